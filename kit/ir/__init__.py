@@ -1,0 +1,8 @@
+"""The graph of a step: pure data, known to every room."""
+
+from kit.ir.graph import PHASES as PHASES
+from kit.ir.graph import VARIABLES as VARIABLES
+from kit.ir.graph import Aval as Aval
+from kit.ir.graph import Graph as Graph
+from kit.ir.graph import Node as Node
+from kit.ir.graph import Segment as Segment

@@ -1,0 +1,123 @@
+"""`Settings`: what to run. `Run`: what happened, frozen; one file when saved.
+
+A `Run` holds data only, so that a run recorded on a GPU opens on a laptop without torch or jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from kit.errors import SettingsError
+from kit.ir import Graph, Segment
+from kit.trace import SyncPoint, Timeline
+
+__all__ = ["DEVICES", "DTYPES", "LOSS_SCALING", "MODES", "UNLIMITED", "Run", "Settings"]
+
+MODES = ("torch", "imperative", "bulked", "lazy")
+SEGMENT_MODES = ("fuse", "launch")
+STEP_MODES = ("retrace",)
+LOSS_SCALING = ("none", "static", "dynamic, host check", "dynamic, on device")
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "gpu")
+UNLIMITED = 1_000_000  # a bulk size that no step reaches
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One experiment's knobs; frozen, so vary it with `replace`.
+
+    Raises:
+        SettingsError: a value is out of range; the message gives the allowed ones.
+    """
+
+    mode: str = "bulked"  # "torch": native, no kit runtime; "imperative": bulk size 1; "lazy": no limit
+    bulk_forward: int = 15  # ops a segment, forward; MXNet's default
+    bulk_backward: int = 15  # ops a segment, backward and update
+    segment_mode: str = "fuse"  # "fuse": a segment is one XLA program; "launch": op by op, one wait
+    step_mode: str = "retrace"  # record every step, reuse executables by structure
+    loss_scaling: str = "none"
+    batch_size: int = 8
+    accumulate: int = 1  # micro-batches for one optimizer step
+    prefetch: int = 0  # batches prepared ahead by a thread
+    dtype: str = "float32"  # of the autocast region
+    steps: int = 10  # measured steps
+    warmup: int = 3  # steps before them: compiles happen here
+    seed: int = 0
+    device: str = "auto"  # "auto": a GPU if there is one
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, MODES)
+        _one_of("segment_mode", self.segment_mode, SEGMENT_MODES)
+        _one_of("step_mode", self.step_mode, STEP_MODES)
+        _one_of("loss_scaling", self.loss_scaling, LOSS_SCALING)
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("device", self.device, DEVICES)
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SettingsError(
+                    f"{name} must be a whole number of at least {least}, not {value!r}. "
+                    f"Change it with settings.replace({name}=...)."
+                )
+
+    @property
+    def bulk_sizes(self) -> tuple[int, int]:
+        """Effective (forward, backward) bulk sizes: the mode overrides the two numbers."""
+        if self.mode == "imperative":
+            return 1, 1
+        if self.mode == "lazy":
+            return UNLIMITED, UNLIMITED
+        return self.bulk_forward, self.bulk_backward
+
+    def replace(self, **changes: Any) -> Settings:
+        """A copy with some fields changed; an unknown name is an error that lists the known ones."""
+        known = {f.name for f in fields(self)}
+        if unknown := set(changes) - known:
+            raise SettingsError(
+                f"no setting is called {sorted(unknown)[0]!r}; there are: {', '.join(sorted(known))}"
+            )
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by field name, for files and tables."""
+        return asdict(self)
+
+
+_LEAST = {"bulk_forward": 1, "bulk_backward": 1, "batch_size": 1, "accumulate": 1, "prefetch": 0,
+          "steps": 1, "warmup": 0, "seed": 0}  # fmt: skip
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        choices = ", ".join(repr(x) for x in allowed)
+        raise SettingsError(f"{name} must be one of {choices}, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured experiment. Times come from untraced steps, the timeline from traced ones.
+
+    Units:
+        step_times_ns in nanoseconds, one for each measured step; `step_ms` is their median.
+    """
+
+    settings: Settings
+    losses: tuple[float, ...]  # one for each measured step
+    step_times_ns: tuple[int, ...]  # untraced steps
+    timeline: Timeline  # of `traced_steps` further steps; has one "step" span for each
+    sync_points: tuple[SyncPoint, ...] = ()  # of the measured, untraced steps
+    graphs: tuple[Graph, ...] = ()  # of one step; empty in mode "torch"
+    segments: tuple[Segment, ...] = ()  # how that step was cut
+    metrics: Mapping[str, float] = field(default_factory=dict)  # counters, e.g. "compile.count"
+    unlowered: Mapping[str, int] = field(default_factory=dict)  # "aten.x at file:line" -> count
+    environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
+    name: str = ""  # the workload's name
+
+    @property
+    def step_ms(self) -> float:
+        """Median time of an untraced step, milliseconds."""
+        return float(np.median(self.step_times_ns)) / 1e6

@@ -1,0 +1,150 @@
+"""What happened when: spans on lanes, and the points where the host waited.
+
+All times are nanoseconds on one host clock (`time.perf_counter_ns`), made relative to the start of
+the timeline. A timeline is stored as numpy columns; `spans` builds objects on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import TimelineError
+
+__all__ = ["KINDS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
+
+ORIGINS = ("recorded", "profiled", "modelled", "imported")
+# step: one whole step. record..input: what the host did. kernel: what the device did.
+KINDS = ("step", "record", "plan", "lower", "compile", "dispatch", "wait", "input", "kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that ran on `lane` from `start_ns` to `stop_ns`.
+
+    A `record` span is named after its phase: "forward", "backward" or "update".
+    """
+
+    lane: str  # "host/main", "host/worker", "device/0 kernels": the part before "/" groups lanes
+    name: str
+    kind: str  # one of KINDS
+    start_ns: int
+    stop_ns: int
+    segment: int = -1  # Segment.index, -1 if none
+    node: int = -1  # node id in the graph, -1 if none
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """The host stopped at `at_ns` and waited `wait_ns` for the device."""
+
+    at_ns: int
+    wait_ns: int
+    cause: str  # "item", "print", "copy to host", "unlowered op aten.nonzero", ...
+    site: str = ""  # "train.py:41", the user's line
+    via: str = ""  # "torch/amp/grad_scaler.py:371", the library line that did it, if not the user's
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans as columns (sorted by start), sync points, and where the numbers come from.
+
+    Shape:
+        lane, kind, name, start_ns, stop_ns, segment, node: (spans,)
+        `lane`, `kind` and `name` are indices into `lanes`, `KINDS` and `names`.
+    Units:
+        nanoseconds from the start of the timeline
+    """
+
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    lane: NDArray[np.int32]
+    kind: NDArray[np.int32]
+    name: NDArray[np.int32]
+    start_ns: NDArray[np.int64]
+    stop_ns: NDArray[np.int64]
+    segment: NDArray[np.int32]
+    node: NDArray[np.int32]
+    syncs: tuple[SyncPoint, ...] = ()
+    origin: str = "recorded"
+    notes: tuple[str, ...] = field(default=())  # what the reader must know, e.g. clock error
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise TimelineError(f"origin {self.origin!r} is not one of {ORIGINS}")
+        columns = (self.lane, self.kind, self.name, self.stop_ns, self.segment, self.node)
+        if any(len(c) != len(self.start_ns) for c in columns):
+            raise TimelineError("the columns of a timeline must have one length")
+        if np.any(self.stop_ns < self.start_ns):
+            raise TimelineError("a span stops before it starts")
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], syncs: Iterable[SyncPoint] = (), origin: str = "recorded",
+           notes: Iterable[str] = ()) -> Timeline:  # fmt: skip
+        """Build the columns from span objects; lanes keep the order of their first appearance."""
+        spans = list(spans)
+        lanes = tuple(dict.fromkeys(s.lane for s in spans))
+        names = tuple(dict.fromkeys(s.name for s in spans))
+        unknown = {s.kind for s in spans} - set(KINDS)
+        if unknown:
+            raise TimelineError(f"span kinds {sorted(unknown)} are not in {KINDS}")
+        lane_of = {lane: i for i, lane in enumerate(lanes)}
+        name_of = {name: i for i, name in enumerate(names)}
+        spans.sort(key=lambda s: (s.start_ns, -s.stop_ns))
+        small, big = np.int32, np.int64
+        return cls(
+            lanes=lanes,
+            names=names,
+            lane=np.array([lane_of[s.lane] for s in spans], small),
+            kind=np.array([KINDS.index(s.kind) for s in spans], small),
+            name=np.array([name_of[s.name] for s in spans], small),
+            start_ns=np.array([s.start_ns for s in spans], big),
+            stop_ns=np.array([s.stop_ns for s in spans], big),
+            segment=np.array([s.segment for s in spans], small),
+            node=np.array([s.node for s in spans], small),
+            syncs=tuple(sorted(syncs, key=lambda s: s.at_ns)),
+            origin=origin,
+            notes=tuple(notes),
+        )
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def spans(self) -> list[Span]:
+        """The spans as objects: convenient for a few thousand, slow for a million."""
+        return [
+            Span(self.lanes[la], self.names[n], KINDS[k], int(a), int(b), int(s), int(d))
+            for la, n, k, a, b, s, d in zip(self.lane, self.name, self.kind, self.start_ns,
+                                            self.stop_ns, self.segment, self.node, strict=True)
+        ]  # fmt: skip
+
+    @property
+    def duration_ns(self) -> int:
+        """From the first start to the last stop; 0 if empty."""
+        return int(self.stop_ns.max() - self.start_ns.min()) if len(self) else 0
+
+    def where(self, *, kind: str | None = None, lane: str | None = None) -> NDArray[np.bool_]:
+        """A mask over the spans of this kind and lane; a lane may be a group, such as "device".
+
+        Raises:
+            TimelineError: there is no such kind.
+        """
+        mask = np.ones(len(self), dtype=bool)
+        if kind is not None:
+            if kind not in KINDS:
+                raise TimelineError(f"kind {kind!r} is not one of {KINDS}")
+            mask &= self.kind == KINDS.index(kind)
+        if lane is not None:
+            wanted = [i for i, x in enumerate(self.lanes) if x == lane or x.startswith(lane + "/")]
+            mask &= np.isin(self.lane, wanted)
+        return mask
+
+    def intervals(self, *, kind: str | None = None, lane: str | None = None,
+                  ) -> NDArray[np.int64]:  # fmt: skip
+        """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""
+        mask = self.where(kind=kind, lane=lane)
+        return np.stack([self.start_ns[mask], self.stop_ns[mask]], axis=1)
