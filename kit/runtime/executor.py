@@ -1,0 +1,182 @@
+"""The worker: takes tasks in program order, finds or compiles their executable, runs it.
+
+One thread and one queue, so every read comes after the write that it depends on (RAW), and buffers
+are immutable, so there is nothing to order for WAR and WAW. On CPU the worker waits until the
+results are there: a task that is done has run. On a GPU it only issues; a reader waits.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from kit.errors import ExecutionError, KitError
+from kit.ir import Aval
+from kit.runtime.lowering import Executable, compile_segment, format_site
+from kit.runtime.rules import Rules
+from kit.runtime.stream import Op, Task, Value
+from kit.trace import Span
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """Runs tasks on one jax device, in the order in which they are pushed."""
+
+    def __init__(self, device: Any, rules: Rules, *, launch: bool) -> None:
+        self.device = device
+        self.counts: Counter[str] = Counter()
+        self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
+        self.is_tracing = False
+        self._rules = rules
+        self._launch = launch
+        self._waits = device.platform == "cpu"
+        self._cache: dict[Any, Executable] = {}
+        self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="kit worker", daemon=True)
+        self._thread.start()
+
+    def push(self, task: Task) -> None:
+        """Hand a task over; returns at once."""
+        self._queue.put(task)
+
+    def put(self, array: Any) -> Any:
+        """Copy a host array to the device.
+
+        XLA may share the memory of a numpy array on CPU, so the caller gives away a fresh one.
+        """
+        with jax.enable_x64(True):
+            self.counts["transfer_to_device.count"] += 1
+            self.counts["transfer_to_device.bytes"] += array.nbytes
+            return jax.device_put(array, self.device)
+
+    def close(self) -> None:
+        """Let the queue drain, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._cache.clear()
+
+    def _loop(self) -> None:
+        with jax.enable_x64(True), jax.default_device(self.device):
+            while (task := self._queue.get()) is not None:
+                try:
+                    self._run(task)
+                except BaseException as error:  # the thread must live: the error goes to the reader
+                    self._poison(task, error)
+                finally:
+                    if not self.is_tracing:  # a graph of the step needs them; nothing else does
+                        task.bulk.leaves, task.bulk.leaf_of = [], {}
+                    task.done.set()
+
+    def _run(self, task: Task) -> None:
+        bulk = task.bulk
+        for leaf in bulk.leaves:
+            if leaf.error is not None:
+                self._poison(task, leaf.error)
+                return
+        arrays = [leaf.array for leaf in bulk.leaves]
+        run = self._run_launched if self._launch else self._run_fused
+        results = run(task, arrays)
+        if self._waits:
+            jax.block_until_ready(results)
+        stop = time.perf_counter_ns()
+        task.dispatch_ns = (task.dispatch_ns[0], stop)
+        self.counts["execute.count"] += 1
+        self.counts["execute.ns"] += stop - task.dispatch_ns[0]
+        if self.is_tracing:
+            name = f"segment {task.index} ({len(bulk.ops)} ops)"
+            self.spans.append(
+                Span("host/worker", name, "dispatch", *task.dispatch_ns, segment=task.index)
+            )
+        for output, array in zip(task.outputs, results, strict=True):
+            if (value := output()) is not None:
+                value.array = array
+
+    def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
+        bulk = task.bulk
+        executable = self._find(task, task.key, bulk.ops, [v.aval for v in bulk.leaves],
+                                len(bulk.scalars), task.wanted, offset=0)  # fmt: skip
+        task.issued.append((executable, 0))
+        if bulk.scalars:
+            arrays.append(np.array(bulk.scalars, np.float64))
+        task.dispatch_ns = (time.perf_counter_ns(), 0)
+        return executable.run(*arrays)
+
+    def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
+        """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
+        bulk = task.bulk
+        slots: list[Any] = []
+        taken = 0
+        for i, (op, refs) in enumerate(bulk.ops):
+            sources = list(dict.fromkeys(refs))
+            leaf = {r: -1 - k for k, r in enumerate(sources)}
+            local = [(op, tuple(leaf[r] for r in refs))]
+            inputs = [slots[r] if r >= 0 else arrays[-1 - r] for r in sources]
+            avals = [Aval(tuple(x.shape), str(x.dtype)) for x in inputs]
+            wanted = tuple(range(len(op.outputs)))
+            key = ("launch", op.id, local[0][1])
+            executable = self._find(task, key, local, avals, op.scalars, wanted, offset=i)
+            task.issued.append((executable, i))
+            if op.scalars:
+                inputs.append(np.array(bulk.scalars[taken : taken + op.scalars], np.float64))
+                taken += op.scalars
+            if i == 0:
+                task.dispatch_ns = (time.perf_counter_ns(), 0)
+            slots.extend(executable.run(*inputs))
+        return [slots[s] for s in task.wanted]
+
+    def _find(self, task: Task, key: Any, ops: Sequence[tuple[Op, tuple[int, ...]]],
+              leaves: Sequence[Aval], scalars: int, wanted: tuple[int, ...], *,
+              offset: int) -> Executable:  # fmt: skip
+        executable = self._cache.get(key)
+        if executable is not None:
+            self.counts["cache.hits"] += 1
+            executable.calls += 1
+            return executable
+        self.counts["cache.misses"] += 1
+        task.is_cached = False
+        frames = task.bulk.frames[offset : offset + len(ops)]
+        sites = [format_site(f[0]) for f in frames]
+        name = f"seg{len(self._cache)}_{task.bulk.phase}"
+        executable = compile_segment(
+            ops, leaves, scalars, wanted, self._rules, name=name, sites=sites
+        )
+        self._cache[key] = executable
+        self.counts["compile.count"] += 1
+        self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
+        if self.is_tracing:
+            for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):
+                self.spans.append(Span("host/worker", name, kind, *when, segment=task.index))
+        return executable
+
+    def _poison(self, task: Task, error: BaseException) -> None:
+        """Every output carries the error until something reads it, or forgets it."""
+        if not isinstance(error, KitError):
+            frames = task.bulk.frames
+            sites = dict.fromkeys(format_site(f[0]) for f in frames if f[0][0])
+            where = ", ".join(list(sites)[:3]) or "an unknown line"
+            first = task.bulk.ops[0][0].name if task.bulk.ops else "nothing"
+            wrapped = ExecutionError(
+                f"segment {task.index} ({len(task.bulk.ops)} ops from {first}, recorded at "
+                f"{where}) failed: {type(error).__name__}: {str(error)[:2000]}"
+            )
+            wrapped.__cause__ = error
+            error = wrapped
+        task.error = error
+        for output in task.outputs:
+            if (value := output()) is not None:
+                value.error = error
+
+
+def ready(value: Value) -> Any:
+    """The array of a value whose task is done; raises what poisoned it."""
+    if value.error is not None:
+        raise value.error
+    return value.array

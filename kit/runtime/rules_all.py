@@ -1,0 +1,11 @@
+"""Every rule that comes with kit, as one table."""
+
+from __future__ import annotations
+
+from kit.runtime.rules_math import MATH_RULES
+from kit.runtime.rules_nn import NN_RULES
+from kit.runtime.rules_shape import SHAPE_RULES
+
+__all__ = ["DEFAULT_RULES"]
+
+DEFAULT_RULES = MATH_RULES | SHAPE_RULES | NN_RULES

@@ -1,0 +1,387 @@
+"""The `Session`: records ops, cuts them into segments, runs them, and remembers when.
+
+It is the only mutable object of the runtime. A front end calls `record` for each op and `read`
+when the program asks for numbers; users call `mark_step`, `wait_all`, `wait_to_read`, `metrics`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar, Token
+from typing import Any
+from weakref import ref
+
+import jax
+import numpy as np
+
+from kit.errors import SessionError
+from kit.ir import Aval, Graph, Segment
+from kit.run import Settings
+from kit.runtime.capture import freeze_step
+from kit.runtime.executor import Executor
+from kit.runtime.lowering import format_site
+from kit.runtime.profiler import Profile, pick_device, profiled
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.stream import Bulk, Frame, Op, Task, Value
+from kit.trace import Span, SyncPoint, Timeline
+
+__all__ = ["Session", "current_session"]
+
+_CURRENT: ContextVar[Session | None] = ContextVar("kit_session", default=None)
+RUN_AHEAD = 1  # steps that may be recorded before the oldest has run
+
+
+def current_session() -> Session | None:
+    """The session of the innermost open `with kit.Session(...)`, if any."""
+    return _CURRENT.get()
+
+
+class Session:
+    """A place where ops are recorded and run: open it with `with`.
+
+    Args:
+        settings: bulk sizes, segment mode and device are read; see `kit.Settings`.
+        rules: lowering rules; add your own with `DEFAULT_RULES | Rules({...})`.
+        strict: an op without a rule is an error, not a computation on the host.
+        frontends: objects whose `open(session)` and `close()` are called with the session's own.
+
+    Raises:
+        SettingsError: the device asked for is not there.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES,
+                 strict: bool = False, frontends: Sequence[Any] = ()) -> None:  # fmt: skip
+        self.settings = settings or Settings()
+        self.rules = rules
+        self.strict = strict
+        self.device = pick_device(self.settings.device)
+        self.syncs: list[SyncPoint] = []
+        self.unlowered: Counter[str] = Counter()
+        self.is_open = False
+        self.step = 0
+        self.seed = self.settings.seed
+        self.random_calls = 0
+        self.lock = threading.RLock()  # autograd records from a thread of its own
+        self._executor = Executor(
+            self.device, rules, launch=self.settings.segment_mode == "launch"
+        )
+        self._frontends = tuple(frontends)
+        self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
+        self._limits["update"] = self._limits["backward"]
+        self._bulk: Bulk | None = None
+        self._last: Task | None = None
+        self._segments = 0
+        self._markers: list[Task] = []
+        self._counts: Counter[str] = Counter()
+        self._recorder = _Recorder()
+        self._ops: dict[Any, Op] = {}
+        self._token: Token[Session | None] | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Session:
+        if self.is_open or self._executor is None:
+            raise SessionError("a session can be entered once; make a new kit.Session(...)")
+        self._token = _CURRENT.set(self)
+        self.is_open = True
+        for frontend in self._frontends:
+            frontend.open(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            with contextlib.suppress(Exception):  # a poisoned value that nobody asked for
+                self.wait_all()
+        finally:
+            for frontend in self._frontends:
+                frontend.close()
+            self._executor.close()
+            self.is_open = False
+            if self._token is not None:
+                _CURRENT.reset(self._token)
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def intern(self, name: str, template: Any, avals: tuple[Aval, ...],
+               outputs: tuple[Aval, ...], scalars: int, *, is_view: bool = False) -> Op:  # fmt: skip
+        """The one `Op` for this call; equal calls get the same object and id."""
+        key = (name, repr(template), avals, outputs, is_view)
+        op = self._ops.get(key)
+        if op is None:
+            op = Op(len(self._ops), name, template, avals, outputs, scalars, is_view)
+            self._ops[key] = op
+        return op
+
+    def record(self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame,
+               phase: str) -> list[Value]:  # fmt: skip
+        """Append one op to the stream; cuts the bulk when it is full or the phase changes."""
+        bulk = self._bulk
+        if bulk is None:
+            bulk = self._bulk = Bulk(phase, self._limits[phase])
+            self._recorder.enter(phase)
+        elif bulk.phase != phase:
+            self._cut("phase")
+            bulk = self._bulk = Bulk(phase, self._limits[phase])
+            self._recorder.enter(phase)
+        elif bulk.size >= bulk.limit:  # now, not earlier: by now its temporaries have died
+            self._cut("size")
+            bulk = self._bulk = Bulk(phase, self._limits[phase])
+        return bulk.add(op, inputs, scalars, frame)
+
+    def constant(self, array: Any, kind: str = "input") -> Value:
+        """A value from the host: the array is copied to the device and must not change after."""
+        start = time.perf_counter_ns()
+        value = Value(Aval(tuple(array.shape), str(array.dtype)))
+        value.array = self._executor.put(array)
+        value.kind = kind
+        self._recorder.add("copy to device", "input", start, time.perf_counter_ns())
+        return value
+
+    def next_random(self) -> float:
+        """A number that no other random op of this session gets: an input, so nothing recompiles."""
+        self.random_calls += 1
+        return float(self.random_calls)
+
+    def _cut(self, cut: str) -> None:
+        bulk, self._bulk = self._bulk, None
+        if bulk is None or not bulk.ops:
+            return
+        start = time.perf_counter_ns()
+        kept = bulk.close()
+        wanted = tuple(value.slot for value in kept)
+        key = (tuple(bulk.key), tuple(v.aval for v in bulk.leaves), wanted)
+        task = Task(self._segments, bulk, wanted, [ref(v) for v in kept], cut, key)
+        for value in kept:
+            value.task = task
+            value.origin = (task.index, value.slot)
+        self._segments += 1
+        self._counts["record.ops"] += len(bulk.ops)
+        self._counts[f"cut.{cut}"] += 1
+        self._last = task
+        stop = time.perf_counter_ns()
+        task.plan_ns = (start, stop)
+        self._recorder.cut(task)
+        self._executor.push(task)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
+        """The numbers of a value, as a numpy array of its own: a sync point.
+
+        Raises:
+            ExecutionError, LoweringError: an op that it depends on failed.
+        """
+        start = time.perf_counter_ns()
+        self._settle(value, cut="sync")
+        array = np.array(value.array)
+        self._counts["transfer_from_device.count"] += 1
+        self._counts["transfer_from_device.bytes"] += array.nbytes
+        self._note_sync(start, cause, frame)
+        return array
+
+    def wait_to_read(self, tensor: Any) -> None:
+        """Block until the tensor's numbers are there; raises what its computation raised."""
+        value = tensor if isinstance(tensor, Value) else tensor.kit_value()
+        start = time.perf_counter_ns()
+        self._settle(value, cut="sync")
+        jax.block_until_ready(value.array)
+        self._note_sync(start, "wait_to_read", (("", 0), "", ""))
+
+    def wait_all(self) -> None:
+        """Block until everything that was recorded has run.
+
+        Raises:
+            ExecutionError, LoweringError: the last segment failed.
+        """
+        with self.lock:
+            self._cut("sync")
+            last = self._last
+        if last is None:
+            return
+        start = time.perf_counter_ns()
+        last.done.wait()
+        values = [v for o in last.outputs if (v := o()) is not None]
+        if last.error is not None:
+            raise last.error
+        jax.block_until_ready([v.array for v in values])
+        self._recorder.add("wait_all", "wait", start, time.perf_counter_ns())
+
+    def mark_step(self) -> None:
+        """End the step: cut and issue. Waits only if the device is more than a step behind."""
+        with self.lock:
+            self._cut("mark_step")
+            self.step += 1
+            for frontend in self._frontends:
+                frontend.mark_step()
+            if self._last is not None:
+                self._markers.append(self._last)
+        while len(self._markers) > RUN_AHEAD:
+            start = time.perf_counter_ns()
+            oldest = self._markers.pop(0)
+            oldest.done.wait()
+            jax.block_until_ready([v.array for o in oldest.outputs if (v := o()) is not None])
+            self._recorder.add("run-ahead limit", "wait", start, time.perf_counter_ns())
+        self._recorder.leave()
+
+    def _settle(self, value: Value, *, cut: str) -> None:
+        if not self.is_open:
+            raise SessionError(_CLOSED)
+        with self.lock:
+            if value.bulk is not None:
+                self._cut(cut)
+        if value.task is not None:
+            value.task.done.wait()
+        if value.error is not None:
+            raise value.error
+
+    def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
+        stop = time.perf_counter_ns()
+        site, via, _ = frame
+        where = format_site(site)
+        self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
+        self._counts["sync.count"] += 1
+        self._counts["sync.ns"] += stop - start
+        self._recorder.add(f"{cause} at {where}" if where else cause, "wait", start, stop)
+
+    # -- looking inside --------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the session was opened; times in nanoseconds."""
+        counts = {**self._counts, **self._executor.counts}
+        counts["segment.count"] = self._segments
+        counts["unlowered.count"] = sum(self.unlowered.values())
+        return {name: float(counts[name]) for name in sorted(counts)}
+
+    def explain(self) -> str:
+        """What was recorded, how it was cut, and what had to be compiled, in words."""
+        m = Counter({k: int(v) for k, v in self.metrics().items()})
+        cuts = ", ".join(f"{m[k]} by {k[4:]}" for k in sorted(m) if k.startswith("cut."))
+        lines = [
+            f"{m['record.ops']} ops recorded, cut into {m['segment.count']} segments ({cuts})",
+            f"{m['compile.count']} compiles ({m['compile.ns'] / 1e6:.0f} ms), "
+            f"{m['cache.hits']} segments found in the cache",
+            f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
+        ]
+        lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
+        return "\n".join(lines)
+
+    @contextlib.contextmanager
+    def span(self, kind: str, name: str) -> Iterator[None]:
+        """Time something that the host does, such as preparing input, for the timeline."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._recorder.add(name, kind, start, time.perf_counter_ns())
+
+    def trace(self, steps: Callable[[Callable[[], None]], None],
+              ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:  # fmt: skip
+        """Run steps under the profiler; give their timeline, and the graph and cuts of the first.
+
+        `steps(end_step)` runs the steps and calls `end_step()` after each.
+        """
+        self.wait_all()
+        recorder = self._recorder
+        recorder.start()
+        self._executor.spans.clear()
+        self._executor.is_tracing = True
+        first_sync = len(self.syncs)
+        with profiled() as profile:
+            try:
+                steps(recorder.end_step)
+                self.wait_all()
+            finally:
+                self._executor.is_tracing = False
+                recorder.stop()
+        return self._freeze(profile, self.syncs[first_sync:])
+
+    def _freeze(self, profile: Profile, syncs: list[SyncPoint],
+                ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:  # fmt: skip
+        recorder = self._recorder
+        tasks = recorder.tasks
+        of_step = [t for t, step in tasks if step == 0]
+        graph, segments, first_node = freeze_step(of_step)
+        numbers = {t.index: s.index for t, s in zip(of_step, segments, strict=True)}
+        issued = [t for t, _ in tasks]
+        spans = [*recorder.spans, *self._executor.spans]
+        kernels = profile.kernels(issued, first_node)
+        origin = "profiled" if kernels else "recorded"
+        start = min((s.start_ns for s in spans), default=0)
+        moved = [_shift(s, start, numbers) for s in (*spans, *kernels)]
+        shifted = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs]
+        timeline = Timeline.of(moved, shifted, origin, profile.notes)
+        return timeline, (graph,), segments
+
+
+_CLOSED = (
+    "this tensor belongs to a kit session that has been closed. Read it inside the "
+    "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
+)
+
+
+def _shift(s: Span, start: int, numbers: dict[int, int]) -> Span:
+    segment = numbers.get(s.segment, -1)
+    return Span(s.lane, s.name, s.kind, s.start_ns - start, s.stop_ns - start, segment,
+                s.node if segment >= 0 else -1)  # fmt: skip
+
+
+class _Recorder:
+    """What the recording thread did, while tracing: spans, and the tasks that were cut."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.tasks: list[tuple[Task, int]] = []
+        self._on = False
+        self._phase = ""
+        self._since = 0
+        self._step_start = 0
+        self._step = 0
+
+    def start(self) -> None:
+        self.spans, self.tasks = [], []
+        self._on, self._phase, self._step = True, "", 0
+        self._step_start = self._since = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        self._close(time.perf_counter_ns())
+        self._on = False
+
+    def add(self, name: str, kind: str, start: int, stop: int) -> None:
+        if self._on:
+            self.spans.append(Span("host/main", name, kind, start, stop))
+
+    def enter(self, phase: str) -> None:
+        """The program is in this phase from now on; a new step begins forward."""
+        if self._on and phase != self._phase:
+            now = time.perf_counter_ns()
+            if self._phase:
+                self._close(now)
+                self._since = now
+            self._phase = phase
+
+    def leave(self) -> None:
+        self._close(time.perf_counter_ns())
+
+    def end_step(self) -> None:
+        if self._on:
+            now = time.perf_counter_ns()
+            self._close(now)
+            self.add(f"step {self._step}", "step", self._step_start, now)
+            self._step += 1
+            self._step_start = self._since = now
+
+    def cut(self, task: Task) -> None:
+        if self._on:
+            self.tasks.append((task, self._step))
+            self.add(f"cut: {task.cut}", "plan", *task.plan_ns)
+
+    def _close(self, now: int) -> None:
+        if self._on and self._phase and now > self._since:
+            self.add(self._phase, "record", self._since, now)
+        self._phase = ""
+        self._since = now
