@@ -64,6 +64,7 @@ class Session:
         self.unlowered: Counter[str] = Counter()
         self.is_open = False
         self.step = 0
+        self.phase = "forward"
         self.seed = self.settings.seed
         self.random_calls = 0
         self.lock = threading.RLock()  # autograd records from a thread of its own
@@ -117,20 +118,27 @@ class Session:
             self._ops[key] = op
         return op
 
-    def record(self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame,
-               phase: str) -> list[Value]:  # fmt: skip
-        """Append one op to the stream; cuts the bulk when it is full or the phase changes."""
+    def begin(self, phase: str) -> None:
+        """A call of the program begins: cut now if the bulk is full or the phase has changed.
+
+        Now, not when the bulk became full, because by now its temporaries have died; and not in
+        the middle of a call, because the views that it has read would be lost.
+        """
+        bulk = self._bulk
+        if bulk is not None:
+            if bulk.phase != phase:
+                self._cut("phase")
+            elif bulk.size >= bulk.limit:
+                self._cut("size")
+        self.phase = phase
+        self._recorder.enter(phase)
+
+    def record(self, op: Op, inputs: Sequence[Value], scalars: Sequence[float],
+               frame: Frame) -> list[Value]:  # fmt: skip
+        """Append one op to the stream; its outputs are returned as pending values."""
         bulk = self._bulk
         if bulk is None:
-            bulk = self._bulk = Bulk(phase, self._limits[phase])
-            self._recorder.enter(phase)
-        elif bulk.phase != phase:
-            self._cut("phase")
-            bulk = self._bulk = Bulk(phase, self._limits[phase])
-            self._recorder.enter(phase)
-        elif bulk.size >= bulk.limit:  # now, not earlier: by now its temporaries have died
-            self._cut("size")
-            bulk = self._bulk = Bulk(phase, self._limits[phase])
+            bulk = self._bulk = Bulk(self.phase, self._limits[self.phase])
         return bulk.add(op, inputs, scalars, frame)
 
     def constant(self, array: Any, kind: str = "input") -> Value:

@@ -1,0 +1,109 @@
+"""Register device "kit" with torch, once a process, and open sessions on it.
+
+Uses torch's experimental Python backend (`_setup_privateuseone_for_python_backend`). Tried with
+torch 2.13; `register` checks that it is there before it changes anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from kit.errors import SessionError
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_tensor import KitTensor
+from kit.run import Settings
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.session import Session, current_session
+
+__all__ = ["open_session", "register"]
+
+
+def open_session(settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES,
+                 strict: bool = False) -> Session:  # fmt: skip
+    """A session whose `with` block makes `device="kit"` work in torch."""
+    register()
+    return Session(settings, rules=rules, strict=strict, frontends=(Frontend(),))
+
+
+def register() -> None:
+    """Make device "kit" known to torch; the second call does nothing.
+
+    Raises:
+        SessionError: torch lacks the backend hook, or another library has taken it.
+    """
+    if getattr(torch, "kit", None) is not None:
+        return
+    setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
+    if setup is None:
+        raise SessionError(
+            f"torch {torch.__version__} has no Python device backend; kit needs torch 2.11 to 2.13"
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", "kit"):
+        raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
+    setup(rename="kit", backend_module=_Module())
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("empty.memory_format", _empty, "PrivateUse1")
+    library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    torch.kit._library = library  # type: ignore[attr-defined]  # lives as long as the device
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    types = getattr(optimizer, "_foreach_supported_types", None)
+    if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
+        types.append(KitTensor)
+
+
+class _Module:
+    """What torch looks up as `torch.kit`."""
+
+    _library: Any = None
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        session = current_session()
+        if session is not None:
+            session.seed, session.random_calls = seed % 2**32, 0
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+
+def _home() -> Frontend:
+    session = current_session()
+    if session is None:
+        raise SessionError(
+            "device 'kit' needs an open session here: wrap the code in `with kit.Session():`, or "
+            "run it with kit.run(...)"
+        )
+    return next(f for f in session._frontends if isinstance(f, Frontend))
+
+
+def _empty(size: Sequence[int], dtype: torch.dtype | None = None, layout: Any = None,
+           device: Any = None, pin_memory: Any = None, memory_format: Any = None,
+           ) -> KitTensor:  # fmt: skip
+    return _home().empty(size, dtype)
+
+
+def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype | None = None,
+                   layout: Any = None, device: Any = None, pin_memory: Any = None,
+                   ) -> KitTensor:  # fmt: skip
+    return _home().empty(size, dtype, stride)

@@ -1,0 +1,253 @@
+"""Torch calls become recorded ops: one `Frontend` for each session.
+
+The first call of a kind (op, geometries, static arguments) makes a `Plan`; later ones only look it
+up. Shapes come from torch's own meta kernels, once per kind: they cost 70 us a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kit.errors import SessionError, UnsupportedOp
+from kit.frontend.torch_hooks import Places
+from kit.frontend.torch_plans import make_plan
+from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View
+from kit.ir import Aval
+from kit.runtime.lowering import HOLE, Scalar
+from kit.runtime.session import Session
+from kit.runtime.stream import Op, Value
+
+__all__ = ["Frontend", "Plan"]
+
+Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
+
+# floats that the op's shape or exactness depends on: kept as constants
+STATIC_FLOATS = frozenset({"aten.pow.Tensor_Scalar", "aten.arange.start_out", "aten.linspace.out",
+                           "aten.native_layer_norm", "aten.linalg_vector_norm",
+                           "aten._foreach_norm.Scalar", "aten._foreach_pow.Scalar"})  # fmt: skip
+
+
+class Frontend:
+    """Device "kit" as one session sees it."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("kit", 0)
+        self.places = Places()
+        self._session: Session | None = None
+        self._plans: dict[Any, Plan] = {}
+        self._static: dict[Any, bool] = {}
+        self._specs: dict[Any, Spec] = {}
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """The session, as long as it is open.
+
+        Raises:
+            SessionError: it has been closed.
+        """
+        if self._session is None:
+            raise SessionError(
+                "this tensor belongs to a kit session that has been closed. Work with it inside "
+                "the `with kit.Session(...)` block, or keep a copy with .cpu() before it ends"
+            )
+        return self._session
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self.places.open()
+        # Backward runs in the thread that asks for it: torch sizes its pool of device threads at the
+        # process's first backward, which may have been before device "kit" was registered.
+        self._threads = torch.autograd.set_multithreading_enabled(False)
+        self._threads.__enter__()
+
+    def close(self) -> None:
+        self._threads.__exit__(None, None, None)
+        self.places.close()
+        self._session = None
+        self._plans.clear()
+
+    def mark_step(self) -> None:
+        self.places.mark_step()
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one torch op: what `__torch_dispatch__` calls."""
+        session = self._session
+        if session is None:
+            session = self.session
+        session.begin(self.places.phase)
+        key: list[Any] = [func]
+        tensors: list[KitTensor] = []
+        numbers: list[float] = []
+        static = self._static.get(func)
+        if static is None:
+            static = self._static[func] = str(func).removesuffix(".default") in STATIC_FLOATS
+        for arg in args:
+            self._scan(arg, key, tensors, numbers, static)
+        for name in kwargs:
+            key.append(name)
+            self._scan(kwargs[name], key, tensors, numbers, static)
+        token = tuple(key)
+        plan = self._plans.get(token)
+        if plan is None:
+            plan = self._plans[token] = make_plan(self, session, func, args, kwargs)
+        return plan(self, args, kwargs, tensors, numbers)
+
+    def _scan(self, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float],
+              static: bool) -> None:  # fmt: skip
+        kind = arg.__class__
+        if kind is KitTensor:
+            key.append(arg.spec)
+            tensors.append(arg)
+        elif kind is float and not static and arg not in (0.0, 1.0):
+            key.append(float)
+            numbers.append(arg)
+        elif kind is list or kind is tuple or kind is torch.Size:
+            if arg and arg[0].__class__ is int:
+                key.append(tuple(arg))
+            else:
+                key.append(len(arg))
+                for item in arg:
+                    self._scan(item, key, tensors, numbers, static)
+        elif isinstance(arg, torch.Tensor):
+            key.append((arg.shape, arg.dtype, "host"))
+        else:
+            key.append(kind)
+            key.append(arg)
+
+    def record(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> list[Value]:
+        """Append an op to the stream, at the place in the user's code that we are at."""
+        places = self.places
+        session = self._session
+        if session is None:
+            session = self.session
+        return session.record(op, inputs, numbers, places.frame())
+
+    def full(self, spec: Spec, number: Any) -> Value:
+        """A value filled with one number: a Python float is an input, anything else a constant."""
+        numbers = []
+        if isinstance(number, float) and number not in (0.0, 1.0):
+            numbers, number = [number], Scalar("float64")
+        static = {"size": spec.shape, "dtype": spec.aval.dtype}
+        op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))
+        return self.record(op, [], numbers)[0]
+
+    def write_view(self, op: Op, base: Value, new: Value) -> Value:
+        """The base's next value, after what `op` shows of it was overwritten."""
+        args, kwargs = op.template
+        static = {"view": op.name, "args": args[1:], "kwargs": kwargs}
+        writer = self.session.intern("kit.write_view", ((HOLE, HOLE), static),
+                                     (base.aval, new.aval), (base.aval,), 0)  # fmt: skip
+        return self.record(writer, [base, new], [])[0]
+
+    # -- geometry --------------------------------------------------------------------------------
+
+    def spec_of(self, meta: torch.Tensor) -> Spec:
+        """The interned geometry of a meta tensor."""
+        return self.spec(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()),
+                         meta.dtype)  # fmt: skip
+
+    def spec(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int,
+             dtype: torch.dtype) -> Spec:  # fmt: skip
+        key = (shape, stride, offset, dtype)
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
+            self._specs[key] = spec
+        return spec
+
+    def wrap(self, value: Value, spec: Spec) -> KitTensor:
+        """A tensor over new memory that holds `value`."""
+        return KitTensor.wrap(self, Buffer(spec, value), spec)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype | None,
+              stride: Sequence[int] | None = None) -> KitTensor:  # fmt: skip
+        """Memory that nobody has written; reads as zeros."""
+        dtype = dtype or torch.get_default_dtype()
+        meta = torch.empty(tuple(shape), dtype=dtype, device="meta") if stride is None else \
+            torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="meta")  # fmt: skip
+        spec = self.spec_of(meta)
+        return KitTensor.wrap(self, Buffer(spec), spec)
+
+    # -- to and from the host --------------------------------------------------------------------
+
+    def from_host(self, host: torch.Tensor, dtype: torch.dtype) -> Value:
+        """Copy a CPU tensor to the device; later changes of the CPU tensor are not seen."""
+        host = host.detach().to(device="cpu", dtype=dtype, copy=True).contiguous()
+        if dtype is torch.bfloat16:
+            import ml_dtypes
+
+            return self.session.constant(host.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+        return self.session.constant(host.resolve_conj().resolve_neg().numpy())
+
+    def to_host(self, tensor: KitTensor, *, cause: str) -> torch.Tensor:
+        """A CPU copy of a tensor: a sync point."""
+        session = self.session
+        array = session.read(tensor.ref.read(self), cause=cause, frame=self.places.sync_frame())
+        if tensor.dtype is torch.bfloat16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+    def run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """No rule: compute on the host, say so, and bring the results back. A sync point.
+
+        Raises:
+            UnsupportedOp: the session is strict, or the host cannot run the op either.
+        """
+        frame = self.places.sync_frame()
+        site = f"{frame[0][0].rsplit('/', 1)[-1]}:{frame[0][1]}" if frame[0][0] else ""
+        name = str(func)
+        if self.session.strict:
+            raise UnsupportedOp(name, self.session.rules, site)
+        self.session.unlowered[f"{name} at {site}" if site else name] += 1
+        cause = f"unlowered op {name}"
+        pairs: list[tuple[KitTensor, torch.Tensor]] = []
+
+        def host(item: Any) -> Any:
+            if isinstance(item, KitTensor):
+                pairs.append((item, self.to_host(item, cause=cause)))
+                return pairs[-1][1]
+            if isinstance(item, list | tuple):
+                return type(item)(host(x) for x in item)
+            return torch.device("cpu") if isinstance(item, torch.device) else item
+
+        try:
+            before = len(pairs)
+            host_args = [host(a) for a in args]
+            host_kwargs = {k: host(v) for k, v in kwargs.items()}
+            versions = [h._version for _, h in pairs[before:]]
+            out = func(*host_args, **host_kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedOp(name, self.session.rules, site, why=str(error)[:300]) from error
+        for (tensor, copy), version in zip(pairs, versions, strict=True):
+            if copy._version != version:
+                tensor.ref.write(self, self.from_host(copy, tensor.dtype))
+        return self._bring_back(out, pairs)
+
+    def _bring_back(self, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
+        if isinstance(out, torch.Tensor):
+            for tensor, copy in pairs:
+                if out is copy:
+                    return tensor
+            spec = self.spec_of(out.to("meta"))
+            return self.wrap(self.from_host(out, out.dtype), spec)
+        if isinstance(out, list | tuple):
+            return type(out)(self._bring_back(x, pairs) for x in out)
+        return out
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.float32` -> "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def view_of(home: Frontend, parent: Buffer | View, op: Op, spec: Spec) -> KitTensor:
+    """A tensor that shows part of `parent`."""
+    return KitTensor.wrap(home, View(parent, op), spec)

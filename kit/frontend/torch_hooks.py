@@ -1,0 +1,148 @@
+"""Where in the user's program are we? Site, module scope and phase of each recorded op.
+
+Reads three things that torch offers to its own tracers: the sequence number that ties a backward
+node to the forward op that made it, the id of the running backward pass, and global module hooks.
+The first two are private (`torch._C`): tried with torch 2.13.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from kit.runtime.stream import Frame, Site
+
+__all__ = ["Places"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_NOWHERE: Site = ("", 0)
+_graph_task_id = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node  # type: ignore[attr-defined]
+_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+
+class Places:
+    """Follows the program: which module, which phase, which line."""
+
+    def __init__(self) -> None:
+        self.scope = ""
+        self._stack: list[tuple[Any, str]] = []
+        self._names: dict[tuple[int, int], str] = {}
+        self._after_backward = False
+        self._made: dict[int, Frame] = {}  # sequence number of a forward op -> where it was
+        self._made_before: dict[int, Frame] = {}
+        self._last: Frame = (_NOWHERE, "", "")
+        self._is_user: dict[str, bool] = {}
+        self._handles: list[Any] = []
+        self._thread = 0
+
+    def open(self) -> None:
+        """Start to follow modules and optimizers."""
+        self._handles = [
+            nn_module.register_module_forward_pre_hook(self._enter),
+            nn_module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def close(self) -> None:
+        """Stop following; every hook is removed."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def mark_step(self) -> None:
+        """A new step begins forward."""
+        self._after_backward = False
+        self._made_before, self._made = self._made, {}
+        if self._stack:  # an exception left a module without telling us
+            self._stack.clear()
+            self.scope = ""
+
+    @property
+    def phase(self) -> str:
+        """backward inside autograd; update from then on; forward from the next module call."""
+        if _graph_task_id() != -1:
+            self._after_backward = True
+            return "backward"
+        return "update" if self._after_backward else "forward"
+
+    def frame(self) -> Frame:
+        """Where the op that is being recorded comes from."""
+        if _graph_task_id() != -1:
+            return self._backward_frame()
+        found = self._last = (self._user_site(sys._getframe(2)), "", self.scope)
+        self._made[_sequence() - 1] = found
+        return found
+
+    def sync_frame(self) -> Frame:
+        """The user's line, and the library line that it called if that is another one."""
+        site, via = _NOWHERE, ""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if self._belongs_to_user(name):
+                site = (name, frame.f_lineno)
+                break
+            if not via and name.startswith(_TORCH) and "_tensor" not in name:
+                via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{frame.f_lineno}"
+            frame = frame.f_back
+        return site, via, self.scope
+
+    def _backward_frame(self) -> Frame:
+        node = _autograd_node()
+        number = node._sequence_nr() if node is not None else -1
+        found = self._made.get(number) or self._made_before.get(number)
+        if found is None:
+            found = (self._last[0], "", "")
+        return found
+
+    def _user_site(self, frame: Any) -> Site:
+        known = self._is_user
+        while frame is not None:
+            name = frame.f_code.co_filename
+            user = known.get(name)
+            if user is None:
+                user = self._belongs_to_user(name)
+            if user:
+                return name, frame.f_lineno
+            frame = frame.f_back
+        return _NOWHERE
+
+    def _belongs_to_user(self, name: str) -> bool:
+        if name not in self._is_user:
+            library = name.startswith((_TORCH, _KIT)) and not name.startswith(_OWN_USER_CODE)
+            frozen = name.startswith("<frozen") or "contextlib" in name or name == "<string>"
+            self._is_user[name] = not (library or frozen)
+        return self._is_user[name]
+
+    def _enter(self, module: Any, args: Any) -> None:
+        if _graph_task_id() == -1:
+            self._after_backward = False
+        parent = self._stack[-1] if self._stack else None
+        name = self._name(parent, module)
+        self.scope = f"{parent[1]}.{name}" if parent else name
+        self._stack.append((module, self.scope))
+
+    def _leave(self, module: Any, args: Any, output: Any) -> None:
+        while self._stack:
+            found, _ = self._stack.pop()
+            if found is module:
+                break
+        self.scope = self._stack[-1][1] if self._stack else ""
+
+    def _name(self, parent: tuple[Any, str] | None, module: Any) -> str:
+        if parent is None:
+            return type(module).__name__
+        key = (id(parent[0]), id(module))
+        if key not in self._names:
+            name = type(module).__name__
+            for path, child in parent[0].named_modules():
+                if child is module and path:
+                    name = path
+            self._names[key] = name
+        return self._names[key]

@@ -1,0 +1,280 @@
+"""What to do for one kind of torch call, decided once: a `Plan` is a closure that records it.
+
+    view       a new `View`; recorded only when somebody reads it
+    compute    one node, fresh buffers
+    in-place   one node, its results become the next versions of what it writes
+    special    the few ops that are about memory, the host or random numbers (`SPECIAL`)
+    decompose  torch's own decomposition into ops that have rules
+    host       none of these: run by torch on the CPU, counted, a sync point
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.errors import UnsupportedOp
+from kit.frontend.torch_special import SPECIAL
+from kit.frontend.torch_tensor import KitTensor, Spec, View
+from kit.ir import Aval
+from kit.runtime.lowering import HOLE, Scalar
+from kit.runtime.rules import functional_name
+from kit.runtime.session import Session
+from kit.runtime.stream import Op
+
+if TYPE_CHECKING:
+    from kit.frontend.torch_frontend import Frontend
+
+__all__ = ["make_plan"]
+
+Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
+
+_DROPPED = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: Any) -> Plan:
+    """The plan for calls of this kind; geometry and static arguments are as in `args`."""
+    name = str(func)
+    if name in SPECIAL:
+        special = SPECIAL[name]
+        return lambda home, args, kwargs, tensors, numbers: special(home, func, args, kwargs)
+    _check_devices(home, name, args, kwargs)
+    if _hosts_and_masks(args):
+        return _host_plan(func)
+    schema = func._schema
+    writes = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+    views = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
+    if views:
+        return _view_plan(home, session, func, name, args, kwargs)
+    if session.rules.find(name) is None:
+        decomposition = torch._decomp.decomposition_table.get(func) if not writes else None
+        if decomposition is not None and name not in _BAD_DECOMPOSITIONS:
+            return lambda home, args, kwargs, t, n: decomposition(*args, **kwargs)
+        return _host_plan(func)
+    if any(a.is_out for a in schema.arguments):
+        return _host_plan(func)
+    if writes:
+        return _inplace_plan(home, session, func, name, args, kwargs, writes)
+    return _compute_plan(home, session, func, name, args, kwargs)
+
+
+_BAD_DECOMPOSITIONS = frozenset({"aten.bernoulli.default", "aten.multinomial.default"})
+
+
+def _host_plan(func: Any) -> Plan:
+    return lambda home, args, kwargs, tensors, numbers: home.run_on_host(func, args, kwargs)
+
+
+def _hosts_and_masks(args: Any) -> bool:
+    """Boolean masks make shapes that depend on data, which XLA cannot have."""
+    for arg in args:
+        if isinstance(arg, list | tuple) and any(
+            isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in arg
+        ):
+            return len([x for x in arg if x is not None]) != len(arg) or True
+    return False
+
+
+def _check_devices(home: Frontend, name: str, args: Any, kwargs: Any) -> None:
+    """CPU tensors do not mix with kit's, except numbers (0-d) and indices, as on any device."""
+    for arg in (*args, *kwargs.values()):
+        for x in arg if isinstance(arg, list | tuple) else (arg,):
+            if isinstance(x, torch.Tensor) and not isinstance(x, KitTensor) and x.dim() > 0 \
+                    and "index" not in name:  # fmt: skip
+                frame = home.places.sync_frame()
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, kit:0 and {x.device}! (in {name} at {frame[0][0]}:{frame[0][1]}; "
+                    "move the other one with .to('kit'))"
+                )
+
+
+def _template(home: Frontend, value: Any, number_dtype: str, static: bool, found: _Found) -> Any:
+    """The static half of an argument; tensors and lifted floats leave holes."""
+    kind = value.__class__
+    if kind is KitTensor:
+        found.avals.append(value.spec.aval)
+        return HOLE
+    if isinstance(value, torch.Tensor):
+        found.avals.append(Aval(tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+        found.has_host = True
+        return HOLE
+    if kind is float and not static and value not in (0.0, 1.0):
+        found.numbers += 1
+        return Scalar(number_dtype)
+    if kind in (list, tuple, torch.Size):
+        return [_template(home, v, number_dtype, static, found) for v in value]
+    if kind is torch.dtype:
+        return str(value).removeprefix("torch.")
+    return value
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.avals: list[Aval] = []
+        self.numbers = 0
+        self.has_host = False
+
+
+def _make_op(home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any,
+             outputs: tuple[Aval, ...], *, is_view: bool = False,
+             ) -> tuple[Op, _Found]:  # fmt: skip
+    dtypes = [t.dtype for t in _tensors(args) if t.dtype in _FLOATING]
+    wide = torch.float64 in dtypes
+    number_dtype = "float64" if wide else "float32"
+    static = home._static.get(func, False)
+    found = _Found()
+    names = [a.name for a in func._schema.arguments]
+    template_args = tuple(
+        _template(home, a, number_dtype, static, found)
+        for n, a in zip(names, args, strict=False)
+        if n not in _DROPPED
+    )
+    template_kwargs = {k: _template(home, v, number_dtype, static, found)
+                       for k, v in kwargs.items() if k not in _DROPPED}  # fmt: skip
+    op = session.intern(functional_name(name), (template_args, template_kwargs),
+                        tuple(found.avals), outputs, found.numbers, is_view=is_view)  # fmt: skip
+    return op, found
+
+
+def _tensors(args: Any) -> list[torch.Tensor]:
+    flat: list[torch.Tensor] = []
+    for a in args:
+        if isinstance(a, torch.Tensor):
+            flat.append(a)
+        elif isinstance(a, list | tuple):
+            flat.extend(_tensors(a))
+    return flat
+
+
+def _to_meta(value: Any) -> Any:
+    if value.__class__ is KitTensor:
+        return value.spec.meta()
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    if value.__class__ in (list, tuple):
+        return type(value)(_to_meta(v) for v in value)
+    return torch.device("meta") if isinstance(value, torch.device) else value
+
+
+def _infer(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+
+
+def _inputs(home: Frontend, tensors: list[KitTensor]) -> list[Any]:
+    return [t.ref.read(home) for t in tensors]
+
+
+def _compute_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
+                  kwargs: Any) -> Plan:  # fmt: skip
+    try:
+        meta = _infer(func, args, kwargs)
+    except NotImplementedError:
+        return _host_plan(func)
+    flat = list(meta) if isinstance(meta, list | tuple) else [meta]
+    specs: list[Spec | None] = [home.spec_of(m) if isinstance(m, torch.Tensor) else None for m in flat]
+    outputs = tuple(s.aval for s in specs if s is not None)
+    op, found = _make_op(home, session, func, name, args, kwargs, outputs)
+    collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
+    if not isinstance(meta, list | tuple):
+        spec = specs[0]
+
+        def single(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
+                   numbers: list[float]) -> Any:  # fmt: skip
+            inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
+            return home.wrap(home.record(op, inputs, numbers)[0], spec)  # type: ignore[arg-type]
+
+        return single
+    kind = type(meta) if type(meta) in (list, tuple) else tuple
+
+    def several(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
+                numbers: list[float]) -> Any:  # fmt: skip
+        inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
+        values = iter(home.record(op, inputs, numbers))
+        return kind(None if s is None else home.wrap(next(values), s) for s in specs)
+
+    return several
+
+
+def _inputs_with_hosts(args: Any, kwargs: Any) -> Any:
+    """Like `_inputs`, for the rare call that has CPU tensors among its arguments."""
+
+    def collect(home: Frontend, args: Any, kwargs: Any) -> list[Any]:
+        values = []
+        for tensor in _tensors([*args, *kwargs.values()]):
+            if isinstance(tensor, KitTensor):
+                values.append(tensor.ref.read(home))
+            else:
+                values.append(home.from_host(tensor, tensor.dtype))
+        return values
+
+    return collect
+
+
+def _inplace_plan(home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any,
+                  writes: list[str]) -> Plan:  # fmt: skip
+    arguments = func._schema.arguments
+    positions = [i for i, a in enumerate(arguments) if a.name in writes and not a.kwarg_only]
+    names = [a.name for a in arguments if a.name in writes and a.kwarg_only]
+    written = _written(args, kwargs, positions, names)
+    _check_writable(name, written)
+    if len(written) == 1 and not isinstance(args[0], list):
+        _check_result_type(func, args, kwargs, written[0])
+    op, found = _make_op(home, session, func, name, args, kwargs, tuple(t.spec.aval for t in written))
+    collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
+    returns = func._schema.returns
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
+             numbers: list[float]) -> Any:  # fmt: skip
+        inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
+        values = home.record(op, inputs, numbers)
+        targets = _written(args, kwargs, positions, names)
+        for target, value in zip(targets, values, strict=True):
+            target.ref.write(home, value)
+        return args[0] if len(returns) == 1 else None
+
+    return plan
+
+
+def _written(args: Any, kwargs: Any, positions: list[int], names: list[str]) -> list[KitTensor]:
+    found: list[KitTensor] = []
+    for argument in [*(args[i] for i in positions if i < len(args)),
+                     *(kwargs[n] for n in names if n in kwargs)]:  # fmt: skip
+        found.extend(_tensors([argument]))  # type: ignore[arg-type]
+    return found
+
+
+def _check_writable(name: str, written: list[KitTensor]) -> None:
+    for tensor in written:
+        if not isinstance(tensor, KitTensor):
+            raise RuntimeError(f"{name} cannot write to a tensor on {tensor.device} from the kit device")
+        if any(s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _check_result_type(func: Any, args: Any, kwargs: Any, target: KitTensor) -> None:
+    """Let torch's meta kernel raise its own error for a bad shape or dtype."""
+    try:
+        _infer(func, args, kwargs)
+    except NotImplementedError:
+        return
+
+
+def _view_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
+               kwargs: Any) -> Plan:  # fmt: skip
+    if name not in session.rules:
+        raise UnsupportedOp(name, session.rules, why="it is a view, so a copy would be wrong")
+    spec = home.spec_of(_infer(func, args, kwargs))
+    op, _ = _make_op(home, session, func, name, args, kwargs, (spec.aval,), is_view=True)
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
+             numbers: list[float]) -> Any:  # fmt: skip
+        return KitTensor.wrap(home, View(args[0].ref, op), spec)
+
+    return plan

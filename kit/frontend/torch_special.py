@@ -1,0 +1,248 @@
+"""Ops that are about memory, the host, or random numbers: each handled by a few lines here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View
+from kit.runtime.lowering import HOLE, Scalar
+
+if TYPE_CHECKING:
+    from kit.frontend.torch_frontend import Frontend
+
+__all__ = ["SPECIAL"]
+
+Special = Callable[["Frontend", Any, Any, Any], Any]
+
+
+def _same_memory(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    tensor = args[0]
+    return KitTensor.wrap(home, tensor.ref, tensor.spec)
+
+
+def _item(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    return home.to_host(args[0], cause="item").item()
+
+
+def _clone(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    """Arrays are immutable, so a clone of a whole buffer shares its value until one is written."""
+    source = args[0]
+    layout = kwargs.get("memory_format") or torch.preserve_format
+    spec = home.spec_of(torch.clone(source.spec.meta(), memory_format=layout))
+    return home.wrap(_own_value(home, source), spec)
+
+
+def _own_value(home: Frontend, tensor: KitTensor) -> Any:
+    value = tensor.ref.read(home)
+    if isinstance(tensor.ref, View):  # a view's value may be dropped at a cut; a copy may not
+        spec = tensor.spec
+        op = home.session.intern("aten.clone.default", ((HOLE,), {}), (spec.aval,), (spec.aval,), 0)
+        value = home.record(op, [value], [])[0]
+    return value
+
+
+def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    target, source = args[0], args[1]
+    if not isinstance(target, KitTensor):
+        target.copy_(home.to_host(source, cause="copy to host"))
+        return target
+    if not isinstance(source, KitTensor):
+        value = home.from_host(source.expand(target.shape), target.dtype)
+    elif source.spec.aval == target.spec.aval:
+        value = _own_value(home, source)
+    else:
+        value = _cast(home, source, target.spec)
+    target.ref.write(home, value)
+    return target
+
+
+def _cast(home: Frontend, source: KitTensor, spec: Spec) -> Any:
+    like = (HOLE, HOLE) if source.spec.shape != spec.shape else (HOLE,)
+    name = "aten.copy.default" if len(like) == 2 else "aten._to_copy.default"
+    value = source.ref.read(home)
+    inputs = [home.full(spec, 0), value] if len(like) == 2 else [value]
+    op = home.session.intern(name, (like, {}), tuple(v.aval for v in inputs), (spec.aval,), 0)
+    return home.record(op, inputs, [])[0]
+
+
+def _to_copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    source = args[0]
+    dtype = kwargs.get("dtype") or source.dtype
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type != "kit":
+        return home.to_host(source, cause="copy to host").to(device=device, dtype=dtype)
+    layout = kwargs.get("memory_format") or torch.preserve_format
+    meta = torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout)
+    spec = home.spec_of(meta)
+    if dtype is source.dtype:
+        return home.wrap(_own_value(home, source), spec)
+    return home.wrap(_cast(home, source, spec), spec)
+
+
+def _fill(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    target, number = args[0], args[1] if len(args) > 1 else 0
+    if isinstance(number, torch.Tensor):
+        source = number if isinstance(number, KitTensor) else None
+        if source is None:
+            number = number.item()
+        else:
+            target.ref.write(home, _cast(home, source, target.spec))
+            return target
+    target.ref.write(home, home.full(target.spec, number))
+    return target
+
+
+def _like(number: int | None) -> Special:
+    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "kit":
+            return func(args[0].spec.meta(), *args[1:], **{**kwargs, "device": "cpu"})  # type: ignore[no-any-return]
+        kwargs = {**kwargs, "device": torch.device("meta")}
+        meta = func(args[0].spec.meta(), *args[1:], **kwargs)
+        spec = home.spec_of(meta)
+        if "empty" in str(func):
+            return KitTensor.wrap(home, Buffer(spec), spec)
+        return home.wrap(home.full(spec, args[-1] if number is None else number), spec)
+
+    return special
+
+
+def _split(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    tensor, sizes = args[0], args[1]
+    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % tensor.dim()
+    length = tensor.shape[dim]
+    if isinstance(sizes, int):
+        sizes = [min(sizes, length - i) for i in range(0, length, sizes)] if sizes else [0]
+    elif sum(sizes) != length:
+        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {length} "
+                           f"(input tensor's size at dimension {dim}), but got {list(sizes)}")  # fmt: skip
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    aten = torch.ops.aten.slice.Tensor
+    return [home.dispatch(aten, (tensor, dim, a, a + n), {})
+            for a, n in zip(starts, sizes, strict=True)]  # fmt: skip
+
+
+def _unbind(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    tensor = args[0]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    aten = torch.ops.aten.select.int
+    return [home.dispatch(aten, (tensor, dim, i), {}) for i in range(tensor.shape[dim])]
+
+
+def _as_strided(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    """Strides count in the memory of the whole buffer, whatever view it is called on."""
+    tensor, size, stride = args[0], args[1], args[2]
+    given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    offset = tensor.spec.offset if given is None else given
+    base = tensor.ref.base
+    spec = home.spec(tuple(size), tuple(stride), offset, tensor.dtype)
+    if spec is base.spec:
+        return KitTensor.wrap(home, base, spec)
+    order = sorted(range(len(base.spec.shape)), key=lambda d: (-base.spec.stride[d], d))
+    in_order = order == sorted(order)
+    template = ((HOLE, list(size), list(stride), offset), {} if in_order else {"order": order})
+    op = home.session.intern("aten.as_strided.default", template, (base.spec.aval,), (spec.aval,),
+                             0, is_view=True)  # fmt: skip
+    return KitTensor.wrap(home, View(base, op), spec)
+
+
+def _random(name: str, *parameters: tuple[str, Any]) -> Special:
+    """An in-place random fill; its parameters are inputs, and so is the random key."""
+
+    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+        target: KitTensor = args[0]
+        named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
+        values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
+        target.ref.write(home, random_value(home, name, target.spec, values))
+        return target
+
+    return special
+
+
+def random_value(home: Frontend, name: str, spec: Spec, numbers: dict[str, float]) -> Any:
+    """A value drawn by rule `name`; `numbers` are its parameters."""
+    session = home.session
+    static = {"size": spec.shape, "dtype": spec.aval.dtype}
+    dtype = "float64" if spec.dtype is torch.float64 else "float32"
+    holes = {**{k: Scalar(dtype) for k in numbers}, "seed": Scalar("float64"),
+             "call": Scalar("float64")}  # fmt: skip
+    lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
+    op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
+    return home.record(op, [], lifted)[0]
+
+
+def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    x, p, train = args[0], float(args[1]), args[2] if len(args) > 2 else True
+    if train is False or p == 0.0:
+        ones = home.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
+        return x.clone(), home.wrap(home.full(ones, True), ones)
+    session = home.session
+    spec = home.spec_of(torch.empty_like(x.spec.meta()))
+    mask = home.spec(spec.shape, spec.stride, 0, torch.bool)
+    holes = {"p": Scalar("float32"), "seed": Scalar("float64"), "call": Scalar("float64")}
+    op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)
+    numbers = [p, float(session.seed), session.next_random()]
+    y, keep = home.record(op, [x.ref.read(home)], numbers)
+    return home.wrap(y, spec), home.wrap(keep, mask)
+
+
+def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    target: KitTensor = args[0]
+    uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
+    draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
+    p = args[1] if len(args) > 1 and not isinstance(args[1], torch.Generator) else kwargs.get("p", 0.5)
+    if str(func) == "aten.bernoulli.default":
+        return (draw < target).to(target.dtype)
+    target.copy_((draw < p).to(target.dtype))
+    return target
+
+
+def _no_resize(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    if str(func) == "aten.resize_.default" and tuple(args[1]) == tuple(args[0].shape):
+        return args[0]
+    raise SessionError(f"{func} would change memory under other tensors; make a new tensor instead")
+
+
+def _arange(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    out: KitTensor = kwargs["out"]
+    start, end = args[0], args[1]
+    step = args[2] if len(args) > 2 else kwargs.get("step", 1)
+    meta = torch.arange(start, end, step, dtype=out.dtype, device="meta")
+    return _refill(home, out, home.spec_of(meta), "kit.arange", (start, end, step))
+
+
+def _refill(home: Frontend, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:
+    op = home.session.intern(name, (args, {"dtype": spec.aval.dtype}), (), (spec.aval,), 0)
+    fresh = home.wrap(home.record(op, [], [])[0], spec)
+    if out.spec is spec:
+        out.ref.write(home, fresh.ref.read(home))
+    else:
+        out.data = fresh
+    return out
+
+
+SPECIAL: dict[str, Special] = {
+    "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
+    "aten.lift_fresh.default": _same_memory, "aten.detach_.default": lambda h, f, a, k: a[0],
+    "aten._local_scalar_dense.default": _item, "aten.clone.default": _clone,
+    "aten.copy_.default": _copy, "aten._to_copy.default": _to_copy,
+    "aten.zero_.default": _fill, "aten.fill_.Scalar": _fill, "aten.fill_.Tensor": _fill,
+    "aten.zeros_like.default": _like(0), "aten.ones_like.default": _like(1),
+    "aten.empty_like.default": _like(0), "aten.full_like.default": _like(None),
+    "aten.new_zeros.default": _like(0), "aten.new_ones.default": _like(1),
+    "aten.new_empty.default": _like(0), "aten.new_empty_strided.default": _like(0),
+    "aten.new_full.default": _like(None),
+    "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
+    "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
+    "aten.uniform_.default": _random("kit.uniform", ("low", 0.0), ("high", 1.0)),
+    "aten.normal_.default": _random("kit.normal", ("mean", 0.0), ("std", 1.0)),
+    "aten.bernoulli_.float": _bernoulli, "aten.bernoulli.default": _bernoulli,
+    "aten.native_dropout.default": _dropout,
+    "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
+    "aten.arange.start_out": _arange,
+    "aten.is_pinned.default": lambda h, f, a, k: False,
+}  # fmt: skip

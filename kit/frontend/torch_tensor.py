@@ -1,0 +1,203 @@
+"""Tensors of device "kit": a wrapper that torch's autograd drives, a buffer behind it.
+
+A `Buffer` is what torch calls a storage: it holds the current `Value` and counts versions. A
+`View` shows part of a buffer through one view op; it is computed when it is read, again if the
+buffer has changed since, and a write to it becomes a write of its parent. So aliasing is torch's,
+while every recorded op stays pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.ir import Aval
+
+if TYPE_CHECKING:
+    from kit.frontend.torch_frontend import Frontend
+    from kit.runtime.stream import Op, Value
+
+__all__ = ["Buffer", "KitTensor", "Spec", "View"]
+
+
+@dataclass(slots=True, eq=False)
+class Spec:
+    """A tensor's geometry and dtype; interned, so that identity is equality."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    aval: Aval
+
+    def meta(self) -> torch.Tensor:
+        """A meta tensor of this geometry, for shape inference."""
+        base = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        if self.offset:
+            reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
+            whole = torch.empty(self.offset + max(reach, 0), dtype=self.dtype, device="meta")
+            return whole.as_strided(self.shape, self.stride, self.offset)
+        return base
+
+
+class Buffer:
+    """Memory that tensors share: its current value, and how often it was written."""
+
+    __slots__ = ("spec", "value", "version")
+
+    def __init__(self, spec: Spec, value: Value | None = None) -> None:
+        self.spec = spec
+        self.value = value  # None: memory that nobody has written yet
+        self.version = 0
+
+    @property
+    def base(self) -> Buffer:
+        return self
+
+    def read(self, home: Frontend) -> Value:
+        if self.value is None:
+            self.value = home.full(self.spec, 0)
+        return self.value
+
+    def write(self, home: Frontend, value: Value) -> None:
+        self.value = value
+        self.version += 1
+
+
+class View:
+    """One view op away from `parent`."""
+
+    __slots__ = ("base", "cached", "op", "parent", "version")
+
+    def __init__(self, parent: Buffer | View, op: Op) -> None:
+        self.parent = parent
+        self.base: Buffer = parent.base
+        self.op = op
+        self.cached: Value | None = None
+        self.version = -1
+
+    def read(self, home: Frontend) -> Value:
+        cached = self.cached
+        if cached is None or self.version != self.base.version or cached.is_lost:
+            source = self.parent.read(home)
+            cached = self.cached = home.record(self.op, [source], [])[0]
+            self.version = self.base.version
+        return cached
+
+    def write(self, home: Frontend, value: Value) -> None:
+        self.parent.write(home, home.write_view(self.op, self.parent.read(home), value))
+        self.cached = None  # the base has it; derive it again if it is read
+
+
+class KitTensor(torch.Tensor):
+    """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
+
+    __slots__ = ("home", "ref", "spec")
+    home: Frontend
+    ref: Buffer | View
+    spec: Spec
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def wrap(home: Frontend, ref: Buffer | View, spec: Spec) -> KitTensor:
+        """A new tensor object over `ref`, with the geometry `spec`."""
+        tensor = torch.Tensor._make_wrapper_subclass(
+            KitTensor, spec.shape, strides=spec.stride, storage_offset=spec.offset,
+            dtype=spec.dtype, device=home.device,
+        )  # fmt: skip
+        tensor.home, tensor.ref, tensor.spec = home, ref, spec
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for arg in args:
+            if arg.__class__ is KitTensor:
+                return arg.home.dispatch(func, args, kwargs or {})
+        return _home_of(args, kwargs).dispatch(func, args, kwargs or {})
+
+    def kit_value(self) -> Value:
+        """The runtime's value behind this tensor; records its views if need be."""
+        return self.ref.read(self.home)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The numbers as a numpy array: a sync point."""
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
+        return self.home.to_host(self, cause="numpy").numpy()
+
+    def tolist(self) -> Any:
+        """The numbers as nested lists: a sync point."""
+        return self.home.to_host(self, cause="tolist").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        shape = list(self.shape)
+        return f"KitTensor(shape={shape}, dtype={self.dtype}, device='{self.device}'{grad})"
+
+    def __str__(self) -> str:
+        host = self.home.to_host(self, cause="print")
+        return repr(host).replace("tensor(", "kit tensor(", 1)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        host = self.detach().cpu()
+        return _rebuild, (host, self.requires_grad, isinstance(self, torch.nn.Parameter))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support "
+                               "the deepcopy protocol at the moment.")  # fmt: skip
+        with torch.no_grad():
+            copy: Any = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, self.requires_grad)
+        else:
+            copy.requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copy
+        return copy  # type: ignore[no-any-return]
+
+    @property
+    def data(self) -> Any:
+        """The same memory, outside of autograd; assigning makes this tensor show other memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Any) -> None:
+        if not isinstance(other, KitTensor):
+            raise RuntimeError(
+                f"a tensor on {self.device} cannot take the data of one on {other.device}; "
+                "move it first: x.data = y.to('kit')"
+            )
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.ref, self.spec = other.ref, other.spec
+
+
+def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+    """Pickles hold CPU tensors: they open anywhere, with no session."""
+    if is_parameter:
+        return torch.nn.Parameter(host, requires_grad)
+    return host.requires_grad_(requires_grad)
+
+
+def _home_of(args: Any, kwargs: Any) -> Frontend:
+    stack = [*args, *(kwargs or {}).values()]
+    while stack:
+        item = stack.pop()
+        if item.__class__ is KitTensor:
+            return item.home  # type: ignore[no-any-return]
+        if isinstance(item, list | tuple):
+            stack.extend(item)
+    raise SessionError("no tensor of device 'kit' among the arguments")
