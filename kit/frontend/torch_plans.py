@@ -53,6 +53,8 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
         decomposition = torch._decomp.decomposition_table.get(func) if not writes else None
         if decomposition is not None and name not in _BAD_DECOMPOSITIONS:
             return lambda home, args, kwargs, t, n: decomposition(*args, **kwargs)
+        if func._can_decompose():
+            return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
         return _host_plan(func)
     if any(a.is_out for a in schema.arguments):
         return _host_plan(func)

@@ -37,10 +37,13 @@ def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict
         reads = [source(value, bulk.phase) for value in bulk.leaves]
         slots: list[tuple[int, int]] = []
         local: list[int] = []
-        for (op, refs), (site, _, scope) in zip(bulk.ops, bulk.frames, strict=True):
+        phases = dict(bulk.phases)
+        phase = bulk.phase
+        for i, ((op, refs), (site, _, scope)) in enumerate(zip(bulk.ops, bulk.frames, strict=True)):
+            phase = phases.get(i, phase)
             inputs = tuple(slots[r] if r >= 0 else reads[-1 - r] for r in refs)
             nodes.append(Node(op.name, inputs, _attrs(op.template), op.outputs, format_site(site),
-                              bulk.phase, scope, number))  # fmt: skip
+                              phase, scope, number))  # fmt: skip
             local.append(len(nodes) - 1)
             for output in range(len(op.outputs)):
                 made[task.index, len(slots)] = (len(nodes) - 1, output)

@@ -74,6 +74,7 @@ class Session:
         self._frontends = tuple(frontends)
         self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
         self._limits["update"] = self._limits["backward"]
+        self._is_lazy = self.settings.mode == "lazy"  # one program a step, as pytorch/xla does
         self._bulk: Bulk | None = None
         self._last: Task | None = None
         self._segments = 0
@@ -126,7 +127,7 @@ class Session:
         """
         bulk = self._bulk
         if bulk is not None:
-            if bulk.phase != phase:
+            if phase != self.phase and not self._is_lazy:
                 self._cut("phase")
             elif bulk.size >= bulk.limit:
                 self._cut("size")
@@ -139,6 +140,8 @@ class Session:
         bulk = self._bulk
         if bulk is None:
             bulk = self._bulk = Bulk(self.phase, self._limits[self.phase])
+        if not bulk.phases or bulk.phases[-1][1] != self.phase:
+            bulk.phases.append((len(bulk.ops), self.phase))
         return bulk.add(op, inputs, scalars, frame)
 
     def constant(self, array: Any, kind: str = "input") -> Value:
@@ -315,6 +318,7 @@ class Session:
         of_step = [t for t, step in tasks if step == 0]
         graph, segments, first_node = freeze_step(of_step)
         numbers = {t.index: s.index for t, s in zip(of_step, segments, strict=True)}
+        _match_later_steps(tasks, of_step, numbers, first_node)
         issued = [t for t, _ in tasks]
         spans = [*recorder.spans, *self._executor.spans]
         kernels = profile.kernels(issued, first_node)
@@ -330,6 +334,20 @@ _CLOSED = (
     "this tensor belongs to a kit session that has been closed. Read it inside the "
     "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
 )
+
+
+def _match_later_steps(tasks: list[tuple[Task, int]], first: list[Task], numbers: dict[int, int],
+                       nodes: dict[int, list[int]]) -> None:  # fmt: skip
+    """A later step that was cut the same way is drawn with the first step's segments and nodes."""
+    later: dict[int, list[Task]] = {}
+    for task, step in tasks:
+        if step > 0:
+            later.setdefault(step, []).append(task)
+    for step_tasks in later.values():
+        for mine, other in zip(step_tasks, first, strict=False):
+            if mine.key == other.key:
+                numbers[mine.index] = numbers[other.index]
+                nodes[mine.index] = nodes[other.index]
 
 
 def _shift(s: Span, start: int, numbers: dict[int, int]) -> Span:

@@ -65,10 +65,11 @@ class Bulk:
     """Ops recorded since the last cut, in program order."""
 
     __slots__ = ("frames", "key", "leaf_of", "leaves", "limit", "ops", "outputs", "phase",
-                 "random", "scalars", "size", "slots", "start_ns")  # fmt: skip
+                 "phases", "scalars", "size", "slots")  # fmt: skip
 
     def __init__(self, phase: str, limit: int) -> None:
-        self.phase = phase
+        self.phase = phase  # of its first op; only a lazy bulk spans several
+        self.phases: list[tuple[int, str]] = []  # (first op, phase)
         self.limit = limit
         self.ops: list[tuple[Op, tuple[int, ...]]] = []
         self.frames: list[Frame] = []

@@ -1,0 +1,73 @@
+"""Run a workload on device "kit" and measure it: the kit half of `experiment.run`."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kit.frontend.torch_device import open_session
+from kit.run import Run, Settings
+from kit.runtime.session import Session
+from kit.workloads.context import Context, as_workload
+from kit.workloads.loop import loop
+
+__all__ = ["measure"]
+
+TRACED_STEPS = 2
+
+
+def measure(workload: Any, settings: Settings, *, progress: Callable[[str, float], None] | None = None,
+            cancelled: Callable[[], bool] | None = None) -> Run:  # fmt: skip
+    """Warm up, time `settings.steps` steps untraced, then trace two more.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+    """
+    chosen = as_workload(workload)
+    with open_session(settings) as session:
+        torch.manual_seed(settings.seed)
+        step = chosen(Context(settings, "kit"))
+        before = 0
+
+        def start_timing() -> None:
+            nonlocal before
+            session.wait_all()
+            before = len(session.syncs)
+
+        times, kept = loop(step, settings, mark_step=session.mark_step, finish=session.wait_all,
+                           start=start_timing, progress=progress, cancelled=cancelled)  # fmt: skip
+        syncs = tuple(session.syncs[before:])
+        metrics = session.metrics()
+        if progress is not None:
+            progress("tracing", 0.95)
+        timeline, graphs, segments = session.trace(_steps(step, session))
+        losses = tuple(float(x) for x in kept)
+        return Run(
+            settings=settings, losses=losses, step_times_ns=tuple(times), timeline=timeline,
+            sync_points=syncs, graphs=graphs, segments=segments, metrics=metrics,
+            unlowered=dict(session.unlowered), environment=environment(session), name=chosen.name,
+        )  # fmt: skip
+
+
+def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:
+    def run(end_step: Callable[[], None]) -> None:
+        for _ in range(TRACED_STEPS):
+            step()
+            session.mark_step()
+            end_step()
+
+    return run
+
+
+def environment(session: Session) -> dict[str, str]:
+    """Versions and device, for the reader of a saved run."""
+    import jax
+
+    return {
+        "device": f"{session.device.platform} ({session.device.device_kind})",
+        "python": platform.python_version(), "torch": torch.__version__, "jax": jax.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }  # fmt: skip
