@@ -147,6 +147,15 @@ class Frontend:
                                      (base.aval, new.aval), (base.aval,), 0)  # fmt: skip
         return self.record(writer, [base, new], [])[0]
 
+    def own_value(self, tensor: KitTensor) -> Value:
+        """The tensor's value, one that a cut does not drop: views are copied out of their base."""
+        value = tensor.ref.read(self)
+        if isinstance(tensor.ref, View):
+            aval = tensor.spec.aval
+            op = self.session.intern("aten.clone.default", ((HOLE,), {}), (aval,), (aval,), 0)
+            value = self.record(op, [value], [])[0]
+        return value
+
     # -- geometry --------------------------------------------------------------------------------
 
     def spec_of(self, meta: torch.Tensor) -> Spec:
@@ -190,7 +199,8 @@ class Frontend:
     def to_host(self, tensor: KitTensor, *, cause: str) -> torch.Tensor:
         """A CPU copy of a tensor: a sync point."""
         session = self.session
-        array = session.read(tensor.ref.read(self), cause=cause, frame=self.places.sync_frame())
+        value = self.own_value(tensor)
+        array = session.read(value, cause=cause, frame=self.places.sync_frame())
         if tensor.dtype is torch.bfloat16:
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))

@@ -33,16 +33,7 @@ def _clone(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     source = args[0]
     layout = kwargs.get("memory_format") or torch.preserve_format
     spec = home.spec_of(torch.clone(source.spec.meta(), memory_format=layout))
-    return home.wrap(_own_value(home, source), spec)
-
-
-def _own_value(home: Frontend, tensor: KitTensor) -> Any:
-    value = tensor.ref.read(home)
-    if isinstance(tensor.ref, View):  # a view's value may be dropped at a cut; a copy may not
-        spec = tensor.spec
-        op = home.session.intern("aten.clone.default", ((HOLE,), {}), (spec.aval,), (spec.aval,), 0)
-        value = home.record(op, [value], [])[0]
-    return value
+    return home.wrap(home.own_value(source), spec)
 
 
 def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
@@ -53,7 +44,7 @@ def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(source, KitTensor):
         value = home.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
-        value = _own_value(home, source)
+        value = home.own_value(source)
     else:
         value = _cast(home, source, target.spec)
     target.ref.write(home, value)
@@ -79,7 +70,7 @@ def _to_copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     meta = torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout)
     spec = home.spec_of(meta)
     if dtype is source.dtype:
-        return home.wrap(_own_value(home, source), spec)
+        return home.wrap(home.own_value(source), spec)
     return home.wrap(_cast(home, source, spec), spec)
 
 

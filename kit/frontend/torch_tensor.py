@@ -121,7 +121,7 @@ class KitTensor(torch.Tensor):
 
     def kit_value(self) -> Value:
         """The runtime's value behind this tensor; records its views if need be."""
-        return self.ref.read(self.home)
+        return self.home.own_value(self)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The numbers as a numpy array: a sync point."""

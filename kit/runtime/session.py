@@ -7,6 +7,8 @@ when the program asks for numbers; users call `mark_step`, `wait_all`, `wait_to_
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import threading
 import time
 from collections import Counter
@@ -280,6 +282,15 @@ class Session:
         ]
         lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
         return "\n".join(lines)
+
+    def environment(self) -> dict[str, str]:
+        """Device and versions, for the reader of a saved run."""
+        return {
+            "device": f"{self.device.platform} ({self.device.device_kind})",
+            "jax": jax.__version__, "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
+        }  # fmt: skip
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +47,8 @@ def measure(workload: Any, settings: Settings, *, progress: Callable[[str, float
         return Run(
             settings=settings, losses=losses, step_times_ns=tuple(times), timeline=timeline,
             sync_points=syncs, graphs=graphs, segments=segments, metrics=metrics,
-            unlowered=dict(session.unlowered), environment=environment(session), name=chosen.name,
+            unlowered=dict(session.unlowered), name=chosen.name,
+            environment={**session.environment(), "torch": torch.__version__},
         )  # fmt: skip
 
 
@@ -60,14 +60,3 @@ def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], 
             end_step()
 
     return run
-
-
-def environment(session: Session) -> dict[str, str]:
-    """Versions and device, for the reader of a saved run."""
-    import jax
-
-    return {
-        "device": f"{session.device.platform} ({session.device.device_kind})",
-        "python": platform.python_version(), "torch": torch.__version__, "jax": jax.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-    }  # fmt: skip
