@@ -14,6 +14,7 @@ import torch
 from torch.utils import backend_registration
 
 from kit.errors import SessionError
+from kit.frontend.torch_autocast import register_autocast
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
 from kit.run import Settings
@@ -51,7 +52,7 @@ def register() -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
-    torch.kit._library = library  # type: ignore[attr-defined]  # lives as long as the device
+    torch.kit._libraries = (library, *register_autocast())  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
@@ -61,7 +62,7 @@ def register() -> None:
 class _Module:
     """What torch looks up as `torch.kit`."""
 
-    _library: Any = None
+    _libraries: Any = None  # registrations end when their library objects do
 
     def is_initialized(self) -> bool:
         return True

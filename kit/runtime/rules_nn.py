@@ -142,6 +142,7 @@ def _foreach_table() -> dict[str, Rule]:
             jnp.sqrt(jnp.sum(jnp.square(x))) if isinstance(p, int | float) and p == 2
             else jnp.sum(jnp.abs(x) ** p) ** (1 / p) for x in xs],
         "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: list(ys),
+        "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
         "aten._foreach_zero.default": lambda xs: [jnp.zeros_like(x) for x in xs],
     }  # fmt: skip
     for op in ("mul", "div"):
