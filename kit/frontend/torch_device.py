@@ -52,6 +52,7 @@ def register() -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    library.impl("_copy_from", _copy_from, "PrivateUse1")
     torch.kit._libraries = (library, *register_autocast())  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
@@ -108,3 +109,9 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
                    layout: Any = None, device: Any = None, pin_memory: Any = None,
                    ) -> KitTensor:  # fmt: skip
     return _home().empty(size, dtype, stride)
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    """`torch.tensor(data, device="kit")` copies below the Python key, and arrives here."""
+    home = (target if isinstance(target, KitTensor) else source).home
+    return home.dispatch(torch.ops.aten.copy_.default, (target, source), {})

@@ -6,6 +6,7 @@ up. Shapes come from torch's own meta kernels, once per kind: they cost 70 us a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_hooks import Places
-from kit.frontend.torch_plans import make_plan
+from kit.frontend.torch_plans import make_plan, write_slots, written_tensors
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View
 from kit.ir import Aval
 from kit.runtime.lowering import HOLE, Scalar
@@ -74,6 +75,11 @@ class Frontend:
 
     def mark_step(self) -> None:
         self.places.mark_step()
+
+    @functools.cached_property
+    def decompositions(self) -> Any:
+        """Torch's own core decompositions, for ops that have no rule."""
+        return torch._decomp.core_aten_decompositions()
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -218,28 +224,24 @@ class Frontend:
             raise UnsupportedOp(name, self.session.rules, site)
         self.session.unlowered[f"{name} at {site}" if site else name] += 1
         cause = f"unlowered op {name}"
-        pairs: list[tuple[KitTensor, torch.Tensor]] = []
+        copies: dict[int, tuple[KitTensor, torch.Tensor]] = {}
 
         def host(item: Any) -> Any:
             if isinstance(item, KitTensor):
-                pairs.append((item, self.to_host(item, cause=cause)))
-                return pairs[-1][1]
+                if id(item) not in copies:
+                    copies[id(item)] = item, self.to_host(item, cause=cause)
+                return copies[id(item)][1]
             if isinstance(item, list | tuple):
                 return type(item)(host(x) for x in item)
             return torch.device("cpu") if isinstance(item, torch.device) else item
 
         try:
-            before = len(pairs)
-            host_args = [host(a) for a in args]
-            host_kwargs = {k: host(v) for k, v in kwargs.items()}
-            versions = [h._version for _, h in pairs[before:]]
-            out = func(*host_args, **host_kwargs)
+            out = func(*map(host, args), **{k: host(v) for k, v in kwargs.items()})
         except NotImplementedError as error:
             raise UnsupportedOp(name, self.session.rules, site, why=str(error)[:300]) from error
-        for (tensor, copy), version in zip(pairs, versions, strict=True):
-            if copy._version != version:
-                tensor.ref.write(self, self.from_host(copy, tensor.dtype))
-        return self._bring_back(out, pairs)
+        for tensor in written_tensors(write_slots(func), args, kwargs):
+            tensor.ref.write(self, self.from_host(copies[id(tensor)][1], tensor.dtype))
+        return self._bring_back(out, list(copies.values()))
 
     def _bring_back(self, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
         if isinstance(out, torch.Tensor):

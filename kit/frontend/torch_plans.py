@@ -27,7 +27,7 @@ from kit.runtime.stream import Op
 if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
 
-__all__ = ["make_plan"]
+__all__ = ["make_plan", "write_slots", "written_tensors"]
 
 Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
@@ -45,13 +45,13 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
     if _hosts_and_masks(args):
         return _host_plan(func)
     schema = func._schema
-    writes = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+    writes = write_slots(func)
     views = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
     if views:
         return _view_plan(home, session, func, name, args, kwargs)
     if session.rules.find(name) is None:
-        decomposition = torch._decomp.decomposition_table.get(func) if not writes else None
-        if decomposition is not None and name not in _BAD_DECOMPOSITIONS:
+        decomposition = None if writes else home.decompositions.get(func)
+        if decomposition is not None:
             return lambda home, args, kwargs, t, n: decomposition(*args, **kwargs)
         if func._can_decompose():
             return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
@@ -59,11 +59,8 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
     if any(a.is_out for a in schema.arguments):
         return _host_plan(func)
     if writes:
-        return _inplace_plan(home, session, func, name, args, kwargs, writes)
+        return _inplace_plan(home, session, func, name, args, kwargs)
     return _compute_plan(home, session, func, name, args, kwargs)
-
-
-_BAD_DECOMPOSITIONS = frozenset({"aten.bernoulli.default", "aten.multinomial.default"})
 
 
 def _host_plan(func: Any) -> Plan:
@@ -216,36 +213,42 @@ def _inputs_with_hosts(args: Any, kwargs: Any) -> Any:
     return collect
 
 
-def _inplace_plan(home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any,
-                  writes: list[str]) -> Plan:  # fmt: skip
-    arguments = func._schema.arguments
-    positions = [i for i, a in enumerate(arguments) if a.name in writes and not a.kwarg_only]
-    names = [a.name for a in arguments if a.name in writes and a.kwarg_only]
-    written = _written(args, kwargs, positions, names)
+def _inplace_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
+                  kwargs: Any) -> Plan:  # fmt: skip
+    slots = write_slots(func)
+    written = written_tensors(slots, args, kwargs)
     _check_writable(name, written)
     if len(written) == 1 and not isinstance(args[0], list):
         _check_result_type(func, args, kwargs, written[0])
     op, found = _make_op(home, session, func, name, args, kwargs, tuple(t.spec.aval for t in written))
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
-    returns = func._schema.returns
+    gives_itself = len(func._schema.returns) == 1
 
     def plan(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
              numbers: list[float]) -> Any:  # fmt: skip
         inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
         values = home.record(op, inputs, numbers)
-        targets = _written(args, kwargs, positions, names)
-        for target, value in zip(targets, values, strict=True):
+        for target, value in zip(written_tensors(slots, args, kwargs), values, strict=True):
             target.ref.write(home, value)
-        return args[0] if len(returns) == 1 else None
+        return args[0] if gives_itself else None
 
     return plan
 
 
-def _written(args: Any, kwargs: Any, positions: list[int], names: list[str]) -> list[KitTensor]:
-    found: list[KitTensor] = []
-    for argument in [*(args[i] for i in positions if i < len(args)),
-                     *(kwargs[n] for n in names if n in kwargs)]:  # fmt: skip
-        found.extend(_tensors([argument]))  # type: ignore[arg-type]
+WriteSlots = list[tuple[int, str]]
+
+
+def write_slots(func: Any) -> WriteSlots:
+    """Position and name of the arguments that an op writes. Slow: ask once for each plan."""
+    return [(i, a.name) for i, a in enumerate(func._schema.arguments)
+            if a.alias_info and a.alias_info.is_write]  # fmt: skip
+
+
+def written_tensors(slots: WriteSlots, args: Any, kwargs: Any) -> list[KitTensor]:
+    """The tensors in these arguments, flat, in the order of the op's signature."""
+    found: list[Any] = []
+    for i, name in slots:
+        found.extend(_tensors([args[i] if i < len(args) else kwargs.get(name)]))
     return found
 
 

@@ -149,8 +149,11 @@ class KitTensor(torch.Tensor):
         return repr(host).replace("tensor(", "kit tensor(", 1)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        host = self.detach().cpu()
-        return _rebuild, (host, self.requires_grad, isinstance(self, torch.nn.Parameter))
+        """Pickles hold CPU tensors: they open anywhere, with no session, weights_only included."""
+        host: torch.Tensor = self.detach().cpu()
+        if isinstance(self, torch.nn.Parameter):
+            host = torch.nn.Parameter(host, self.requires_grad)
+        return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
         if id(self) in memo:
@@ -183,13 +186,6 @@ class KitTensor(torch.Tensor):
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
         self.ref, self.spec = other.ref, other.spec
-
-
-def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
-    """Pickles hold CPU tensors: they open anywhere, with no session."""
-    if is_parameter:
-        return torch.nn.Parameter(host, requires_grad)
-    return host.requires_grad_(requires_grad)
 
 
 def _home_of(args: Any, kwargs: Any) -> Frontend:

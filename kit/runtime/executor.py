@@ -41,6 +41,9 @@ class Executor:
         self._cache: dict[Any, Executable] = {}
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="kit worker", daemon=True)
+
+    def start(self) -> None:
+        """Start the worker thread."""
         self._thread.start()
 
     def push(self, task: Task) -> None:

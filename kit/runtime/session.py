@@ -89,9 +89,10 @@ class Session:
     # -- life ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Session:
-        if self.is_open or self._executor is None:
+        if self._token is not None:
             raise SessionError("a session can be entered once; make a new kit.Session(...)")
         self._token = _CURRENT.set(self)
+        self._executor.start()
         self.is_open = True
         for frontend in self._frontends:
             frontend.open(self)
