@@ -151,5 +151,3 @@ def _line(i: int, node: Node) -> str:
     avals = ", ".join(map(str, node.avals))
     notes = ", ".join(filter(None, (node.phase, node.scope, node.site)))
     return f"%{i} = {node.op}({args}){attrs} : {avals}  # {notes}"
-
-

@@ -1,0 +1,300 @@
+"""Numbers read off a `Timeline`: how busy, how overlapped, where each step went, what waited.
+
+Every function is pure: a timeline in, plain numbers out, nothing drawn. All of them cut time at
+the edges of the spans they look at; within one such cell nothing begins or ends, so set algebra on
+spans is boolean algebra on cells. That costs O(n log n) in numpy, whatever the spans' lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import TimelineError
+from kit.trace.timeline import KINDS, SyncPoint, Timeline
+
+__all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "SyncRow", "breakdown",
+           "breakdown_ns", "busy_fraction", "headline", "overlap_fraction", "sync_table",
+           "union_ns"]  # fmt: skip
+
+# In the order in which `breakdown` charges an instant that belongs to several of them.
+_CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kinds, span name
+    ("device busy", ("kernel",), ""),
+    ("compile", ("lower", "compile"), ""),
+    ("dispatch", ("dispatch",), ""),
+    ("sync wait", ("wait",), ""),
+    ("input", ("input",), ""),
+    ("forward recording", ("record",), "forward"),
+    ("backward recording", ("record",), "backward"),
+    ("update recording", ("record",), "update"),
+)
+CATEGORIES = ("device busy", "compile", "dispatch", "forward recording", "backward recording",
+              "update recording", "input", "sync wait", "unknown")  # fmt: skip
+
+Intervals = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """One category's part of the mean step."""
+
+    category: str  # one of CATEGORIES
+    total_ms: float  # while it went on, whatever else did: these may add up to more than the step
+    exposed_ms: float  # charged to it alone: these add up to the step
+    share: float  # exposed_ms as a fraction of the step
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The five numbers above every view; nan where the timeline cannot say.
+
+    Units:
+        milliseconds a step; fractions in [0, 1]
+    """
+
+    step_ms: float
+    device_busy_fraction: float  # of the steps' time
+    overlap_fraction: float  # of host recording (its waits and input left out), under a busy device
+    sync_wait_ms: float
+    syncs_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRow:
+    """All sync points of one place and cause."""
+
+    site: str
+    via: str
+    cause: str
+    count: int
+    count_per_step: float
+    wait_ms_per_step: float
+
+
+class Measured(Protocol):
+    """What `headline` needs of a `Run`: steps timed without tracing, and their sync points."""
+
+    @property
+    def timeline(self) -> Timeline: ...
+    @property
+    def step_times_ns(self) -> tuple[int, ...]: ...
+    @property
+    def sync_points(self) -> tuple[SyncPoint, ...]: ...
+
+
+def union_ns(intervals: Intervals) -> int:
+    """Time in at least one of the intervals; what several cover counts once.
+
+    Shape:
+        intervals (n, 2): starts and stops
+    Units:
+        nanoseconds
+
+    Raises:
+        TimelineError: the array has another shape, or an interval stops before it starts.
+    """
+    intervals = np.asarray(intervals, dtype=np.int64)
+    if intervals.ndim != 2 or intervals.shape[1] != 2:
+        raise TimelineError(f"intervals have shape (n, 2), not {intervals.shape}")
+    if np.any(intervals[:, 1] < intervals[:, 0]):
+        raise TimelineError("an interval stops before it starts")
+    widths, (inside,) = _cells(intervals)
+    return int(widths[inside].sum())
+
+
+def busy_fraction(timeline: Timeline, *, lane: str) -> float:
+    """Fraction of the steps' time in which something ran on `lane`.
+
+    A lane may be a group: "device" is busy while any of its lanes is. The window is the union of
+    the step spans; on a timeline without steps, all of it.
+
+    Returns:
+        A number in [0, 1], dimensionless.
+
+    Raises:
+        TimelineError: there is no such lane, or the window is empty.
+
+    Source:
+        Busy time of HTA's temporal breakdown, as a fraction,
+        https://hta.readthedocs.io/en/latest/source/features/temporal_breakdown.html
+    """
+    if not any(x == lane or x.startswith(lane + "/") for x in timeline.lanes):
+        known = ", ".join(map(repr, timeline.lanes[:20])) or "none"
+        raise TimelineError(f"no lane is called {lane!r}; there are: {known}")
+    mask = timeline.where(lane=lane) & (timeline.kind != KINDS.index("step"))
+    work = np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+    widths, (busy, window) = _cells(work, _window(timeline))
+    if not widths[window].any():
+        raise TimelineError("a busy fraction needs a timeline that lasts longer than 0 ns")
+    return int(widths[busy & window].sum()) / int(widths[window].sum())
+
+
+def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
+    """Fraction of the time of `of` spans during which an `under` span ran too.
+
+    `overlap_fraction(t, of="dispatch", under="kernel")` is 1.0 when all dispatching is hidden
+    under kernels. It is not symmetric: the denominator is `of`. Both are kinds of span.
+
+    Returns:
+        A number in [0, 1], dimensionless.
+
+    Raises:
+        TimelineError: a kind does not exist, or the timeline has no time of kind `of`.
+
+    Source:
+        Same ratio as HTA's communication-computation overlap,
+        https://hta.readthedocs.io/en/latest/source/features/comm_comp_overlap.html
+    """
+    widths, (a, b) = _cells(timeline.intervals(kind=of), timeline.intervals(kind=under))
+    if not widths[a].any():
+        raise TimelineError(f"the overlap of {of!r} needs {of!r} spans that last longer than 0 ns")
+    return int(widths[a & b].sum()) / int(widths[a].sum())
+
+
+def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
+    """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
+
+    Each instant of a step is charged once: to the device if it is busy, else to compiling, else to
+    dispatching, else to what the host does (a wait, input, or recording by phase), else to
+    "unknown". So `exposed_ms` adds up to the step, while `total_ms` counts all of an activity
+    (a phase's recording without the waits and copies inside it).
+
+    Units:
+        milliseconds, averaged over the step spans
+
+    Source:
+        Idle, compute and non-compute time of HTA's temporal breakdown, split further,
+        https://hta.readthedocs.io/en/latest/source/features/temporal_breakdown.html
+    """
+    parts = breakdown_ns(timeline)
+    whole = sum(exposed for _, exposed in parts.values())
+    if not whole:
+        return ()
+    scale = 1e6 * _count(timeline, "step")
+    return tuple(
+        BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
+        for name, (total, exposed) in parts.items()
+    )
+
+
+def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
+    """`breakdown` before averaging: category -> (total, exposed) over all steps together.
+
+    Units:
+        whole nanoseconds: the exposed ones add up to the union of the step spans exactly
+    """
+    kinds = [_of_category(timeline, kinds, name) for _, kinds, name in _CHARGED]
+    widths, (step, *masks) = _cells(timeline.intervals(kind="step"), *kinds)
+    found: dict[str, tuple[int, int]] = {}
+    left = step.copy()
+    away = np.zeros_like(step)  # the host waits or copies: it does not record, its phase goes on
+    for (category, kinds_of, _), mask in zip(_CHARGED, masks, strict=True):
+        work = mask & ~away if "record" in kinds_of else mask
+        found[category] = int(widths[work & step].sum()), int(widths[mask & left].sum())
+        left &= ~mask
+        away |= mask if category in ("sync wait", "input") else False
+    found["unknown"] = (int(widths[left].sum()),) * 2
+    return {category: found[category] for category in CATEGORIES}
+
+
+def headline(of: Timeline | Measured) -> Headline:
+    """The five numbers of a `Run` or of a `Timeline` alone.
+
+    Of a run, step time and sync waits come from its untraced steps, the fractions from the traced
+    ones. Of a timeline everything comes from its step spans. An undefined number is nan, not 0.
+
+    Units:
+        milliseconds a step (`step_ms`: the median step); fractions in [0, 1]
+    """
+    timeline = of if isinstance(of, Timeline) else of.timeline
+    syncs = of.syncs if isinstance(of, Timeline) else of.sync_points
+    times = _lengths(timeline) if isinstance(of, Timeline) else of.step_times_ns
+    steps = len(times)
+    wait = sum(s.wait_ns for s in syncs)
+    return Headline(
+        step_ms=float(np.median(times)) / 1e6 if steps else math.nan,
+        device_busy_fraction=_device_busy(timeline),
+        overlap_fraction=_recording_overlap(timeline),
+        sync_wait_ms=wait / steps / 1e6 if steps else math.nan,
+        syncs_per_step=len(syncs) / steps if steps else math.nan,
+    )
+
+
+def sync_table(syncs: Iterable[SyncPoint], *, steps: int) -> tuple[SyncRow, ...]:
+    """Sync points gathered by site, library line and cause; the longest wait comes first.
+
+    `sync_table(run.sync_points, steps=len(run.step_times_ns))` is the table of the measured steps.
+
+    Units:
+        milliseconds a step
+
+    Raises:
+        TimelineError: there are sync points but no steps to average over.
+    """
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for s in syncs:
+        groups.setdefault((s.site, s.via, s.cause), []).append(s.wait_ns)
+    if groups and steps < 1:
+        raise TimelineError(f"waits per step need at least one step, not {steps}")
+    rows = [
+        SyncRow(*place, len(waits), len(waits) / steps, sum(waits) / steps / 1e6)
+        for place, waits in groups.items()
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
+
+
+def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:
+    """Time cut at every edge of every set: the cells' widths, and for each set which it covers."""
+    edges = np.unique(np.concatenate([s.reshape(-1) for s in sets]))
+    masks = []
+    for s in sets:
+        opened = np.bincount(np.searchsorted(edges, s[:, 0]), minlength=len(edges))
+        closed = np.bincount(np.searchsorted(edges, s[:, 1]), minlength=len(edges))
+        masks.append(np.cumsum(opened - closed)[:-1] > 0)
+    return np.diff(edges), masks
+
+
+def _of_category(timeline: Timeline, kinds: Sequence[str], name: str) -> Intervals:
+    mask = np.isin(timeline.kind, [KINDS.index(k) for k in kinds])
+    if name:
+        mask &= timeline.name == (timeline.names.index(name) if name in timeline.names else -1)
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+
+
+def _window(timeline: Timeline) -> Intervals:
+    """The steps; without steps, everything from the first start to the last stop."""
+    steps = timeline.intervals(kind="step")
+    if len(steps) or not len(timeline):
+        return steps
+    return np.array([[timeline.start_ns.min(), timeline.stop_ns.max()]], dtype=np.int64)
+
+
+def _count(timeline: Timeline, kind: str) -> int:
+    return int(timeline.where(kind=kind).sum())
+
+
+def _lengths(timeline: Timeline) -> tuple[int, ...]:
+    steps = timeline.intervals(kind="step")
+    return tuple(int(x) for x in steps[:, 1] - steps[:, 0])
+
+
+def _device_busy(timeline: Timeline) -> float:
+    widths, (busy, window) = _cells(timeline.intervals(kind="kernel"), _window(timeline))
+    if not busy.any() or not widths[window].any():
+        return math.nan  # no kernel was seen: the device was not profiled, or is not known
+    return int(widths[busy & window].sum()) / int(widths[window].sum())
+
+
+def _recording_overlap(timeline: Timeline) -> float:
+    """A recording thread that waits or copies is not recording, though its phase goes on."""
+    kinds = ("record", "wait", "input", "kernel")
+    widths, (record, wait, copy, busy) = _cells(*(timeline.intervals(kind=k) for k in kinds))
+    recording = record & ~wait & ~copy
+    if not busy.any() or not widths[recording].any():
+        return math.nan
+    return int(widths[recording & busy].sum()) / int(widths[recording].sum())
