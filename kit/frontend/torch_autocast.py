@@ -25,7 +25,7 @@ FLOAT32 = (
     "logsumexp", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "prod", "cumsum",
     "cumprod", "linalg_vector_norm", "cdist", "dist",
 )  # fmt: skip
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def register_autocast() -> tuple[torch.library.Library, ...]:
@@ -51,8 +51,10 @@ def _cast_first(op: Any, dtype: torch.dtype | None) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         target = dtype or torch.get_autocast_dtype("kit")
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            return op(*(_cast(a, target) for a in args),
-                      **{k: _cast(v, target) for k, v in kwargs.items()})  # fmt: skip
+            return op(
+                *(_cast(a, target) for a in args),
+                **{k: _cast(v, target) for k, v in kwargs.items()},
+            )
 
     return kernel
 

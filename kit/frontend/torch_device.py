@@ -25,8 +25,9 @@ from kit.runtime.session import Session, current_session
 __all__ = ["open_session", "register"]
 
 
-def open_session(settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES,
-                 strict: bool = False) -> Session:  # fmt: skip
+def open_session(
+    settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES, strict: bool = False
+) -> Session:
     """A session whose `with` block makes `device="kit"` work in torch."""
     register()
     return Session(settings, rules=rules, strict=strict, frontends=(Frontend(),))
@@ -99,15 +100,25 @@ def _home() -> Frontend:
     return next(f for f in session._frontends if isinstance(f, Frontend))
 
 
-def _empty(size: Sequence[int], dtype: torch.dtype | None = None, layout: Any = None,
-           device: Any = None, pin_memory: Any = None, memory_format: Any = None,
-           ) -> KitTensor:  # fmt: skip
+def _empty(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> KitTensor:
     return _home().empty(size, dtype)
 
 
-def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype | None = None,
-                   layout: Any = None, device: Any = None, pin_memory: Any = None,
-                   ) -> KitTensor:  # fmt: skip
+def _empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> KitTensor:
     return _home().empty(size, dtype, stride)
 
 

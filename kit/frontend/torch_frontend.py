@@ -27,9 +27,17 @@ __all__ = ["Frontend", "Plan"]
 Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
 # floats that the op's shape or exactness depends on: kept as constants
-STATIC_FLOATS = frozenset({"aten.pow.Tensor_Scalar", "aten.arange.start_out", "aten.linspace.out",
-                           "aten.native_layer_norm", "aten.linalg_vector_norm",
-                           "aten._foreach_norm.Scalar", "aten._foreach_pow.Scalar"})  # fmt: skip
+STATIC_FLOATS = frozenset(
+    {
+        "aten.pow.Tensor_Scalar",
+        "aten.arange.start_out",
+        "aten.linspace.out",
+        "aten.native_layer_norm",
+        "aten.linalg_vector_norm",
+        "aten._foreach_norm.Scalar",
+        "aten._foreach_pow.Scalar",
+    }
+)
 
 
 class Frontend:
@@ -62,8 +70,8 @@ class Frontend:
     def open(self, session: Session) -> None:
         self._session = session
         self.places.open()
-        # Backward runs in the thread that asks for it: torch sizes its pool of device threads at the
-        # process's first backward, which may have been before device "kit" was registered.
+        # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
+        # the process's first backward, which may have been before device "kit" was registered.
         self._threads = torch.autograd.set_multithreading_enabled(False)
         self._threads.__enter__()
 
@@ -106,8 +114,9 @@ class Frontend:
             plan = self._plans[token] = make_plan(self, session, func, args, kwargs)
         return plan(self, args, kwargs, tensors, numbers)
 
-    def _scan(self, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float],
-              static: bool) -> None:  # fmt: skip
+    def _scan(
+        self, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float], static: bool
+    ) -> None:
         kind = arg.__class__
         if kind is KitTensor:
             key.append(arg.spec)
@@ -149,8 +158,9 @@ class Frontend:
         """The base's next value, after what `op` shows of it was overwritten."""
         args, kwargs = op.template
         static = {"view": op.name, "args": args[1:], "kwargs": kwargs}
-        writer = self.session.intern("kit.write_view", ((HOLE, HOLE), static),
-                                     (base.aval, new.aval), (base.aval,), 0)  # fmt: skip
+        writer = self.session.intern(
+            "kit.write_view", ((HOLE, HOLE), static), (base.aval, new.aval), (base.aval,), 0
+        )
         return self.record(writer, [base, new], [])[0]
 
     def own_value(self, tensor: KitTensor) -> Value:
@@ -166,11 +176,13 @@ class Frontend:
 
     def spec_of(self, meta: torch.Tensor) -> Spec:
         """The interned geometry of a meta tensor."""
-        return self.spec(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()),
-                         meta.dtype)  # fmt: skip
+        return self.spec(
+            tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()), meta.dtype
+        )
 
-    def spec(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int,
-             dtype: torch.dtype) -> Spec:  # fmt: skip
+    def spec(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: torch.dtype
+    ) -> Spec:
         key = (shape, stride, offset, dtype)
         spec = self._specs.get(key)
         if spec is None:
@@ -182,12 +194,16 @@ class Frontend:
         """A tensor over new memory that holds `value`."""
         return KitTensor.wrap(self, Buffer(spec, value), spec)
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype | None,
-              stride: Sequence[int] | None = None) -> KitTensor:  # fmt: skip
+    def empty(
+        self, shape: Sequence[int], dtype: torch.dtype | None, stride: Sequence[int] | None = None
+    ) -> KitTensor:
         """Memory that nobody has written; reads as zeros."""
         dtype = dtype or torch.get_default_dtype()
-        meta = torch.empty(tuple(shape), dtype=dtype, device="meta") if stride is None else \
-            torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="meta")  # fmt: skip
+        meta = (
+            torch.empty(tuple(shape), dtype=dtype, device="meta")
+            if stride is None
+            else torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="meta")
+        )
         spec = self.spec_of(meta)
         return KitTensor.wrap(self, Buffer(spec), spec)
 

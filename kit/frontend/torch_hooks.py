@@ -23,8 +23,8 @@ _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _NOWHERE: Site = ("", 0)
 _graph_task_id = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node  # type: ignore[attr-defined]
-_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_autograd_node = torch._C._current_autograd_node
+_sequence = torch._C._autograd._get_sequence_nr
 
 
 class Places:

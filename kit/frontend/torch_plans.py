@@ -1,11 +1,11 @@
 """What to do for one kind of torch call, decided once: a `Plan` is a closure that records it.
 
-    view       a new `View`; recorded only when somebody reads it
-    compute    one node, fresh buffers
-    in-place   one node, its results become the next versions of what it writes
-    special    the few ops that are about memory, the host or random numbers (`SPECIAL`)
-    decompose  torch's own decomposition into ops that have rules
-    host       none of these: run by torch on the CPU, counted, a sync point
+view       a new `View`; recorded only when somebody reads it
+compute    one node, fresh buffers
+in-place   one node, its results become the next versions of what it writes
+special    the few ops that are about memory, the host or random numbers (`SPECIAL`)
+decompose  torch's own decomposition into ops that have rules
+host       none of these: run by torch on the CPU, counted, a sync point
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = ["make_plan", "write_slots", "written_tensors"]
 
 Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
-_DROPPED = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+_DROPPED = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
+)
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -81,8 +83,12 @@ def _check_devices(home: Frontend, name: str, args: Any, kwargs: Any) -> None:
     """CPU tensors do not mix with kit's, except numbers (0-d) and indices, as on any device."""
     for arg in (*args, *kwargs.values()):
         for x in arg if isinstance(arg, list | tuple) else (arg,):
-            if isinstance(x, torch.Tensor) and not isinstance(x, KitTensor) and x.dim() > 0 \
-                    and "index" not in name:  # fmt: skip
+            if (
+                isinstance(x, torch.Tensor)
+                and not isinstance(x, KitTensor)
+                and x.dim() > 0
+                and "index" not in name
+            ):
                 frame = home.places.sync_frame()
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two "
@@ -118,9 +124,17 @@ class _Found:
         self.has_host = False
 
 
-def _make_op(home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any,
-             outputs: tuple[Aval, ...], *, is_view: bool = False,
-             ) -> tuple[Op, _Found]:  # fmt: skip
+def _make_op(
+    home: Frontend,
+    session: Session,
+    func: Any,
+    name: str,
+    args: Any,
+    kwargs: Any,
+    outputs: tuple[Aval, ...],
+    *,
+    is_view: bool = False,
+) -> tuple[Op, _Found]:
     dtypes = [t.dtype for t in _tensors(args) if t.dtype in _FLOATING]
     wide = torch.float64 in dtypes
     number_dtype = "float64" if wide else "float32"
@@ -132,10 +146,19 @@ def _make_op(home: Frontend, session: Session, func: Any, name: str, args: Any, 
         for n, a in zip(names, args, strict=False)
         if n not in _DROPPED
     )
-    template_kwargs = {k: _template(home, v, number_dtype, static, found)
-                       for k, v in kwargs.items() if k not in _DROPPED}  # fmt: skip
-    op = session.intern(functional_name(name), (template_args, template_kwargs),
-                        tuple(found.avals), outputs, found.numbers, is_view=is_view)  # fmt: skip
+    template_kwargs = {
+        k: _template(home, v, number_dtype, static, found)
+        for k, v in kwargs.items()
+        if k not in _DROPPED
+    }
+    op = session.intern(
+        functional_name(name),
+        (template_args, template_kwargs),
+        tuple(found.avals),
+        outputs,
+        found.numbers,
+        is_view=is_view,
+    )
     return op, found
 
 
@@ -167,30 +190,35 @@ def _inputs(home: Frontend, tensors: list[KitTensor]) -> list[Any]:
     return [t.ref.read(home) for t in tensors]
 
 
-def _compute_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
-                  kwargs: Any) -> Plan:  # fmt: skip
+def _compute_plan(
+    home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any
+) -> Plan:
     try:
         meta = _infer(func, args, kwargs)
     except NotImplementedError:
         return _host_plan(func)
     flat = list(meta) if isinstance(meta, list | tuple) else [meta]
-    specs: list[Spec | None] = [home.spec_of(m) if isinstance(m, torch.Tensor) else None for m in flat]
+    specs: list[Spec | None] = [
+        home.spec_of(m) if isinstance(m, torch.Tensor) else None for m in flat
+    ]
     outputs = tuple(s.aval for s in specs if s is not None)
     op, found = _make_op(home, session, func, name, args, kwargs, outputs)
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
     if not isinstance(meta, list | tuple):
         spec = specs[0]
 
-        def single(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
-                   numbers: list[float]) -> Any:  # fmt: skip
+        def single(
+            home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
+        ) -> Any:
             inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
             return home.wrap(home.record(op, inputs, numbers)[0], spec)  # type: ignore[arg-type]
 
         return single
     kind = type(meta) if type(meta) in (list, tuple) else tuple
 
-    def several(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
-                numbers: list[float]) -> Any:  # fmt: skip
+    def several(
+        home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
+    ) -> Any:
         inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
         values = iter(home.record(op, inputs, numbers))
         return kind(None if s is None else home.wrap(next(values), s) for s in specs)
@@ -213,19 +241,23 @@ def _inputs_with_hosts(args: Any, kwargs: Any) -> Any:
     return collect
 
 
-def _inplace_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
-                  kwargs: Any) -> Plan:  # fmt: skip
+def _inplace_plan(
+    home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any
+) -> Plan:
     slots = write_slots(func)
     written = written_tensors(slots, args, kwargs)
     _check_writable(name, written)
     if len(written) == 1 and not isinstance(args[0], list):
         _check_result_type(func, args, kwargs, written[0])
-    op, found = _make_op(home, session, func, name, args, kwargs, tuple(t.spec.aval for t in written))
+    op, found = _make_op(
+        home, session, func, name, args, kwargs, tuple(t.spec.aval for t in written)
+    )
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
     gives_itself = len(func._schema.returns) == 1
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
-             numbers: list[float]) -> Any:  # fmt: skip
+    def plan(
+        home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
+    ) -> Any:
         inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
         values = home.record(op, inputs, numbers)
         for target, value in zip(written_tensors(slots, args, kwargs), values, strict=True):
@@ -240,8 +272,11 @@ WriteSlots = list[tuple[int, str]]
 
 def write_slots(func: Any) -> WriteSlots:
     """Position and name of the arguments that an op writes. Slow: ask once for each plan."""
-    return [(i, a.name) for i, a in enumerate(func._schema.arguments)
-            if a.alias_info and a.alias_info.is_write]  # fmt: skip
+    return [
+        (i, a.name)
+        for i, a in enumerate(func._schema.arguments)
+        if a.alias_info and a.alias_info.is_write
+    ]
 
 
 def written_tensors(slots: WriteSlots, args: Any, kwargs: Any) -> list[KitTensor]:
@@ -255,8 +290,12 @@ def written_tensors(slots: WriteSlots, args: Any, kwargs: Any) -> list[KitTensor
 def _check_writable(name: str, written: list[KitTensor]) -> None:
     for tensor in written:
         if not isinstance(tensor, KitTensor):
-            raise RuntimeError(f"{name} cannot write to a tensor on {tensor.device} from the kit device")
-        if any(s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)):
+            raise RuntimeError(
+                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
+            )
+        if any(
+            s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)
+        ):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a "
                 "single memory location. Please clone() the tensor before performing the operation."
@@ -271,15 +310,17 @@ def _check_result_type(func: Any, args: Any, kwargs: Any, target: KitTensor) -> 
         return
 
 
-def _view_plan(home: Frontend, session: Session, func: Any, name: str, args: Any,
-               kwargs: Any) -> Plan:  # fmt: skip
+def _view_plan(
+    home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any
+) -> Plan:
     if name not in session.rules:
         raise UnsupportedOp(name, session.rules, why="it is a view, so a copy would be wrong")
     spec = home.spec_of(_infer(func, args, kwargs))
     op, _ = _make_op(home, session, func, name, args, kwargs, (spec.aval,), is_view=True)
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor],
-             numbers: list[float]) -> Any:  # fmt: skip
+    def plan(
+        home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
+    ) -> Any:
         return KitTensor.wrap(home, View(args[0].ref, op), spec)
 
     return plan

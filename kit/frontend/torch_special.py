@@ -109,12 +109,15 @@ def _split(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tens
     if isinstance(sizes, int):
         sizes = [min(sizes, length - i) for i in range(0, length, sizes)] if sizes else [0]
     elif sum(sizes) != length:
-        raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {length} "
-                           f"(input tensor's size at dimension {dim}), but got {list(sizes)}")  # fmt: skip
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {length} "
+            f"(input tensor's size at dimension {dim}), but got {list(sizes)}"
+        )
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     aten = torch.ops.aten.slice.Tensor
-    return [home.dispatch(aten, (tensor, dim, a, a + n), {})
-            for a, n in zip(starts, sizes, strict=True)]  # fmt: skip
+    return [
+        home.dispatch(aten, (tensor, dim, a, a + n), {}) for a, n in zip(starts, sizes, strict=True)
+    ]
 
 
 def _unbind(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -136,8 +139,9 @@ def _as_strided(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     order = sorted(range(len(base.spec.shape)), key=lambda d: (-base.spec.stride[d], d))
     in_order = order == sorted(order)
     template = ((HOLE, list(size), list(stride), offset), {} if in_order else {"order": order})
-    op = home.session.intern("aten.as_strided.default", template, (base.spec.aval,), (spec.aval,),
-                             0, is_view=True)  # fmt: skip
+    op = home.session.intern(
+        "aten.as_strided.default", template, (base.spec.aval,), (spec.aval,), 0, is_view=True
+    )
     return KitTensor.wrap(home, View(base, op), spec)
 
 
@@ -159,8 +163,11 @@ def random_value(home: Frontend, name: str, spec: Spec, numbers: dict[str, float
     session = home.session
     static = {"size": spec.shape, "dtype": spec.aval.dtype}
     dtype = "float64" if spec.dtype is torch.float64 else "float32"
-    holes = {**{k: Scalar(dtype) for k in numbers}, "seed": Scalar("float64"),
-             "call": Scalar("float64")}  # fmt: skip
+    holes = {
+        **{k: Scalar(dtype) for k in numbers},
+        "seed": Scalar("float64"),
+        "call": Scalar("float64"),
+    }
     lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
     op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
     return home.record(op, [], lifted)[0]
@@ -185,7 +192,11 @@ def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
     uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
     draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
-    p = args[1] if len(args) > 1 and not isinstance(args[1], torch.Generator) else kwargs.get("p", 0.5)
+    p = (
+        args[1]
+        if len(args) > 1 and not isinstance(args[1], torch.Generator)
+        else kwargs.get("p", 0.5)
+    )
     if str(func) == "aten.bernoulli.default":
         return (draw < target).to(target.dtype)
     target.copy_((draw < p).to(target.dtype))

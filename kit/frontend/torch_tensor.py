@@ -106,14 +106,20 @@ class KitTensor(torch.Tensor):
     def wrap(home: Frontend, ref: Buffer | View, spec: Spec) -> KitTensor:
         """A new tensor object over `ref`, with the geometry `spec`."""
         tensor = torch.Tensor._make_wrapper_subclass(
-            KitTensor, spec.shape, strides=spec.stride, storage_offset=spec.offset,
-            dtype=spec.dtype, device=home.device,
-        )  # fmt: skip
+            KitTensor,
+            spec.shape,
+            strides=spec.stride,
+            storage_offset=spec.offset,
+            dtype=spec.dtype,
+            device=home.device,
+        )
         tensor.home, tensor.ref, tensor.spec = home, ref, spec
         return tensor
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         for arg in args:
             if arg.__class__ is KitTensor:
                 return arg.home.dispatch(func, args, kwargs or {})
@@ -127,7 +133,8 @@ class KitTensor(torch.Tensor):
         """The numbers as a numpy array: a sync point."""
         if self.requires_grad and not force:
             raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
             )
         return self.home.to_host(self, cause="numpy").numpy()
 
@@ -139,7 +146,7 @@ class KitTensor(torch.Tensor):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         grad = ", requires_grad=True" if self.requires_grad else ""
         shape = list(self.shape)
         return f"KitTensor(shape={shape}, dtype={self.dtype}, device='{self.device}'{grad})"
@@ -159,8 +166,10 @@ class KitTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support "
-                               "the deepcopy protocol at the moment.")  # fmt: skip
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support "
+                "the deepcopy protocol at the moment."
+            )
         with torch.no_grad():
             copy: Any = self.detach().clone()
         if isinstance(self, torch.nn.Parameter):
@@ -193,7 +202,7 @@ def _home_of(args: Any, kwargs: Any) -> Frontend:
     while stack:
         item = stack.pop()
         if item.__class__ is KitTensor:
-            return item.home  # type: ignore[no-any-return]
+            return item.home
         if isinstance(item, list | tuple):
             stack.extend(item)
     raise SessionError("no tensor of device 'kit' among the arguments")

@@ -42,17 +42,36 @@ def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict
         for i, ((op, refs), (site, _, scope)) in enumerate(zip(bulk.ops, bulk.frames, strict=True)):
             phase = phases.get(i, phase)
             inputs = tuple(slots[r] if r >= 0 else reads[-1 - r] for r in refs)
-            nodes.append(Node(op.name, inputs, _attrs(op.template), op.outputs, format_site(site),
-                              phase, scope, number))  # fmt: skip
+            nodes.append(
+                Node(
+                    op.name,
+                    inputs,
+                    _attrs(op.template),
+                    op.outputs,
+                    format_site(site),
+                    phase,
+                    scope,
+                    number,
+                )
+            )
             local.append(len(nodes) - 1)
             for output in range(len(op.outputs)):
                 made[task.index, len(slots)] = (len(nodes) - 1, output)
                 slots.append((len(nodes) - 1, output))
         ids[task.index] = local
         key = hashlib.sha256(repr(task.key).encode()).hexdigest()[:12]
-        segments.append(Segment(number, tuple(local), tuple(reads),
-                                tuple(slots[s] for s in task.wanted), task.cut, bulk.phase, key,
-                                task.is_cached))  # fmt: skip
+        segments.append(
+            Segment(
+                number,
+                tuple(local),
+                tuple(reads),
+                tuple(slots[s] for s in task.wanted),
+                task.cut,
+                bulk.phase,
+                key,
+                task.is_cached,
+            )
+        )
     alive = {v.origin for t in tasks for o in t.outputs if (v := o()) is not None}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids

@@ -104,8 +104,15 @@ class Executor:
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
         bulk = task.bulk
-        executable = self._find(task, task.key, bulk.ops, [v.aval for v in bulk.leaves],
-                                len(bulk.scalars), task.wanted, offset=0)  # fmt: skip
+        executable = self._find(
+            task,
+            task.key,
+            bulk.ops,
+            [v.aval for v in bulk.leaves],
+            len(bulk.scalars),
+            task.wanted,
+            offset=0,
+        )
         task.issued.append((executable, 0))
         if bulk.scalars:
             arrays.append(np.array(bulk.scalars, np.float64))
@@ -135,9 +142,17 @@ class Executor:
             slots.extend(executable.run(*inputs))
         return [slots[s] for s in task.wanted]
 
-    def _find(self, task: Task, key: Any, ops: Sequence[tuple[Op, tuple[int, ...]]],
-              leaves: Sequence[Aval], scalars: int, wanted: tuple[int, ...], *,
-              offset: int) -> Executable:  # fmt: skip
+    def _find(
+        self,
+        task: Task,
+        key: Any,
+        ops: Sequence[tuple[Op, tuple[int, ...]]],
+        leaves: Sequence[Aval],
+        scalars: int,
+        wanted: tuple[int, ...],
+        *,
+        offset: int,
+    ) -> Executable:
         executable = self._cache.get(key)
         if executable is not None:
             self.counts["cache.hits"] += 1

@@ -21,7 +21,7 @@ from kit.ir import Aval
 from kit.runtime.rules import Rules
 from kit.runtime.stream import Op
 
-__all__ = ["Executable", "Hole", "Many", "Scalar", "compile_segment", "format_site", "np_dtype"]
+__all__ = ["HOLE", "Executable", "Hole", "Scalar", "compile_segment", "format_site", "np_dtype"]
 
 
 class Hole:
@@ -52,7 +52,6 @@ class Scalar:
 
 
 HOLE = Hole()
-Many = list | tuple
 
 
 def np_dtype(name: str) -> Any:
@@ -85,9 +84,16 @@ class Executable:
         return self._nodes.get(instruction, -1)
 
 
-def compile_segment(ops: Sequence[tuple[Op, tuple[int, ...]]], leaves: Sequence[Aval],
-                    scalars: int, wanted: tuple[int, ...], rules: Rules, *, name: str,
-                    sites: Sequence[str] = ()) -> Executable:  # fmt: skip
+def compile_segment(
+    ops: Sequence[tuple[Op, tuple[int, ...]]],
+    leaves: Sequence[Aval],
+    scalars: int,
+    wanted: tuple[int, ...],
+    rules: Rules,
+    *,
+    name: str,
+    sites: Sequence[str] = (),
+) -> Executable:
     """Lower and compile a segment; its outputs are the slots in `wanted`.
 
     Raises:
@@ -109,8 +115,14 @@ def compile_segment(ops: Sequence[tuple[Op, tuple[int, ...]]], leaves: Sequence[
     return Executable(name, compiled, (start, middle), (middle, stop))
 
 
-def _interpret(ops: Sequence[tuple[Op, tuple[int, ...]]], arrays: Sequence[Any], scalars: int,
-               wanted: tuple[int, ...], rules: Rules, sites: Sequence[str]) -> list[Any]:  # fmt: skip
+def _interpret(
+    ops: Sequence[tuple[Op, tuple[int, ...]]],
+    arrays: Sequence[Any],
+    scalars: int,
+    wanted: tuple[int, ...],
+    rules: Rules,
+    sites: Sequence[str],
+) -> list[Any]:
     numbers = iter(arrays[-1][i] for i in range(scalars)) if scalars else iter(())
     slots: list[Any] = []
     for i, (op, refs) in enumerate(ops):
@@ -151,7 +163,7 @@ def _fill(template: Any, tensors: Any, numbers: Any) -> Any:
 
 def _conform(out: Any, op: Op) -> list[Any]:
     """Cast to the dtypes that torch promises, and check the shapes: a wrong rule fails loudly."""
-    flat = list(out) if isinstance(out, Many) else [out]
+    flat = list(out) if isinstance(out, list | tuple) else [out]
     if len(flat) != len(op.outputs):
         raise ValueError(f"the rule gave {len(flat)} results, torch gives {len(op.outputs)}")
     results = []

@@ -79,8 +79,9 @@ class Profile:
                 segment, ids = task.index, nodes.get(task.index, [])
                 local = executable.node_of(event.name)
                 node = ids[offset + local] if 0 <= local < len(ids) - offset else -1
-            spans.append(Span(event.lane, event.name, "kernel", event.start_ns, event.stop_ns,
-                              segment, node))  # fmt: skip
+            spans.append(
+                Span(event.lane, event.name, "kernel", event.start_ns, event.stop_ns, segment, node)
+            )
         return spans
 
     def _module_events(self) -> list[_Event]:
@@ -120,8 +121,9 @@ def _cpu_events(plane: Any, offset: int) -> Iterator[_Event]:
                 if "hlo_op" in stats:
                     start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
                     module, run = stats.get("hlo_module", ""), stats.get("run_id", 0)
-                    found.append((_Event(lane, event.name, module, run, start, stop),
-                                  stats.get("_p")))  # fmt: skip
+                    found.append(
+                        (_Event(lane, event.name, module, run, start, stop), stats.get("_p"))
+                    )
     for kernel, ident in found:
         if ident is not None and ident in ends:
             kernel.stop_ns = max(kernel.stop_ns, ends[ident])
@@ -138,8 +140,14 @@ def _gpu_events(plane: Any, offset: int) -> Iterator[_Event]:
             stats = dict(event.stats)
             name = str(stats.get("hlo_op", event.name)).rsplit("::", 1)[-1]
             run = stats.get("run_id", stats.get("correlation_id", 0))
-            yield _Event(lane, name, str(stats.get("hlo_module", "")), run,
-                         int(event.start_ns) + offset, int(event.end_ns) + offset)  # fmt: skip
+            yield _Event(
+                lane,
+                name,
+                str(stats.get("hlo_module", "")),
+                run,
+                int(event.start_ns) + offset,
+                int(event.end_ns) + offset,
+            )
 
 
 @contextlib.contextmanager

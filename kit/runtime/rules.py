@@ -46,7 +46,7 @@ class Rules(Mapping[str, Rule]):
     def __or__(self, other: Mapping[str, Rule]) -> Rules:
         if clash := sorted(set(self) & set(other)):
             raise LoweringError(
-                f"two rules for {', '.join(clash[:5])}. To replace a rule: new_rules.over(old_rules)"
+                f"two rules for {', '.join(clash[:5])}. To replace a rule: new.over(old)"
             )
         return Rules({**self, **other})
 
@@ -60,7 +60,7 @@ class Rules(Mapping[str, Rule]):
 
 
 def functional_name(op: str) -> str:
-    """`aten.add_.Tensor` -> `aten.add.Tensor`; `aten.add.out` -> `aten.add.Tensor` is not guessed."""
+    """`aten.add_.Tensor` -> `aten.add.Tensor`; anything else stays as it is."""
     parts = op.split(".")
     if len(parts) >= 2 and parts[1].endswith("_") and not parts[1].endswith("__"):
         parts[1] = parts[1][:-1]

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from kit.runtime.rules import Rule, Rules
 
-__all__ = ["BINARY", "MATMUL", "MATH_RULES", "REDUCTIONS", "TERNARY", "UNARY"]
+__all__ = ["BINARY", "MATH_RULES", "MATMUL", "REDUCTIONS", "TERNARY", "UNARY"]
 
 Dims = int | Sequence[int] | None
 
@@ -45,7 +45,8 @@ UNARY = _table(
         "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,
         "clone": lambda x, **_: x, "contiguous": lambda x, **_: x,
         "lift_fresh_copy": lambda x: x, "_to_copy": lambda x, **_: x,
-        "zeros_like": lambda x, **_: jnp.zeros_like(x), "ones_like": lambda x, **_: jnp.ones_like(x),
+        "zeros_like": lambda x, **_: jnp.zeros_like(x),
+        "ones_like": lambda x, **_: jnp.ones_like(x),
         "empty_like": lambda x, **_: jnp.zeros_like(x), "zero": jnp.zeros_like,
     },
     "default",
@@ -168,8 +169,9 @@ def _extreme(reduce: Any, arg: Any) -> Rule:
     return rule
 
 
-def _norm(x: Array, p: Any = 2, dim: Dims = None, keepdim: bool = False, *,
-          dtype: str | None = None) -> Array:  # fmt: skip
+def _norm(
+    x: Array, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None
+) -> Array:
     x = x if dtype is None else x.astype(dtype)
     axes = _axes(dim)
     if isinstance(p, int | float):

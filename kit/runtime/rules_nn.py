@@ -33,8 +33,9 @@ def _log_softmax_backward(grad: Array, y: Array, dim: int, dtype: str) -> Array:
     return grad - jnp.exp(y) * jnp.sum(grad, axis=dim, keepdims=True)
 
 
-def _layer_norm(x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None,
-                eps: Any) -> tuple[Array, Array, Array]:  # fmt: skip
+def _layer_norm(
+    x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: Any
+) -> tuple[Array, Array, Array]:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = jnp.mean(wide, axes, keepdims=True)
@@ -44,26 +45,36 @@ def _layer_norm(x: Array, shape: Sequence[int], weight: Array | None, bias: Arra
     return y if bias is None else y + bias, mean, rstd
 
 
-def _layer_norm_backward(grad: Array, x: Array, shape: Sequence[int], mean: Array, rstd: Array,
-                         weight: Array | None, bias: Array | None, mask: Sequence[bool],
-                         ) -> list[Array]:  # fmt: skip
+def _layer_norm_backward(
+    grad: Array,
+    x: Array,
+    shape: Sequence[int],
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
+    mask: Sequence[bool],
+) -> list[Array]:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     batch = tuple(range(x.ndim - len(shape)))
     normed = (x - mean) * rstd
     inner = grad if weight is None else grad * weight
-    dx = rstd * (inner - jnp.mean(inner, axes, keepdims=True)
-                 - normed * jnp.mean(inner * normed, axes, keepdims=True))  # fmt: skip
+    dx = rstd * (
+        inner
+        - jnp.mean(inner, axes, keepdims=True)
+        - normed * jnp.mean(inner * normed, axes, keepdims=True)
+    )
     grads = (dx, jnp.sum(grad * normed, batch), jnp.sum(grad, batch))
     return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
 
 
-def _embedding(weight: Array, index: Array, padding: int = -1, scale: bool = False,
-               sparse: bool = False) -> Array:  # fmt: skip
+def _embedding(
+    weight: Array, index: Array, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> Array:
     return jnp.take(weight, index, axis=0)
 
 
-def _embedding_backward(grad: Array, index: Array, rows: int, padding: int,
-                        scale: bool) -> Array:  # fmt: skip
+def _embedding_backward(grad: Array, index: Array, rows: int, padding: int, scale: bool) -> Array:
     flat, where = grad.reshape(-1, grad.shape[-1]), index.reshape(-1)
     if padding >= 0:
         flat = jnp.where((where == padding)[:, None], 0, flat)
@@ -72,11 +83,14 @@ def _embedding_backward(grad: Array, index: Array, rows: int, padding: int,
 
 def _nll_weights(target: Array, weight: Array | None, ignore: int, dtype: Any) -> Array:
     keep = target != ignore
-    return jnp.where(keep, 1 if weight is None else weight[jnp.where(keep, target, 0)], 0).astype(dtype)
+    return jnp.where(keep, 1 if weight is None else weight[jnp.where(keep, target, 0)], 0).astype(
+        dtype
+    )
 
 
-def _nll_loss(logp: Array, target: Array, weight: Array | None, reduction: int,
-              ignore: int) -> tuple[Array, Array]:  # fmt: skip
+def _nll_loss(
+    logp: Array, target: Array, weight: Array | None, reduction: int, ignore: int
+) -> tuple[Array, Array]:
     w = _nll_weights(target, weight, ignore, logp.dtype)
     safe = jnp.where(target == ignore, 0, target)
     losses = -jnp.take_along_axis(logp, jnp.expand_dims(safe, -1), -1)[..., 0] * w
@@ -86,8 +100,15 @@ def _nll_loss(logp: Array, target: Array, weight: Array | None, reduction: int,
     return jnp.sum(losses) / (total if reduction == 1 else 1), total
 
 
-def _nll_loss_backward(grad: Array, logp: Array, target: Array, weight: Array | None,
-                       reduction: int, ignore: int, total: Array) -> Array:  # fmt: skip
+def _nll_loss_backward(
+    grad: Array,
+    logp: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore: int,
+    total: Array,
+) -> Array:
     w = _nll_weights(target, weight, ignore, logp.dtype)
     scale = -grad * w / total if reduction == 1 else -grad * w
     safe = jnp.where(target == ignore, 0, target)
@@ -135,16 +156,21 @@ def _foreach_add(xs: Any, ys: Any, alpha: Any = 1) -> list[Array]:
 
 def _foreach_table() -> dict[str, Rule]:
     table: dict[str, Rule] = {
-        "aten._foreach_add.List": _foreach_add, "aten._foreach_add.Tensor": _foreach_add,
+        "aten._foreach_add.List": _foreach_add,
+        "aten._foreach_add.Tensor": _foreach_add,
         "aten._foreach_sub.List": lambda xs, ys, *, alpha=1: _each(BINARY["aten.sub.Tensor"])(
-            xs, ys, alpha=alpha),
+            xs, ys, alpha=alpha
+        ),
         "aten._foreach_norm.Scalar": lambda xs, p=2, dtype=None: [
-            jnp.sqrt(jnp.sum(jnp.square(x))) if isinstance(p, int | float) and p == 2
-            else jnp.sum(jnp.abs(x) ** p) ** (1 / p) for x in xs],
+            jnp.sqrt(jnp.sum(jnp.square(x)))
+            if isinstance(p, int | float) and p == 2
+            else jnp.sum(jnp.abs(x) ** p) ** (1 / p)
+            for x in xs
+        ],
         "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: list(ys),
         "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
         "aten._foreach_zero.default": lambda xs: [jnp.zeros_like(x) for x in xs],
-    }  # fmt: skip
+    }
     for op in ("mul", "div"):
         rule = BINARY[f"aten.{op}.Tensor"]
         for overload in ("List", "Scalar", "ScalarList", "Tensor"):
@@ -154,8 +180,13 @@ def _foreach_table() -> dict[str, Rule]:
             table[f"aten._foreach_{op}.{overload}"] = _each(BINARY[f"aten.{op}.Tensor"])
     for op in ("sqrt", "neg", "abs", "exp", "reciprocal", "sign", "rsqrt"):
         table[f"aten._foreach_{op}.default"] = _each(UNARY[f"aten.{op}.default"])
-    for op, rule in (("maximum", jnp.maximum), ("minimum", jnp.minimum), ("pow", jnp.power),
-                     ("clamp_min", jnp.maximum), ("clamp_max", jnp.minimum)):  # fmt: skip
+    for op, rule in (
+        ("maximum", jnp.maximum),
+        ("minimum", jnp.minimum),
+        ("pow", jnp.power),
+        ("clamp_min", jnp.maximum),
+        ("clamp_max", jnp.minimum),
+    ):
         for overload in ("List", "Scalar", "ScalarList"):
             table[f"aten._foreach_{op}.{overload}"] = _each(rule)
     for op in ("addcmul", "addcdiv"):
@@ -169,8 +200,11 @@ def _foreach_table() -> dict[str, Rule]:
 
 def _foreach_addc(rule: Rule) -> Rule:
     def multi(xs: Any, a: Any, b: Any, value: Any = 1) -> list[Array]:
-        values = value if isinstance(value, list | tuple) else [
-            value if jnp.ndim(value) == 0 else value[i] for i in range(len(xs))]  # fmt: skip
+        values = (
+            value
+            if isinstance(value, list | tuple)
+            else [value if jnp.ndim(value) == 0 else value[i] for i in range(len(xs))]
+        )
         return [rule(*row, value=v) for *row, v in zip(xs, a, b, values, strict=True)]
 
     return multi
@@ -182,9 +216,24 @@ MULTI_TENSOR = Rules(_foreach_table())
 def _fused_adam(decoupled: bool) -> Rule:
     """torch's fused Adam(W): if `found_inf` is not 0, nothing changes; grads are unscaled."""
 
-    def rule(params: Any, grads: Any, m: Any, v: Any, vmax: Any, steps: Any, *, lr: Any,
-             beta1: Any, beta2: Any, weight_decay: Any, eps: Any, amsgrad: bool, maximize: bool,
-             grad_scale: Array | None = None, found_inf: Array | None = None) -> list[Array]:  # fmt: skip
+    def rule(
+        params: Any,
+        grads: Any,
+        m: Any,
+        v: Any,
+        vmax: Any,
+        steps: Any,
+        *,
+        lr: Any,
+        beta1: Any,
+        beta2: Any,
+        weight_decay: Any,
+        eps: Any,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Array | None = None,
+        found_inf: Array | None = None,
+    ) -> list[Array]:
         outs: list[list[Array]] = [[], [], [], [], []]
         for i, (p, raw, m0, v0, t) in enumerate(zip(params, grads, m, v, steps, strict=True)):
             g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
@@ -208,9 +257,21 @@ def _fused_adam(decoupled: bool) -> Rule:
     return rule
 
 
-def _fused_sgd(params: Any, grads: Any, momenta: Any, *, weight_decay: Any, momentum: Any, lr: Any,
-               dampening: Any, nesterov: bool, maximize: bool, is_first_step: bool,
-               grad_scale: Array | None = None, found_inf: Array | None = None) -> list[Array]:  # fmt: skip
+def _fused_sgd(
+    params: Any,
+    grads: Any,
+    momenta: Any,
+    *,
+    weight_decay: Any,
+    momentum: Any,
+    lr: Any,
+    dampening: Any,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Array | None = None,
+    found_inf: Array | None = None,
+) -> list[Array]:
     outs: list[list[Array]] = [[], [], []]
     for i, (p, raw) in enumerate(zip(params, grads, strict=True)):
         unscaled = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
@@ -230,8 +291,9 @@ def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     return [*(g * inv_scale.astype(g.dtype) for g in grads), jnp.where(bad, 1.0, found_inf)]
 
 
-def _update_scale(scale: Array, tracker: Array, found_inf: Array, growth: Any, backoff: Any,
-                  interval: int) -> list[Array]:  # fmt: skip
+def _update_scale(
+    scale: Array, tracker: Array, found_inf: Array, growth: Any, backoff: Any, interval: int
+) -> list[Array]:
     """Source: torch's amp_update_scale kernel: grow after `interval` clean steps in a row."""
     clean = tracker + 1
     grown = jnp.where(jnp.isfinite(scale * growth), scale * growth, scale)
@@ -243,7 +305,8 @@ def _update_scale(scale: Array, tracker: Array, found_inf: Array, growth: Any, b
 
 OPTIMIZERS = Rules({
     "aten._fused_adam.default": _fused_adam(False), "aten._fused_adamw.default": _fused_adam(True),
-    "aten._fused_adam.tensor_lr": _fused_adam(False), "aten._fused_adamw.tensor_lr": _fused_adam(True),
+    "aten._fused_adam.tensor_lr": _fused_adam(False),
+    "aten._fused_adamw.tensor_lr": _fused_adam(True),
     "aten._fused_sgd.default": _fused_sgd, "aten._fused_sgd.tensor_lr": _fused_sgd,
     "aten._amp_foreach_non_finite_check_and_unscale.default": _unscale,
     "aten._amp_update_scale.default": _update_scale,
@@ -263,18 +326,19 @@ def _dropout(x: Array, *, p: Any, seed: Any, call: Any) -> tuple[Array, Array]:
     return jnp.where(keep, x / (1 - p), 0), keep
 
 
-def _uniform(*, low: Any, high: Any, seed: Any, call: Any, size: Sequence[int],
-             dtype: str) -> Array:  # fmt: skip
+def _uniform(
+    *, low: Any, high: Any, seed: Any, call: Any, size: Sequence[int], dtype: str
+) -> Array:
     return jax.random.uniform(_key(seed, call), tuple(size), dtype) * (high - low) + low
 
 
-def _normal(*, mean: Any, std: Any, seed: Any, call: Any, size: Sequence[int],
-            dtype: str) -> Array:  # fmt: skip
+def _normal(*, mean: Any, std: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
     return jax.random.normal(_key(seed, call), tuple(size), dtype) * std + mean
 
 
-def _randint(*, low: int, high: int, seed: Any, call: Any, size: Sequence[int],
-             dtype: str) -> Array:  # fmt: skip
+def _randint(
+    *, low: int, high: int, seed: Any, call: Any, size: Sequence[int], dtype: str
+) -> Array:
     return jax.random.randint(_key(seed, call), tuple(size), low, high, jnp.int64).astype(dtype)
 
 

@@ -40,8 +40,9 @@ def _select(x: Array, dim: int, index: int) -> Array:
     return x[(slice(None),) * (dim % x.ndim) + (index,)]
 
 
-def _slice(x: Array, dim: int = 0, start: int | None = None, end: int | None = None,
-           step: int = 1) -> Array:  # fmt: skip
+def _slice(
+    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
     return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
 
 
@@ -56,8 +57,14 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     return jnp.moveaxis(windows, dim % max(x.ndim, 1) + 1, -1)
 
 
-def _as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int | None = None,
-                *, order: Sequence[int] = ()) -> Array:  # fmt: skip
+def _as_strided(
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
+    *,
+    order: Sequence[int] = (),
+) -> Array:
     """`order` lists the base's dimensions from the slowest to the fastest in memory."""
     flat = jnp.transpose(x, order).reshape(-1) if order else x.reshape(-1)
     index = jnp.full(tuple(size), offset or 0)
@@ -68,7 +75,8 @@ def _as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: in
 
 VIEWS = Rules({
     "aten.view.default": _view, "aten._unsafe_view.default": _view,
-    "aten.reshape.default": _view, "aten._reshape_alias.default": lambda x, size, stride: _view(x, size),
+    "aten.reshape.default": _view,
+    "aten._reshape_alias.default": lambda x, size, stride: _view(x, size),
     "aten.t.default": _t, "aten.transpose.int": _transpose,
     "aten.permute.default": lambda x, dims: jnp.transpose(x, dims),
     "aten.expand.default": _expand, "aten.unsqueeze.default": lambda x, d: jnp.expand_dims(x, d),
@@ -80,8 +88,9 @@ VIEWS = Rules({
 })  # fmt: skip
 
 
-def _write_view(base: Array, new: Array, *, view: str, args: tuple[Any, ...],
-                kwargs: dict[str, Any]) -> Array:  # fmt: skip
+def _write_view(
+    base: Array, new: Array, *, view: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Array:
     """`base` with the elements that the view shows replaced by `new`."""
     rule = VIEWS[view]
     if view in _REORDERINGS:
@@ -119,8 +128,9 @@ def _subscript(x: Array, indices: Sequence[Array | None]) -> Any:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
-def _index_put(x: Array, indices: Sequence[Array | None], values: Array,
-               accumulate: bool = False) -> Array:  # fmt: skip
+def _index_put(
+    x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
+) -> Array:
     where = x.at[_subscript(x, indices)]
     values = values.astype(x.dtype)
     return where.add(values) if accumulate else where.set(values)
@@ -137,8 +147,11 @@ def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
 
 
 def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
-    values = jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape) if jnp.ndim(src) == 0 else \
-        src[tuple(slice(n) for n in index.shape)]  # fmt: skip
+    values = (
+        jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
+        if jnp.ndim(src) == 0
+        else src[tuple(slice(n) for n in index.shape)]
+    )
     return x.at[_along(x, dim, index)].set(values)
 
 
@@ -146,15 +159,18 @@ def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
     return x.at[_along(x, dim, index)].add(src[tuple(slice(n) for n in index.shape)])
 
 
-def _slice_backward(grad: Array, sizes: Sequence[int], dim: int, start: int, end: int,
-                    step: int) -> Array:  # fmt: skip
-    return jnp.zeros(sizes, grad.dtype).at[
-        (slice(None),) * (dim % len(sizes)) + (slice(start, end, step),)].set(grad)  # fmt: skip
+def _slice_backward(
+    grad: Array, sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Array:
+    return (
+        jnp.zeros(sizes, grad.dtype)
+        .at[(slice(None),) * (dim % len(sizes)) + (slice(start, end, step),)]
+        .set(grad)
+    )
 
 
 def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) -> Array:
-    return jnp.zeros(sizes, grad.dtype).at[
-        (slice(None),) * (dim % len(sizes)) + (index,)].set(grad)  # fmt: skip
+    return jnp.zeros(sizes, grad.dtype).at[(slice(None),) * (dim % len(sizes)) + (index,)].set(grad)
 
 
 def _triangle(keep_lower: bool) -> Any:
@@ -174,9 +190,11 @@ SHAPE_RULES = VIEWS | Rules({
     "kit.arange": _arange,
     "aten.fill.Scalar": lambda x, v: jnp.full(x.shape, v, x.dtype),
     "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(v.astype(x.dtype), x.shape),
-    "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(y.astype(x.dtype), x.shape),
+    "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(
+        y.astype(x.dtype), x.shape),
     "aten.full_like.default": lambda x, v, **_: jnp.full(x.shape, v),
-    "aten.cat.default": lambda xs, dim=0: jnp.concatenate([x for x in xs if x.shape != (0,)] or xs, dim),
+    "aten.cat.default": lambda xs, dim=0: jnp.concatenate(
+        [x for x in xs if x.shape != (0,)] or xs, dim),
     "aten.stack.default": lambda xs, dim=0: jnp.stack(xs, dim),
     "aten.flip.default": lambda x, dims: jnp.flip(x, tuple(dims)),
     "aten.roll.default": lambda x, shifts, dims=(): jnp.roll(x, tuple(shifts), tuple(dims) or None),

@@ -27,6 +27,7 @@ from kit.runtime.capture import freeze_step
 from kit.runtime.executor import Executor
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile, pick_device, profiled
+from kit.runtime.recorder import Recorder
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.stream import Bulk, Frame, Op, Task, Value
@@ -56,8 +57,14 @@ class Session:
         SettingsError: the device asked for is not there.
     """
 
-    def __init__(self, settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES,
-                 strict: bool = False, frontends: Sequence[Any] = ()) -> None:  # fmt: skip
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        rules: Rules = DEFAULT_RULES,
+        strict: bool = False,
+        frontends: Sequence[Any] = (),
+    ) -> None:
         self.settings = settings or Settings()
         self.rules = rules
         self.strict = strict
@@ -70,9 +77,7 @@ class Session:
         self.seed = self.settings.seed
         self.random_calls = 0
         self.lock = threading.RLock()  # autograd records from a thread of its own
-        self._executor = Executor(
-            self.device, rules, launch=self.settings.segment_mode == "launch"
-        )
+        self._executor = Executor(self.device, rules, launch=self.settings.segment_mode == "launch")
         self._frontends = tuple(frontends)
         self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
         self._limits["update"] = self._limits["backward"]
@@ -82,7 +87,7 @@ class Session:
         self._segments = 0
         self._markers: list[Task] = []
         self._counts: Counter[str] = Counter()
-        self._recorder = _Recorder()
+        self._recorder = Recorder()
         self._ops: dict[Any, Op] = {}
         self._token: Token[Session | None] | None = None
 
@@ -112,8 +117,16 @@ class Session:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def intern(self, name: str, template: Any, avals: tuple[Aval, ...],
-               outputs: tuple[Aval, ...], scalars: int, *, is_view: bool = False) -> Op:  # fmt: skip
+    def intern(
+        self,
+        name: str,
+        template: Any,
+        avals: tuple[Aval, ...],
+        outputs: tuple[Aval, ...],
+        scalars: int,
+        *,
+        is_view: bool = False,
+    ) -> Op:
         """The one `Op` for this call; equal calls get the same object and id."""
         key = (name, repr(template), avals, outputs, is_view)
         op = self._ops.get(key)
@@ -137,8 +150,9 @@ class Session:
         self.phase = phase
         self._recorder.enter(phase)
 
-    def record(self, op: Op, inputs: Sequence[Value], scalars: Sequence[float],
-               frame: Frame) -> list[Value]:  # fmt: skip
+    def record(
+        self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
+    ) -> list[Value]:
         """Append one op to the stream; its outputs are returned as pending values."""
         bulk = self._bulk
         if bulk is None:
@@ -157,7 +171,7 @@ class Session:
         return value
 
     def next_random(self) -> float:
-        """A number that no other random op of this session gets: an input, so nothing recompiles."""
+        """A number that no other random op gets: an input, so that nothing recompiles."""
         self.random_calls += 1
         return float(self.random_calls)
 
@@ -288,10 +302,11 @@ class Session:
         """Device and versions, for the reader of a saved run."""
         return {
             "device": f"{self.device.platform} ({self.device.device_kind})",
-            "jax": jax.__version__, "python": platform.python_version(),
+            "jax": jax.__version__,
+            "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
             "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
-        }  # fmt: skip
+        }
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str) -> Iterator[None]:
@@ -302,8 +317,10 @@ class Session:
         finally:
             self._recorder.add(name, kind, start, time.perf_counter_ns())
 
-    def trace(self, steps: Callable[[Callable[[], None]], None],
-              ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:  # fmt: skip
+    def trace(
+        self,
+        steps: Callable[[Callable[[], None]], None],
+    ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
         """Run steps under the profiler; give their timeline, and the graph and cuts of the first.
 
         `steps(end_step)` runs the steps and calls `end_step()` after each.
@@ -323,8 +340,11 @@ class Session:
                 recorder.stop()
         return self._freeze(profile, self.syncs[first_sync:])
 
-    def _freeze(self, profile: Profile, syncs: list[SyncPoint],
-                ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:  # fmt: skip
+    def _freeze(
+        self,
+        profile: Profile,
+        syncs: list[SyncPoint],
+    ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
         recorder = self._recorder
         tasks = recorder.tasks
         of_step = [t for t, step in tasks if step == 0]
@@ -348,8 +368,12 @@ _CLOSED = (
 )
 
 
-def _match_later_steps(tasks: list[tuple[Task, int]], first: list[Task], numbers: dict[int, int],
-                       nodes: dict[int, list[int]]) -> None:  # fmt: skip
+def _match_later_steps(
+    tasks: list[tuple[Task, int]],
+    first: list[Task],
+    numbers: dict[int, int],
+    nodes: dict[int, list[int]],
+) -> None:
     """A later step that was cut the same way is drawn with the first step's segments and nodes."""
     later: dict[int, list[Task]] = {}
     for task, step in tasks:
@@ -364,62 +388,12 @@ def _match_later_steps(tasks: list[tuple[Task, int]], first: list[Task], numbers
 
 def _shift(s: Span, start: int, numbers: dict[int, int]) -> Span:
     segment = numbers.get(s.segment, -1)
-    return Span(s.lane, s.name, s.kind, s.start_ns - start, s.stop_ns - start, segment,
-                s.node if segment >= 0 else -1)  # fmt: skip
-
-
-class _Recorder:
-    """What the recording thread did, while tracing: spans, and the tasks that were cut."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.tasks: list[tuple[Task, int]] = []
-        self._on = False
-        self._phase = ""
-        self._since = 0
-        self._step_start = 0
-        self._step = 0
-
-    def start(self) -> None:
-        self.spans, self.tasks = [], []
-        self._on, self._phase, self._step = True, "", 0
-        self._step_start = self._since = time.perf_counter_ns()
-
-    def stop(self) -> None:
-        self._close(time.perf_counter_ns())
-        self._on = False
-
-    def add(self, name: str, kind: str, start: int, stop: int) -> None:
-        if self._on:
-            self.spans.append(Span("host/main", name, kind, start, stop))
-
-    def enter(self, phase: str) -> None:
-        """The program is in this phase from now on; a new step begins forward."""
-        if self._on and phase != self._phase:
-            now = time.perf_counter_ns()
-            if self._phase:
-                self._close(now)
-                self._since = now
-            self._phase = phase
-
-    def leave(self) -> None:
-        self._close(time.perf_counter_ns())
-
-    def end_step(self) -> None:
-        if self._on:
-            now = time.perf_counter_ns()
-            self._close(now)
-            self.add(f"step {self._step}", "step", self._step_start, now)
-            self._step += 1
-            self._step_start = self._since = now
-
-    def cut(self, task: Task) -> None:
-        if self._on:
-            self.tasks.append((task, self._step))
-            self.add(f"cut: {task.cut}", "plan", *task.plan_ns)
-
-    def _close(self, now: int) -> None:
-        if self._on and self._phase and now > self._since:
-            self.add(self._phase, "record", self._since, now)
-        self._phase = ""
-        self._since = now
+    return Span(
+        s.lane,
+        s.name,
+        s.kind,
+        s.start_ns - start,
+        s.stop_ns - start,
+        segment,
+        s.node if segment >= 0 else -1,
+    )

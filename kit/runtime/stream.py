@@ -64,8 +64,20 @@ class Value:
 class Bulk:
     """Ops recorded since the last cut, in program order."""
 
-    __slots__ = ("frames", "key", "leaf_of", "leaves", "limit", "ops", "outputs", "phase",
-                 "phases", "scalars", "size", "slots")  # fmt: skip
+    __slots__ = (
+        "frames",
+        "key",
+        "leaf_of",
+        "leaves",
+        "limit",
+        "ops",
+        "outputs",
+        "phase",
+        "phases",
+        "scalars",
+        "size",
+        "slots",
+    )
 
     def __init__(self, phase: str, limit: int) -> None:
         self.phase = phase  # of its first op; only a lazy bulk spans several
@@ -81,8 +93,13 @@ class Bulk:
         self.slots = 0
         self.size = 0  # ops that count: not views
 
-    def add(self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame,
-            ) -> list[Value]:  # fmt: skip
+    def add(
+        self,
+        op: Op,
+        inputs: Sequence[Value],
+        scalars: Sequence[float],
+        frame: Frame,
+    ) -> list[Value]:
         """Append one op; its outputs are returned as pending values."""
         refs = []
         for value in inputs:

@@ -18,8 +18,13 @@ __all__ = ["measure"]
 TRACED_STEPS = 2
 
 
-def measure(workload: Any, settings: Settings, *, progress: Callable[[str, float], None] | None = None,
-            cancelled: Callable[[], bool] | None = None) -> Run:  # fmt: skip
+def measure(
+    workload: Any,
+    settings: Settings,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Run:
     """Warm up, time `settings.steps` steps untraced, then trace two more.
 
     Raises:
@@ -36,8 +41,15 @@ def measure(workload: Any, settings: Settings, *, progress: Callable[[str, float
             session.wait_all()
             before = len(session.syncs)
 
-        times, kept = loop(step, settings, mark_step=session.mark_step, finish=session.wait_all,
-                           start=start_timing, progress=progress, cancelled=cancelled)  # fmt: skip
+        times, kept = loop(
+            step,
+            settings,
+            mark_step=session.mark_step,
+            finish=session.wait_all,
+            start=start_timing,
+            progress=progress,
+            cancelled=cancelled,
+        )
         syncs = tuple(session.syncs[before:])
         metrics = session.metrics()
         if progress is not None:
@@ -45,11 +57,18 @@ def measure(workload: Any, settings: Settings, *, progress: Callable[[str, float
         timeline, graphs, segments = session.trace(_steps(step, session))
         losses = tuple(float(x) for x in kept)
         return Run(
-            settings=settings, losses=losses, step_times_ns=tuple(times), timeline=timeline,
-            sync_points=syncs, graphs=graphs, segments=segments, metrics=metrics,
-            unlowered=dict(session.unlowered), name=chosen.name,
+            settings=settings,
+            losses=losses,
+            step_times_ns=tuple(times),
+            timeline=timeline,
+            sync_points=syncs,
+            graphs=graphs,
+            segments=segments,
+            metrics=metrics,
+            unlowered=dict(session.unlowered),
+            name=chosen.name,
             environment={**session.environment(), "torch": torch.__version__},
-        )  # fmt: skip
+        )
 
 
 def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:

@@ -44,8 +44,12 @@ WRITES: list[Callable[[Any, Any, int], Any]] = [
     lambda x, y, k: x.clamp_(-1, 1),
     lambda x, y, k: torch._foreach_add_([x], 1.0),
 ]
-STEP = st.tuples(st.sampled_from(["view", "write", "new"]), st.integers(0, 99), st.integers(0, 99),
-                 st.integers(0, 99))  # fmt: skip
+STEP = st.tuples(
+    st.sampled_from(["view", "write", "new"]),
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.integers(0, 99),
+)
 
 
 def run_program(device: str, program: list[tuple[str, int, int, int]]) -> list[Any]:

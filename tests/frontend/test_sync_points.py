@@ -51,7 +51,8 @@ def test_a_read_inside_a_library_names_the_users_line_and_the_library_line() -> 
         scaler = torch.amp.GradScaler("kit")
         opt = torch.optim.SGD([p], lr=0.1)
         scaler.scale(p.sum()).backward()
-        scaler.step(opt); here = line()  # noqa: E702
+        scaler.step(opt)
+        here = line()
         (sync,) = session.syncs
     assert sync.site == f"{HERE}:{here}"
     assert sync.via.startswith("torch/amp/grad_scaler.py:")
@@ -70,7 +71,8 @@ def test_an_op_without_a_rule_runs_on_the_host_and_is_counted() -> None:
     values = [3.0, 1.0, 2.0]
     with open_session() as session:
         x = torch.tensor(values, device="kit", requires_grad=True)
-        y = torch.special.bessel_j0(x.detach()); here = line()  # noqa: E702
+        y = torch.special.bessel_j0(x.detach())
+        here = line()
         (x * y).sum().backward()
         torch.testing.assert_close(x.grad.cpu(), torch.special.bessel_j0(torch.tensor(values)))
         assert session.unlowered == {f"aten.special_bessel_j0.default at {HERE}:{here}": 1}
@@ -180,7 +182,10 @@ def test_every_hook_is_removed_when_the_session_closes() -> None:
     before = len(nn_module._global_forward_pre_hooks), len(nn_module._global_forward_hooks)
     with open_session(Settings()):
         assert len(nn_module._global_forward_pre_hooks) == before[0] + 1
-    assert (len(nn_module._global_forward_pre_hooks), len(nn_module._global_forward_hooks)) == before
+    assert (
+        len(nn_module._global_forward_pre_hooks),
+        len(nn_module._global_forward_hooks),
+    ) == before
 
 
 def test_backward_nodes_carry_the_line_and_the_scope_of_their_forward_op() -> None:
@@ -208,7 +213,10 @@ def test_backward_nodes_carry_the_line_and_the_scope_of_their_forward_op() -> No
     tanh_backward = next(n for n in nodes if n.op == "aten.tanh_backward.default")
     tanh = next(n for n in nodes if n.op == "aten.tanh.default")
     assert (tanh_backward.phase, tanh_backward.scope, tanh_backward.site) == (
-        "backward", "Net", tanh.site)  # fmt: skip
+        "backward",
+        "Net",
+        tanh.site,
+    )
     scopes = {n.scope for n in nodes if n.phase == "backward"}
     assert "Net.inner" in scopes
     assert {n.phase for n in nodes} == {"forward", "backward", "update"}

@@ -30,14 +30,24 @@ class Block(nn.Module):
     def forward(self, ids: Any) -> Any:
         x = self.embed(ids)
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
-        x = x + ((q @ k.transpose(-1, -2)) / 8**0.5).softmax(-1).matmul(v).transpose(1, 2).reshape(x.shape)
+        x = x + ((q @ k.transpose(-1, -2)) / 8**0.5).softmax(-1).matmul(v).transpose(1, 2).reshape(
+            x.shape
+        )
         x = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
         return x @ self.embed.weight.t()
 
 
-def train(device: str, *, session: Session | None = None, steps: int = STEPS, scaler: Any = None,
-          bad_steps: tuple[int, ...] = (), clip: bool = False, optimizer: Any = torch.optim.AdamW,
-          **options: Any) -> list[float]:  # fmt: skip
+def train(
+    device: str,
+    *,
+    session: Session | None = None,
+    steps: int = STEPS,
+    scaler: Any = None,
+    bad_steps: tuple[int, ...] = (),
+    clip: bool = False,
+    optimizer: Any = torch.optim.AdamW,
+    **options: Any,
+) -> list[float]:
     torch.manual_seed(0)
     model = Block().to(device)
     opt = optimizer(model.parameters(), lr=1e-2, **options)

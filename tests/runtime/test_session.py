@@ -46,7 +46,9 @@ def start(session: Session) -> Value:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, UNLIMITED])
 @pytest.mark.parametrize("segment_mode", ["fuse", "launch"])
-def test_the_bulk_size_changes_the_segments_and_not_the_numbers(size: int, segment_mode: str) -> None:
+def test_the_bulk_size_changes_the_segments_and_not_the_numbers(
+    size: int, segment_mode: str
+) -> None:
     with Session(Settings(bulk_forward=size, segment_mode=segment_mode)) as session:
         x = start(session)
         keep = [x]
@@ -56,9 +58,14 @@ def test_the_bulk_size_changes_the_segments_and_not_the_numbers(size: int, segme
         assert session.metrics()["segment.count"] == -(-12 // size)
 
 
-@given(program=st.lists(st.tuples(st.sampled_from(["add", "mul", "sub"]), st.integers(0, 50),
-                                  st.integers(0, 50)), min_size=1, max_size=30),
-       size=st.integers(1, 9))  # fmt: skip
+@given(
+    program=st.lists(
+        st.tuples(st.sampled_from(["add", "mul", "sub"]), st.integers(0, 50), st.integers(0, 50)),
+        min_size=1,
+        max_size=30,
+    ),
+    size=st.integers(1, 9),
+)
 @settings(max_examples=20, deadline=None)
 def test_random_programs_equal_numpy(program: list[tuple[str, int, int]], size: int) -> None:
     functions = {"add": np.add, "mul": np.multiply, "sub": np.subtract}

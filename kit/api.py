@@ -1,0 +1,136 @@
+"""The top room: the public verbs, wired from the rooms below. Imported only when one is used.
+
+`kit.run`, `kit.sweep`, `kit.Session`, `kit.Explorer` and `kit.report` are defined here because each
+joins two rooms that must not know each other: views see data, never the machinery that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.errors import SettingsError
+from kit.run import Run, Settings
+
+if TYPE_CHECKING:
+    from kit.runtime.rules import Rules
+    from kit.runtime.session import Session as RuntimeSession
+    from kit.widgets.explorer import Explorer as ExplorerWidget
+
+__all__ = ["Explorer", "Session", "report", "run", "sweep"]
+
+Progress = Callable[[str, float], None]
+DEFAULT_SWEEP: dict[str, list[Any]] = {
+    "loss_scaling": ["none", "dynamic, host check", "dynamic, on device"],
+    "bulk_backward": [1, 15, 50],
+    "batch_size": [4, 8, 16],
+}
+
+
+def run(
+    workload: Any,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Run:
+    """Run a workload's step under these settings, and measure it.
+
+    Args:
+        workload: what `@kit.workload` decorates: given a `Context`, it returns the step.
+        settings: `kit.Settings()` if not given.
+        progress: called with a text and a fraction of the whole, between steps.
+        cancelled: asked between steps; true ends the run with `Cancelled`.
+
+    Raises:
+        KitError: settings that cannot be; anything that the step raises comes through with a note.
+    """
+    from kit.workloads.experiment import run as measure
+
+    return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)
+
+
+def sweep(
+    workload: Any,
+    grid: Mapping[str, Sequence[Any]],
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[Run]:
+    """A run for each combination of the grid's values, the last name varying fastest."""
+    from kit.workloads.experiment import sweep as measure
+
+    chosen = {name: list(values) for name, values in grid.items()}
+    return measure(
+        workload, chosen, settings or Settings(), progress=progress, cancelled=cancelled
+    )
+
+
+def Session(  # noqa: N802  (reads as the class that it gives)
+    settings: Settings | None = None, *, rules: Rules | None = None, strict: bool = False
+) -> RuntimeSession:
+    """A lazy-tensor session: inside `with kit.Session():`, `device="kit"` works in torch.
+
+    Args:
+        settings: bulk sizes, segment mode and device; `kit.Settings()` if not given.
+        rules: lowering rules; yours are `DEFAULT_RULES | Rules({"aten.x.default": function})`.
+        strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
+    """
+    from kit.frontend.torch_device import open_session
+    from kit.runtime.rules_all import DEFAULT_RULES
+
+    return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
+
+
+def Explorer(  # noqa: N802  (reads as the class that it gives)
+    workload: Any, settings: Settings | None = None, *, auto_run: bool = True
+) -> ExplorerWidget:
+    """The widget: controls that rerun the step, and its timeline, graph and sync points.
+
+    Display it as the last line of a notebook cell. `explorer.run` is the newest run.
+    """
+    from kit.widgets.explorer import Explorer as Widget
+    from kit.workloads.context import as_workload
+
+    chosen = as_workload(workload)
+    return Widget(partial(run, chosen), settings or Settings(), name=chosen.name, auto_run=auto_run)
+
+
+def report(
+    source: Any,
+    sweep: Mapping[str, Sequence[Any]] | None = None,  # noqa: A002
+    path: str | Path = "report.html",
+    *,
+    settings: Settings | None = None,
+    title: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write one HTML file whose sliders move over recorded runs, with no kernel and no network.
+
+    Args:
+        source: a workload, which is run for each combination in `sweep`; or a run; or several.
+        sweep: values by setting; nine to thirty runs make a good report.
+        path: the file; it is replaced only when the new one is complete.
+
+    Raises:
+        SettingsError: `sweep` was given together with finished runs, or there are no runs.
+    """
+    from kit.report.html import write_report
+
+    if isinstance(source, Run) or (
+        isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)
+    ):
+        runs = [source] if isinstance(source, Run) else list(source)
+        if sweep is not None:
+            raise SettingsError("these runs are finished; give the workload itself to sweep it")
+    else:
+        from kit.workloads.experiment import sweep as measure
+
+        grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}
+        runs = measure(source, grid, settings or Settings(), progress=progress)
+    if not runs:
+        raise SettingsError("there is nothing to report: no runs")
+    return write_report(runs, path, title=title)

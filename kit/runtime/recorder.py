@@ -1,0 +1,67 @@
+"""What the recording thread did while a trace was on: spans by phase, and the tasks it cut."""
+
+from __future__ import annotations
+
+import time
+
+from kit.runtime.stream import Task
+from kit.trace import Span
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Collects while it is on; costs one comparison a call while it is off."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.tasks: list[tuple[Task, int]] = []
+        self._on = False
+        self._phase = ""
+        self._since = 0
+        self._step_start = 0
+        self._step = 0
+
+    def start(self) -> None:
+        self.spans, self.tasks = [], []
+        self._on, self._phase, self._step = True, "", 0
+        self._step_start = self._since = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        self._close(time.perf_counter_ns())
+        self._on = False
+
+    def add(self, name: str, kind: str, start: int, stop: int) -> None:
+        if self._on:
+            self.spans.append(Span("host/main", name, kind, start, stop))
+
+    def enter(self, phase: str) -> None:
+        """The program is in this phase from now on; a new step begins forward."""
+        if self._on and phase != self._phase:
+            now = time.perf_counter_ns()
+            if self._phase:
+                self._close(now)
+                self._since = now
+            self._phase = phase
+
+    def leave(self) -> None:
+        self._close(time.perf_counter_ns())
+
+    def end_step(self) -> None:
+        if self._on:
+            now = time.perf_counter_ns()
+            self._close(now)
+            self.add(f"step {self._step}", "step", self._step_start, now)
+            self._step += 1
+            self._step_start = self._since = now
+
+    def cut(self, task: Task) -> None:
+        if self._on:
+            self.tasks.append((task, self._step))
+            self.add(f"cut: {task.cut}", "plan", *task.plan_ns)
+
+    def _close(self, now: int) -> None:
+        if self._on and self._phase and now > self._since:
+            self.add(self._phase, "record", self._since, now)
+        self._phase = ""
+        self._since = now
