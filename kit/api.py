@@ -64,12 +64,10 @@ def sweep(
     from kit.workloads.experiment import sweep as measure
 
     chosen = {name: list(values) for name, values in grid.items()}
-    return measure(
-        workload, chosen, settings or Settings(), progress=progress, cancelled=cancelled
-    )
+    return measure(workload, chosen, settings or Settings(), progress=progress, cancelled=cancelled)
 
 
-def Session(  # noqa: N802  (reads as the class that it gives)
+def Session(
     settings: Settings | None = None, *, rules: Rules | None = None, strict: bool = False
 ) -> RuntimeSession:
     """A lazy-tensor session: inside `with kit.Session():`, `device="kit"` works in torch.
@@ -85,7 +83,7 @@ def Session(  # noqa: N802  (reads as the class that it gives)
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
 
 
-def Explorer(  # noqa: N802  (reads as the class that it gives)
+def Explorer(
     workload: Any, settings: Settings | None = None, *, auto_run: bool = True
 ) -> ExplorerWidget:
     """The widget: controls that rerun the step, and its timeline, graph and sync points.
@@ -101,7 +99,7 @@ def Explorer(  # noqa: N802  (reads as the class that it gives)
 
 def report(
     source: Any,
-    sweep: Mapping[str, Sequence[Any]] | None = None,  # noqa: A002
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     path: str | Path = "report.html",
     *,
     settings: Settings | None = None,

@@ -68,6 +68,7 @@ class Frontend:
         return self._session
 
     def open(self, session: Session) -> None:
+        """The session opens: follow the program."""
         self._session = session
         self.places.open()
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
@@ -76,12 +77,14 @@ class Frontend:
         self._threads.__enter__()
 
     def close(self) -> None:
+        """The session closes: its tensors can only raise now."""
         self._threads.__exit__(None, None, None)
         self.places.close()
         self._session = None
         self._plans.clear()
 
     def mark_step(self) -> None:
+        """A new step begins."""
         self.places.mark_step()
 
     @functools.cached_property
@@ -183,6 +186,7 @@ class Frontend:
     def spec(
         self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: torch.dtype
     ) -> Spec:
+        """The interned geometry with these numbers."""
         key = (shape, stride, offset, dtype)
         spec = self._specs.get(key)
         if spec is None:

@@ -55,14 +55,17 @@ class Buffer:
 
     @property
     def base(self) -> Buffer:
+        """Itself: a buffer is where every chain of views ends."""
         return self
 
     def read(self, home: Frontend) -> Value:
+        """The current value."""
         if self.value is None:
             self.value = home.full(self.spec, 0)
         return self.value
 
     def write(self, home: Frontend, value: Value) -> None:
+        """Make `value` the next version."""
         self.value = value
         self.version += 1
 
@@ -80,6 +83,7 @@ class View:
         self.version = -1
 
     def read(self, home: Frontend) -> Value:
+        """The value of what it shows now: recorded at the first read and after each write."""
         cached = self.cached
         if cached is None or self.version != self.base.version or cached.is_lost:
             source = self.parent.read(home)
@@ -88,6 +92,7 @@ class View:
         return cached
 
     def write(self, home: Frontend, value: Value) -> None:
+        """Write what it shows: a new version of the parent, and so of the base."""
         self.parent.write(home, home.write_view(self.op, self.parent.read(home), value))
         self.cached = None  # the base has it; derive it again if it is read
 

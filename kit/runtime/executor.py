@@ -71,7 +71,7 @@ class Executor:
             while (task := self._queue.get()) is not None:
                 try:
                     self._run(task)
-                except BaseException as error:  # the thread must live: the error goes to the reader
+                except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
                     self._poison(task, error)
                 finally:
                     if not self.is_tracing:  # a graph of the step needs them; nothing else does

@@ -23,15 +23,18 @@ class Recorder:
         self._step = 0
 
     def start(self) -> None:
+        """Forget what was collected, and collect from now on."""
         self.spans, self.tasks = [], []
         self._on, self._phase, self._step = True, "", 0
         self._step_start = self._since = time.perf_counter_ns()
 
     def stop(self) -> None:
+        """Collect no more; what there is stays."""
         self._close(time.perf_counter_ns())
         self._on = False
 
     def add(self, name: str, kind: str, start: int, stop: int) -> None:
+        """Note something that the recording thread did."""
         if self._on:
             self.spans.append(Span("host/main", name, kind, start, stop))
 
@@ -45,9 +48,11 @@ class Recorder:
             self._phase = phase
 
     def leave(self) -> None:
+        """The phase ends here; the next op says which comes."""
         self._close(time.perf_counter_ns())
 
     def end_step(self) -> None:
+        """One step ends here and the next begins."""
         if self._on:
             now = time.perf_counter_ns()
             self._close(now)
@@ -56,6 +61,7 @@ class Recorder:
             self._step_start = self._since = now
 
     def cut(self, task: Task) -> None:
+        """Note that a bulk was cut."""
         if self._on:
             self.tasks.append((task, self._step))
             self.add(f"cut: {task.cut}", "plan", *task.plan_ns)

@@ -112,9 +112,9 @@ def test_mixing_devices_is_torchs_error_with_the_line() -> None:
 def test_bad_shapes_raise_torchs_own_error_at_once() -> None:
     with open_session():
         a, b = torch.ones(2, 3, device="kit"), torch.ones(4, 5, device="kit")
-        with pytest.raises(RuntimeError, match="must match the size|broadcast"):
+        with pytest.raises(RuntimeError, match=r"must match the size|broadcast"):
             a + b
-        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes|size mismatch|a and b must"):
+        with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes|size mismatch|a and b must"):
             a @ b
         assert (a + 1).sum().item() == 12
 
