@@ -1,0 +1,58 @@
+# make lab: JupyterLab on the first notebook.   make test: every check.   make report: report.html.
+# All three make .venv on first use, and again when pyproject.toml changes.
+
+PYTHON ?= python3
+# Installed first and pinned, so that every machine runs the version that the kit was tested with.
+TORCH ?= torch==2.13.0
+# Extra arguments of that one installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
+#   make lab PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
+PIP_TORCH_ARGS ?=
+PYTEST_ARGS ?=
+NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
+REPORT ?= report.html
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+EXTRAS := $(if $(GPU),cuda)
+TEST_EXTRAS := $(if $(GPU),cuda$(comma))test,dev
+comma := ,
+
+.PHONY: lab test report clean check
+.DEFAULT_GOAL := lab
+
+lab: $(VENV)/.installed
+	@scripts/need graphviz dot
+	@scripts/lab $(PY) $(NOTEBOOK)
+
+report: $(VENV)/.installed
+	@scripts/need graphviz dot
+	$(PY) -m kit.report --output $(REPORT)
+
+check: $(VENV)/.installed-test
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy kit
+
+test: check
+	@scripts/need graphviz dot
+	@scripts/need chromium chromium chromium-browser google-chrome
+	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS))
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find kit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PY):
+	scripts/make-venv $(PYTHON) $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(PY)
+	$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)"
+	$(PIP) install --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) install --editable ".[$(TEST_EXTRAS)]"
+	@touch $@

@@ -1,0 +1,87 @@
+"""kit: a microscope for the time between the host and the device in a training step.
+
+    import kit
+    from kit.workloads import bert
+
+    run = kit.run(bert, kit.Settings(bulk_forward=15))
+    kit.Explorer(bert)
+
+Importing `kit` loads neither torch nor jax nor bokeh: a public name is imported at its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kit import errors
+    from kit.api import Explorer, Session, report, run, sweep
+    from kit.run import Run, Settings
+    from kit.widgets.graph import GraphView
+    from kit.widgets.timeline import TimelineView
+    from kit.workloads.context import Context, Workload, workload
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Context",
+    "Explorer",
+    "GraphView",
+    "Run",
+    "Session",
+    "Settings",
+    "TimelineView",
+    "Workload",
+    "errors",
+    "report",
+    "run",
+    "sweep",
+    "workload",
+]
+
+_HOMES = {
+    "Context": "kit.workloads.context",
+    "Explorer": "kit.api",
+    "GraphView": "kit.widgets.graph",
+    "Run": "kit.run",
+    "Session": "kit.api",
+    "Settings": "kit.run",
+    "TimelineView": "kit.widgets.timeline",
+    "Workload": "kit.workloads.context",
+    "report": "kit.api",
+    "run": "kit.api",
+    "sweep": "kit.api",
+    "workload": "kit.workloads.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("kit.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kit' has no attribute {name!r}", name=name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # the next use finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps `kit.run` and `kit.report` the functions, though files of the same names exist.
+
+    Python binds a submodule to its package when it is first imported, and `from kit.run import Run`
+    would so hide the function. Such an import still works; only that binding is left out.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
