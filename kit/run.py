@@ -5,6 +5,8 @@ A `Run` holds data only, so that a run recorded on a GPU opens on a laptop witho
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
-from kit.trace import SyncPoint, Timeline
+from kit.trace import BreakdownRow, Headline, SyncPoint, Timeline, breakdown, headline
 
 __all__ = ["DEVICES", "DTYPES", "LOSS_SCALING", "MODES", "UNLIMITED", "Run", "Settings"]
 
@@ -34,7 +36,7 @@ class Settings:
         SettingsError: a value is out of range; the message gives the allowed ones.
     """
 
-    mode: str = "bulked"  # "torch": native, no kit runtime; "imperative": bulk size 1; "lazy": no limit
+    mode: str = "bulked"  # "torch": native, without kit; "imperative": bulk 1; "lazy": no limit
     bulk_forward: int = 15  # ops a segment, forward; MXNet's default
     bulk_backward: int = 15  # ops a segment, backward and update
     segment_mode: str = "fuse"  # "fuse": a segment is one XLA program; "launch": op by op, one wait
@@ -74,12 +76,11 @@ class Settings:
         return self.bulk_forward, self.bulk_backward
 
     def replace(self, **changes: Any) -> Settings:
-        """A copy with some fields changed; an unknown name is an error that lists the known ones."""
+        """A copy with some fields changed; an unknown name is an error that lists them all."""
         known = {f.name for f in fields(self)}
         if unknown := set(changes) - known:
-            raise SettingsError(
-                f"no setting is called {sorted(unknown)[0]!r}; there are: {', '.join(sorted(known))}"
-            )
+            names = ", ".join(sorted(known))
+            raise SettingsError(f"no setting is called {sorted(unknown)[0]!r}; there are: {names}")
         return replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,5 +120,49 @@ class Run:
 
     @property
     def step_ms(self) -> float:
-        """Median time of an untraced step, milliseconds."""
-        return float(np.median(self.step_times_ns)) / 1e6
+        """Median time of an untraced step, milliseconds; nan if no step was measured."""
+        return float(np.median(self.step_times_ns)) / 1e6 if self.step_times_ns else math.nan
+
+    def breakdown(self) -> tuple[BreakdownRow, ...]:
+        """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
+        return breakdown(self.timeline)
+
+    def headline(self) -> Headline:
+        """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
+        return headline(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, atomically; an older file of this name is replaced.
+
+        Raises:
+            RunFileError: the run does not fit the limits of a file.
+            OSError: the file cannot be written.
+        """
+        from kit.run_file import write_run
+
+        write_run(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Read a run that `save` wrote; nothing in the file is executed.
+
+        Raises:
+            RunFileError: the file is missing, damaged, foreign, too new or too large.
+        """
+        from kit.run_file import read_run
+
+        return read_run(path)
+
+    def __repr__(self) -> str:
+        h = self.headline()
+        name = self.name if len(self.name) <= 60 else f"{self.name[:59]}…"
+        return (
+            f"Run({name!r}, mode {self.settings.mode!r}, {_number(h.step_ms, '.2f')} ms/step, "
+            f"device busy {_number(h.device_busy_fraction, '.0%')}, "
+            f"overlap {_number(h.overlap_fraction, '.0%')}, "
+            f"{_number(h.syncs_per_step, '.3g')} syncs/step)"
+        )
+
+
+def _number(value: float, form: str) -> str:
+    return "unknown" if math.isnan(value) else format(value, form)

@@ -137,7 +137,7 @@ class Graph:
                     raise GraphError(f"input %{source}.{output} is not an earlier value: "
                                      f"{_line(i, node)}")  # fmt: skip
         for source, output in self.wanted:
-            if not 0 <= source < len(self.nodes) or output >= len(self.nodes[source].avals):
+            if not 0 <= source < len(self.nodes) or not 0 <= output < len(self.nodes[source].avals):
                 raise GraphError(f"wanted value %{source}.{output} does not exist")
         return self
 

@@ -11,6 +11,7 @@ from kit.trace.metrics import headline as headline
 from kit.trace.metrics import overlap_fraction as overlap_fraction
 from kit.trace.metrics import sync_table as sync_table
 from kit.trace.metrics import union_ns as union_ns
+from kit.trace.timeline import COLUMNS as COLUMNS
 from kit.trace.timeline import KINDS as KINDS
 from kit.trace.timeline import ORIGINS as ORIGINS
 from kit.trace.timeline import Span as Span
