@@ -1,0 +1,69 @@
+"""The tables of PyTorch/XLA issue 3043, for any runs: pure functions from runs to Markdown.
+
+That thread asked why a step whose device time was 49 % faster took 10 % longer; these are the
+tables in which the answer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kit.errors import SettingsError
+from kit.run import Run
+
+__all__ = ["breakdown_table", "comparison_table", "step_time_table"]
+
+
+def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
+    """One row for each run: step time, how busy the device was, and what the host waited for."""
+    head = ("", "step (ms)", "device busy", "recording hidden", "sync points a step",
+            "sync wait (ms a step)")  # fmt: skip
+    rows = []
+    for run, label in zip(runs, labels, strict=True):
+        h = run.headline()
+        rows.append((label, f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
+                     f"{h.overlap_fraction:.0%}", f"{h.syncs_per_step:.1f}",
+                     f"{h.sync_wait_ms:.2f}"))  # fmt: skip
+    return _table(head, rows)
+
+
+def breakdown_table(run: Run) -> str:
+    """Where one step goes: each instant is charged once, so the rows add up to the step."""
+    rows, total = [], 0.0
+    for row in run.breakdown():
+        total += row.share
+        rows.append((row.category, f"{row.exposed_ms:.2f}", f"{row.share:.1%}", f"{total:.1%}",
+                     f"{row.total_ms:.2f}"))  # fmt: skip
+    step = sum(row.exposed_ms for row in run.breakdown())
+    rows.append(("**traced step**", f"{step:.2f}", "100.0%", "", ""))
+    head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
+    return _table(head, rows)
+
+
+def step_time_table(runs: Iterable[Run]) -> str:
+    """Step time by batch size, native torch against kit, with the speedup of kit.
+
+    Raises:
+        SettingsError: a batch size lacks its native or its kit run.
+    """
+    native, kit = {}, {}
+    for run in runs:
+        (native if run.settings.mode == "torch" else kit)[run.settings.batch_size] = run.step_ms
+    if set(native) != set(kit):
+        raise SettingsError(
+            f"each batch size needs one run in mode 'torch' and one in another mode; native has "
+            f"{sorted(native)}, kit has {sorted(kit)}"
+        )
+    rows = [(str(b), f"{native[b]:.2f}", f"{kit[b]:.2f}", f"{native[b] / kit[b]:.2f}x")
+            for b in sorted(native)]  # fmt: skip
+    return _table(("batch size", "native torch (ms)", "kit (ms)", "speedup of kit"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text for a Markdown cell: no pipes, no line breaks, no HTML."""
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
