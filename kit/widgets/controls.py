@@ -1,0 +1,128 @@
+"""The explorer's controls: what a person may change about a run, as one `Settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import traitlets
+from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleButtons, VBox
+
+from kit.errors import SettingsError
+from kit.run import DTYPES, LOSS_SCALING, MODES, UNLIMITED, Settings
+from kit.widgets.tables import FONT, MUTED
+
+__all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls"]
+
+BULK_SIZES = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
+BATCH_SIZES = (2, 4, 8, 16, 32)
+_MODE_LABELS = {"torch": "torch (native)"}
+_MODE_TIPS = {
+    "torch": "PyTorch as it is, without the kit's runtime: the baseline",
+    "imperative": "every op is its own segment (bulk size 1)",
+    "bulked": "ops are cut into segments by the two bulk sizes",
+    "lazy": "one segment until something waits (unlimited bulk size)",
+}
+
+
+class Controls(VBox):
+    """Sliders and menus for a `Settings`; `settings` and the controls follow each other.
+
+    A value that a control does not offer is added to it, so every `Settings` can be shown.
+    """
+
+    settings = traitlets.Instance(Settings)
+
+    def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
+        self._on_invalid = on_invalid
+        self._is_following = False
+        self.mode = ToggleButtons(
+            options=[(_MODE_LABELS.get(m, m), m) for m in MODES],
+            tooltips=[_MODE_TIPS.get(m, m) for m in MODES],
+            style={"button_width": "112px"},
+            layout=Layout(width="auto"),
+        )
+        self.bulk_forward = _slider(_bulk_options(settings.bulk_forward))
+        self.bulk_backward = _slider(_bulk_options(settings.bulk_backward))
+        self.batch_size = _slider(_options(BATCH_SIZES, settings.batch_size))
+        self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="100%"))
+        self.dtype = Dropdown(options=DTYPES, layout=Layout(width="100%"))
+        self._by_name = {
+            "mode": self.mode,
+            "bulk_forward": self.bulk_forward,
+            "bulk_backward": self.bulk_backward,
+            "batch_size": self.batch_size,
+            "loss_scaling": self.loss_scaling,
+            "dtype": self.dtype,
+        }
+        self._follow(settings)
+        for name, control in self._by_name.items():
+            control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
+        super().__init__([_labelled("run mode", self.mode), self._grid()], settings=settings)
+        self.layout.grid_gap = "8px"
+
+    def _grid(self) -> GridBox:
+        cells = [
+            _labelled("ops in a segment, forward", self.bulk_forward),
+            _labelled("ops in a segment, backward and update", self.bulk_backward),
+            _labelled("batch size", self.batch_size),
+            _labelled("loss scaling", self.loss_scaling),
+            _labelled("dtype of autocast", self.dtype),
+        ]
+        columns = "repeat(auto-fit, minmax(190px, 1fr))"
+        return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 20px",
+                                            width="100%"))  # fmt: skip
+
+    def _moved(self, name: str, value: Any) -> None:
+        if self._is_following:
+            return
+        try:
+            self.settings = self.settings.replace(**{name: value})
+        except SettingsError as error:
+            self._follow(self.settings)
+            self._on_invalid(error)
+
+    @traitlets.observe("settings")
+    def _settings_changed(self, change: dict[str, Any]) -> None:
+        self._follow(change["new"])
+
+    def _follow(self, settings: Settings) -> None:
+        """Set every control to these settings without taking it for a person's change."""
+        self._is_following = True
+        try:
+            _offer(self.bulk_forward, _bulk_options(settings.bulk_forward))
+            _offer(self.bulk_backward, _bulk_options(settings.bulk_backward))
+            _offer(self.batch_size, _options(BATCH_SIZES, settings.batch_size))
+            for name, control in self._by_name.items():
+                value = getattr(settings, name)
+                control.value = min(value, UNLIMITED) if name.startswith("bulk_") else value
+            for slider in (self.bulk_forward, self.bulk_backward):
+                slider.disabled = settings.mode != "bulked"
+        finally:
+            self._is_following = False
+
+
+def _options(offered: tuple[int, ...], value: int) -> list[tuple[str, int]]:
+    return [(f"{x:,}", x) for x in sorted({*offered, value})]
+
+
+def _bulk_options(value: int) -> list[tuple[str, int]]:
+    sizes = BULK_SIZES if value >= UNLIMITED else (*BULK_SIZES, value)
+    return [(f"{x:,}", x) for x in sorted(set(sizes))] + [("unlimited", UNLIMITED)]
+
+
+def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
+    """Add what is missing; what was offered before stays."""
+    offered = dict(slider.options)
+    if missing := dict(options).keys() - offered.keys():
+        merged = {**offered, **{label: x for label, x in options if label in missing}}
+        slider.options = sorted(merged.items(), key=lambda x: x[1])
+
+
+def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
+    return SelectionSlider(options=options, continuous_update=False, layout=Layout(width="100%"))
+
+
+def _labelled(label: str, control: Any) -> VBox:
+    text = HTML(f'<span style="font:500 12px/1.2 {FONT};color:{MUTED}">{label}</span>')
+    return VBox([text, control], layout=Layout(overflow="visible"))
