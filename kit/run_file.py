@@ -53,7 +53,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, Runtim
 
 
 def write_run(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write `run` to `path`: all of it or nothing. Equal runs give equal bytes.
+    """Write `run` to `path`: all of it or nothing; what was loaded saves to the same bytes.
 
     Raises:
         RunFileError: the run is larger than a file may be, or `read_run` would refuse it.
@@ -119,7 +119,7 @@ def _pack(run: Run) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    member = zipfile.ZipInfo(name)  # dated 1980: equal runs give equal bytes
+    member = zipfile.ZipInfo(name)  # dated 1980, not now: the bytes depend on the run only
     member.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(member, data)
 
