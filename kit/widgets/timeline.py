@@ -72,6 +72,10 @@ __all__ = [
 
 _SOURCES = ("spans", "syncs", "steps", "labels", "message")
 _EMPTY = Timeline.of([])
+_SPAN_CARD = (("kind", "@kind"), ("took", "@duration"), ("began at", "@start"),
+              ("lane", "@lane"), ("of", "@detail"))  # fmt: skip
+_SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"),
+              ("began at", "@start"))  # fmt: skip
 _ROW_PX = 25
 _FRAME_PX = 130  # title, note, legend and x axis
 
@@ -240,13 +244,11 @@ def _add_legend(plot: figure) -> None:
 
 def _add_tools(plot: figure, bars: Any) -> None:
     syncs = plot.select_one({"name": "syncs"})
-    drag, wheel = PanTool(dimensions="width"), WheelZoomTool(dimensions="width",
-                                                             modifiers={"ctrl": True})  # fmt: skip
+    drag = PanTool(dimensions="width")
+    wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
     tap = TapTool(renderers=[bars])
-    card = hover_card("@name", (("kind", "@kind"), ("took", "@duration"), ("began at", "@start"),
-                                ("lane", "@lane"), ("of", "@detail")), swatch="@color")  # fmt: skip
-    sync = hover_card("sync point: @cause", (("waited", "@duration"), ("line", "@site"),
-                      ("through", "@via"), ("began at", "@start")), swatch=COLORS["wait"])  # fmt: skip
+    card = hover_card("@name", _SPAN_CARD, swatch="@color")
+    sync = hover_card("sync point: @cause", _SYNC_CARD, swatch=COLORS["wait"])
     plot.add_tools(
         drag,
         wheel,
@@ -284,7 +286,7 @@ class TimelineView(VBox):
             self.segment = self.node = None
             apply_timeline(timeline_payload(change["new"]), self.figure, self.sources)
             self._error.value = ""
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)
 
     def _pick(self, attr: str, old: list[int], new: list[int]) -> None:

@@ -164,8 +164,8 @@ def sync_columns(timeline: Timeline) -> Columns:
 def timeline_axis(timeline: Timeline) -> Columns:
     """The y axis (`ticks`, `labels`, `end`) and the width of the plot (`x_end`, milliseconds)."""
     places = _place(timeline)
-    end_ns = max([_range_ns(timeline),
-                  *(s.at_ns + s.wait_ns - _origin_ns(timeline) for s in timeline.syncs)])  # fmt: skip
+    waits = [s.at_ns + s.wait_ns - _origin_ns(timeline) for s in timeline.syncs]
+    end_ns = max([_range_ns(timeline), *waits])
     return {
         "ticks": [0.45, 1.45, *places.ticks],
         "labels": ["steps", "sync points", *(plain(x) for x in places.labels)],
