@@ -1,0 +1,77 @@
+"""What every test runs under: the CPU, fixed seeds, and no silent skip.
+
+GPU tests are chosen by name (`pytest -m gpu`); without that, jax sees the CPU only, so that the
+same tests give the same numbers on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
+
+# Timings of a shared machine are no property of the code, and a failure must come back on a rerun.
+settings.register_profile("kit", deadline=None, derandomize=True, print_blob=False)
+settings.load_profile("kit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything can import jax."""
+    if not _wants_gpu(config):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave GPU tests out of a CPU run; with pytest-xdist, browser tests share one worker."""
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _wants_gpu(config):
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if item not in gpu]
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skipped test is a failed one: a missing tool has to be installed, not passed over."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and no test may be: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file, which `pytest.importorskip` would leave out."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped, and no file may be: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """The same random numbers for each test, alone or among others; torch only if it is loaded."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+def _wants_gpu(config: pytest.Config) -> bool:
+    chosen = str(config.getoption("markexpr", ""))
+    return "gpu" in chosen and "not gpu" not in chosen

@@ -1,0 +1,144 @@
+"""Which room of kit may import which: the table of docs/architecture.md, import by import.
+
+Imports inside functions count, and so do those under TYPE_CHECKING: they say what a room knows.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+KIT = Path(__file__).parents[1] / "kit"
+
+# room -> what it may import: rooms of kit and packages from outside; stdlib is always allowed.
+# ml_dtypes gives numpy its bfloat16, as jax does.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "ir": {"kit.errors"},
+    "trace": {"kit.errors", "numpy"},
+    "run": {"kit.errors", "kit.ir", "kit.trace", "numpy"},
+    "runtime": {
+        "kit.errors", "kit.ir", "kit.trace", "kit.run", "numpy", "ml_dtypes", "jax", "jaxlib",
+    },
+    "frontend": {"kit.errors", "kit.ir", "kit.run", "kit.runtime", "numpy", "ml_dtypes"},
+    "frontend torch half": {"torch"},
+    "frontend jax half": {"jax", "jaxlib"},
+    "widgets": {
+        "kit.errors", "kit.ir", "kit.trace", "kit.run", "numpy",
+        "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
+    },
+    "report": {"kit.errors", "kit.ir", "kit.trace", "kit.run", "kit.widgets", "numpy", "bokeh"},
+    "workloads": {
+        "kit.errors", "kit.ir", "kit.trace", "kit.run", "kit.runtime", "kit.frontend", "numpy",
+        "torch", "jax",
+    },
+}  # fmt: skip
+
+# The top room joins the others, so it may import all of them.
+TOP = {"kit/__init__.py", "kit/api.py", "kit/report/__main__.py"}
+
+HALVES = {"torch": "frontend torch half", "jax": "frontend jax half"}
+
+FILES = sorted(path for path in KIT.rglob("*.py"))
+
+
+def room_of(module: str) -> str:
+    """`kit.frontend.torch_device` -> `frontend`; `kit.run_file`, split off `kit.run`, -> `run`."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "kit"
+    return "run" if parts[1].startswith("run_") else parts[1]
+
+
+def allowed_for(path: Path) -> set[str]:
+    """What one file may import, its own room included."""
+    room = room_of(path.relative_to(KIT.parent).with_suffix("").as_posix().replace("/", "."))
+    allowed = ALLOWED[room] | {f"kit.{room}"}
+    if room == "frontend":
+        for prefix, half in HALVES.items():
+            if path.name.startswith(prefix):
+                allowed |= ALLOWED[half]
+        if path.name == "scaler.py":
+            allowed |= ALLOWED["frontend torch half"]
+    return allowed
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything imported anywhere in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import"
+            assert node.module is not None
+            if node.module == "kit":  # `from kit import errors` names a room in the list
+                yield from ((node.lineno, f"kit.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module
+
+
+def offences(path: Path, source: str) -> list[str]:
+    """Imports of one file that the table does not allow."""
+    allowed = allowed_for(path)
+    found = []
+    for line, name in imports(ast.parse(source)):
+        root = name.split(".")[0]
+        key = f"kit.{room_of(name)}" if root == "kit" else root
+        if key not in allowed and root not in sys.stdlib_module_names:
+            found.append(f"line {line}: {name}")
+        elif _other_half(path, name):
+            found.append(f"line {line}: {name} (the halves of frontend do not import each other)")
+    return found
+
+
+def _other_half(path: Path, name: str) -> bool:
+    if not path.name.startswith("jax") or not name.startswith("kit.frontend."):
+        return path.name.startswith("torch") and name.startswith("kit.frontend.jax")
+    return name.startswith(("kit.frontend.torch", "kit.frontend.scaler"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(KIT).as_posix())
+def test_a_file_imports_only_what_its_room_may(path: Path):
+    if path.relative_to(KIT.parent).as_posix() in TOP:
+        return
+    assert offences(path, path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("errors.py", "import numpy"),
+        ("ir/graph.py", "from kit.trace import Timeline"),
+        ("trace/metrics.py", "def f():\n    import jax"),
+        ("run.py", "from kit.runtime.session import Session"),
+        ("runtime/session.py", "import torch.nn"),
+        ("frontend/torch_tensor.py", "import jax"),
+        ("frontend/jax_capture.py", "import torch"),
+        ("frontend/jax_capture.py", "from kit.frontend.torch_tensor import KitTensor"),
+        ("frontend/scaler.py", "import jax"),
+        ("widgets/explorer.py", "from kit.runtime import session"),
+        ("widgets/explorer.py", "from kit import frontend"),
+        ("report/html.py", "import torch"),
+        ("workloads/bert.py", "from kit.widgets import theme"),
+        ("workloads/bert.py", "import kit.api"),
+    ],
+)
+def test_a_forbidden_import_is_found(file: str, source: str):
+    assert len(offences(KIT / file, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("frontend/torch_tensor.py", "import torch, json"),
+        ("frontend/scaler.py", "import torch"),
+        ("frontend/jax_capture.py", "import jax.numpy as jnp"),
+        ("report/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
+    ],
+)
+def test_an_allowed_import_is_let_through(file: str, source: str):
+    assert offences(KIT / file, source) == []

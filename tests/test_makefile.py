@@ -1,0 +1,144 @@
+"""The Makefile, its scripts and .ci/run do the right thing on machines unlike this one.
+
+Each test makes small stand-ins for the system's programs (`id`, `apt-get`, `nvidia-smi`) its PATH:
+they print what they were asked, so nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BASICS = ("sh", "bash", "env", "dirname", "make")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A folder that is the whole PATH of a Linux: the basic programs, and what a test adds."""
+    for name in BASICS:
+        found = shutil.which(name)
+        assert found, name
+        (tmp_path / name).symlink_to(found)
+    add(tmp_path, "uname", "echo Linux")
+    return tmp_path
+
+
+def add(machine: Path, name: str, body: str) -> None:
+    (machine / name).write_text(f"#!/bin/sh\n{body}\n")
+    (machine / name).chmod(0o755)
+
+
+def call(machine: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("CI", "MAKEFLAGS", "MAKELEVEL")}
+    return subprocess.run(
+        command, cwd=ROOT, env={**env, "PATH": str(machine)}, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+
+
+def test_a_user_without_root_is_told_what_to_install(machine: Path):
+    add(machine, "id", "echo 1000")
+    said = call(machine, "scripts/need", "graphviz", "dot")
+    assert said.returncode == 0
+    assert "'dot' is missing, and kit needs it. Install the package 'graphviz'" in said.stderr
+
+
+def test_root_on_linux_gets_it_from_apt(machine: Path):
+    add(machine, "id", "echo 0")
+    add(machine, "apt-get", f'echo "$@" >> {machine}/asked')
+    assert call(machine, "scripts/need", "graphviz", "dot").returncode == 0
+    asked = (machine / "asked").read_text().splitlines()
+    assert asked[0].startswith("update")
+    assert asked[1].endswith("--no-install-recommends graphviz")
+
+
+def test_a_program_that_is_there_is_not_installed_again(machine: Path):
+    add(machine, "id", "echo 0")
+    add(machine, "apt-get", f"touch {machine}/asked")
+    add(machine, "chromium-browser", "true")
+    said = call(machine, "scripts/need", "chromium", "chromium", "chromium-browser")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert not (machine / "asked").exists()
+
+
+def test_a_missing_python_is_named(machine: Path):
+    said = call(machine, "scripts/make-venv", "python3", "unused")
+    assert said.returncode == 1
+    assert said.stderr.startswith("kit needs Python 3.11 or newer; 'python3' was not found")
+
+
+def test_an_old_python_is_named_with_its_version(machine: Path):
+    add(machine, "python3", '[ "$1" = -V ] && echo "Python 3.9.2" || exit 1')
+    said = call(machine, "scripts/make-venv", "python3", "unused")
+    assert said.returncode == 1
+    assert "'python3' is Python 3.9.2" in said.stderr
+
+
+def test_a_python_without_ensurepip_is_a_clear_line(machine: Path):
+    add(machine, "id", "echo 1000")
+    add(
+        machine,
+        "python3",
+        'case "$2" in *ensurepip*) exit 1;; *print*) echo python3.11-venv;; esac',
+    )
+    said = call(machine, "scripts/make-venv", "python3", "unused")
+    assert said.returncode == 1
+    assert "Install the package 'python3.11-venv'" in said.stderr
+    assert "'python3' has no 'ensurepip'" in said.stderr
+
+
+def test_without_a_gpu_no_cuda_wheel_is_asked_for(machine: Path):
+    plan = call(machine, "make", "--dry-run", "--always-make", "test").stdout
+    assert '--editable ".[test,dev]"' in plan
+    assert "cuda" not in plan
+    assert "-m gpu" not in plan
+
+
+def test_with_a_gpu_jax_comes_with_cuda_and_the_gpu_tests_run_too(machine: Path):
+    add(machine, "nvidia-smi", "true")
+    plan = call(machine, "make", "--dry-run", "--always-make", "test").stdout
+    assert '--editable ".[cuda,test,dev]"' in plan
+    assert "pytest -m gpu" in plan
+    assert '--editable ".[cuda]"' in call(machine, "make", "-nB", "lab").stdout
+
+
+def test_torch_can_be_chosen_by_hand(machine: Path):
+    choice = ("TORCH=torch==2.12.0", "PIP_TORCH_ARGS=--pre")
+    plan = call(machine, "make", "--dry-run", "--always-make", "lab", *choice).stdout
+    assert 'install --pre "torch==2.12.0"' in plan
+
+
+def test_pytest_has_the_last_word_of_make_test(machine: Path):
+    lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
+    assert lines[-1].split()[1:3] == ["-m", "pytest"]
+
+
+@pytest.mark.parametrize(("display", "flag"), [("", True), (":0", False)])
+def test_jupyterlab_opens_no_browser_where_there_is_no_display(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, display: str, flag: bool
+):
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    add(machine, "id", "echo 1000")
+    add(machine, "fake-python", 'echo "$@"')
+    said = call(machine, "scripts/lab", "fake-python", "x.ipynb").stdout.splitlines()[-1].split()
+    assert said[:2] == ["-m", "jupyterlab"]
+    assert ("--no-browser" in said) is flag
+    assert "--ip=127.0.0.1" in said
+    assert said[-1] == "x.ipynb"
+
+
+def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine: Path):
+    add(machine, "apt-get", f'echo "$@" >> {machine}/asked')
+    add(machine, "python3", "exit 1")
+    (machine / "make").unlink()
+    add(machine, "make", 'echo "make $* with CI=$CI"')
+    said = call(machine, ".ci/run")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines()[-1] == "make test with CI=true"
+    assert {"graphviz", "chromium", "python3-venv"} <= set((machine / "asked").read_text().split())

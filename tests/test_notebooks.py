@@ -1,0 +1,61 @@
+"""Each notebook runs from top to bottom with `KIT_FAST=1`, and is committed without outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+pytestmark = pytest.mark.notebook
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    book = nbformat.read(path, as_version=4)
+    nbformat.validate(book)
+    return book
+
+
+def test_there_is_a_notebook():
+    assert NOTEBOOKS
+
+
+@each_notebook
+def test_a_notebook_is_committed_without_outputs(path: Path):
+    code = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    assert [cell.outputs for cell in code] == [[] for _ in code]
+    assert [cell.execution_count for cell in code] == [None for _ in code]
+
+
+@each_notebook
+def test_a_notebook_names_the_kernel_that_every_machine_has(path: Path):
+    assert read(path).metadata["kernelspec"]["name"] == "python3"
+
+
+@each_notebook
+def test_a_notebook_opens_with_its_question(path: Path):
+    first = read(path).cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.splitlines()[0].endswith("?")
+
+
+@each_notebook
+def test_a_notebook_runs_from_top_to_bottom(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("KIT_FAST", "1")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "work").mkdir()  # what a notebook saves lands here, not in the repository
+    book = read(path)
+    NotebookClient(
+        book, timeout=300, resources={"metadata": {"path": str(tmp_path / "work")}}
+    ).execute()
+    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")

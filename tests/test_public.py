@@ -1,0 +1,68 @@
+"""`import kit` is light, and what it offers is there, documented, and the same by every road."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+import kit
+
+NAMES = sorted(kit.__all__)
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_kit_loads_no_heavy_package():
+    heavy = "{'torch', 'jax', 'jaxlib', 'bokeh', 'ipywidgets', 'numpy'}"
+    assert fresh(f"import kit, sys; dir(kit); print(sorted({heavy} & set(sys.modules)))") == "[]"
+
+
+def test_settings_and_run_need_neither_torch_nor_jax_nor_bokeh():
+    code = (
+        "import kit, sys; kit.Settings(), kit.Run, kit.errors\n"
+        "print(sorted({'torch', 'jax', 'bokeh', 'ipywidgets'} & set(sys.modules)))"
+    )
+    assert fresh(code) == "[]"
+
+
+@pytest.mark.parametrize("room", ["run", "report"])
+def test_a_room_of_the_same_name_does_not_hide_the_function(room: str):
+    assert fresh(f"import kit.{room}; print(type(kit.{room}).__name__)") == "function"
+
+
+def test_the_names_are_sorted():
+    assert kit.__all__ == sorted(kit.__all__)
+
+
+def test_dir_lists_every_public_name():
+    assert set(kit.__all__) <= set(dir(kit))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_exists_and_is_documented(name: str):
+    assert (inspect.getdoc(getattr(kit, name)) or "").strip()
+
+
+@pytest.mark.parametrize("name", sorted(kit.errors.__all__))
+def test_an_error_is_documented_and_one_of_ours(name: str):
+    error = getattr(kit.errors, name)
+    assert issubclass(error, kit.errors.KitError)
+    assert (error.__doc__ or "").strip()
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="module 'kit' has no attribute 'Sessoin'"):
+        _ = kit.Sessoin
+
+
+def test_the_version_is_a_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kit.__version__)
