@@ -15,7 +15,7 @@ import os
 import statistics
 
 import kit
-from kit.workloads.bert import bert_of
+from kit.workloads import bert_of
 
 MODES = {
     "native torch": {"mode": "torch", "loss_scaling": "none"},

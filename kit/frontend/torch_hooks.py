@@ -21,6 +21,7 @@ __all__ = ["Places"]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 _NOWHERE: Site = ("", 0)
 _graph_task_id = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -88,7 +89,7 @@ class Places:
             if self._belongs_to_user(name):
                 site = (name, frame.f_lineno)
                 break
-            if not via and name.startswith(_TORCH) and "_tensor" not in name:
+            if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
                 via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{frame.f_lineno}"
             frame = frame.f_back
         return site, via, self.scope

@@ -46,7 +46,8 @@ def step_time_table(runs: Iterable[Run]) -> str:
     Raises:
         SettingsError: a batch size lacks its native or its kit run.
     """
-    native, kit = {}, {}
+    native: dict[int, float] = {}
+    kit: dict[int, float] = {}
     for run in runs:
         (native if run.settings.mode == "torch" else kit)[run.settings.batch_size] = run.step_ms
     if set(native) != set(kit):

@@ -1,0 +1,184 @@
+"""Gradient scalers for the loss-scaling modes, with `torch.amp.GradScaler`'s interface.
+
+Plain torch: they serve native runs on CPU and CUDA as well as device "kit".
+
+    none                   the loss as it is
+    static                 a constant scale; no check, every step is taken
+    dynamic, host check    torch's own `GradScaler`: it reads one number a step, a sync point
+    dynamic, on device     the same scale and the same weights, and nothing is read
+
+Source of the update rule: torch/amp/grad_scaler.py; Micikevicius et al., Mixed Precision Training,
+https://arxiv.org/abs/1710.03740.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from kit.errors import SettingsError
+from kit.run import LOSS_SCALING
+
+__all__ = ["OnDeviceScaler", "StaticScaler", "make_scaler"]
+
+STATIC_SCALE = 2.0**10
+INITIAL_SCALE = 2.0**16  # torch's own default
+
+
+def make_scaler(
+    loss_scaling: str, device: str, *, init_scale: float | None = None, **options: Any
+) -> Any:
+    """The scaler for a loss-scaling mode on a device ("kit", "cuda" or "cpu").
+
+    Args:
+        init_scale: first scale (constant for "static"); 2**16, or 2**10 for "static".
+        options: growth_factor, backoff_factor, growth_interval, as `GradScaler` takes them.
+
+    Raises:
+        SettingsError: no such mode, or a scale that is not a positive finite number.
+    """
+    if loss_scaling not in LOSS_SCALING:
+        raise SettingsError(f"loss_scaling must be one of {LOSS_SCALING}, not {loss_scaling!r}")
+    if init_scale is not None and not (init_scale > 0 and math.isfinite(init_scale)):
+        raise SettingsError(f"a loss scale must be a positive finite number, not {init_scale!r}")
+    if loss_scaling == "none":
+        return torch.amp.GradScaler(device, enabled=False)
+    if loss_scaling == "static":
+        return StaticScaler(init_scale or STATIC_SCALE)
+    kind = torch.amp.GradScaler if loss_scaling == "dynamic, host check" else OnDeviceScaler
+    return kind(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+class StaticScaler:
+    """Multiplies the loss, divides the gradients; does not look for infinities."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._unscaled: set[int] = set()  # ids of optimizers whose gradients are true already
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss, or a list of them, times the scale."""
+        if isinstance(outputs, list | tuple):
+            return type(outputs)(self.scale(x) for x in outputs)
+        return outputs * self._scale
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the optimizer's gradients by the scale, in place.
+
+        Raises:
+            RuntimeError: it was done already since the last `update`.
+        """
+        if id(optimizer) in self._unscaled:
+            raise RuntimeError("unscale_() has already been called on this optimizer since the "
+                               "last update().")  # fmt: skip
+        self._unscaled.add(id(optimizer))
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        if grads:
+            torch._foreach_mul_(grads, 1.0 / self._scale)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale if that has not been done, then step."""
+        if id(optimizer) not in self._unscaled:
+            self.unscale_(optimizer)
+        return optimizer.step(*args, **kwargs)
+
+    def update(self) -> None:
+        """The scale stays; the next step may unscale again."""
+        self._unscaled.clear()
+
+    def get_scale(self) -> float:
+        """The scale."""
+        return self._scale
+
+    def is_enabled(self) -> bool:
+        """True."""
+        return True
+
+    def state_dict(self) -> dict[str, float]:
+        """What `load_state_dict` needs."""
+        return {"scale": self._scale}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take over a saved scale."""
+        self._scale = float(state["scale"])
+
+
+class OnDeviceScaler(torch.amp.GradScaler):
+    """`GradScaler` that decides on the device: no number is read, so nothing waits.
+
+    Optimizers with a fused implementation are switched to it: torch hands `found_inf` to those as
+    a tensor. Any other steps for real, and where there was an infinity the old values are selected
+    back. An optimizer that counts its steps on the host cannot do that, and is refused.
+    """
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step unless a gradient is infinite or not a number; the choice is made on the device."""
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            _make_fused(optimizer)
+        return super().step(optimizer, *args, **kwargs)
+
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        found = list(optimizer_state["found_inf_per_device"].values())
+        _count_on_device(optimizer)
+        before = [(t, t.detach().clone()) for t in _state_tensors(optimizer)]
+        known = {id(t) for t, _ in before}
+        result = optimizer.step(*args, **kwargs)
+        with torch.no_grad():
+            bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
+            for tensor, old in before:
+                tensor.copy_(torch.where(bad, old, tensor))
+            for tensor in _state_tensors(optimizer):  # made by a first step: it was zero before
+                if id(tensor) not in known:
+                    tensor.copy_(torch.where(bad, torch.zeros_like(tensor), tensor))
+        return result
+
+
+def _make_fused(optimizer: torch.optim.Optimizer) -> None:
+    """What `fused=True` at construction would have done, where the optimizer has that choice."""
+    if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
+        return
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+        for p in group["params"]:
+            step = optimizer.state.get(p, {}).get("step")
+            if isinstance(step, torch.Tensor):
+                optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+
+
+def _count_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """A step counter on the host would count a step that the device takes back."""
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        if "capturable" in group and not group["capturable"]:
+            group["capturable"] = group["params"][0].device.type != "cpu"
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            step = state.get("step")
+            if isinstance(step, torch.Tensor):
+                state["step"] = step.to(p.device)
+            elif step is not None:
+                raise SettingsError(
+                    f"{name} counts its steps in a Python number, which cannot be taken back on "
+                    "the device; use loss_scaling='dynamic, host check', or an optimizer with "
+                    "fused=True or capturable=True"
+                )
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                tensors.append(p)
+                tensors += [v for v in optimizer.state.get(p, {}).values()
+                            if isinstance(v, torch.Tensor)]  # fmt: skip
+    return tensors

@@ -1,0 +1,50 @@
+"""`run`: one workload under one `Settings`. `sweep`: under each combination of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from kit.run import Run, Settings
+from kit.workloads.loop import CancelledFn, Progress
+
+__all__ = ["run", "sweep"]
+
+
+def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
+        cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
+    """Run and measure a workload: by PyTorch itself in mode "torch", else on device "kit"."""
+    settings = settings or Settings()
+    if settings.mode == "torch":
+        from kit.workloads import native
+
+        return native.measure(workload, settings, progress=progress, cancelled=cancelled)
+    from kit.workloads import lazy_run
+
+    return lazy_run.measure(workload, settings, progress=progress, cancelled=cancelled)
+
+
+def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
+          progress: Progress | None = None, cancelled: CancelledFn | None = None,
+          ) -> list[Run]:  # fmt: skip
+    """A run for each combination of the grid's values, the last name varying fastest.
+
+    Raises:
+        SettingsError: a name or a value is wrong; nothing has been run then.
+    """
+    base = settings or Settings()
+    cells = [base.replace(**dict(zip(grid, values, strict=True)))
+             for values in product(*grid.values())]  # fmt: skip
+    runs = []
+    for i, cell in enumerate(cells):
+        inner = None if progress is None else _part(progress, i, len(cells))
+        runs.append(run(workload, cell, progress=inner, cancelled=cancelled))
+    return runs
+
+
+def _part(progress: Progress, i: int, count: int) -> Progress:
+    def report(text: str, fraction: float) -> None:
+        progress(f"run {i + 1} of {count}: {text}", (i + fraction) / count)
+
+    return report

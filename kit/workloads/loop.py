@@ -1,0 +1,70 @@
+"""The measured loop that every mode shares: warm up, then time each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kit.errors import Cancelled, SettingsError
+from kit.run import Settings
+
+__all__ = ["CancelledFn", "Progress", "loop"]
+
+Progress = Callable[[str, float], None]
+CancelledFn = Callable[[], bool]
+
+
+def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[], None],
+         finish: Callable[[], None], start: Callable[[], None] | None = None,
+         progress: Progress | None = None, cancelled: CancelledFn | None = None,
+         ) -> tuple[list[int], list[Any]]:  # fmt: skip
+    """Run warm-up steps, then measured ones; times in nanoseconds, and the losses as tensors.
+
+    A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that
+    work still running counts.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+        SettingsError: the step returned something that is not a loss.
+    """
+    total = settings.warmup + settings.steps
+    times: list[int] = []
+    losses: list[Any] = []
+    before = time.perf_counter_ns()
+    for i in range(total):
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"cancelled before step {i + 1} of {total}")
+        if i == settings.warmup:
+            finish()
+            if start is not None:
+                start()
+            before = time.perf_counter_ns()
+        try:
+            loss = step()
+        except Exception as error:
+            what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
+            error.add_note(f"kit: this was {what}, with {settings}")
+            raise
+        mark_step()
+        if i == total - 1:
+            finish()
+        now = time.perf_counter_ns()
+        if i >= settings.warmup:
+            times.append(now - before)
+            losses.append(_detached(loss))
+        before = now
+        if progress is not None:
+            name = "warming up (compiling)" if i < settings.warmup else "measuring"
+            progress(name, 0.9 * (i + 1) / total)
+            before = time.perf_counter_ns()
+    return times, losses
+
+
+def _detached(loss: Any) -> Any:
+    if not hasattr(loss, "detach"):
+        raise SettingsError(
+            f"the step must return its loss as a tensor, not {type(loss).__name__}: "
+            "end it with `return loss`"
+        )
+    return loss.detach()

@@ -1,0 +1,78 @@
+"""A real text as masked-language-modelling batches: tokeniser, masking, dataset.
+
+The text is in the package (`data/README.md` names its source), so nothing is downloaded. Masking
+follows BERT: 15 % of the positions are asked for; of these 80 % show [MASK], 10 % a random token
+and 10 % the true one. It depends on the seed and the item only: every mode sees the same batches.
+
+Source: Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from importlib import resources
+
+import torch
+
+from kit.errors import SettingsError
+
+__all__ = ["IGNORE", "MASK", "SPECIAL", "MaskedText", "corpus", "tokenise", "vocabulary"]
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+UNK, CLS, SEP, MASK = 1, 2, 3, 4
+IGNORE = -100  # a label that the loss passes over, torch's own default
+_WORD = re.compile(r"[a-z]+|[^\sa-z]")
+
+
+@cache
+def corpus() -> str:
+    """The text that comes with kit: Genesis and Exodus, about 360 kB of English."""
+    return resources.files("kit.workloads").joinpath("data/genesis_exodus.txt").read_text("utf-8")
+
+
+def tokenise(text: str) -> list[str]:
+    """Lower-case words and single punctuation marks."""
+    return _WORD.findall(text.lower())
+
+
+def vocabulary(text: str, size: int) -> dict[str, int]:
+    """Token ids: the special tokens, then the most frequent words, ties in alphabetical order."""
+    counts = Counter(tokenise(text))
+    words = sorted(counts, key=lambda w: (-counts[w], w))[: size - len(SPECIAL)]
+    return {token: i for i, token in enumerate((*SPECIAL, *words))}
+
+
+class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Pieces of a text, each `(ids, labels)`; labels are IGNORE where nothing is asked.
+
+    Shape:
+        ids, labels: (length,), int64
+    """
+
+    def __init__(self, *, length: int = 64, size: int = 3000, seed: int = 0,
+                 text: str | None = None) -> None:  # fmt: skip
+        text = corpus() if text is None else text
+        known = vocabulary(text, size)
+        self.vocabulary_size = size
+        self.seed = seed
+        ids = [known.get(token, UNK) for token in tokenise(text)]
+        body = length - 2
+        pieces = [ids[i : i + body] for i in range(0, len(ids) - body + 1, body)]
+        if not pieces:
+            raise SettingsError(f"the text has {len(ids)} tokens, fewer than a piece of {body}")
+        self.pieces = torch.tensor([[CLS, *piece, SEP] for piece in pieces])
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = self.pieces[index].clone()
+        random = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        asked = (torch.rand(ids.shape, generator=random) < 0.15) & (ids >= len(SPECIAL))
+        labels = torch.where(asked, ids, IGNORE)
+        fate = torch.rand(ids.shape, generator=random)
+        other = torch.randint(len(SPECIAL), self.vocabulary_size, ids.shape, generator=random)
+        ids = torch.where(asked & (fate < 0.8), MASK, ids)
+        return torch.where(asked & (fate >= 0.9), other, ids), labels
