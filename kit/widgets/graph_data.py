@@ -52,8 +52,7 @@ def graph_payload(run: Run | None, expanded: Iterable[str] = frozenset(), *,
     spent = device_ns(run.timeline) if run is not None else {}
     placed = layout(graph, expanded=expanded, segments=segments, timeout_s=timeout_s)
     closed = [b for b in placed.boxes if not b.box.is_frame]
-    message = "" if graph.ops else "this run has no graph" if run is not None else "no run yet"
-    texts = [message] if message else []
+    texts = [] if graph.ops else [_why_empty(run)]
     return {
         "frames": _frame_columns([b for b in placed.boxes if b.box.is_frame]),
         "edges": _edge_columns(placed.edges),
@@ -106,8 +105,8 @@ def _box_row(b: PlacedBox, graph: Graph, spent: Mapping[int, float], color_by: s
     box = b.box
     fill, line = _colors(b, color_by)
     row: Columns = {
-        "label": plain({"group": "▸ ", "ops": "▸ ", "open": "▾ "}.get(box.kind, "") + b.label),
-        "sublabel": plain(b.sublabel), "key": box.key, "kind": box.kind, "color": fill,
+        "label": ({"group": "▸ ", "ops": "▸ ", "open": "▾ "}.get(box.kind, "") + b.label),
+        "sublabel": b.sublabel, "key": box.key, "kind": box.kind, "color": fill,
         "line": line, "ink": INK, **_hover(b, graph, spent),
     }  # fmt: skip
     if not box.is_frame:
@@ -140,19 +139,19 @@ def _hover(b: PlacedBox, graph: Graph, spent: Mapping[int, float]) -> dict[str, 
     what = f"{len(box.nodes):,} ops: " + ", ".join(f"{n} {op}" for op, n in ops)
     what += ", …" if len({graph.nodes[i].op for i in box.nodes}) > len(ops) else ""
     if box.kind == "op":
-        what = f"%{box.nodes[0]} = {first.op}"
+        what = f"%{box.nodes[0]} = {plain(first.op)}"
     numbers = b.segments
     cut = f"segment {numbers[0]}" if len(numbers) == 1 else ""
     cut = f"segments {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else cut
+    scope = plain(first.scope) if box.kind == "op" else ""
     reads = f"reads {len(variables)} parameters and inputs" if variables else ""
-    sites = {graph.nodes[i].site for i in box.nodes} - {""}
+    sites = {plain(graph.nodes[i].site) for i in box.nodes} - {""}
     site = sites.pop() if len(sites) == 1 else f"{len(sites)} lines of code" if sites else ""
     return {
         "name": box.label,
         "what": what,
         "time": f"{format_ns(time_ns)} a step" if time_ns else "not known",
-        "place": "\n".join(x for x in (first.scope if box.kind == "op" else "", site, cut) if x)
-        or "-",
+        "place": "\n".join(filter(None, (scope, site, cut))) or "-",
         "makes": f"{_shapes(box.nodes, graph)}" + (f"\n{reads}" if reads else ""),
     }
 
@@ -164,8 +163,8 @@ def _shapes(nodes: tuple[int, ...], graph: Graph) -> str:
         return "no output"
     total = format_bytes(sum(a.size_bytes for a in avals))
     if len(nodes) == 1:
-        return f"{', '.join(map(str, avals[:4]))} ({total})"
-    return f"{total} in all, the largest is {max(avals, key=lambda a: a.size_bytes)}"
+        return plain(f"{', '.join(map(str, avals[:4]))} ({total})")
+    return plain(f"{total} in all, the largest is {max(avals, key=lambda a: a.size_bytes)}")
 
 
 def _bar_columns(boxes: Iterable[PlacedBox], spent: Mapping[int, float]) -> Columns:
@@ -221,10 +220,20 @@ def _view_columns(placed: GraphLayout, focus: str) -> Columns:
     return {"width": [placed.width], "height": [placed.height], "left": [left], "top": [top]}
 
 
+def _why_empty(run: Run | None) -> str:
+    if run is None:
+        return "no run yet"
+    if run.settings.mode == "torch":
+        return "native torch runs op by op: there is no graph to draw"
+    return "this run has no graph"
+
+
 def _title(run: Run | None, graph: Graph, placed: GraphLayout) -> str:
-    name = f" - {run.name}" if run is not None and run.name else ""
+    name = f" - {plain(run.name, 48)}" if run is not None and run.name else ""
+    if not graph.ops:
+        return f"IR graph of one step{name}"
     boxes = sum(not b.box.is_frame for b in placed.boxes)
-    return plain(f"IR graph of one step{name}: {len(graph.ops):,} ops in {boxes:,} boxes")
+    return f"IR graph of one step{name}: {len(graph.ops):,} ops in {boxes:,} boxes"
 
 
 def _note(graph: Graph, placed: GraphLayout, has_times: bool) -> str:
@@ -233,4 +242,4 @@ def _note(graph: Graph, placed: GraphLayout, has_times: bool) -> str:
     parts += ["dark bar: device time"] if has_times else []
     parts += [f"{hidden:,} parameters and inputs are not drawn"] if hidden else []
     parts += [*placed.notes, f"drawn by {placed.drawn_by}"]
-    return plain("  ·  ".join(parts)) if graph.ops else ""
+    return "  ·  ".join(parts) if graph.ops else ""

@@ -20,7 +20,7 @@ from kit.ir import PHASES, Graph, Segment
 from kit.widgets.graph_dot import lay_out_with_dot
 from kit.widgets.graph_grid import Column, Points, Size, curve, lay_out_as_grid
 from kit.widgets.graph_tree import Box, Edge, lifted_edges, visible_boxes
-from kit.widgets.theme import format_bytes
+from kit.widgets.theme import format_bytes, plain
 
 __all__ = ["GraphLayout", "PlacedBox", "PlacedEdge", "layout"]
 
@@ -101,12 +101,10 @@ def layout(graph: Graph, *, expanded: Iterable[str] = frozenset(),
 
 
 def _texts(box: Box, graph: Graph) -> tuple[str, str]:
-    label = box.label if len(box.label) <= _MAX_LABEL else box.label[: _MAX_LABEL - 1] + "…"
+    label = plain(box.label, _MAX_LABEL)
     if box.kind == "op":
         avals = graph.nodes[box.nodes[0]].avals
-        what = str(avals[0]) if avals else "no output"
-        what = what if len(what) <= _MAX_LABEL else what[: _MAX_LABEL - 1] + "…"
-        return label, what
+        return label, plain(str(avals[0]), _MAX_LABEL) if avals else "no output"
     count = f"{len(box.nodes):,} op{'s' if len(box.nodes) != 1 else ''}"
     return label, count if box.is_frame else f"{count} · {format_bytes(output_bytes(box, graph))}"
 
@@ -140,7 +138,8 @@ def _columns(boxes: Sequence[Box], edges: Sequence[Edge], sizes: Mapping[str, Si
 
 def _shifts(columns: Mapping[str, Column]) -> dict[str, tuple[float, float]]:
     """Where each column begins: side by side, backward level with the modules it belongs to."""
-    shifts, x = {}, 0.0
+    shifts: dict[str, tuple[float, float]] = {}
+    x = 0.0
     for phase, column in columns.items():
         y = 0.0
         if phase == "backward" and "forward" in columns:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kit.ir import PHASES, Graph
+from kit.widgets.theme import plain
 
 __all__ = ["MAX_BOXES", "Box", "Edge", "lifted_edges", "short_op", "visible_boxes"]
 
@@ -117,13 +118,13 @@ def lifted_edges(graph: Graph, boxes: Sequence[Box]) -> tuple[Edge, ...]:
 def short_op(op: str) -> str:
     """`aten.mm.default` -> `mm`: the name without its library and overload."""
     parts = op.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] else op
+    return plain(parts[1] if len(parts) > 1 and parts[1] else op, 60)
 
 
 def scope_parts(scope: str) -> tuple[str, ...]:
     """`Bert.layers.0.norm` -> (Bert, layers.0, norm): a number belongs to the name before it."""
     parts: list[str] = []
-    for part in filter(None, scope.split(".")):
+    for part in filter(None, (plain(part, 80) for part in scope.split("."))):
         if part.isdigit() and parts:
             parts[-1] += "." + part
         else:

@@ -93,9 +93,15 @@ def on_color(color: str) -> str:
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else BACKGROUND
 
 
-def plain(text: str) -> str:
-    """Text that bokeh will not take for TeX: a stranger's `$$` must not start MathJax."""
-    return _MATH.sub(lambda m: m.group()[0] + "\u200b" + m.group()[1:], text)
+def plain(text: str, limit: int = 200) -> str:
+    """A stranger's text made safe to draw: one line, short, UTF-8, left to right, not TeX.
+
+    Bokeh escapes it in hover cards; this is about what escaping does not cover. A `$$` would start
+    MathJax, a lone surrogate cannot be written to a file, a bidi override turns labels around.
+    """
+    text = "".join(c if c.isprintable() else " " for c in text[: 4 * limit])
+    text = _MATH.sub(lambda m: m.group()[0] + "\u200b" + m.group()[1:], " ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def format_ns(ns: float) -> str:

@@ -104,8 +104,8 @@ def timeline_title(run: Run | None) -> str:
     if run is None:
         return "kernel timeline"
     device = run.environment.get("device", run.settings.device)
-    what = ", ".join(x for x in (run.name, device) if x)
-    return plain(f"kernel timeline (origin: {run.timeline.origin}) - {what}")
+    what = ", ".join(plain(x, 48) for x in (run.name, device) if x)
+    return f"kernel timeline (origin: {run.timeline.origin}) - {what}"
 
 
 def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Columns:
@@ -130,7 +130,7 @@ def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Column
                     "text": texts},
         "axis": axis,
         "title": timeline_title(run),
-        "note": plain("  ·  ".join(x for x in notes if x)),
+        "note": "  ·  ".join(plain(x) for x in notes if x),
         "height": int(min(max(axis["end"] * _ROW_PX, 130), 560)) + _FRAME_PX,
     }  # fmt: skip
 

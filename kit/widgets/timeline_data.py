@@ -77,7 +77,9 @@ def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
         spans, left, right, busy, count = _merge(places.row[spans], spans, left, right, max_glyphs)
     row = places.row[spans]
     kind = [KINDS[k] for k in timeline.kind[spans]]
-    name = [timeline.names[n] for n in timeline.name[spans]]
+    names = [plain(n) for n in timeline.names]
+    lanes = [plain(n) for n in timeline.lanes]
+    name = [names[n] for n in timeline.name[spans]]
     is_merged = count > 1
     segment = np.where(is_merged, -1, timeline.segment[spans])
     node = np.where(is_merged, -1, timeline.node[spans])
@@ -94,7 +96,7 @@ def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
         "name": [f"{c:,} spans, the longest is {n}" if c > 1 else n
                  for c, n in zip(count.tolist(), name, strict=True)],
         "kind": kind,
-        "lane": [timeline.lanes[i] for i in timeline.lane[spans]],
+        "lane": [lanes[i] for i in timeline.lane[spans]],
         "start": [format_ns(x) for x in left.tolist()],
         "duration": [format_ns(x) for x in busy.tolist()],
         "duration_us": busy / 1e3,
@@ -119,7 +121,7 @@ def step_columns(timeline: Timeline) -> Columns:
     mask = timeline.kind == _STEP
     left = (timeline.start_ns[mask] - _origin_ns(timeline)) / 1e6
     right = (timeline.stop_ns[mask] - _origin_ns(timeline)) / 1e6
-    names = [timeline.names[n] for n in timeline.name[mask]]
+    names = [plain(timeline.names[n], 40) for n in timeline.name[mask]]
     durations = [format_ns(x * 1e6) for x in (right - left).tolist()]
     width = (right - left) * _PIXELS * 1e6 / max(_range_ns(timeline), 1)
     texts = [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)]
@@ -140,7 +142,7 @@ def sync_columns(timeline: Timeline) -> Columns:
     """One mark for each sync point: `x` and `right` are when the wait began and ended (ms)."""
     at = np.array([s.at_ns for s in timeline.syncs], np.int64) - _origin_ns(timeline)
     wait = np.array([s.wait_ns for s in timeline.syncs], np.int64)
-    labels = [f"{s.cause} · {format_ns(s.wait_ns)}" for s in timeline.syncs]
+    labels = [f"{plain(s.cause, 32)} · {format_ns(s.wait_ns)}" for s in timeline.syncs]
     x = at / 1e6
     x_end = timeline_axis(timeline)["x_end"]
     is_late = [a + _text_ms(t, x_end) > x_end for a, t in zip(x.tolist(), labels, strict=True)]
@@ -148,9 +150,9 @@ def sync_columns(timeline: Timeline) -> Columns:
         "x": x,
         "wait": wait / 1e6,
         "right": (at + wait) / 1e6,
-        "site": [s.site or "(no line known)" for s in timeline.syncs],
-        "cause": [s.cause for s in timeline.syncs],
-        "via": [s.via or "-" for s in timeline.syncs],
+        "site": [plain(s.site) or "(no line known)" for s in timeline.syncs],
+        "cause": [plain(s.cause) for s in timeline.syncs],
+        "via": [plain(s.via) or "-" for s in timeline.syncs],
         "duration": [format_ns(s.wait_ns) for s in timeline.syncs],
         "start": [format_ns(int(a)) for a in at],
         "label": labels,
@@ -168,9 +170,9 @@ def timeline_axis(timeline: Timeline) -> Columns:
     end_ns = max([_range_ns(timeline), *waits])
     return {
         "ticks": [0.45, 1.45, *places.ticks],
-        "labels": ["steps", "sync points", *(plain(x) for x in places.labels)],
+        "labels": ["steps", "sync points", *(plain(x, 34) for x in places.labels)],
         "end": places.end,
-        "x_end": max(end_ns / 1e6, 1e-3),
+        "x_end": max(end_ns / 1e6, 1e-3) if len(timeline) else 1.0,
     }
 
 
@@ -293,12 +295,12 @@ def _details(segment: list[int], node: list[int], graph: Graph | None,
 def _detail(number: int, node_id: int, node: Any, segment: Segment | None) -> str:
     parts = []
     if node is not None:
-        parts.append(f"%{node_id} {node.op}")
-        parts += [part for part in (node.scope, node.site) if part]
+        parts.append(f"%{node_id} {plain(node.op)}")
+        parts += [plain(part) for part in (node.scope, node.site) if part]
     elif node_id >= 0:
         parts.append(f"%{node_id}")
     if segment is not None:
-        parts.append(f"segment {number}: {len(segment.nodes)} ops, cut by {segment.cut}")
+        parts.append(f"segment {number}: {len(segment.nodes)} ops, cut by {plain(segment.cut)}")
     elif number >= 0:
         parts.append(f"segment {number}")
     return "\n".join(parts) or "-"
