@@ -126,11 +126,11 @@ def test_jupyterlab_opens_no_browser_where_there_is_no_display(
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     add(machine, "id", "echo 1000")
     add(machine, "fake-python", 'echo "$@"')
-    said = call(machine, "scripts/lab", "fake-python", "x.ipynb").stdout.splitlines()[-1].split()
+    said = call(machine, "scripts/lab", "fake-python", "n/x.ipynb").stdout.splitlines()[-1].split()
     assert said[:2] == ["-m", "jupyterlab"]
     assert ("--no-browser" in said) is flag
     assert "--ip=127.0.0.1" in said
-    assert said[-1] == "x.ipynb"
+    assert "--LabApp.default_url=/lab/tree/n/x.ipynb" in said
 
 
 def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine: Path):
