@@ -144,6 +144,8 @@ def _make_fused(optimizer: torch.optim.Optimizer) -> None:
     """What `fused=True` at construction would have done, where the optimizer has that choice."""
     if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
         return
+    if any(group.get("momentum") for group in optimizer.param_groups):
+        return  # torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
         for p in group["params"]:

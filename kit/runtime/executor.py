@@ -67,7 +67,13 @@ class Executor:
         self._cache.clear()
 
     def _loop(self) -> None:
-        with jax.enable_x64(True), jax.default_device(self.device):
+        with (
+            # this thread only: rules mean what they say whatever the user's own jax is set to
+            jax.enable_x64(True),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.default_device(self.device),
+        ):
             while (task := self._queue.get()) is not None:
                 try:
                     self._run(task)

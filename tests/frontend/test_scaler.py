@@ -38,9 +38,7 @@ def train(scaler: Any, optimizer: Any, options: Any, bad: list[bool], *, clip: b
     return weight.detach(), scales
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "options"), OPTIMIZERS, ids=lambda x: getattr(x, "__name__", "")
-)
+@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS, ids=str)
 @given(bad=st.lists(st.booleans(), min_size=1, max_size=25), clip=st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_the_on_device_scaler_equals_grad_scaler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -46,8 +47,7 @@ def test_an_exception_in_the_dataset_arrives_at_next_with_and_without_prefetch()
         settings = Settings(batch_size=2, prefetch=prefetch)
         batches = Context(settings, "cpu").loader(Numbers(4, fail_at=3))
         with pytest.raises(OSError, match="disk gone"):
-            for _ in range(5):
-                next(batches)
+            list(itertools.islice(batches, 5))
 
 
 def test_the_prefetch_thread_ends_with_its_iterator() -> None:
