@@ -90,11 +90,18 @@ def Explorer(
 
     Display it as the last line of a notebook cell. `explorer.run` is the newest run.
     """
+    from kit.report.html import write_report
     from kit.widgets.explorer import Explorer as Widget
     from kit.workloads.context import as_workload
 
     chosen = as_workload(workload)
-    return Widget(partial(run, chosen), settings or Settings(), name=chosen.name, auto_run=auto_run)
+    return Widget(
+        partial(run, chosen),
+        settings or Settings(),
+        name=chosen.name,
+        auto_run=auto_run,
+        write_report=write_report,
+    )
 
 
 def report(

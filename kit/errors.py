@@ -4,7 +4,7 @@
     ├── SettingsError (ValueError)        a setting has a value that it cannot have
     ├── SessionError (RuntimeError)       no session is open, or the tensor's session is closed
     ├── LoweringError                     an op could not become XLA
-    │   └── UnsupportedOp (NotImplementedError)   there is no rule, and the host cannot run it either
+    │   └── UnsupportedOp (NotImplementedError)   no rule, and it may not run on the host
     ├── ExecutionError (RuntimeError)     XLA failed while a segment was compiled or run
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
     ├── TimelineError (ValueError)        a question that this timeline cannot answer

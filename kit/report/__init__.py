@@ -1,0 +1,1 @@
+"""Runs as one HTML file, as Markdown tables: views of data, with no kernel behind them."""

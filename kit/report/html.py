@@ -1,0 +1,216 @@
+"""One self-contained HTML file in which sliders move over recorded runs.
+
+No network, no kernel: bokeh's scripts are in the file, each run is a gzipped JSON block that the
+page unpacks when it is chosen, and the figures are redrawn by the same code as the live views.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bokeh.embed import components
+from bokeh.resources import Resources
+
+from kit.errors import SettingsError
+from kit.report.grid import Axis, axes_of, cell_of
+from kit.run import Run
+from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
+from kit.widgets.tables import (
+    breakdown_html,
+    headline_html,
+    run_notes_html,
+    safe_text,
+    sync_table_html,
+    unlowered_html,
+)
+from kit.widgets.timeline import (
+    TIMELINE_JS,
+    timeline_js_args,
+    timeline_model,
+    timeline_payload,
+)
+
+__all__ = ["report_html", "write_report"]
+
+MAX_OPEN_STATES = 40  # pictures of the graph kept for each run: the folded one, and opened ones
+MAX_GLYPHS = 2500  # bars of one timeline; narrower ones are merged, and the page says so
+
+
+def write_report(
+    runs: Sequence[Run],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    current: Run | None = None,
+) -> Path:
+    """Write a report of the runs; the file appears whole or not at all.
+
+    Args:
+        title: heading of the page; the workload's name if not given.
+        current: the run to show first; the last one if not given.
+
+    Raises:
+        SettingsError: there are no runs.
+        OSError: the folder cannot be written to.
+    """
+    target = Path(path)
+    text = report_html(runs, title=title, current=current)
+    folder = target.parent
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def report_html(
+    runs: Sequence[Run], *, title: str | None = None, current: Run | None = None
+) -> str:
+    """The page as text; see `write_report`."""
+    runs = _newest_of_each(runs)
+    if not runs:
+        raise SettingsError("there is nothing to report: no runs")
+    first = _position(runs, current)
+    axes = axes_of([r.settings for r in runs])
+    title = title or f"Where does the step go? {runs[first].name}".strip()
+    timeline, timeline_sources = timeline_model(timeline_payload(runs[first]))
+    graph, graph_sources = graph_model(graph_payload(runs[first]))
+    timeline.name, graph.name = "timeline", "graph"
+    script, (timeline_div, graph_div) = components((timeline, graph))
+    index = {
+        "axes": [a.as_dict() for a in axes],
+        "cells": [_cell(r, axes) for r in runs],
+        "first": first,
+        "models": {
+            "timeline": _ids(timeline_js_args(timeline, timeline_sources)),
+            "graph": _ids(graph_js_args(graph, graph_sources)),
+        },
+    }
+    parts = {
+        "TITLE": safe_text(title, 200),
+        "INTRO": _intro(runs, axes),
+        "CSS": _asset("page.css"),
+        "BOKEH": Resources(mode="inline", components=["bokeh"]).render_js(),
+        "TIMELINE": timeline_div,
+        "GRAPH": graph_div,
+        "MODELS": script,
+        "INDEX": _json_for_html(index),
+        "RUNS": "\n".join(_packed(f"run-{i}", _run_block(r)) for i, r in enumerate(runs)),
+        "TIMELINE_JS": TIMELINE_JS,
+        "GRAPH_JS": GRAPH_JS,
+        "JS": _asset("page.js"),
+    }
+    page = _asset("page.html")
+    pieces = page.split("@@")  # text, NAME, text, NAME, ...: substituted text is never scanned
+    return "".join(parts[p] if i % 2 else p for i, p in enumerate(pieces))
+
+
+def _newest_of_each(runs: Iterable[Run]) -> list[Run]:
+    """A cell that was measured again is shown once, as last measured."""
+    newest = {cell_of(run.settings): run for run in runs}
+    return list(newest.values())
+
+
+def _position(runs: Sequence[Run], current: Run | None) -> int:
+    if current is not None:
+        for i, run in enumerate(runs):
+            if cell_of(run.settings) == cell_of(current.settings):
+                return i
+    return len(runs) - 1
+
+
+def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
+    h = run.headline()
+    numbers = {"step": run.step_ms, "busy": h.device_busy_fraction, "wait": h.sync_wait_ms}
+    return {"at": [a.index(run.settings) for a in axes],
+            **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()}}  # fmt: skip
+
+
+def _run_block(run: Run) -> dict[str, Any]:
+    return {
+        "headline": headline_html(run),
+        "syncs": sync_table_html(run),
+        "breakdown": breakdown_html(run),
+        "unlowered": unlowered_html(run),
+        "notes": run_notes_html(run),
+        "timeline": _plain(timeline_payload(run, max_glyphs=MAX_GLYPHS)),
+        "graph": _graph_states(run),
+    }
+
+
+def _graph_states(run: Run) -> dict[str, Any]:
+    """The graph folded, and with each group opened that can be reached by clicks, a few deep."""
+    folded = graph_payload(run)
+    states = {"": _plain(folded)}
+    waiting: list[tuple[str, ...]] = [(key,) for key in _groups(folded)]
+    while waiting and len(states) < MAX_OPEN_STATES:
+        opened = waiting.pop(0)
+        payload = graph_payload(run, frozenset(opened), focus=opened[-1])
+        states["\n".join(opened)] = _plain(payload)
+        waiting += [(*opened, key) for key in _groups(payload)
+                    if key.startswith(opened[-1]) and key not in opened]  # fmt: skip
+    return states
+
+
+def _groups(payload: dict[str, Any]) -> list[str]:
+    boxes = payload["boxes"]
+    return [str(k) for k, kind in zip(boxes["key"], boxes["kind"], strict=True) if kind == "group"]
+
+
+def _ids(models: dict[str, Any]) -> dict[str, str]:
+    return {name: model.id for name, model in models.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Numpy to JSON; lengths keep a tenth of a microsecond, which no screen can show."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return round(value, 4) if np.isfinite(value) else None
+    return value
+
+
+def _packed(ident: str, block: dict[str, Any]) -> str:
+    data = gzip.compress(json.dumps(block, separators=(",", ":")).encode(), mtime=0)
+    text = base64.b64encode(data).decode()
+    return f'<script type="application/octet-stream" id="{ident}">{text}</script>'
+
+
+def _json_for_html(value: Any) -> str:
+    """JSON that cannot end its script element, whatever the strings in it say."""
+    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    device = safe_text(runs[-1].environment.get("device", "an unnamed device"), 80)
+    moved = ", ".join(escape(a.label) for a in axes)
+    how = f" Move {moved} to see what changes." if moved else ""
+    many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"
+    return f"{many} on {device}, written {today}.{how} Nothing is measured while you look."
+
+
+def _asset(name: str) -> str:
+    return resources.files("kit.report").joinpath(name).read_text("utf-8")
