@@ -19,6 +19,7 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, VBox
 
 from kit.errors import SessionError
 from kit.run import Run, Settings
+from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.controls import Controls
 from kit.widgets.graph import GraphView
 from kit.widgets.rerun import Reruns, RunStep
@@ -147,6 +148,11 @@ class Explorer(VBox):
 
     def __repr__(self) -> str:
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        load_bokehjs()
+        bundle = super()._repr_mimebundle_(**options)
+        return {**bundle, "text/plain": repr(self)} if isinstance(bundle, dict) else bundle
 
     def _build(self) -> None:
         self.headline = HTML(layout=Layout(width="100%"))

@@ -148,6 +148,9 @@ class Reruns:
             if job is not None:
                 job.stop.set()
 
+    def _is_done(self) -> bool:
+        return self._pending is None and not self._is_closed
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -158,11 +161,11 @@ class Reruns:
                 self._run(job)
             with self._changed:
                 self._running = None
-                is_idle = self._pending is None and not self._is_closed
+                is_idle = self._is_done()
             if is_idle:
                 self._tell(self._on_idle)
             with self._changed:
-                self._is_busy = self._pending is not None and not self._is_closed
+                self._is_busy = not self._is_closed and not self._is_done()
                 self._changed.notify_all()
                 if self._is_closed:
                     return
