@@ -27,11 +27,11 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from ipywidgets import HTML, Button, Dropdown, HBox, VBox
-from jupyter_bokeh.widgets import BokehModel
 
 from kit.run import Run
 from kit.widgets.graph_data import COLOR_BY, device_ns, graph_payload
 from kit.widgets.graph_layout import layout
+from kit.widgets.live_plot import LivePlot
 from kit.widgets.theme import (
     COLORS,
     FAINT,
@@ -215,7 +215,7 @@ class GraphView(VBox):
         self._is_ready = False
         self._color_by.observe(self._redraw, "value")
         self._collapse.on_click(self._collapse_all)
-        super().__init__([HBox([self._color_by, self._collapse]), BokehModel(self.figure),
+        super().__init__([HBox([self._color_by, self._collapse]), LivePlot(self.figure),
                           self._error], run=run)  # fmt: skip
         self._is_ready = True
 
@@ -235,8 +235,8 @@ class GraphView(VBox):
         self._focus, self.expanded = "", frozenset()
 
     def _pick(self, attr: str, old: list[int], new: list[int]) -> None:
-        if not new:
-            return
+        if not new or list(self.sources["boxes"].selected.indices) != list(new):
+            return  # jupyter_bokeh calls twice: by then the first call has cleared the selection
         data = self.sources["boxes"].data
         key, kind = data["key"][new[-1]], data["kind"][new[-1]]
         if kind == "op":

@@ -28,10 +28,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 from ipywidgets import HTML, VBox
-from jupyter_bokeh.widgets import BokehModel
 
 from kit.run import Run
 from kit.trace import Timeline
+from kit.widgets.live_plot import LivePlot
 from kit.widgets.theme import (
     BACKGROUND,
     COLORS,
@@ -275,7 +275,7 @@ class TimelineView(VBox):
         self.sources["spans"].selected.on_change("indices", self._pick)
         self._error = HTML()
         self._drawn = run
-        super().__init__([BokehModel(self.figure), self._error], run=run)
+        super().__init__([LivePlot(self.figure), self._error], run=run)
 
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:

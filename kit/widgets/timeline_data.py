@@ -37,7 +37,8 @@ _MAX_DEVICE_LANES = 4
 _MAX_SUB_ROWS = 8
 _LANES_TOP = 2.2  # below the rows of steps and sync points
 _LANE_GAP = 0.5
-_PIXELS = 1000  # the plot width that text and merging reckon with
+_PIXELS = 1000  # the plot width that merging reckons with
+_NARROW_PIXELS = 720  # a notebook beside a file browser: labels must fit
 _STEP = KINDS.index("step")
 
 Columns = dict[str, Any]
@@ -123,7 +124,7 @@ def step_columns(timeline: Timeline) -> Columns:
     right = (timeline.stop_ns[mask] - _origin_ns(timeline)) / 1e6
     names = [plain(timeline.names[n], 40) for n in timeline.name[mask]]
     durations = [format_ns(x * 1e6) for x in (right - left).tolist()]
-    width = (right - left) * _PIXELS * 1e6 / max(_range_ns(timeline), 1)
+    width = (right - left) * _NARROW_PIXELS * 1e6 / max(_range_ns(timeline), 1)
     texts = [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)]
     texts = [f"{t} · {d}" for t, d in zip(texts, durations, strict=True)]
     return {
@@ -178,7 +179,7 @@ def timeline_axis(timeline: Timeline) -> Columns:
 
 def label_columns(bars: Columns, x_end: float) -> Columns:
     """The names of bars that are wide enough to hold them, at most 400."""
-    width = (np.asarray(bars["right_ms"]) - np.asarray(bars["left_ms"])) * _PIXELS / x_end
+    width = (np.asarray(bars["right_ms"]) - np.asarray(bars["left_ms"])) * _NARROW_PIXELS / x_end
     height = np.asarray(bars["bottom"]) - np.asarray(bars["top"])
     fits = [i for i in np.flatnonzero((width > 24) & (height > 0.7))
             if 6.2 * len(bars["name"][i]) + 8 < width[i]][:400]  # fmt: skip
@@ -307,8 +308,8 @@ def _detail(number: int, node_id: int, node: Any, segment: Segment | None) -> st
 
 
 def _text_ms(text: str, x_end: float) -> float:
-    """The time that a sync label covers on a plot of the usual width."""
-    return (6.3 * len(text) + 14) * x_end / _PIXELS
+    """The time that a sync label covers on a narrow plot."""
+    return (6.3 * len(text) + 20) * x_end / _NARROW_PIXELS
 
 
 def _spaced(x: NDArray[np.float64], labels: list[str], x_end: float) -> list[str]:

@@ -1,0 +1,49 @@
+"""A bokeh figure inside a notebook that misses no change.
+
+`jupyter_bokeh.BokehModel` draws from a snapshot taken when it was made and sends later changes as
+patches. A patch that comes before the view is there is lost, and one that comes while it is being
+built reaches some glyphs and not others (seen with jupyter_bokeh 4.1, bokeh 3.9 and "run all
+cells"). `LivePlot` takes a new snapshot in these two cases, and only in these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+from bokeh.models import Plot
+from jupyter_bokeh.widgets import BokehModel
+
+__all__ = ["LivePlot"]
+
+
+class LivePlot(BokehModel):
+    """`LivePlot(figure)` shows the figure; change the figure's models to redraw."""
+
+    def __init__(self, plot: Plot) -> None:
+        self._is_stale = False  # the figure has changed since the snapshot
+        self._is_ready = False  # every view is laid out, so patches reach all of it
+        super().__init__(plot)
+        self._view_count = 0  # from now on the front end counts its views
+        plot.on_change("inner_width", self._laid_out)
+
+    @traitlets.observe("_view_count")
+    def _shown(self, change: dict[str, Any]) -> None:
+        if (change["new"] or 0) > (change["old"] or 0):
+            self._is_ready = False
+            self._catch_up()
+
+    def _laid_out(self, attr: str, old: int, new: int) -> None:
+        if not self._is_ready:
+            self._is_ready = not self._is_stale
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._is_stale:
+            self._is_stale = False
+            self.update_from_model(self._model)
+
+    def _document_patched(self, event: Any) -> None:
+        if event.setter is not self:
+            self._is_stale = True
+        super()._document_patched(event)
