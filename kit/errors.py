@@ -36,7 +36,7 @@ __all__ = [
 
 
 class KitError(Exception):
-    """Base of everything in this file: `except kit.errors.KitError` catches only kit's own errors."""
+    """Base of everything in this file: catching it catches only kit's own errors."""
 
 
 class SettingsError(KitError, ValueError):

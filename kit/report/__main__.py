@@ -21,8 +21,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.runs:
             path = kit.report([Run.load(name) for name in options.runs], path=options.output)
         else:
+            from kit.workloads import bert
+
             path = kit.report(
-                kit.workloads.bert,
+                bert,
                 {"loss_scaling": ["none", "dynamic, on device"], "batch_size": [2]}
                 if options.fast
                 else None,

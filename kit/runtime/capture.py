@@ -1,4 +1,4 @@
-"""Freeze what was recorded in one step into a `Graph` and its `Segment`s."""
+"""Freeze what was recorded: a step into a `Graph` and its `Segment`s, a trace into a `Timeline`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from kit.ir import Graph, Node, Segment
 from kit.runtime.lowering import format_site
+from kit.runtime.profiler import Profile
 from kit.runtime.stream import Task, Value
+from kit.trace import Span, SyncPoint, Timeline
 
-__all__ = ["freeze_step"]
+__all__ = ["freeze_step", "freeze_trace"]
 
 
 def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict[int, list[int]]]:
@@ -85,3 +87,57 @@ def _attrs(template: Any) -> tuple[tuple[str, str], ...]:
 
 def _is_hole(argument: Any) -> bool:
     return repr(argument).strip("[](), _") == ""
+
+
+def freeze_trace(
+    tasks: Sequence[tuple[Task, int]],
+    spans: Sequence[Span],
+    profile: Profile,
+    syncs: Sequence[SyncPoint],
+) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
+    """The timeline of the traced steps, with the graph and the cuts of step 0.
+
+    Args:
+        tasks: each task with its step; steps below 0 only filled the pipeline.
+        spans: of host and worker, in `perf_counter_ns` time; "step" spans give the window.
+    """
+    first = [task for task, step in tasks if step == 0]
+    graph, segments, nodes = freeze_step(first)
+    numbers = {t.index: s.index for t, s in zip(first, segments, strict=True)}
+    _match_other_steps(tasks, first, numbers, nodes)
+    kernels = profile.kernels([task for task, _ in tasks], nodes)
+    steps = [s for s in spans if s.kind == "step"]
+    start = min((s.start_ns for s in steps), default=0)
+    stop = max((s.stop_ns for s in steps), default=0)
+    shown = [_moved(s, start, stop, numbers) for s in (*spans, *kernels)
+             if s.stop_ns > start and s.start_ns < stop]  # fmt: skip
+    waits = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs
+             if start <= s.at_ns < stop]  # fmt: skip
+    origin = "profiled" if kernels else "recorded"
+    return Timeline.of(shown, waits, origin, profile.notes), (graph,), segments
+
+
+def _match_other_steps(
+    tasks: Sequence[tuple[Task, int]],
+    first: Sequence[Task],
+    numbers: dict[int, int],
+    nodes: dict[int, list[int]],
+) -> None:
+    """A step that was cut the same way is drawn with step 0's segments and nodes."""
+    others: dict[int, list[Task]] = {}
+    for task, step in tasks:
+        if step != 0:
+            others.setdefault(step, []).append(task)
+    for step_tasks in others.values():
+        for mine, other in zip(step_tasks, first, strict=False):
+            if mine.key == other.key:
+                numbers[mine.index] = numbers[other.index]
+                nodes[mine.index] = nodes[other.index]
+
+
+def _moved(s: Span, start: int, stop: int, numbers: dict[int, int]) -> Span:
+    """A span in the time of the window, cut at its ends."""
+    segment = numbers.get(s.segment, -1)
+    name = f"segment {segment} {s.name}" if s.kind == "dispatch" and segment >= 0 else s.name
+    return Span(s.lane, name, s.kind, max(s.start_ns, start) - start, min(s.stop_ns, stop) - start,
+                segment, s.node if segment >= 0 else -1)  # fmt: skip

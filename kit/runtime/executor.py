@@ -100,7 +100,7 @@ class Executor:
         self.counts["execute.count"] += 1
         self.counts["execute.ns"] += stop - task.dispatch_ns[0]
         if self.is_tracing:
-            name = f"segment {task.index} ({len(bulk.ops)} ops)"
+            name = f"({len(bulk.ops)} ops)"
             self.spans.append(
                 Span("host/worker", name, "dispatch", *task.dispatch_ns, segment=task.index)
             )

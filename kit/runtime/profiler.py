@@ -97,7 +97,12 @@ class Profile:
                 events += _cpu_events(plane, offset)
             elif plane.name.startswith("/device:"):
                 events += _gpu_events(plane, offset)
-        return sorted(events, key=lambda e: e.start_ns)
+        events.sort(key=lambda e: e.start_ns)
+        threads = {lane: f"device/0 thread {i + 1}" for i, lane in enumerate(dict.fromkeys(
+            e.lane for e in events if "Stream" not in e.lane))}  # fmt: skip
+        for event in events:
+            event.lane = threads.get(event.lane, event.lane)
+        return events
 
 
 class _Event:
@@ -112,7 +117,7 @@ def _cpu_events(plane: Any, offset: int) -> Iterator[_Event]:
     ends: dict[Any, int] = {}  # an op may end on another thread than it started on
     found: list[tuple[_Event, Any]] = []
     for line in plane.lines:
-        lane = f"device/0 {line.name}"
+        lane = f"device/0 {line.name}"  # renamed below, by order of first use
         for event in line.events:
             if event.name.startswith("end: "):
                 ends[dict(event.stats).get("_c")] = int(event.end_ns) + offset

@@ -22,10 +22,10 @@ class Recorder:
         self._step_start = 0
         self._step = 0
 
-    def start(self) -> None:
-        """Forget what was collected, and collect from now on."""
+    def start(self, lead_in: int) -> None:
+        """Forget what was collected, and collect from now on; steps before 0 lead in."""
         self.spans, self.tasks = [], []
-        self._on, self._phase, self._step = True, "", 0
+        self._on, self._phase, self._step = True, "", -lead_in
         self._step_start = self._since = time.perf_counter_ns()
 
     def stop(self) -> None:
@@ -56,7 +56,8 @@ class Recorder:
         if self._on:
             now = time.perf_counter_ns()
             self._close(now)
-            self.add(f"step {self._step}", "step", self._step_start, now)
+            if self._step >= 0:
+                self.add(f"step {self._step}", "step", self._step_start, now)
             self._step += 1
             self._step_start = self._since = now
 

@@ -23,15 +23,15 @@ import numpy as np
 from kit.errors import SessionError
 from kit.ir import Aval, Graph, Segment
 from kit.run import Settings
-from kit.runtime.capture import freeze_step
+from kit.runtime.capture import freeze_trace
 from kit.runtime.executor import Executor
 from kit.runtime.lowering import format_site
-from kit.runtime.profiler import Profile, pick_device, profiled
+from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.recorder import Recorder
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.stream import Bulk, Frame, Op, Task, Value
-from kit.trace import Span, SyncPoint, Timeline
+from kit.trace import SyncPoint, Timeline
 
 __all__ = ["Session", "current_session"]
 
@@ -318,82 +318,33 @@ class Session:
             self._recorder.add(name, kind, start, time.perf_counter_ns())
 
     def trace(
-        self,
-        steps: Callable[[Callable[[], None]], None],
+        self, steps: Callable[[Callable[[], None]], None], *, lead_in: int = 0
     ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
         """Run steps under the profiler; give their timeline, and the graph and cuts of the first.
 
-        `steps(end_step)` runs the steps and calls `end_step()` after each.
+        `steps(end_step)` runs the steps and calls `end_step()` after each. The first `lead_in` of
+        them only fill the pipeline: the timeline begins after them and ends with the last step.
         """
         self.wait_all()
-        recorder = self._recorder
-        recorder.start()
-        self._executor.spans.clear()
-        self._executor.is_tracing = True
+        recorder, executor = self._recorder, self._executor
+        recorder.start(lead_in)
+        executor.spans.clear()
+        executor.is_tracing = True
         first_sync = len(self.syncs)
         with profiled() as profile:
             try:
                 steps(recorder.end_step)
+                recorder.stop()
                 self.wait_all()
             finally:
-                self._executor.is_tracing = False
+                executor.is_tracing = False
                 recorder.stop()
-        return self._freeze(profile, self.syncs[first_sync:])
-
-    def _freeze(
-        self,
-        profile: Profile,
-        syncs: list[SyncPoint],
-    ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
-        recorder = self._recorder
-        tasks = recorder.tasks
-        of_step = [t for t, step in tasks if step == 0]
-        graph, segments, first_node = freeze_step(of_step)
-        numbers = {t.index: s.index for t, s in zip(of_step, segments, strict=True)}
-        _match_later_steps(tasks, of_step, numbers, first_node)
-        issued = [t for t, _ in tasks]
-        spans = [*recorder.spans, *self._executor.spans]
-        kernels = profile.kernels(issued, first_node)
-        origin = "profiled" if kernels else "recorded"
-        start = min((s.start_ns for s in spans), default=0)
-        moved = [_shift(s, start, numbers) for s in (*spans, *kernels)]
-        shifted = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs]
-        timeline = Timeline.of(moved, shifted, origin, profile.notes)
-        return timeline, (graph,), segments
+        return freeze_trace(
+            recorder.tasks, [*recorder.spans, *executor.spans], profile, self.syncs[first_sync:]
+        )
 
 
 _CLOSED = (
     "this tensor belongs to a kit session that has been closed. Read it inside the "
     "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
 )
-
-
-def _match_later_steps(
-    tasks: list[tuple[Task, int]],
-    first: list[Task],
-    numbers: dict[int, int],
-    nodes: dict[int, list[int]],
-) -> None:
-    """A later step that was cut the same way is drawn with the first step's segments and nodes."""
-    later: dict[int, list[Task]] = {}
-    for task, step in tasks:
-        if step > 0:
-            later.setdefault(step, []).append(task)
-    for step_tasks in later.values():
-        for mine, other in zip(step_tasks, first, strict=False):
-            if mine.key == other.key:
-                numbers[mine.index] = numbers[other.index]
-                nodes[mine.index] = nodes[other.index]
-
-
-def _shift(s: Span, start: int, numbers: dict[int, int]) -> Span:
-    segment = numbers.get(s.segment, -1)
-    return Span(
-        s.lane,
-        s.name,
-        s.kind,
-        s.start_ns - start,
-        s.stop_ns - start,
-        segment,
-        s.node if segment >= 0 else -1,
-    )

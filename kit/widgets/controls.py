@@ -45,8 +45,8 @@ class Controls(VBox):
         self.bulk_forward = _slider(_bulk_options(settings.bulk_forward))
         self.bulk_backward = _slider(_bulk_options(settings.bulk_backward))
         self.batch_size = _slider(_options(BATCH_SIZES, settings.batch_size))
-        self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="100%"))
-        self.dtype = Dropdown(options=DTYPES, layout=Layout(width="100%"))
+        self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="auto"))
+        self.dtype = Dropdown(options=DTYPES, layout=Layout(width="auto"))
         self._by_name = {
             "mode": self.mode,
             "bulk_forward": self.bulk_forward,
@@ -63,15 +63,15 @@ class Controls(VBox):
 
     def _grid(self) -> GridBox:
         cells = [
-            _labelled("ops in a segment, forward", self.bulk_forward),
-            _labelled("ops in a segment, backward and update", self.bulk_backward),
+            _labelled("bulk size, forward", self.bulk_forward),
+            _labelled("bulk size, backward", self.bulk_backward),
             _labelled("batch size", self.batch_size),
             _labelled("loss scaling", self.loss_scaling),
-            _labelled("dtype of autocast", self.dtype),
+            _labelled("autocast dtype", self.dtype),
         ]
-        columns = "repeat(auto-fit, minmax(190px, 1fr))"
-        return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 20px",
-                                            width="100%"))  # fmt: skip
+        columns = "repeat(auto-fit, minmax(168px, 1fr))"
+        return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px",
+                                            width="auto"))  # fmt: skip
 
     def _moved(self, name: str, value: Any) -> None:
         if self._is_following:
@@ -120,7 +120,7 @@ def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
 
 
 def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
-    return SelectionSlider(options=options, continuous_update=False, layout=Layout(width="100%"))
+    return SelectionSlider(options=options, continuous_update=False, layout=Layout(width="auto"))
 
 
 def _labelled(label: str, control: Any) -> VBox:

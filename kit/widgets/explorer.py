@@ -76,7 +76,9 @@ class Explorer(VBox):
         self.runs: list[Run] = []
         self.controls = Controls(settings, on_invalid=self._refuse)
         self._build()
-        super().__init__(self._rows(), settings=settings, layout=Layout(width="100%"))
+        super().__init__(
+            self._rows(), settings=settings, layout=Layout(width="auto", padding="0 6px 0 0")
+        )
         self.add_class("kit-explorer")
         traitlets.link((self, "settings"), (self.controls, "settings"))
         self._is_ready = True
@@ -97,7 +99,7 @@ class Explorer(VBox):
             self._started_s, self._is_answered = time.perf_counter(), False
             self._reruns.request(self.settings)
             self._show_progress("starting", 0.0)
-            self.progress.layout.visibility = "visible"
+            self.progress.layout.display = ""
             self.cancel_button.disabled = False
 
     def cancel(self) -> None:
@@ -155,18 +157,18 @@ class Explorer(VBox):
         return {**bundle, "text/plain": repr(self)} if isinstance(bundle, dict) else bundle
 
     def _build(self) -> None:
-        self.headline = HTML(layout=Layout(width="100%"))
+        self.headline = HTML(layout=Layout(width="auto"))
         self.timeline = TimelineView()
         self.graph = GraphView()
         self.syncs, self.breakdown, self.unlowered, self.notes = (
-            HTML(layout=Layout(width="100%")) for _ in range(4)
+            HTML(layout=Layout(width="auto")) for _ in range(4)
         )
-        self.failure = HTML(layout=Layout(width="100%"))
+        self.failure = HTML(layout=Layout(width="auto"))
         self.rerun_button = _button("Run again", "measure the current settings once more", "info")
         self.cancel_button = _button("Cancel", "stop the run in progress; the picture stays")
         self.save_button = _button("Save report", "write all runs so far to report.html")
         self.progress = FloatProgress(min=0.0, max=1.0, layout=Layout(width="140px", margin="0"))
-        self.progress.layout.visibility = "hidden"
+        self.progress.layout.display = "none"
         self.cancel_button.disabled = True
         self.status = HTML(layout=Layout(flex="1 1 240px", margin="0"))
         self.rerun_button.on_click(lambda _: self._guarded(self.rerun))
@@ -187,7 +189,7 @@ class Explorer(VBox):
                      layout=Layout(flex="2 1 340px", min_width="0"))  # fmt: skip
         columns = Box([left, right], layout=Layout(display="flex", flex_flow="row wrap",
                       width="100%", grid_gap="24px", align_items="flex-start"))  # fmt: skip
-        self.timeline.layout.width = "100%"
+        self.timeline.layout.width = "auto"
         return [heading, self.controls, bar, self.failure, self.headline, self.timeline, columns,
                 self.notes]  # fmt: skip
 
@@ -231,7 +233,7 @@ class Explorer(VBox):
 
     def _rest(self) -> None:
         with self._lock:
-            self.progress.layout.visibility = "hidden"
+            self.progress.layout.display = "none"
             self.cancel_button.disabled = True
             if not self._is_answered:
                 self._say(

@@ -16,6 +16,7 @@ from kit.workloads.loop import loop
 __all__ = ["measure"]
 
 TRACED_STEPS = 2
+LEAD_IN = 2  # traced steps that only fill the pipeline
 
 
 def measure(
@@ -54,7 +55,7 @@ def measure(
         metrics = session.metrics()
         if progress is not None:
             progress("tracing", 0.95)
-        timeline, graphs, segments = session.trace(_steps(step, session))
+        timeline, graphs, segments = session.trace(_steps(step, session), lead_in=LEAD_IN)
         losses = tuple(float(x) for x in kept)
         return Run(
             settings=settings,
@@ -74,7 +75,7 @@ def measure(
 def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:
     def run(end_step: Callable[[], None]) -> None:
         losses = []  # kept, as the measured loop does: a value that dies makes another program
-        for _ in range(TRACED_STEPS):
+        for _ in range(LEAD_IN + TRACED_STEPS):
             losses.append(step().detach())
             session.mark_step()
             end_step()
