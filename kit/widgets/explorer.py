@@ -157,7 +157,7 @@ class Explorer(VBox):
         return {**bundle, "text/plain": repr(self)} if isinstance(bundle, dict) else bundle
 
     def _build(self) -> None:
-        self.headline = HTML(layout=Layout(width="auto"))
+        self.headline = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))
         self.timeline = TimelineView()
         self.graph = GraphView()
         self.syncs, self.breakdown, self.unlowered, self.notes = (
@@ -188,7 +188,8 @@ class Explorer(VBox):
         right = VBox([self.syncs, self.breakdown, self.unlowered],
                      layout=Layout(flex="2 1 340px", min_width="0"))  # fmt: skip
         columns = Box([left, right], layout=Layout(display="flex", flex_flow="row wrap",
-                      width="100%", grid_gap="24px", align_items="flex-start"))  # fmt: skip
+                      width="auto", grid_gap="24px", align_items="flex-start",
+                      margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
         return [heading, self.controls, bar, self.failure, self.headline, self.timeline, columns,
                 self.notes]  # fmt: skip

@@ -90,7 +90,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         for label, value, note, field, more in cards
     )  # fmt: skip
     return (
-        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));'
+        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(108px,1fr));'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
     )
 
@@ -137,7 +137,7 @@ def breakdown_html(run: Run) -> str:
         color = COLORS.get(_SWATCH.get(r.category, ""), "#9aa5b1")
         swatch = (
             f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-            f'margin-right:7px;background:{color};border:1px solid #0002"></span>'
+            f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
         )
         cells.append([
             f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
