@@ -14,7 +14,7 @@ from html import escape
 
 import numpy as np
 
-from kit.run import Run
+from kit.run import UNLIMITED, Run
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.theme import COLORS
 
@@ -174,7 +174,9 @@ def unlowered_html(run: Run) -> str:
 def run_notes_html(run: Run) -> str:
     """What the numbers rest on: settings, machine, versions, cost of tracing, timeline notes."""
     s = run.settings
-    bulk = f", bulk {s.bulk_forward} forward, {s.bulk_backward} backward"
+    sizes = (s.bulk_forward, s.bulk_backward)
+    forward, backward = ("unlimited" if x >= UNLIMITED else f"{x:,}" for x in sizes)
+    bulk = f", bulk {forward} forward, {backward} backward"
     lines = [
         f"<b>{safe_text(run.name or 'unnamed step', 80)}</b>, mode {safe_text(s.mode)}"
         f"{bulk if s.mode == 'bulked' else ''}, batch {s.batch_size}, "

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.run import Run, Settings
+from kit.run import UNLIMITED, Run, Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.tables import (
     breakdown_html,
@@ -182,6 +182,8 @@ def test_the_notes_say_machine_tracing_and_clock():
     assert "a traced step took" in text
     assert "synthetic" in text
     assert "bulk 15 forward, 15 backward" in text
+    unlimited = make_run(Settings(bulk_forward=UNLIMITED))
+    assert "bulk unlimited forward, 15 backward" in str(Reader(run_notes_html(unlimited)))
     assert "bulk" not in str(Reader(run_notes_html(make_run(Settings(mode="lazy")))))
 
 
