@@ -1,0 +1,105 @@
+"""The saved report from `file://`, with the network off: controls move, everything follows."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.report.html import write_report
+from kit.run import Settings
+from tests.browser.labserver import Browser
+from tests.factories import make_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+SHOWN = """() => {
+  const spans = models("timeline").spans.data, boxes = models("graph").boxes.data;
+  return {
+    bars: Array.from(spans.left), keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
+    selected: document.documentElement.dataset.shown,
+    headline: document.getElementById("headline").innerText,
+    status: document.getElementById("status").innerText,
+    injected: document.querySelectorAll("main img, main iframe").length,
+  };
+}"""
+
+
+def open_report(offline: Browser, path: Path) -> dict[str, Any]:
+    offline.page.goto(path.as_uri())
+    offline.page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+    offline.wait_for_canvases(2)
+    return shown(offline)
+
+
+def shown(offline: Browser) -> dict[str, Any]:
+    found: dict[str, Any] = offline.page.evaluate(SHOWN)
+    return found
+
+
+def press(offline: Browser, control: str, key: str, other_than: str) -> dict[str, Any]:
+    offline.page.locator(f"#controls [name={control}]").press(key)
+    offline.page.wait_for_function(
+        f"document.documentElement.dataset.shown !== {other_than!r}", timeout=10_000
+    )
+    return shown(offline)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    grid = itertools.product(["none", "dynamic, host check"], [1, 15], [4, 8, 16])
+    runs = [
+        make_run(Settings(loss_scaling=a, bulk_backward=b, batch_size=c), seed=i)
+        for i, (a, b, c) in enumerate(grid)
+    ]
+    return write_report(runs, tmp_path / "report.html", current=runs[0])
+
+
+def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Path):
+    first = open_report(offline, report)
+    second = press(offline, "batch_size", "ArrowRight", first["selected"])
+    assert second["bars"] != first["bars"]
+    assert second["headline"] != first["headline"]
+    assert "ms a step" in second["status"]
+    third = press(offline, "loss_scaling", "ArrowDown", second["selected"])
+    assert third["selected"] not in (first["selected"], second["selected"])
+    back = press(offline, "batch_size", "ArrowLeft", third["selected"])
+    back = press(offline, "loss_scaling", "ArrowUp", back["selected"])
+    assert (back["selected"], back["bars"]) == (first["selected"], first["bars"])
+    assert offline.errors() == []
+    assert offline.outside == []
+
+
+def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(
+    offline: Browser, report: Path
+):
+    folded = open_report(offline, report)
+    group = folded["kinds"].index("group")
+    offline.page.evaluate("i => { models('graph').boxes.selected.indices = [i]; }", group)
+    offline.page.wait_for_function("!document.getElementById('fold').disabled")
+    assert len(shown(offline)["keys"]) > len(folded["keys"])
+    offline.page.locator("#fold").click()
+    assert shown(offline)["keys"] == folded["keys"]
+
+
+def test_a_cell_that_was_not_recorded_says_so_and_shows_the_nearest(
+    offline: Browser, tmp_path: Path
+):
+    runs = [make_run(Settings(batch_size=4, bulk_backward=1)),
+            make_run(Settings(batch_size=8, bulk_backward=15), seed=1)]  # fmt: skip
+    path = write_report(runs, tmp_path / "two.html", current=runs[0])
+    open_report(offline, path)
+    offline.page.locator("#controls [name=batch_size]").press("ArrowRight")
+    offline.page.wait_for_function(
+        "document.getElementById('status').innerText.startsWith('Not recorded')"
+    )
+
+
+def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):
+    path = write_report([make_run(hostile=True)], tmp_path / "hostile.html")
+    seen = open_report(offline, path)
+    assert seen["injected"] == 0
+    assert offline.errors() == []
+    assert offline.outside == []

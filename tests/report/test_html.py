@@ -1,0 +1,140 @@
+"""The report file: one file, small, escaped, written whole, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kit
+from kit.errors import SettingsError
+from kit.report.grid import axes_of
+from kit.report.html import report_html, write_report
+from kit.report.markdown import breakdown_table, comparison_table, step_time_table
+from kit.run import UNLIMITED, Settings
+from tests.factories import empty_run, make_run, one_span_run
+
+
+def blocks(page: str) -> list[dict[str, Any]]:
+    packed = re.findall(r'id="run-\d+">([^<]*)</script>', page)
+    return [json.loads(gzip.decompress(base64.b64decode(x))) for x in packed]
+
+
+def test_a_page_asks_the_network_for_nothing():
+    page = report_html([make_run()])
+    assert "default-src 'none'" in page
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
+
+
+def test_thirty_six_runs_of_five_hundred_kernels_stay_under_three_megabytes(tmp_path: Path):
+    grid = itertools.product(["none", "static", "dynamic, on device"], [1, 15, 50], [2, 4, 8, 16])
+    runs = [make_run(Settings(loss_scaling=a, bulk_backward=b, batch_size=c), kernels=170, seed=i)
+            for i, (a, b, c) in enumerate(grid)]  # fmt: skip
+    assert len(runs) == 36
+    assert write_report(runs, tmp_path / "r.html").stat().st_size < 3_000_000
+
+
+def test_the_controls_are_what_varies_in_order():
+    grid = itertools.product((16, 4), (UNLIMITED, 15), ("static", "none"))
+    axes = axes_of([Settings(batch_size=b, bulk_forward=f, loss_scaling=s) for b, f, s in grid])
+    assert [(a.name, a.as_dict()["values"]) for a in axes] == [
+        ("loss_scaling", ["static", "none"]),
+        ("bulk_forward", ["15", "unlimited"]),
+        ("batch_size", ["4", "16"]),
+    ]
+    assert axes_of([Settings()]) == ()
+
+
+def test_a_cell_measured_twice_is_shown_as_last_measured():
+    page = report_html([make_run(seed=1), make_run(seed=2)])
+    (block,) = blocks(page)
+    assert block["headline"] == blocks(report_html([make_run(seed=2)]))[0]["headline"]
+
+
+def test_the_graph_is_there_folded_and_opened():
+    states = blocks(report_html([make_run()]))[0]["graph"]
+    folded, opened = states[""], [k for k in states if k]
+    assert opened
+    assert len(states[opened[0]]["boxes"]["key"]) > len(folded["boxes"]["key"])
+
+
+@pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(Settings(mode="torch"))])
+def test_odd_runs_make_a_page(run: Any):
+    assert len(blocks(report_html([run]))) == 1
+
+
+def test_hostile_text_cannot_leave_its_place():
+    page = report_html([make_run(hostile=True)], title="<script>alert(1)</script>")
+    assert "<script>alert" not in page
+    for block in blocks(page):
+        for part in ("headline", "syncs", "breakdown", "unlowered", "notes"):
+            assert "<script" not in block[part].lower()
+            assert not re.search(r"<img", block[part], re.I)
+
+
+def test_nothing_to_report_is_an_error_and_leaves_no_file(tmp_path: Path):
+    with pytest.raises(SettingsError, match="no runs"):
+        write_report([], tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_the_systems_own_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        write_report([make_run()], tmp_path / "no" / "r.html")
+
+
+def test_a_report_that_fails_half_way_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    target = tmp_path / "r.html"
+    target.write_text("old")
+
+    def full(*args: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_report([make_run()], target)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_kit_report_takes_finished_runs_but_no_sweep_of_them(tmp_path: Path):
+    path = kit.report([make_run()], path=tmp_path / "r.html")
+    assert path.exists()
+    with pytest.raises(SettingsError, match="these runs are finished"):
+        kit.report(make_run(), {"batch_size": [1]}, tmp_path / "x.html")
+
+
+def test_the_command_reports_saved_runs_and_says_what_is_wrong(tmp_path: Path):
+    make_run().save(tmp_path / "a.kitrun")
+    (tmp_path / "bad.kitrun").write_bytes(b"not a run")
+    command = [sys.executable, "-m", "kit.report", "-o", "r.html"]
+    good = subprocess.run([*command, "a.kitrun"], cwd=tmp_path, capture_output=True, text=True)
+    assert (good.returncode, good.stdout.strip()) == (0, "wrote r.html")
+    bad = subprocess.run([*command, "bad.kitrun"], cwd=tmp_path, capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert "no report:" in bad.stderr
+    assert "Traceback" not in bad.stderr
+
+
+def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
+    run = make_run()
+    assert breakdown_table(run).splitlines()[-1].startswith("| **traced step** |")
+    rows = comparison_table([run], ["a | b"]).splitlines()
+    assert rows[2].startswith("| a \\| b |")
+    runs = [make_run(Settings(mode=m, batch_size=b)) for m in ("torch", "lazy") for b in (8, 4)]
+    table = step_time_table(runs).splitlines()
+    assert [line.split("|")[1].strip() for line in table[2:]] == ["4", "8"]
+    assert table[2].rstrip(" |").endswith("x")
+    with pytest.raises(SettingsError, match="needs one run in mode 'torch'"):
+        step_time_table(runs[:3])
