@@ -29,6 +29,7 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
 from kit.run import Run
+from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.graph_data import COLOR_BY, device_ns, graph_payload
 from kit.widgets.graph_layout import layout
 from kit.widgets.live_plot import LivePlot
@@ -218,6 +219,10 @@ class GraphView(VBox):
         super().__init__([HBox([self._color_by, self._collapse]), LivePlot(self.figure),
                           self._error], run=run)  # fmt: skip
         self._is_ready = True
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        load_bokehjs()
+        return super()._repr_mimebundle_(**options)
 
     @traitlets.observe("run", "expanded")
     def _redraw(self, change: dict[str, Any]) -> None:

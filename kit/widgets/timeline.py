@@ -31,6 +31,7 @@ from ipywidgets import HTML, VBox
 
 from kit.run import Run
 from kit.trace import Timeline
+from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.theme import (
     BACKGROUND,
@@ -276,6 +277,10 @@ class TimelineView(VBox):
         self._error = HTML()
         self._drawn = run
         super().__init__([LivePlot(self.figure), self._error], run=run)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        load_bokehjs()
+        return super()._repr_mimebundle_(**options)
 
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:

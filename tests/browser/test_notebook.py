@@ -28,8 +28,8 @@ EXPLORER = """() => {
 }"""
 TIMELINES = """() => Bokeh.documents.flatMap(d => d.roots())
   .filter(r => r.title && String(r.title.text).startsWith('kernel timeline'))
-  .map(r => r.renderers.map(x => x.data_source).filter(s => s.data.left)
-    .map(s => Array.from(s.data.left)).find(l => l.length) || [])"""
+  .map(r => r.renderers.map(x => x.data_source).filter(s => s.data.left_ms)
+    .map(s => Array.from(s.data.left_ms)).find(l => l.length) || [])"""
 
 
 def state(browser: Browser) -> dict[str, Any]:
@@ -38,9 +38,7 @@ def state(browser: Browser) -> dict[str, Any]:
     return found
 
 
-def until_measured(
-    browser: Browser, *, other_than: str = "", seconds: float = 90
-) -> dict[str, Any]:
+def until_measured(browser: Browser, other_than: str = "") -> dict[str, Any]:
     for _ in range(450):
         now = state(browser)
         if now["status"].startswith("measured") and now["step"] not in ("", other_than):

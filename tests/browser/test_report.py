@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SHOWN = """() => {
   const spans = models("timeline").spans.data, boxes = models("graph").boxes.data;
   return {
-    bars: Array.from(spans.left), keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
+    bars: Array.from(spans.left_ms), keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
     selected: document.documentElement.dataset.shown,
     headline: document.getElementById("headline").innerText,
     status: document.getElementById("status").innerText,
