@@ -1,0 +1,69 @@
+"""Make the pictures of the README: `.venv/bin/python scripts/screenshots.py`, a few minutes.
+
+Runs the first notebook in JupyterLab and takes the explorer as it is after the run; makes a report
+of a small sweep and takes that. What the pictures show was measured on the machine that made them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.labserver import open_browser, start_lab  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+EXPLORER = """import os
+os.environ["NPROC"] = "1"
+import kit
+from kit.workloads import bert
+settings = kit.Settings(mode="lazy", loss_scaling="dynamic, on device", steps=20)
+explorer = kit.Explorer(bert, settings)
+_ = explorer.wait()
+explorer.set(loss_scaling="dynamic, host check")
+_ = explorer.wait()"""
+REPORT = """import kit
+from kit.workloads import bert
+grid = {"loss_scaling": ["none", "dynamic, host check", "dynamic, on device"],
+        "batch_size": [4, 8, 16]}
+kit.report(bert, grid, "report.html", settings=kit.Settings(mode="lazy", steps=15))"""
+
+
+def explorer(folder: Path) -> None:
+    """The explorer after a change from one loss-scaling mode to another."""
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(EXPLORER), nbformat.v4.new_code_cell("explorer")]
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    with start_lab(folder) as lab, open_browser(width=1500, height=1750) as browser:
+        nbformat.write(book, lab.root / "tour.ipynb")
+        assert lab.open_and_run(browser, "tour.ipynb", seconds=300) == []
+        page = browser.page
+        page.keyboard.press("Control+b")  # the file browser takes room
+        browser.wait_for_canvases(4)
+        page.wait_for_timeout(3000)
+        page.locator(".kit-explorer").screenshot(path=IMAGES / "explorer.png")
+
+
+def report(folder: Path) -> None:
+    """A report of nine runs, as it opens."""
+    subprocess.run([sys.executable, "-c", REPORT], cwd=folder, check=True,
+                   env={**os.environ, "NPROC": "1", "PYTHONPATH": str(ROOT)})  # fmt: skip
+    with open_browser(offline=True, width=1400, height=1000) as browser:
+        browser.page.goto((folder / "report.html").as_uri())
+        browser.wait_for_canvases(2)
+        browser.page.wait_for_timeout(1500)
+        browser.page.screenshot(path=IMAGES / "report.png", full_page=True)
+
+
+if __name__ == "__main__":
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        explorer(Path(name) / "lab")
+        report(Path(name))

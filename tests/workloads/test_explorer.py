@@ -1,0 +1,89 @@
+"""`kit.Explorer` on real steps: what goes wrong is shown, and the next run is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kit
+from kit.errors import SettingsError
+
+QUICK = kit.Settings(steps=2, warmup=1, batch_size=2)
+
+
+def moody(ctx: Any) -> Any:
+    """Fails half-way at batch size 4; runs an op without a rule at batch size 8."""
+    weight = torch.ones(3, device=ctx.device, requires_grad=True)
+    opt = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> Any:
+        loss = (weight * ctx.batch_size).sum()
+        if ctx.batch_size == 4:
+            raise ValueError("<b>half-way</b>")
+        if ctx.batch_size == 8:
+            loss = loss + torch.special.bessel_j0(loss.detach())
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.fixture
+def explorer() -> Iterator[Any]:
+    made = kit.Explorer(moody, QUICK)
+    yield made
+    made.close()
+
+
+def test_a_control_reruns_the_step_for_real(explorer: Any):
+    first = explorer.wait(60)
+    explorer.set(mode="lazy")
+    second = explorer.wait(60)
+    assert (first.settings.mode, second.settings.mode) == ("bulked", "lazy")
+    assert second.losses == pytest.approx(first.losses)
+    assert explorer.runs == [first, second]
+
+
+def test_a_step_that_raises_is_shown_escaped_and_the_next_run_is_right(explorer: Any):
+    first = explorer.wait(60)
+    explorer.set(batch_size=4)
+    with pytest.raises(ValueError, match="half-way"):
+        explorer.wait(60)
+    assert "&lt;b&gt;half-way" in explorer.failure.value
+    assert explorer.run is first
+    explorer.set(batch_size=2)
+    assert explorer.wait(60).losses == first.losses
+    assert explorer.failure.value == ""
+
+
+def test_an_op_without_a_rule_is_named_with_its_line(explorer: Any):
+    explorer.wait(60)
+    explorer.set(batch_size=8)
+    run = explorer.wait(60)
+    ((op, count),) = run.unlowered.items()
+    assert op.startswith("aten.special_bessel_j0.default at test_explorer.py:")
+    assert count > 0
+    assert "special_bessel_j0" in explorer.unlowered.value
+
+
+@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"mode": "magic"}, {"bulk": 3}])
+def test_bad_settings_are_refused_and_nothing_runs(explorer: Any, bad: dict[str, Any]):
+    first = explorer.wait(60)
+    with pytest.raises(SettingsError):
+        explorer.set(**bad)
+    assert explorer.runs == [first]
+
+
+def test_the_explorer_saves_a_report_of_its_runs(explorer: Any, tmp_path: Path):
+    explorer.wait(60)
+    explorer.set(bulk_forward=2)
+    explorer.wait(60)
+    explorer.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('type="application/octet-stream"') == 2
