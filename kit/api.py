@@ -91,12 +91,14 @@ def Explorer(
     Display it as the last line of a notebook cell. `explorer.run` is the newest run.
     """
     from kit.report.html import write_report
+    from kit.runtime.executor import ExecutableCache
     from kit.widgets.explorer import Explorer as Widget
     from kit.workloads.context import as_workload
+    from kit.workloads.experiment import run as measure
 
     chosen = as_workload(workload)
     return Widget(
-        partial(run, chosen),
+        partial(measure, chosen, cache=ExecutableCache()),  # going back to a setting is quick
         settings or Settings(),
         name=chosen.name,
         auto_run=auto_run,

@@ -18,6 +18,7 @@ from kit.frontend.torch_autocast import register_autocast
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
 from kit.run import Settings
+from kit.runtime.executor import ExecutableCache
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import Session, current_session
@@ -26,11 +27,15 @@ __all__ = ["open_session", "register"]
 
 
 def open_session(
-    settings: Settings | None = None, *, rules: Rules = DEFAULT_RULES, strict: bool = False
+    settings: Settings | None = None,
+    *,
+    rules: Rules = DEFAULT_RULES,
+    strict: bool = False,
+    cache: ExecutableCache | None = None,
 ) -> Session:
     """A session whose `with` block makes `device="kit"` work in torch."""
     register()
-    return Session(settings, rules=rules, strict=strict, frontends=(Frontend(),))
+    return Session(settings, rules=rules, strict=strict, cache=cache, frontends=(Frontend(),))
 
 
 def register() -> None:

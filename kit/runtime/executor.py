@@ -24,21 +24,52 @@ from kit.runtime.rules import Rules
 from kit.runtime.stream import Op, Task, Value
 from kit.trace import Span
 
-__all__ = ["Executor"]
+__all__ = ["ExecutableCache", "Executor"]
+
+
+class ExecutableCache:
+    """Interned ops and compiled segments; sessions that are given the same one share both.
+
+    A key is made of `Op.id`s, which mean something only beside the ops: so they live together.
+    One session at a time may use it.
+    """
+
+    def __init__(self) -> None:
+        self.ops: dict[Any, Op] = {}
+        self.executables: dict[Any, Executable] = {}
+        self.rules: dict[int, Rules] = {}  # kept, so that an id stays what it is
+
+    def intern(
+        self,
+        name: str,
+        template: Any,
+        avals: tuple[Aval, ...],
+        outputs: tuple[Aval, ...],
+        scalars: int,
+        *,
+        is_view: bool,
+    ) -> Op:
+        """The one `Op` for this call; equal calls get the same object and id."""
+        key = (name, repr(template), avals, outputs, is_view)
+        op = self.ops.get(key)
+        if op is None:
+            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view)
+            self.ops[key] = op
+        return op
 
 
 class Executor:
     """Runs tasks on one jax device, in the order in which they are pushed."""
 
-    def __init__(self, device: Any, rules: Rules, *, launch: bool) -> None:
+    def __init__(self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool) -> None:
         self.device = device
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
         self.is_tracing = False
-        self._rules = rules
+        self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
-        self._cache: dict[Any, Executable] = {}
+        self._cache = cache.executables
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="kit worker", daemon=True)
 
@@ -64,7 +95,6 @@ class Executor:
         """Let the queue drain, then end the thread."""
         self._queue.put(None)
         self._thread.join()
-        self._cache.clear()
 
     def _loop(self) -> None:
         with (
@@ -159,6 +189,7 @@ class Executor:
         *,
         offset: int,
     ) -> Executable:
+        key = (self.device, id(self._rules), key)  # a cache may outlive both
         executable = self._cache.get(key)
         if executable is not None:
             self.counts["cache.hits"] += 1

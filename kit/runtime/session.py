@@ -24,7 +24,7 @@ from kit.errors import SessionError
 from kit.ir import Aval, Graph, Segment
 from kit.run import Settings
 from kit.runtime.capture import freeze_trace
-from kit.runtime.executor import Executor
+from kit.runtime.executor import ExecutableCache, Executor
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.recorder import Recorder
@@ -52,6 +52,7 @@ class Session:
         rules: lowering rules; add your own with `DEFAULT_RULES | Rules({...})`.
         strict: an op without a rule is an error, not a computation on the host.
         frontends: objects whose `open(session)` and `close()` are called with the session's own.
+        cache: executables to start with and to add to; a session has its own if none is given.
 
     Raises:
         SettingsError: the device asked for is not there.
@@ -64,6 +65,7 @@ class Session:
         rules: Rules = DEFAULT_RULES,
         strict: bool = False,
         frontends: Sequence[Any] = (),
+        cache: ExecutableCache | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.rules = rules
@@ -77,7 +79,9 @@ class Session:
         self.seed = self.settings.seed
         self.random_calls = 0
         self.lock = threading.RLock()  # autograd records from a thread of its own
-        self._executor = Executor(self.device, rules, launch=self.settings.segment_mode == "launch")
+        self._cache = ExecutableCache() if cache is None else cache
+        launch = self.settings.segment_mode == "launch"
+        self._executor = Executor(self.device, rules, self._cache, launch=launch)
         self._frontends = tuple(frontends)
         self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
         self._limits["update"] = self._limits["backward"]
@@ -88,7 +92,6 @@ class Session:
         self._markers: list[Task] = []
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
-        self._ops: dict[Any, Op] = {}
         self._token: Token[Session | None] | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -128,12 +131,7 @@ class Session:
         is_view: bool = False,
     ) -> Op:
         """The one `Op` for this call; equal calls get the same object and id."""
-        key = (name, repr(template), avals, outputs, is_view)
-        op = self._ops.get(key)
-        if op is None:
-            op = Op(len(self._ops), name, template, avals, outputs, scalars, is_view)
-            self._ops[key] = op
-        return op
+        return self._cache.intern(name, template, avals, outputs, scalars, is_view=is_view)
 
     def begin(self, phase: str) -> None:
         """A call of the program begins: cut now if the bulk is full or the phase has changed.

@@ -7,14 +7,19 @@ from itertools import product
 from typing import Any
 
 from kit.run import Run, Settings
+from kit.runtime.executor import ExecutableCache
 from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = ["run", "sweep"]
 
 
 def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
-        cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
-    """Run and measure a workload: by PyTorch itself in mode "torch", else on device "kit"."""
+        cancelled: CancelledFn | None = None, cache: ExecutableCache | None = None,
+        ) -> Run:  # fmt: skip
+    """Run and measure a workload: by PyTorch itself in mode "torch", else on device "kit".
+
+    Runs that are given the same `cache` compile what they have in common once.
+    """
     settings = settings or Settings()
     if settings.mode == "torch":
         from kit.workloads import native
@@ -22,7 +27,7 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
         return native.measure(workload, settings, progress=progress, cancelled=cancelled)
     from kit.workloads import lazy_run
 
-    return lazy_run.measure(workload, settings, progress=progress, cancelled=cancelled)
+    return lazy_run.measure(workload, settings, progress=progress, cancelled=cancelled, cache=cache)
 
 
 def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
@@ -36,10 +41,11 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     base = settings or Settings()
     cells = [base.replace(**dict(zip(grid, values, strict=True)))
              for values in product(*grid.values())]  # fmt: skip
+    cache = ExecutableCache()
     runs = []
     for i, cell in enumerate(cells):
         inner = None if progress is None else _part(progress, i, len(cells))
-        runs.append(run(workload, cell, progress=inner, cancelled=cancelled))
+        runs.append(run(workload, cell, progress=inner, cancelled=cancelled, cache=cache))
     return runs
 
 

@@ -9,6 +9,7 @@ import torch
 
 from kit.frontend.torch_device import open_session
 from kit.run import Run, Settings
+from kit.runtime.executor import ExecutableCache
 from kit.runtime.session import Session
 from kit.workloads.context import Context, as_workload
 from kit.workloads.loop import loop
@@ -25,14 +26,17 @@ def measure(
     *,
     progress: Callable[[str, float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    cache: ExecutableCache | None = None,
 ) -> Run:
     """Warm up, time `settings.steps` steps untraced, then trace two more.
+
+    Runs that are given the same `cache` compile what they have in common once.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
     """
     chosen = as_workload(workload)
-    with open_session(settings) as session:
+    with open_session(settings, cache=cache) as session:
         torch.manual_seed(settings.seed)
         step = chosen(Context(settings, "kit"))
         before = 0

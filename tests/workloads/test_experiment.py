@@ -10,6 +10,7 @@ import torch
 import kit
 from kit.errors import Cancelled, SettingsError
 from kit.run import LOSS_SCALING, Settings
+from kit.runtime.executor import ExecutableCache
 from kit.workloads import bert, bert_of
 from kit.workloads.experiment import run, sweep
 
@@ -179,3 +180,14 @@ def test_a_function_without_modules_runs_too() -> None:
     assert run(functional, QUICK).losses == pytest.approx(
         run(functional, QUICK.replace(mode="torch")).losses
     )
+
+
+def test_runs_that_share_a_cache_compile_only_what_is_new():
+    cache = ExecutableCache()
+    first = run(tiny, QUICK, cache=cache)
+    again = run(tiny, QUICK.replace(seed=3), cache=cache)
+    other = run(tiny, QUICK.replace(bulk_backward=1), cache=cache)
+    assert first.metrics["compile.count"] > 0
+    assert "compile.count" not in again.metrics
+    assert other.metrics["compile.count"] > 0
+    assert run(tiny, QUICK, cache=cache).losses == first.losses
