@@ -235,7 +235,7 @@ class Session:
         if last.error is not None:
             raise last.error
         jax.block_until_ready([v.array for v in values])
-        self._recorder.add("wait_all", "wait", start, time.perf_counter_ns())
+        self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
     def mark_step(self) -> None:
         """End the step: cut and issue. Waits only if the device is more than a step behind."""
@@ -251,7 +251,7 @@ class Session:
             oldest = self._markers.pop(0)
             oldest.done.wait()
             jax.block_until_ready([v.array for o in oldest.outputs if (v := o()) is not None])
-            self._recorder.add("run-ahead limit", "wait", start, time.perf_counter_ns())
+            self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         self._recorder.leave()
 
     def _settle(self, value: Value, *, cut: str) -> None:

@@ -189,11 +189,15 @@ def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
         whole nanoseconds: the exposed ones add up to the union of the step spans exactly
     """
     kinds = [_of_category(timeline, kinds, name) for _, kinds, name in _CHARGED]
-    widths, (step, *masks) = _cells(timeline.intervals(kind="step"), *kinds)
+    widths, (step, ahead, *masks) = _cells(
+        timeline.intervals(kind="step"), timeline.intervals(kind="ahead"), *kinds
+    )
     found: dict[str, tuple[int, int]] = {}
     left = step.copy()
     away = np.zeros_like(step)  # the host waits or copies: it does not record, its phase goes on
     for (category, kinds_of, _), mask in zip(_CHARGED, masks, strict=True):
+        if "record" in kinds_of:
+            mask = mask & ~ahead
         work = mask & ~away if "record" in kinds_of else mask
         found[category] = int(widths[work & step].sum()), int(widths[mask & left].sum())
         left &= ~mask
@@ -292,9 +296,9 @@ def _device_busy(timeline: Timeline) -> float:
 
 def _recording_overlap(timeline: Timeline) -> float:
     """A recording thread that waits or copies is not recording, though its phase goes on."""
-    kinds = ("record", "wait", "input", "kernel")
-    widths, (record, wait, copy, busy) = _cells(*(timeline.intervals(kind=k) for k in kinds))
-    recording = record & ~wait & ~copy
+    kinds = ("record", "wait", "input", "ahead", "kernel")
+    widths, (record, *away, busy) = _cells(*(timeline.intervals(kind=k) for k in kinds))
+    recording = record & ~np.logical_or.reduce(away)
     if not busy.any() or not widths[recording].any():
         return math.nan
     return int(widths[recording & busy].sum()) / int(widths[recording].sum())

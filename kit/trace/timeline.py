@@ -18,7 +18,19 @@ __all__ = ["COLUMNS", "KINDS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
 
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
 # step: one whole step. record..input: what the host did. kernel: what the device did.
-KINDS = ("step", "record", "plan", "lower", "compile", "dispatch", "wait", "input", "kernel")
+# ahead: the host has nothing to do until the device catches up, and lets it.
+KINDS = (
+    "step",
+    "record",
+    "plan",
+    "lower",
+    "compile",
+    "dispatch",
+    "wait",
+    "input",
+    "kernel",
+    "ahead",
+)
 # The arrays of a timeline, and the type of each: one entry a span.
 COLUMNS = {"lane": "int32", "kind": "int32", "name": "int32", "start_ns": "int64",
            "stop_ns": "int64", "segment": "int32", "node": "int32"}  # fmt: skip

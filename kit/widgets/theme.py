@@ -54,6 +54,7 @@ COLORS = MappingProxyType({
     "compile": "#6d2f84",
     "dispatch": "#a4e8fb",
     "wait": "#dd5a3c",
+    "ahead": "#dfe8d3",
     "kernel": "#3b4d57",
 })  # fmt: skip
 LABELS = MappingProxyType({
@@ -66,6 +67,7 @@ LABELS = MappingProxyType({
     "compile": "compile",
     "dispatch": "dispatch",
     "wait": "wait (sync)",
+    "ahead": "host is ahead",
     "kernel": "kernel",
 })  # fmt: skip
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
