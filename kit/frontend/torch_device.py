@@ -6,6 +6,7 @@ torch 2.13; `register` checks that it is there before it changes anything.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,20 @@ class _Module:
         session = current_session()
         if session is not None:
             session.seed, session.random_calls = seed % 2**32, 0
+
+    # What activation checkpointing asks for, to draw the same random numbers a second time.
+    _initialized = True
+
+    def device(self, index: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        session = _home().session
+        return torch.tensor([session.seed, session.random_calls], dtype=torch.int64)
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        session = _home().session
+        session.seed, session.random_calls = (int(x) for x in state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]

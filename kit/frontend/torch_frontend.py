@@ -16,7 +16,7 @@ import torch
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_hooks import Places
 from kit.frontend.torch_plans import make_plan, write_slots, written_tensors
-from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View
+from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, is_lifted
 from kit.ir import Aval
 from kit.runtime.lowering import HOLE, Scalar
 from kit.runtime.session import Session
@@ -70,6 +70,7 @@ class Frontend:
     def open(self, session: Session) -> None:
         """The session opens: follow the program."""
         self._session = session
+        session.seed = torch.initial_seed() % 2**32
         self.places.open()
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
@@ -124,11 +125,11 @@ class Frontend:
         if kind is KitTensor:
             key.append(arg.spec)
             tensors.append(arg)
-        elif kind is float and not static and arg not in (0.0, 1.0):
+        elif kind is float and not static and is_lifted(arg):
             key.append(float)
             numbers.append(arg)
         elif kind is list or kind is tuple or kind is torch.Size:
-            if arg and arg[0].__class__ is int:
+            if all(item.__class__ is int for item in arg):
                 key.append(tuple(arg))
             else:
                 key.append(len(arg))
@@ -151,7 +152,7 @@ class Frontend:
     def full(self, spec: Spec, number: Any) -> Value:
         """A value filled with one number: a Python float is an input, anything else a constant."""
         numbers = []
-        if isinstance(number, float) and number not in (0.0, 1.0):
+        if isinstance(number, float) and is_lifted(number):
             numbers, number = [number], Scalar("float64")
         static = {"size": spec.shape, "dtype": spec.aval.dtype}
         op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))

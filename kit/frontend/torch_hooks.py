@@ -22,6 +22,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
+MANY = 100_000  # forward ops whose places are remembered for their backward
 _NOWHERE: Site = ("", 0)
 _graph_task_id = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -77,6 +78,8 @@ class Places:
         if _graph_task_id() != -1:
             return self._backward_frame()
         found = self._last = (self._user_site(sys._getframe(2)), "", self.scope)
+        if len(self._made) > MANY:  # nobody calls mark_step
+            self._made_before, self._made = self._made, {}
         self._made[_sequence() - 1] = found
         return found
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import UnsupportedOp
+from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_special import SPECIAL
-from kit.frontend.torch_tensor import KitTensor, Spec, View
+from kit.frontend.torch_tensor import KitTensor, Spec, View, check_writable, is_lifted
 from kit.ir import Aval
 from kit.runtime.lowering import HOLE, Scalar
 from kit.runtime.rules import functional_name
@@ -44,7 +44,7 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
         special = SPECIAL[name]
         return lambda home, args, kwargs, tensors, numbers: special(home, func, args, kwargs)
     _check_devices(home, name, args, kwargs)
-    if _hosts_and_masks(args):
+    if name.startswith("aten.index") and _has_mask(args):
         return _host_plan(func)
     schema = func._schema
     writes = write_slots(func)
@@ -69,20 +69,26 @@ def _host_plan(func: Any) -> Plan:
     return lambda home, args, kwargs, tensors, numbers: home.run_on_host(func, args, kwargs)
 
 
-def _hosts_and_masks(args: Any) -> bool:
-    """Boolean masks make shapes that depend on data, which XLA cannot have."""
-    for arg in args:
-        if isinstance(arg, list | tuple) and any(
-            isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in arg
-        ):
-            return len([x for x in arg if x is not None]) != len(arg) or True
-    return False
+def _has_mask(args: Any) -> bool:
+    """Boolean indices make shapes that depend on data, which XLA cannot have."""
+    masks = (torch.bool, torch.uint8)
+    return any(
+        isinstance(x, torch.Tensor) and x.dtype in masks
+        for arg in args
+        if isinstance(arg, list | tuple)
+        for x in arg
+    )
 
 
 def _check_devices(home: Frontend, name: str, args: Any, kwargs: Any) -> None:
     """CPU tensors do not mix with kit's, except numbers (0-d) and indices, as on any device."""
     for arg in (*args, *kwargs.values()):
         for x in arg if isinstance(arg, list | tuple) else (arg,):
+            if isinstance(x, KitTensor) and x.home is not home:
+                raise SessionError(
+                    f"{name} got tensors of this session and of another session; bring one over "
+                    "with x.cpu() in its own session, then .to('kit')"
+                )
             if (
                 isinstance(x, torch.Tensor)
                 and not isinstance(x, KitTensor)
@@ -107,7 +113,7 @@ def _template(home: Frontend, value: Any, number_dtype: str, static: bool, found
         found.avals.append(Aval(tuple(value.shape), str(value.dtype).removeprefix("torch.")))
         found.has_host = True
         return HOLE
-    if kind is float and not static and value not in (0.0, 1.0):
+    if kind is float and not static and is_lifted(value):
         found.numbers += 1
         return Scalar(number_dtype)
     if kind in (list, tuple, torch.Size):
@@ -137,7 +143,8 @@ def _make_op(
 ) -> tuple[Op, _Found]:
     dtypes = [t.dtype for t in _tensors(args) if t.dtype in _FLOATING]
     wide = torch.float64 in dtypes
-    number_dtype = "float64" if wide else "float32"
+    exact = wide or name.startswith("aten._fused_")
+    number_dtype = "float64" if exact else "float32"
     static = home._static.get(func, False)
     found = _Found()
     names = [a.name for a in func._schema.arguments]
@@ -246,7 +253,7 @@ def _inplace_plan(
 ) -> Plan:
     slots = write_slots(func)
     written = written_tensors(slots, args, kwargs)
-    _check_writable(name, written)
+    check_writable(name, written)
     if len(written) == 1 and not isinstance(args[0], list):
         _check_result_type(func, args, kwargs, written[0])
     op, found = _make_op(
@@ -285,21 +292,6 @@ def written_tensors(slots: WriteSlots, args: Any, kwargs: Any) -> list[KitTensor
     for i, name in slots:
         found.extend(_tensors([args[i] if i < len(args) else kwargs.get(name)]))
     return found
-
-
-def _check_writable(name: str, written: list[KitTensor]) -> None:
-    for tensor in written:
-        if not isinstance(tensor, KitTensor):
-            raise RuntimeError(
-                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
-            )
-        if any(
-            s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)
-        ):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a "
-                "single memory location. Please clone() the tensor before performing the operation."
-            )
 
 
 def _check_result_type(func: Any, args: Any, kwargs: Any, target: KitTensor) -> None:

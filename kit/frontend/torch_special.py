@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError
-from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View
+from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
 from kit.runtime.lowering import HOLE, Scalar
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, KitTensor):
         target.copy_(home.to_host(source, cause="copy to host"))
         return target
+    check_writable("aten.copy_", [target])
     if not isinstance(source, KitTensor):
         value = home.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
@@ -150,12 +151,21 @@ def _random(name: str, *parameters: tuple[str, Any]) -> Special:
 
     def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         target: KitTensor = args[0]
+        _no_generator(func, args, kwargs)
         named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
         values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
         target.ref.write(home, random_value(home, name, target.spec, values))
         return target
 
     return special
+
+
+def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
+    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
+        raise RuntimeError(
+            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; device kit draws "
+            "by torch.manual_seed"
+        )
 
 
 def random_value(home: Frontend, name: str, spec: Spec, numbers: dict[str, float]) -> Any:
@@ -190,6 +200,7 @@ def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
+    _no_generator(func, args, kwargs)
     uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
     draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
     p = (

@@ -8,6 +8,7 @@ while every recorded op stays pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
     from kit.runtime.stream import Op, Value
 
-__all__ = ["Buffer", "KitTensor", "Spec", "View"]
+__all__ = ["Buffer", "KitTensor", "Spec", "View", "check_writable", "is_lifted"]
 
 
 @dataclass(slots=True, eq=False)
@@ -211,3 +212,28 @@ def _home_of(args: Any, kwargs: Any) -> Frontend:
         if isinstance(item, list | tuple):
             stack.extend(item)
     raise SessionError("no tensor of device 'kit' among the arguments")
+
+
+def is_lifted(number: float) -> bool:
+    """True for floats that become inputs of the program; 0 and 1 stay constants, -0.0 does not."""
+    return number not in (0.0, 1.0) or (number == 0.0 and math.copysign(1.0, number) < 0)
+
+
+def check_writable(name: str, written: list[KitTensor]) -> None:
+    """Refuse what torch refuses: to write where several elements share one place.
+
+    Raises:
+        RuntimeError: torch's own sentence.
+    """
+    for tensor in written:
+        if not isinstance(tensor, KitTensor):
+            raise RuntimeError(
+                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
+            )
+        if any(
+            s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)
+        ):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )

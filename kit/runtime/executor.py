@@ -69,6 +69,7 @@ class Executor:
         self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
+        self._failure: BaseException | None = None  # the first that nobody has been told of
         self._cache = cache.executables
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="kit worker", daemon=True)
@@ -90,6 +91,13 @@ class Executor:
             self.counts["transfer_to_device.count"] += 1
             self.counts["transfer_to_device.bytes"] += array.nbytes
             return jax.device_put(array, self.device)
+
+    def take_failure(self, known: BaseException | None = None) -> BaseException | None:
+        """The first error that nobody has been told of, once; or just forget a `known` one."""
+        failure = self._failure
+        if known is None or failure is known:
+            self._failure = None
+        return failure
 
     def close(self) -> None:
         """Let the queue drain, then end the thread."""
@@ -225,6 +233,8 @@ class Executor:
             wrapped.__cause__ = error
             error = wrapped
         task.error = error
+        if self._failure is None:
+            self._failure = error
         for output in task.outputs:
             if (value := output()) is not None:
                 value.error = error

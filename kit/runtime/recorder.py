@@ -24,9 +24,13 @@ class Recorder:
 
     def start(self, lead_in: int) -> None:
         """Forget what was collected, and collect from now on; steps before 0 lead in."""
-        self.spans, self.tasks = [], []
+        self.clear()
         self._on, self._phase, self._step = True, "", -lead_in
         self._step_start = self._since = time.perf_counter_ns()
+
+    def clear(self) -> None:
+        """Forget what was collected."""
+        self.spans, self.tasks = [], []
 
     def stop(self) -> None:
         """Collect no more; what there is stays."""

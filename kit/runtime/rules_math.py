@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from kit.runtime.rules import Rule, Rules
 
-__all__ = ["BINARY", "MATH_RULES", "MATMUL", "REDUCTIONS", "TERNARY", "UNARY"]
+__all__ = ["BINARY", "MATH_RULES", "MATMUL", "REDUCTIONS", "TERNARY", "UNARY", "vector_norm"]
 
 Dims = int | Sequence[int] | None
 
@@ -43,7 +43,8 @@ UNARY = _table(
         "tanh": lambda x: jnp.tanh(_float(x)), "sigmoid": lambda x: jax.nn.sigmoid(_float(x)),
         "erf": lambda x: lax.erf(_float(x)), "reciprocal": lambda x: 1 / _float(x),
         "floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc, "round": jnp.round,
-        "sign": jnp.sign, "relu": lambda x: jnp.maximum(x, 0), "silu": jax.nn.silu,
+        "sign": lambda x: jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
+        "relu": lambda x: jnp.maximum(x, 0), "silu": jax.nn.silu,
         "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite,
         "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,
         "clone": lambda x, **_: x, "contiguous": lambda x, **_: x,
@@ -74,6 +75,26 @@ def _div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
     return jnp.floor_divide(x, y) if rounding_mode == "floor" else jnp.trunc(x / y)
 
 
+def _compare(function: Rule) -> Rule:
+    """Compare in torch's common type: a number or a 0-d tensor does not widen a float tensor."""
+
+    def rule(x: Any, y: Any) -> Array:
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(y.dtype, jnp.floating):
+            if y.ndim == 0 and x.ndim:
+                y = y.astype(x.dtype)
+            elif x.ndim == 0 and y.ndim:
+                x = x.astype(y.dtype)
+        return function(x, y)
+
+    return rule
+
+
+def _lerp(x: Array, y: Array, w: Any) -> Array:
+    """Source: torch's lerp kernel, which is exact at both ends."""
+    return jnp.where(w < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
+
+
 def _pow(x: Any, y: Any) -> Array:
     return jnp.power(x, y)
 
@@ -81,8 +102,9 @@ def _pow(x: Any, y: Any) -> Array:
 BINARY = _table(
     {
         "add": _add, "sub": _sub, "rsub": _rsub, "mul": lambda x, y: x * y, "div": _div,
-        "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal,
-        "gt": jnp.greater, "ge": jnp.greater_equal, "remainder": jnp.remainder,
+        "eq": _compare(jnp.equal), "ne": _compare(jnp.not_equal), "lt": _compare(jnp.less),
+        "le": _compare(jnp.less_equal), "gt": _compare(jnp.greater),
+        "ge": _compare(jnp.greater_equal), "remainder": jnp.remainder,
         "fmod": jnp.fmod, "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or,
         "bitwise_xor": jnp.bitwise_xor,
     },
@@ -114,8 +136,8 @@ def _gelu_backward(grad: Array, x: Array, *, approximate: str = "none") -> Array
 TERNARY = Rules({
     "aten.addcmul.default": lambda x, a, b, *, value=1: x + value * a * b,
     "aten.addcdiv.default": lambda x, a, b, *, value=1: x + value * (a / b),
-    "aten.lerp.Scalar": lambda x, y, w: x + w * (y - x),
-    "aten.lerp.Tensor": lambda x, y, w: x + w * (y - x),
+    "aten.lerp.Scalar": _lerp,
+    "aten.lerp.Tensor": _lerp,
     "aten.where.self": jnp.where,
     "aten.clamp.default": _clamp, "aten.clamp.Tensor": _clamp,
     "aten.clamp_min.default": lambda x, low: jnp.maximum(x, low),
@@ -154,13 +176,16 @@ def _mean(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | Non
 
 
 def _var(x: Array, dim: Dims = None, *, correction: Any = 1, keepdim: bool = False) -> Array:
-    correction = 1 if correction is None else correction
-    return jnp.var(x, axis=_axes(dim), ddof=correction, keepdims=keepdim)
+    axes = _axes(dim)
+    square = jnp.square(jnp.abs(x - jnp.mean(x, axis=axes, keepdims=True)))
+    total = jnp.sum(square, axis=axes, keepdims=keepdim)
+    count = x.size // max(total.size, 1)
+    return total / max(count - (1 if correction is None else correction), 0)
 
 
 def _arg(function: Any) -> Rule:
     def rule(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-        return function(x, axis=dim, keepdims=keepdim and dim is not None)
+        return function(x, axis=dim, keepdims=keepdim)
 
     return rule
 
@@ -172,17 +197,22 @@ def _extreme(reduce: Any, arg: Any) -> Rule:
     return rule
 
 
-def _norm(
+def vector_norm(
     x: Array, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None
 ) -> Array:
+    """The p-norm, accumulated in at least float32, as torch does; p is a Python number."""
     x = x if dtype is None else x.astype(dtype)
+    size = jnp.abs(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
     axes = _axes(dim)
-    if isinstance(p, int | float):
-        if p == 2:
-            return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axes, keepdims=keepdim))
-        if p == float("inf"):
-            return jnp.max(jnp.abs(x), axis=axes, keepdims=keepdim)
-    return jnp.sum(jnp.abs(x) ** p, axis=axes, keepdims=keepdim) ** (1 / p)
+    if p == 2:
+        return jnp.sqrt(jnp.sum(jnp.square(size), axis=axes, keepdims=keepdim))
+    if p == float("inf"):
+        return jnp.max(size, axis=axes, keepdims=keepdim)
+    if p == float("-inf"):
+        return jnp.min(size, axis=axes, keepdims=keepdim)
+    if p == 0:
+        return jnp.sum(size != 0, axis=axes, keepdims=keepdim)
+    return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)
 
 
 REDUCTIONS = Rules({
@@ -199,13 +229,15 @@ REDUCTIONS = Rules({
     "aten.any.default": jnp.any, "aten.all.default": jnp.all,
     "aten.any.dim": lambda x, d, k=False: jnp.any(x, d, keepdims=k),
     "aten.all.dim": lambda x, d, k=False: jnp.all(x, d, keepdims=k),
-    "aten.linalg_vector_norm.default": _norm,
+    "aten.linalg_vector_norm.default": vector_norm,
     "aten.cumsum.default": lambda x, dim, *, dtype=None: jnp.cumsum(_wide(x, dtype), dim),
 })  # fmt: skip
 
 
 def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
     product = jnp.matmul(a, b)
+    if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
+        return alpha * product
     if not (isinstance(alpha, int) and alpha == 1):
         product = alpha * product
     return product + (c if isinstance(beta, int) and beta == 1 else beta * c)

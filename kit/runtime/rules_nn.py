@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kit.runtime.rules import Rule, Rules
-from kit.runtime.rules_math import BINARY, TERNARY, UNARY
+from kit.runtime.rules_math import BINARY, TERNARY, UNARY, vector_norm
 
 __all__ = ["LAYERS", "MULTI_TENSOR", "NN_RULES", "OPTIMIZERS", "RANDOM"]
 
@@ -81,6 +81,8 @@ def _embedding_backward(grad: Array, index: Array, rows: int, padding: int, scal
     flat, where = grad.reshape(-1, grad.shape[-1]), index.reshape(-1)
     if padding >= 0:
         flat = jnp.where((where == padding)[:, None], 0, flat)
+    if scale:  # by how often the batch asks for the row
+        flat = flat / jnp.zeros(rows, flat.dtype).at[where].add(1)[where][:, None]
     return jnp.zeros((rows, grad.shape[-1]), grad.dtype).at[where].add(flat)
 
 
@@ -97,6 +99,7 @@ def _nll_loss(
     w = _nll_weights(target, weight, ignore, logp.dtype)
     safe = jnp.where(target == ignore, 0, target)
     losses = -jnp.take_along_axis(logp, jnp.expand_dims(safe, -1), -1)[..., 0] * w
+    losses = jnp.where(target == ignore, 0, losses)  # not 0 * inf
     if reduction == 0:
         return losses, jnp.zeros((), logp.dtype)
     total = jnp.sum(w)
@@ -165,10 +168,7 @@ def _foreach_table() -> dict[str, Rule]:
             xs, ys, alpha=alpha
         ),
         "aten._foreach_norm.Scalar": lambda xs, p=2, dtype=None: [
-            jnp.sqrt(jnp.sum(jnp.square(x)))
-            if isinstance(p, int | float) and p == 2
-            else jnp.sum(jnp.abs(x) ** p) ** (1 / p)
-            for x in xs
+            vector_norm(x, p, dtype=dtype) for x in xs
         ],
         "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: list(ys),
         "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
@@ -216,6 +216,10 @@ def _foreach_addc(rule: Rule) -> Rule:
 MULTI_TENSOR = Rules(_foreach_table())
 
 
+def _to(number: Any, like: Array) -> Array:
+    return jnp.asarray(number).astype(like.dtype)
+
+
 def _fused_adam(decoupled: bool) -> Rule:
     """torch's fused Adam(W): if `found_inf` is not 0, nothing changes; grads are unscaled."""
 
@@ -239,17 +243,19 @@ def _fused_adam(decoupled: bool) -> Rule:
     ) -> list[Array]:
         outs: list[list[Array]] = [[], [], [], [], []]
         for i, (p, raw, m0, v0, t) in enumerate(zip(params, grads, m, v, steps, strict=True)):
+            # Numbers are float64 here, as in torch: 1 - beta2 loses half its digits in float32.
+            rest1, rest2 = (_to(1 - b, p) for b in (beta1, beta2))
+            bias1, bias2 = (_to(1 - b ** t.astype(jnp.float64), p) for b in (beta1, beta2))
+            rate, decay, tiny = _to(lr, p), _to(weight_decay, p), _to(eps, p)
             g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
             outs[1].append(g)
             g = (-g if maximize else g).astype(p.dtype)
-            p1 = p * (1 - lr * weight_decay) if decoupled else p
-            g = g if decoupled else g + weight_decay * p
-            m1 = m0 + (1 - beta1) * (g - m0)
-            v1 = beta2 * v0 + (1 - beta2) * g * g
-            step = t.astype(p.dtype)
+            p1 = p * _to(1 - lr * weight_decay, p) if decoupled else p
+            g = g if decoupled else g + decay * p
+            m1 = m0 + rest1 * (g - m0)
+            v1 = _to(beta2, p) * v0 + rest2 * g * g
             top = jnp.maximum(vmax[i], v1) if amsgrad else v1
-            scale = jnp.sqrt(top) / jnp.sqrt(1 - beta2**step) + eps
-            p1 = p1 - (lr / (1 - beta1**step)) * m1 / scale
+            p1 = p1 - (rate / bias1) * m1 / (jnp.sqrt(top) / jnp.sqrt(bias2) + tiny)
             for out, old, new in ((outs[0], p, p1), (outs[2], m0, m1), (outs[3], v0, v1)):
                 out.append(new if found_inf is None else jnp.where(found_inf > 0, old, new))
             if amsgrad:
@@ -277,6 +283,9 @@ def _fused_sgd(
 ) -> list[Array]:
     outs: list[list[Array]] = [[], [], []]
     for i, (p, raw) in enumerate(zip(params, grads, strict=True)):
+        lr, momentum, dampening, weight_decay = (
+            _to(x, p) for x in (lr, momentum, dampening, weight_decay)
+        )
         unscaled = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
         outs[1].append(unscaled)
         g = (-unscaled if maximize else unscaled).astype(p.dtype) + weight_decay * p

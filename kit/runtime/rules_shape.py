@@ -103,9 +103,12 @@ def _write_view(
             inverse = sorted(range(base.ndim), key=lambda i: args[0][i] % base.ndim)
             return jnp.transpose(new, inverse)
         return jnp.reshape(new, base.shape)
+    if view == "aten.view.dtype":
+        return new.view(base.dtype).reshape(base.shape)
     if view in ("aten.select.int", "aten.slice.Tensor"):
         dim = (args[0] if args else 0) % base.ndim
-        where = args[1] if view == "aten.select.int" else slice(*args[1:])
+        start, end, step = (*args[1:], None, None)[:3] if len(args) < 4 else args[1:4]
+        where = start if view == "aten.select.int" else slice(start, end, step)
         return base.at[(slice(None),) * dim + (where,)].set(new)
     index = rule(jnp.arange(prod(base.shape)).reshape(base.shape), *args, **kwargs)
     return base.reshape(-1).at[index.reshape(-1)].set(new.reshape(-1)).reshape(base.shape)
@@ -140,7 +143,7 @@ def _index_put(
 
 
 def _gather(x: Array, dim: int, index: Array, **_: Any) -> Array:
-    return jnp.take_along_axis(x, index, axis=dim) if x.ndim else x
+    return x[_along(x, dim, index)] if x.ndim else x
 
 
 def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any
 from weakref import ref
 
@@ -92,31 +92,41 @@ class Session:
         self._markers: list[Task] = []
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
-        self._token: Token[Session | None] | None = None
+        self._exits: contextlib.ExitStack | None = None
+        self._thread = 0
 
     # -- life ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Session:
-        if self._token is not None:
+        if self._exits is not None:
             raise SessionError("a session can be entered once; make a new kit.Session(...)")
-        self._token = _CURRENT.set(self)
-        self._executor.start()
+        self._exits = contextlib.ExitStack()
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
+            self._executor.start()
+            undo.callback(self._executor.close)
+            token = _CURRENT.set(self)
+            undo.callback(_CURRENT.reset, token)
+            for frontend in self._frontends:
+                frontend.open(self)
+                undo.callback(frontend.close)
+            self._exits = undo.pop_all()
         self.is_open = True
-        for frontend in self._frontends:
-            frontend.open(self)
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._thread != threading.get_ident() or current_session() is not self:
+            raise SessionError(
+                "sessions close in the thread that opened them, the innermost first; "
+                "use `with kit.Session():` blocks"
+            )
         try:
             with contextlib.suppress(Exception):  # a poisoned value that nobody asked for
                 self.wait_all()
         finally:
-            for frontend in self._frontends:
-                frontend.close()
-            self._executor.close()
             self.is_open = False
-            if self._token is not None:
-                _CURRENT.reset(self._token)
+            if self._exits is not None:
+                self._exits.close()
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -222,7 +232,8 @@ class Session:
         """Block until everything that was recorded has run.
 
         Raises:
-            ExecutionError, LoweringError: the last segment failed.
+            ExecutionError, LoweringError: a segment failed since the last `wait_all`, and nobody
+                has read what it poisoned; the first one that did.
         """
         with self.lock:
             self._cut("sync")
@@ -231,9 +242,9 @@ class Session:
             return
         start = time.perf_counter_ns()
         last.done.wait()
+        if (failure := self._executor.take_failure()) is not None:
+            raise failure
         values = [v for o in last.outputs if (v := o()) is not None]
-        if last.error is not None:
-            raise last.error
         jax.block_until_ready([v.array for v in values])
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
@@ -263,6 +274,7 @@ class Session:
         if value.task is not None:
             value.task.done.wait()
         if value.error is not None:
+            self._executor.take_failure(value.error)
             raise value.error
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
@@ -337,9 +349,11 @@ class Session:
             finally:
                 executor.is_tracing = False
                 recorder.stop()
-        return freeze_trace(
-            recorder.tasks, [*recorder.spans, *executor.spans], profile, self.syncs[first_sync:]
-        )
+        spans = [*recorder.spans, *executor.spans]
+        frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:])
+        recorder.clear()  # its tasks hold arrays
+        executor.spans.clear()
+        return frozen
 
 
 _CLOSED = (

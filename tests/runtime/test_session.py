@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax.numpy as jnp
@@ -226,3 +227,41 @@ def test_kernels_lie_inside_the_dispatch_of_their_segment() -> None:
     for kernel in (s for s in timeline.spans if s.kind == "kernel"):
         assert dispatch.start_ns - 50_000 <= kernel.start_ns
         assert kernel.stop_ns <= dispatch.stop_ns + 50_000
+
+
+def test_wait_all_tells_once_of_a_failure_that_nothing_later_depends_on() -> None:
+    def broken(x: Any, y: Any) -> Any:
+        raise ValueError("no such luck")
+
+    with Session(
+        Settings(bulk_forward=1), rules=Rules({"kit.broken": broken}) | DEFAULT_RULES
+    ) as s:
+        x = start(s)
+        kept = [binary(s, "kit.broken", x, x), binary(s, "aten.add.Tensor", x, x)]
+        with pytest.raises(LoweringError, match="no such luck"):
+            s.wait_all()
+        s.wait_all()
+        assert numbers(s, kept[1]) == [0, 2, 4, 6]
+
+
+def test_a_front_end_that_fails_to_open_leaves_nothing_behind() -> None:
+    class Broken:
+        def open(self, session: Session) -> None:
+            raise ValueError("no torch")
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="no torch"), Session(frontends=(Broken(),)):
+        pass
+    assert current_session() is None
+    assert threading.active_count() == before
+
+
+def test_sessions_that_close_in_the_wrong_order_are_refused() -> None:
+    outer, inner = Session(), Session()
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(SessionError, match="innermost first"):
+        outer.__exit__(None, None, None)
+    inner.__exit__(None, None, None)
+    outer.__exit__(None, None, None)
+    assert current_session() is None
