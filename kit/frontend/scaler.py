@@ -111,6 +111,9 @@ class OnDeviceScaler(torch.amp.GradScaler):
     Optimizers with a fused implementation are switched to it: torch hands `found_inf` to those as
     a tensor. Any other steps for real, and where there was an infinity the old values are selected
     back. An optimizer that counts its steps on the host cannot do that, and is refused.
+
+    One number is read, once, where an optimizer not in `_STARTS_FROM_ZERO` makes its state: what
+    that state was before a skipped first step is known to the optimizer only.
     """
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -127,17 +130,64 @@ class OnDeviceScaler(torch.amp.GradScaler):
     ) -> Any:  # fmt: skip
         found = list(optimizer_state["found_inf_per_device"].values())
         _count_on_device(optimizer)
-        before = [(t, t.detach().clone()) for t in _state_tensors(optimizer)]
-        known = {id(t) for t, _ in before}
+        stepped = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        params = [p.detach().clone() for p in stepped]
+        states = [_copied(optimizer.state.get(p, {})) for p in stepped]
         result = optimizer.step(*args, **kwargs)
         with torch.no_grad():
             bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
-            for tensor, old in before:
-                tensor.copy_(torch.where(bad, old, tensor))
-            for tensor in _state_tensors(optimizer):  # made by a first step: it was zero before
-                if id(tensor) not in known:
-                    tensor.copy_(torch.where(bad, torch.zeros_like(tensor), tensor))
+            for p, old in zip(stepped, params, strict=True):
+                _select(bad, old, p)
+            for p, before in zip(stepped, states, strict=True):
+                for key, old in before.items():
+                    if isinstance(old, torch.Tensor):
+                        _select(bad, old, optimizer.state[p][key])
+            _take_back_new_state(optimizer, dict(zip(stepped, states, strict=True)), bad)
         return result
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A parameter's state, with its tensors copied."""
+    return {
+        key: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for key, value in state.items()
+    }
+
+
+def _select(bad: torch.Tensor, old: torch.Tensor, tensor: torch.Tensor) -> None:
+    tensor.copy_(torch.where(bad.to(tensor.device), old, tensor))
+
+
+def _take_back_new_state(
+    optimizer: torch.optim.Optimizer, before: dict[torch.Tensor, dict[str, Any]], bad: torch.Tensor
+) -> None:
+    """State that a first step has made is as if that step had not been, where it was bad."""
+    fresh = [
+        (p, key)
+        for p, old in before.items()
+        for key, value in optimizer.state.get(p, {}).items()
+        if isinstance(value, torch.Tensor) and not isinstance(old.get(key), torch.Tensor)
+    ]
+    if not fresh:
+        return
+    if _starts_from_zero(optimizer):
+        for p, key in fresh:
+            tensor = optimizer.state[p][key]
+            _select(bad, torch.zeros_like(tensor), tensor)
+    elif bool(bad):  # the one read
+        for p in {p for p, _ in fresh}:
+            optimizer.state[p] = before[p]
+
+
+# Their state before the first step is zeros. Not so: NAdam, Rprop and ASGD, which keep a rate.
+_STARTS_FROM_ZERO = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"})
+
+
+def _starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
+    kind = type(optimizer)
+    if kind.__name__ not in _STARTS_FROM_ZERO or not kind.__module__.startswith("torch.optim."):
+        return False
+    return not any(group.get("dampening") for group in optimizer.param_groups)  # spares the first
 
 
 def _make_fused(optimizer: torch.optim.Optimizer) -> None:
@@ -158,29 +208,17 @@ def _make_fused(optimizer: torch.optim.Optimizer) -> None:
 
 def _count_on_device(optimizer: torch.optim.Optimizer) -> None:
     """A step counter on the host would count a step that the device takes back."""
-    name = type(optimizer).__name__
     for group in optimizer.param_groups:
         if "capturable" in group and not group["capturable"]:
-            group["capturable"] = group["params"][0].device.type != "cpu"
+            group["capturable"] = any(p.device.type != "cpu" for p in group["params"])
         for p in group["params"]:
             state = optimizer.state.get(p, {})
-            step = state.get("step")
-            if isinstance(step, torch.Tensor):
-                state["step"] = step.to(p.device)
-            elif step is not None:
-                raise SettingsError(
-                    f"{name} counts its steps in a Python number, which cannot be taken back on "
-                    "the device; use loss_scaling='dynamic, host check', or an optimizer with "
-                    "fused=True or capturable=True"
-                )
-
-
-def _state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    tensors: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                tensors.append(p)
-                tensors += [v for v in optimizer.state.get(p, {}).values()
-                            if isinstance(v, torch.Tensor)]  # fmt: skip
-    return tensors
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim() == 0:
+                    state[key] = value.to(p.device)
+                elif isinstance(value, int | float):
+                    raise SettingsError(
+                        f"{type(optimizer).__name__} keeps {key!r} in a Python number, which "
+                        "cannot be taken back on the device; use loss_scaling='dynamic, host "
+                        "check', or an optimizer with fused=True or capturable=True"
+                    )
