@@ -249,8 +249,8 @@ class Frontend:
 
         def host(item: Any) -> Any:
             if isinstance(item, KitTensor):
-                if id(item) not in copies:
-                    copies[id(item)] = item, self.to_host(item, cause=cause)
+                if id(item) not in copies:  # cloned, because numpy's memory cannot be resized
+                    copies[id(item)] = item, self.to_host(item, cause=cause).clone()
                 return copies[id(item)][1]
             if isinstance(item, list | tuple):
                 return type(item)(host(x) for x in item)
@@ -261,7 +261,13 @@ class Frontend:
         except NotImplementedError as error:
             raise UnsupportedOp(name, self.session.rules, site, why=str(error)[:300]) from error
         for tensor in written_tensors(write_slots(func), args, kwargs):
-            tensor.ref.write(self, self.from_host(copies[id(tensor)][1], tensor.dtype))
+            copy = copies[id(tensor)][1]
+            if copy.shape == tensor.shape:
+                tensor.ref.write(self, self.from_host(copy, tensor.dtype))
+            else:  # an out= argument that the op has resized
+                tensor.data = self.wrap(
+                    self.from_host(copy, tensor.dtype), self.spec_of(copy.to("meta"))
+                )
         return self._bring_back(out, list(copies.values()))
 
     def _bring_back(self, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:

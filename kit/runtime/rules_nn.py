@@ -131,7 +131,14 @@ def _mse_backward(grad: Array, x: Array, y: Array, reduction: int) -> Array:
     return grad * 2 * (x - y) / (prod(x.shape) if reduction == 1 else 1)
 
 
+def _safe_softmax(x: Array, dim: int, dtype: str | None = None) -> Array:
+    """A row that is masked altogether gives zeros, where softmax gives nan."""
+    empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
+    return jnp.where(empty, 0, jax.nn.softmax(x if dtype is None else x.astype(dtype), axis=dim))
+
+
 LAYERS = Rules({
+    "aten._safe_softmax.default": _safe_softmax,
     "aten._softmax.default": _softmax, "aten._log_softmax.default": _log_softmax,
     "aten._softmax_backward_data.default": _softmax_backward,
     "aten._log_softmax_backward_data.default": _log_softmax_backward,

@@ -54,6 +54,9 @@ CASES: dict[str, Callable[[str], Any]] = {
     "embedding scaled by frequency": lambda d: _embedding_gradient(d),
     "integers divided": lambda d: torch.arange(5, device=d) / 2,
     "integers scaled": lambda d: torch.arange(5, device=d) * 0.5,
+    "attention with a masked row": lambda d: functional.scaled_dot_product_attention(
+        *(torch.ones(1, 1, 2, 4, device=d) for _ in range(3)),
+        attn_mask=torch.tensor([[True, False], [False, False]], device=d)),
     "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
                                      torch.arange(40.0, device=d).view(2, 4, 5)),
 }  # fmt: skip

@@ -86,6 +86,14 @@ def test_an_in_place_op_without_a_rule_writes_back() -> None:
         torch.testing.assert_close(x.cpu(), torch.tensor([0.1, 0.2]).erfinv())
 
 
+def test_a_factory_without_a_rule_resizes_its_output() -> None:
+    with open_session():
+        assert torch.eye(3, device="kit").tolist() == torch.eye(3).tolist()
+        out = torch.empty(0, device="kit")
+        torch.special.bessel_j0(torch.ones(2, device="kit"), out=out)
+        assert out.shape == (2,)
+
+
 def test_a_strict_session_raises_instead() -> None:
     with open_session(strict=True):
         x = torch.ones(3, device="kit")
