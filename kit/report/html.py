@@ -43,7 +43,7 @@ from kit.widgets.timeline import (
 
 __all__ = ["report_html", "write_report"]
 
-MAX_OPEN_STATES = 40  # pictures of the graph kept for each run: the folded one, and opened ones
+MAX_OPEN_STATES = 14  # pictures of the graph kept for each run: the folded one, and opened ones
 MAX_GLYPHS = 2500  # bars of one timeline; narrower ones are merged, and the page says so
 
 
@@ -93,6 +93,9 @@ def report_html(
     graph, graph_sources = graph_model(graph_payload(runs[first]))
     timeline.name, graph.name = "timeline", "graph"
     script, (timeline_div, graph_div) = components((timeline, graph))
+    pool: dict[str, int] = {}  # columns of graphs that several pictures share
+    blocks = [_packed(f"run-{i}", _run_block(r, pool)) for i, r in enumerate(runs)]
+    blocks.append(_packed("pool", [json.loads(column) for column in pool]))
     index = {
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(r, axes) for r in runs],
@@ -111,7 +114,7 @@ def report_html(
         "GRAPH": graph_div,
         "MODELS": script,
         "INDEX": _json_for_html(index),
-        "RUNS": "\n".join(_packed(f"run-{i}", _run_block(r)) for i, r in enumerate(runs)),
+        "RUNS": "\n".join(blocks),
         "TIMELINE_JS": TIMELINE_JS,
         "GRAPH_JS": GRAPH_JS,
         "JS": _asset("page.js"),
@@ -142,7 +145,7 @@ def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
             **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()}}  # fmt: skip
 
 
-def _run_block(run: Run) -> dict[str, Any]:
+def _run_block(run: Run, pool: dict[str, int]) -> dict[str, Any]:
     return {
         "headline": headline_html(run),
         "syncs": sync_table_html(run),
@@ -150,19 +153,22 @@ def _run_block(run: Run) -> dict[str, Any]:
         "unlowered": unlowered_html(run),
         "notes": run_notes_html(run),
         "timeline": _plain(timeline_payload(run, max_glyphs=MAX_GLYPHS)),
-        "graph": _graph_states(run),
+        "graph": {
+            key: {name: _shared(value, pool) for name, value in state.items()}
+            for key, state in _graph_states(run).items()
+        },
     }
 
 
 def _graph_states(run: Run) -> dict[str, Any]:
     """The graph folded, and with each group opened that can be reached by clicks, a few deep."""
     folded = graph_payload(run)
-    states = {"": _plain(folded)}
+    states = {"": _plain(folded, digits=1)}
     waiting: list[tuple[str, ...]] = [(key,) for key in _groups(folded)]
     while waiting and len(states) < MAX_OPEN_STATES:
         opened = waiting.pop(0)
         payload = graph_payload(run, frozenset(opened), focus=opened[-1])
-        states["\n".join(opened)] = _plain(payload)
+        states["\n".join(opened)] = _plain(payload, digits=1)
         waiting += [(*opened, key) for key in _groups(payload)
                     if key.startswith(opened[-1]) and key not in opened]  # fmt: skip
     return states
@@ -177,22 +183,32 @@ def _ids(models: dict[str, Any]) -> dict[str, str]:
     return {name: model.id for name, model in models.items()}
 
 
-def _plain(value: Any) -> Any:
-    """Numpy to JSON; lengths keep a tenth of a microsecond, which no screen can show."""
+def _shared(columns: Any, pool: dict[str, int]) -> Any:
+    """Columns as numbers into the pool: most pictures of a graph differ in a few of them."""
+    if not isinstance(columns, dict):
+        return columns
+    return {
+        name: pool.setdefault(json.dumps(column, separators=(",", ":")), len(pool))
+        for name, column in columns.items()
+    }
+
+
+def _plain(value: Any, *, digits: int = 4) -> Any:
+    """Numpy to JSON. No screen shows more: 4 digits of a millisecond, 1 of a graph's pixel."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v, digits=digits) for k, v in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return _plain(value.tolist(), digits=digits)
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_plain(v, digits=digits) for v in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return _plain(value.item(), digits=digits)
     if isinstance(value, float):
-        return round(value, 4) if np.isfinite(value) else None
+        return round(value, digits) if np.isfinite(value) else None
     return value
 
 
-def _packed(ident: str, block: dict[str, Any]) -> str:
+def _packed(ident: str, block: Any) -> str:
     data = gzip.compress(json.dumps(block, separators=(",", ":")).encode(), mtime=0)
     text = base64.b64encode(data).decode()
     return f'<script type="application/octet-stream" id="{ident}">{text}</script>'

@@ -2,17 +2,27 @@
 const index = JSON.parse(document.getElementById("index").textContent);
 const byId = (id) => document.getElementById(id);
 const blocks = new Map();
+let pool = []; // columns that several pictures of graphs share
 let shown = -1;
 let open = [];
 let ticket = 0; // the newest choice wins: an older one that unpacks late is dropped
 
+async function unpack(id) {
+  const bytes = Uint8Array.from(atob(byId(id).textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
 async function block(i) {
-  if (!blocks.has(i)) {
-    const bytes = Uint8Array.from(atob(byId(`run-${i}`).textContent), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    blocks.set(i, await new Response(stream).json());
-  }
+  if (!pool.length) pool = await unpack("pool");
+  if (!blocks.has(i)) blocks.set(i, await unpack(`run-${i}`));
   return blocks.get(i);
+}
+
+function picture(state) {
+  const columns = (of) => Object.fromEntries(Object.entries(of).map(([k, n]) => [k, pool[n]]));
+  return Object.fromEntries(Object.entries(state).map(
+    ([name, value]) => [name, value && typeof value === "object" ? columns(value) : value]));
 }
 
 function models(which) {
@@ -80,7 +90,7 @@ async function show(at) {
 
 function showGraph(data) {
   while (open.length && !(open.join("\n") in data.graph)) open.pop();
-  drawGraph(data.graph[open.join("\n")], models("graph"));
+  drawGraph(picture(data.graph[open.join("\n")]), models("graph"));
   byId("fold").disabled = open.length === 0;
 }
 
