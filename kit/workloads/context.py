@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ class Workload:
 
     name: str
     build: Callable[[Context], Step]
+    doc: str = ""  # what the step is, for people
 
     def __call__(self, context: Context) -> Step:
         step = self.build(context)
@@ -49,7 +51,7 @@ def workload(build: Callable[[Context], Step]) -> Workload:
         ...
         return step
     """
-    return Workload(build.__name__, build)
+    return as_workload(build)
 
 
 def as_workload(source: Any) -> Workload:
@@ -61,7 +63,8 @@ def as_workload(source: Any) -> Workload:
     if isinstance(source, Workload):
         return source
     if callable(source):
-        return Workload(getattr(source, "__name__", type(source).__name__), source)
+        name = getattr(source, "__name__", type(source).__name__)
+        return Workload(name, source, inspect.getdoc(source) or "")
     raise SettingsError(
         f"a workload is a function that takes a context and returns a step, "
         f"not {type(source).__name__}: decorate yours with @kit.workload"
@@ -148,6 +151,8 @@ def _to(batch: Any, device: str) -> Any:
         return batch.to(device)
     if isinstance(batch, dict):
         return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return [_to(value, device) for value in batch]
     return batch
@@ -181,4 +186,5 @@ def _prefetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
             yield batch
     finally:
         stopped.set()
-        thread.join()
+        if thread is not threading.current_thread():  # the garbage collector may run there
+            thread.join()

@@ -104,6 +104,9 @@ class Bert(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
 
+_DOC = "A BERT encoder learns masked words of a real text, with AdamW."
+
+
 def bert_of(size: str) -> Workload:
     """The BERT workload in one of `SIZES`: "tiny" for a laptop, "base" for a GPU.
 
@@ -112,11 +115,12 @@ def bert_of(size: str) -> Workload:
     """
     if size not in SIZES:
         raise SettingsError(f"no BERT is called {size!r}; there are: {', '.join(SIZES)}")
-    return Workload(f"bert {size}", lambda ctx: _build(ctx, SIZES[size]))
+    return Workload(f"bert {size}", lambda ctx: _build(ctx, SIZES[size]), _DOC)
 
 
 def _build(ctx: Context, size: Size) -> Callable[[], Any]:
-    model = Bert(size).to(ctx.device)
+    torch.manual_seed(ctx.seed)
+    model = Bert(size).to(ctx.device)  # made on the host: every device starts from equal weights
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = ctx.scaler()
     batches = ctx.loader(MaskedText(length=size.length, size=size.vocabulary, seed=ctx.seed))
@@ -137,4 +141,4 @@ def _build(ctx: Context, size: Size) -> Callable[[], Any]:
     return step
 
 
-bert = Workload("bert", lambda ctx: _build(ctx, SIZES["tiny"]))
+bert = Workload("bert", lambda ctx: _build(ctx, SIZES["tiny"]), _DOC)

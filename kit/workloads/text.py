@@ -3,6 +3,7 @@
 The text is in the package (`data/README.md` names its source), so nothing is downloaded. Masking
 follows BERT: 15 % of the positions are asked for; of these 80 % show [MASK], 10 % a random token
 and 10 % the true one. It depends on the seed and the item only: every mode sees the same batches.
+At least one position is asked for in each piece, so that a batch of one has a loss.
 
 Source: Devlin et al., BERT, https://arxiv.org/abs/1810.04805, section 3.1.
 """
@@ -69,8 +70,12 @@ class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         ids = self.pieces[index].clone()
-        random = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
-        asked = (torch.rand(ids.shape, generator=random) < 0.15) & (ids >= len(SPECIAL))
+        random = torch.Generator().manual_seed((self.seed * 1_000_003 + index) % 2**63)
+        words = ids >= len(SPECIAL)
+        chance = torch.rand(ids.shape, generator=random)
+        asked = (chance < 0.15) & words
+        if not asked.any():  # a mean loss over no position is nan: ask for the likeliest word
+            asked = words & (chance == chance[words].min()) if words.any() else asked
         labels = torch.where(asked, ids, IGNORE)
         fate = torch.rand(ids.shape, generator=random)
         other = torch.randint(len(SPECIAL), self.vocabulary_size, ids.shape, generator=random)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -26,6 +27,26 @@ class Numbers(torch.utils.data.Dataset[Any]):
         if index == self.fail_at:
             raise OSError("disk gone")
         return torch.tensor(index), torch.tensor(index * 2)
+
+
+class Collecting(Numbers):
+    """After two items, waits for `go` and lets the garbage collector run, as it may anywhere."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.go, self.made = threading.Event(), 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.made += 1
+        if self.made > 2:
+            self.go.wait(timeout=30)
+            gc.collect()
+        return super().__getitem__(index)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
 def first(count: int, **settings: Any) -> list[list[int]]:
@@ -59,6 +80,34 @@ def test_the_prefetch_thread_ends_with_its_iterator() -> None:
     assert not any(t.name == "kit prefetch" for t in threading.enumerate())
 
 
+def test_the_prefetch_thread_may_itself_collect_the_iterator() -> None:
+    """The garbage collector runs in any thread; a thread that joins itself is an error."""
+    data = Collecting(8)
+    batches: Any = Context(Settings(batch_size=2, prefetch=1), "cpu").loader(data)
+    next(batches)
+    knot: list[Any] = [batches]
+    knot.append(knot)
+    thread = next(t for t in threading.enumerate() if t.name == "kit prefetch")
+    gc.disable()
+    try:
+        del batches, knot
+        data.go.set()
+        thread.join(timeout=30)
+    finally:
+        gc.enable()
+    assert not thread.is_alive()
+
+
+def test_a_batch_keeps_its_shape_on_its_way_to_the_device() -> None:
+    class Pairs(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return {"pair": Pair(torch.tensor(index), torch.tensor(-index)), "name": "x"}
+
+    batch = next(Context(Settings(batch_size=3), "cpu").loader(Pairs(3)))
+    assert torch.equal(batch["pair"].first, -batch["pair"].second)
+    assert batch["name"] == ["x", "x", "x"]
+
+
 def test_a_dataset_smaller_than_a_batch_is_a_clear_error() -> None:
     with pytest.raises(SettingsError, match="dataset has only 4 items"):
         Context(Settings(batch_size=5), "cpu").loader(Numbers(4))
@@ -75,10 +124,11 @@ def test_float32_needs_no_autocast_and_bfloat16_does() -> None:
 def test_the_decorator_names_the_workload_and_plain_functions_are_taken_too() -> None:
     @workload
     def mine(ctx: Context) -> Any:
+        """Mine."""
         return lambda: ctx.batch_size
 
     assert isinstance(mine, Workload)
-    assert mine.name == "mine"
+    assert (mine.name, mine.doc) == ("mine", "Mine.")
     assert as_workload(lambda ctx: None).name == "<lambda>"
     with pytest.raises(SettingsError, match=r"@kit\.workload"):
         as_workload(3)
