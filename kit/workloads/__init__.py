@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kit.workloads.masked_lm import bert as bert
     from kit.workloads.masked_lm import bert_of as bert_of
+    from kit.workloads.small_ops import mlp as mlp
 
-__all__ = ["bert", "bert_of"]
+__all__ = ["bert", "bert_of", "mlp"]
+
+_HOMES = {"bert": "masked_lm", "bert_of": "masked_lm", "mlp": "small_ops"}
 
 
 def __getattr__(name: str) -> Any:
     """Load torch only when a workload is asked for."""
-    if name in __all__:
+    if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module("kit.workloads.masked_lm"), name)
+        return getattr(import_module(f"kit.workloads.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kit.workloads' has no attribute {name!r}")

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from kit.errors import Cancelled
 from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
+from kit.workloads.context import as_workload
 from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = ["run", "sweep"]
@@ -19,15 +21,28 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     """Run and measure a workload: by PyTorch itself in mode "torch", else on device "kit".
 
     Runs that are given the same `cache` compile what they have in common once.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+        SettingsError: it is no workload, or its step returns no loss.
+        Exception: whatever the workload raises, unchanged, with notes that say where it was.
     """
     settings = settings or Settings()
-    if settings.mode == "torch":
-        from kit.workloads import native
+    chosen = as_workload(workload)
+    try:
+        if settings.mode == "torch":
+            from kit.workloads import native
 
-        return native.measure(workload, settings, progress=progress, cancelled=cancelled)
-    from kit.workloads import lazy_run
+            return native.measure(chosen, settings, progress=progress, cancelled=cancelled)
+        from kit.workloads import lazy_run
 
-    return lazy_run.measure(workload, settings, progress=progress, cancelled=cancelled, cache=cache)
+        return lazy_run.measure(chosen, settings, progress=progress, cancelled=cancelled,
+                                cache=cache)  # fmt: skip
+    except Cancelled:
+        raise
+    except Exception as error:
+        error.add_note(f"kit: in the workload {chosen.name!r}, mode {settings.mode!r}")
+        raise
 
 
 def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
@@ -38,14 +53,14 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     Raises:
         SettingsError: a name or a value is wrong; nothing has been run then.
     """
-    base = settings or Settings()
+    base, chosen = settings or Settings(), as_workload(workload)
     cells = [base.replace(**dict(zip(grid, values, strict=True)))
              for values in product(*grid.values())]  # fmt: skip
     cache = ExecutableCache()
     runs = []
     for i, cell in enumerate(cells):
         inner = None if progress is None else _part(progress, i, len(cells))
-        runs.append(run(workload, cell, progress=inner, cancelled=cancelled, cache=cache))
+        runs.append(run(chosen, cell, progress=inner, cancelled=cancelled, cache=cache))
     return runs
 
 

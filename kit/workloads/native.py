@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,17 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.run import Run, Settings
-from kit.trace import Span, SyncPoint, Timeline
 from kit.workloads.context import Context, as_workload
 from kit.workloads.loop import CancelledFn, Progress, loop
+from kit.workloads.torch_events import FINISH, STEP, Place, timeline_of
 
 __all__ = ["measure"]
 
 TRACED_STEPS = 2
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
-_SYNC_OPS = {"aten::_local_scalar_dense": "item", "cudaStreamSynchronize": "stream synchronize",
-             "cudaDeviceSynchronize": "device synchronize"}  # fmt: skip
 
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
@@ -39,19 +37,22 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     device = _device(settings)
     torch.manual_seed(settings.seed)
     step = chosen(Context(settings, device))
-    finish = torch.cuda.synchronize if device == "cuda" else _nothing
-    times, kept = loop(step, settings, mark_step=_nothing, finish=finish, progress=progress,
-                       cancelled=cancelled)  # fmt: skip
+    clock = _DeviceClock() if device == "cuda" else None
+    finish = torch.cuda.synchronize if clock else _nothing
+    times, kept = loop(
+        step, settings, mark_step=clock.mark if clock else _nothing, finish=finish,
+        start=clock.restart if clock else None, progress=progress, cancelled=cancelled,
+    )  # fmt: skip
     if progress is not None:
         progress("tracing", 0.95)
-    sites = _sync_sites(step)
+    places = _places(step) if clock else {}
     finish()
-    timeline = _profile(step, device, finish, sites)
+    timeline = timeline_of(_profile(step, device, finish), device=device, places=places)
     per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
         losses=tuple(float(x) for x in kept),
-        step_times_ns=tuple(times),
+        step_times_ns=tuple(clock.step_times_ns() if clock else times),
         timeline=timeline,
         sync_points=timeline.syncs[:per_step] * len(times),  # torch times waits in a trace only
         environment=_environment(device),
@@ -81,20 +82,55 @@ def _environment(device: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-class _Reads(TorchDispatchMode):
-    """Notes the user's line of each read, in order: the profiler has times, but no lines."""
+class _DeviceClock:
+    """Step times by the GPU: a host that runs ahead of it would time its own launches only."""
+
+    def __init__(self) -> None:
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """A step ends here in the GPU's stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def restart(self) -> None:
+        """Forget the steps so far; the first measured one begins."""
+        self._marks.clear()
+        self.mark()
+
+    def step_times_ns(self) -> list[int]:
+        """One for each step since `restart`; the GPU must have finished them."""
+        return [round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._marks)]
+
+
+class _Waits(TorchDispatchMode):
+    """Notes the user's line of each op that waits: the profiler has times, but no lines."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.sites: list[tuple[str, str]] = []
+        self.places: dict[str, list[Place]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_cuda:
-            self.sites.append(_user_line())
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if cause := _cause(func.overloadpacket, args, result):
+            self.places.setdefault(cause, []).append(_user_line())
+        return result
 
 
-def _user_line() -> tuple[str, str]:
+def _cause(op: Any, args: Any, result: Any) -> str:
+    """Why this op waits for the GPU, in the words of `torch_events`; "" if it does not."""
+    aten = torch.ops.aten
+    if op is aten._local_scalar_dense:
+        return "item" if args[0].is_cuda else ""
+    if op is aten._to_copy or op is aten.copy_:
+        source = args[1] if op is aten.copy_ else args[0]
+        if source.is_cuda != result.is_cuda:
+            return "copy_to_device" if result.is_cuda else "copy_to_host"
+    return "nonzero" if op is aten.nonzero and args[0].is_cuda else ""
+
+
+def _user_line() -> Place:
     via = ""
     frame: Any = sys._getframe(2)
     while frame is not None:
@@ -107,84 +143,22 @@ def _user_line() -> tuple[str, str]:
     return "", via
 
 
-def _sync_sites(step: Callable[[], Any]) -> list[tuple[str, str]]:
-    reads = _Reads()
-    with reads:
+def _places(step: Callable[[], Any]) -> dict[str, list[Place]]:
+    waits = _Waits()
+    with waits:
         step()
-    return reads.sites
+    return waits.places
 
 
-def _profile(step: Callable[[], Any], device: str, finish: Callable[[], None],
-             sites: list[tuple[str, str]]) -> Timeline:  # fmt: skip
+def _profile(step: Callable[[], Any], device: str, finish: Callable[[], None]) -> list[Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    spans: list[tuple[int, int]] = []
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         for i in range(TRACED_STEPS):
-            with torch.profiler.record_function(f"kit step {i}"):
-                start = time.perf_counter_ns()
+            with torch.profiler.record_function(f"{STEP}{i}"):
                 step()
                 if i == TRACED_STEPS - 1:
-                    finish()
-            spans.append((start, time.perf_counter_ns()))
-    return timeline_of(list(profile.events()), sites)
-
-
-def timeline_of(events: list[Any], sites: list[tuple[str, str]]) -> Timeline:
-    """Torch profiler events as a timeline; host phases are told by the events' own names."""
-    steps = [e for e in events if e.name.startswith("kit step ")]
-    if not steps:
-        return Timeline.of([], origin="profiled")
-    zero = min(e.time_range.start for e in steps)
-
-    def ns(us: float) -> int:
-        return max(0, round(float(us - zero) * 1000))
-
-    spans = [Span("host/main", e.name.removeprefix("kit "), "step", ns(e.time_range.start),
-                  ns(e.time_range.end)) for e in steps]  # fmt: skip
-    spans += list(_phases(events, steps, ns))
-    on_gpu = [e for e in events if e.device_type.name != "CPU"]
-    if on_gpu:
-        spans += [Span(f"device/0 stream {e.thread}", e.name, "kernel", ns(e.time_range.start),
-                       ns(e.time_range.end)) for e in on_gpu]  # fmt: skip
-    else:
-        spans += [Span("device/0 torch cpu", e.name, "kernel", ns(e.time_range.start),
-                       ns(e.time_range.end)) for e in events if _is_top_op(e)]  # fmt: skip
-    # A CPU tensor is ready when the call that makes it returns: reading one waits for nothing.
-    reads = [e for e in events if e.name in _SYNC_OPS] if on_gpu else []
-    reads.sort(key=lambda e: e.time_range.start)
-    syncs = []
-    for i, e in enumerate(reads):
-        site, via = sites[i % len(sites)] if sites else ("", "")
-        start, stop = ns(e.time_range.start), ns(e.time_range.end)
-        syncs.append(SyncPoint(start, stop - start, _SYNC_OPS[e.name], site, via))
-    return Timeline.of(spans, syncs, "profiled")
-
-
-def _is_top_op(event: Any) -> bool:
-    """An aten op that no other aten op called: what torch's CPU kernels do for the step."""
-    if not event.name.startswith("aten::"):
-        return False
-    parent = event.cpu_parent
-    while parent is not None:
-        if parent.name.startswith("aten::"):
-            return False
-        parent = parent.cpu_parent
-    return True
-
-
-def _phases(events: list[Any], steps: list[Any], ns: Callable[[float], int]) -> Iterator[Span]:
-    backward = [e for e in events if e.name.startswith("autograd::engine::evaluate_function")]
-    update = [e for e in events if e.name.startswith("Optimizer.step")]
-    for step in steps:
-        inside = step.time_range
-        marks = [("forward", inside.start)]
-        for name, found in (("backward", backward), ("update", update)):
-            starts = [e.time_range.start for e in found
-                      if inside.start <= e.time_range.start <= inside.end]  # fmt: skip
-            if starts:
-                marks.append((name, min(starts)))
-        marks.sort(key=lambda m: m[1])
-        for (name, start), (_, stop) in zip(marks, [*marks[1:], ("", inside.end)], strict=True):
-            yield Span("host/main", name, "record", ns(start), ns(stop))
+                    with torch.profiler.record_function(FINISH):
+                        finish()
+    return list(profile.events())

@@ -1,0 +1,44 @@
+"""A step of many small ops: what the host does is nearly all of it. Quick enough for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kit.workloads.context import Context, workload
+
+__all__ = ["mlp"]
+
+WIDTH = 16
+LAYERS = 8
+
+
+@workload
+def mlp(ctx: Context) -> Callable[[], Any]:
+    """Eight narrow layers learn a fixed function of random points, with AdamW."""
+    torch.manual_seed(ctx.seed)
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 1)).to(ctx.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = ctx.scaler()
+    points = torch.randn(max(256, ctx.batch_size), WIDTH)
+    data: Any = torch.utils.data.TensorDataset(points, points[:, :1].tanh())
+    batches = ctx.loader(data)
+
+    def step() -> Tensor:
+        total: Any = 0
+        for _ in range(ctx.accumulate):
+            x, y = next(batches)
+            with ctx.autocast():
+                loss = (model(x) - y).square().mean() / ctx.accumulate
+            scaler.scale(loss).backward()
+            total = total + loss.detach()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return total  # type: ignore[no-any-return]
+
+    return step

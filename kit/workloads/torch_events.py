@@ -1,0 +1,176 @@
+"""What torch's profiler saw, as a `Timeline`: steps, phases, kernels, and where the host waited.
+
+Pure: events in, a timeline out. An event is torch's `FunctionEvent`; of it this file reads name,
+time_range (microseconds), cpu_parent, device_type, device_index, device_resource_id, kernels and
+is_user_annotation. Steps are the regions named "kit step <n>"; what kit itself does at the end of
+one is inside "kit finish".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from kit.trace import Span, SyncPoint, Timeline
+
+__all__ = ["FINISH", "STEP", "Place", "timeline_of"]
+
+STEP = "kit step "
+FINISH = "kit finish"
+Place = tuple[str, str]  # the user's line, and the library line that it called
+Nanoseconds = Callable[[float], int]
+
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_ENGINE = "autograd::engine::evaluate_function"
+_OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
+
+
+def timeline_of(
+    events: Iterable[Any],
+    *,
+    device: str = "cpu",
+    places: Mapping[str, Sequence[Place]] | None = None,
+) -> Timeline:
+    """The steps among the events, on one clock that starts with the first of them.
+
+    Args:
+        device: "cuda": kernels are what the GPU ran; "cpu": they are the ops themselves.
+        places: for each cause, the places of one step's waits, in order; a wait has no place
+            if their number is not that of the waits: no line is better than a wrong one.
+    """
+    events = list(events)
+    host = [e for e in events if e.device_type.name == "CPU"]
+    steps = [e for e in host if e.name.startswith(STEP)]
+    if not steps:
+        return Timeline.of([], origin="profiled")
+    zero = min(e.time_range.start for e in steps)
+
+    def ns(us: float) -> int:
+        return max(0, round(float(us - zero) * 1000))
+
+    spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
+    spans += _phases(host, steps, ns)
+    notes: list[str] = []
+    syncs: list[SyncPoint] = []
+    if device == "cpu":
+        # A CPU tensor is ready when the call that makes it returns: reading one waits for nothing.
+        spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
+    else:
+        kernels = list(_kernels(events, ns))
+        if not kernels:
+            notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
+        syncs = list(_syncs(host, steps, places or {}, ns))
+        waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
+        spans += kernels + waits
+    return Timeline.of(spans, syncs, "profiled", notes)
+
+
+def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds) -> Span:
+    return Span(lane, name, kind, ns(event.time_range.start), ns(event.time_range.end))
+
+
+def _ancestors(event: Any) -> Iterator[Any]:
+    while (event := event.cpu_parent) is not None:
+        yield event
+
+
+def _top_op(event: Any) -> bool:
+    """An aten op that no other aten op called: what torch's CPU kernels do for the step."""
+    called = any(e.name.startswith("aten::") for e in _ancestors(event))
+    return event.name.startswith("aten::") and not called
+
+
+def _kernels(events: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
+    """What ran on a GPU. The profiler draws the host's annotations there too: those did not run."""
+    for e in events:
+        if e.device_type.name != "CPU" and not e.is_user_annotation:
+            lane = f"device/{e.device_index} stream {e.device_resource_id}"
+            yield _span(lane, e.name, "kernel", e, ns)
+
+
+def _syncs(host: Iterable[Any], steps: Iterable[Any], places: Mapping[str, Sequence[Place]],
+           ns: Nanoseconds) -> Iterator[SyncPoint]:  # fmt: skip
+    """One for each call of CUDA that waits, but not for kit's own at the end of a step."""
+    waits = [e for e in host if e.name in _WAITS
+             and not any(a.name == FINISH for a in _ancestors(e))]  # fmt: skip
+    for step in steps:
+        by_cause: dict[str, list[Any]] = {}
+        for e in sorted(waits, key=lambda e: e.time_range.start):
+            if _inside(e, step):
+                by_cause.setdefault(_cause(e), []).append(e)
+        for cause, found in by_cause.items():
+            known = places.get(cause, ())
+            if len(known) != len(found):
+                known = [("", "")] * len(found)
+            for e, (site, via) in zip(found, known, strict=True):
+                start, stop = ns(e.time_range.start), ns(e.time_range.end)
+                yield SyncPoint(start, stop - start, cause, site, via)
+
+
+def _cause(wait: Any) -> str:
+    """Why CUDA was asked to wait, by the op that asked."""
+    for op in _ancestors(wait):
+        if op.name == "aten::_local_scalar_dense":
+            return "item"
+        if op.name == "aten::copy_":
+            to_device = any("HtoD" in kernel.name for kernel in op.kernels)
+            return "copy_to_device" if to_device else "copy_to_host"
+        if op.name.startswith("aten::"):
+            return str(op.name).removeprefix("aten::")
+    return "synchronize"
+
+
+def _inside(event: Any, step: Any) -> bool:
+    start: float = event.time_range.start
+    return bool(step.time_range.start <= start <= step.time_range.end)
+
+
+def _phases(host: Iterable[Any], steps: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
+    """Each step cut into forward, backward and update, without gaps."""
+    host = sorted(host, key=lambda e: e.time_range.start)
+    for step in steps:
+        inside = [e for e in host if _inside(e, step)]
+        updates = [e for e in inside if e.name.startswith(_OPTIMIZER)]
+        marks = list(_marks(step.time_range, _passes(inside), updates))
+        for (name, start), (_, stop) in pairwise([*marks, ("", step.time_range.end)]):
+            if stop > start:
+                yield Span("host/main", name, "record", ns(start), ns(stop))
+
+
+def _passes(inside: Iterable[Any]) -> list[tuple[float, float]]:
+    """The backward passes: runs of the autograd engine with no other op between them."""
+    passes: list[tuple[float, float]] = []
+    interrupted = True
+    for e in inside:
+        if e.name.startswith(_ENGINE):
+            start, stop = e.time_range.start, e.time_range.end
+            if interrupted:
+                passes.append((start, stop))
+            else:
+                passes[-1] = (passes[-1][0], max(passes[-1][1], stop))
+            interrupted = False
+        elif _top_op(e) and not any(a.name.startswith(_ENGINE) for a in _ancestors(e)):
+            interrupted = True
+    return passes
+
+
+def _marks(
+    step: Any, passes: Sequence[tuple[float, float]], updates: Sequence[Any]
+) -> Iterator[tuple[str, float]]:
+    """(phase, its start), in order. After a backward pass comes the update, if an optimizer is at
+    work before the next pass; else, as with accumulated gradients, forward again.
+    """
+    yield "forward", step.start
+    if not passes and updates:
+        yield "update", updates[0].time_range.start
+    for i, (start, stop) in enumerate(passes):
+        is_last = i == len(passes) - 1
+        end = step.end if is_last else passes[i + 1][0]
+        stop = min(stop, end)
+        work = [u.time_range.end for u in updates if stop <= u.time_range.start < end]
+        yield "backward", start
+        if work or is_last:
+            yield "update", stop
+        if not is_last:
+            yield "forward", max(work, default=stop)
