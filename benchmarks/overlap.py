@@ -39,22 +39,28 @@ def main() -> None:
                         bulk_forward=50, bulk_backward=50)  # fmt: skip
     workload = bert_of(options.size)
     times: dict[str, list[float]] = {name: [] for name in MODES}
-    runs: dict[str, kit.Run] = {}
+    runs: dict[str, list[kit.Run]] = {name: [] for name in MODES}
     for _ in range(options.rounds):
         for name, changes in MODES.items():
-            runs[name] = kit.run(workload, base.replace(**changes))
-            times[name].append(runs[name].step_ms)
+            runs[name].append(kit.run(workload, base.replace(**changes)))
+            times[name].append(runs[name][-1].step_ms)
     native = times["native torch"]
     print(f"BERT {options.size}, batch {options.batch}, {options.steps} steps, "
           f"{options.rounds} rounds, NPROC={os.environ.get('NPROC', 'unset')}, "
-          f"{runs['kit lazy, none'].environment['device']}")  # fmt: skip
+          f"{runs['kit lazy, none'][0].environment['device']}")  # fmt: skip
     print(f"{'':28}{'ms':>8}{'x native':>10}{'busy':>7}{'hidden':>8}{'syncs':>7}{'wait ms':>9}")
     for name, values in times.items():
         ratio = statistics.median(t / n for t, n in zip(values, native, strict=True))
-        h = runs[name].headline()
-        print(f"{name:28}{statistics.median(values):8.2f}{ratio:10.2f}"
-              f"{h.device_busy_fraction:7.0%}{h.overlap_fraction:8.0%}"
-              f"{h.syncs_per_step:7.1f}{h.sync_wait_ms:9.2f}")  # fmt: skip
+        heads = [run.headline() for run in runs[name]]
+        busy, hidden, syncs, wait = (
+            statistics.median(getattr(h, field) for h in heads)
+            for field in ("device_busy_fraction", "overlap_fraction", "syncs_per_step",
+                          "sync_wait_ms")
+        )  # fmt: skip
+        print(
+            f"{name:28}{statistics.median(values):8.2f}{ratio:10.2f}"
+            f"{busy:7.0%}{hidden:8.0%}{syncs:7.1f}{wait:9.2f}"
+        )
     for mode in ("lazy", "bulked 50"):
         check, device = times[f"kit {mode}, host check"], times[f"kit {mode}, on device"]
         gain = statistics.median(c / d for c, d in zip(check, device, strict=True))
