@@ -163,7 +163,12 @@ class Frontend:
         args, kwargs = op.template
         static = {"view": op.name, "args": args[1:], "kwargs": kwargs}
         writer = self.session.intern(
-            "kit.write_view", ((HOLE, HOLE), static), (base.aval, new.aval), (base.aval,), 0
+            "kit.write_view",
+            ((HOLE, HOLE), static),
+            (base.aval, new.aval),
+            (base.aval,),
+            0,
+            writes=(0,),
         )
         return self.record(writer, [base, new], [])[0]
 

@@ -10,7 +10,7 @@ host       none of these: run by torch on the CPU, counted, a sync point
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,6 +140,7 @@ def _make_op(
     outputs: tuple[Aval, ...],
     *,
     is_view: bool = False,
+    written: Sequence[KitTensor] = (),
 ) -> tuple[Op, _Found]:
     dtypes = [t.dtype for t in _tensors(args) if t.dtype in _FLOATING]
     wide = torch.float64 in dtypes
@@ -165,8 +166,15 @@ def _make_op(
         outputs,
         found.numbers,
         is_view=is_view,
+        writes=_positions(written, args, kwargs),
     )
     return op, found
+
+
+def _positions(written: Sequence[KitTensor], args: Any, kwargs: Any) -> tuple[int, ...]:
+    """For each written tensor, which of the op's inputs it is."""
+    ids = list(map(id, _tensors([*args, *kwargs.values()])))
+    return tuple(ids.index(id(tensor)) for tensor in written)
 
 
 def _tensors(args: Any) -> list[torch.Tensor]:
@@ -256,9 +264,8 @@ def _inplace_plan(
     check_writable(name, written)
     if len(written) == 1 and not isinstance(args[0], list):
         _check_result_type(func, args, kwargs, written[0])
-    op, found = _make_op(
-        home, session, func, name, args, kwargs, tuple(t.spec.aval for t in written)
-    )
+    avals = tuple(t.spec.aval for t in written)
+    op, found = _make_op(home, session, func, name, args, kwargs, avals, written=written)
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
     gives_itself = len(func._schema.returns) == 1
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from kit.ir import Graph, Node, Segment
+from kit.ir import Aval, Graph, Node, Segment
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile
-from kit.runtime.stream import Task, Value
+from kit.runtime.stream import Cell, Task
 from kit.trace import Span, SyncPoint, Timeline
 
 __all__ = ["freeze_step", "freeze_trace"]
@@ -24,24 +24,27 @@ def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict
     segments: list[Segment] = []
     ids: dict[int, list[int]] = {}
     made: dict[tuple[int, int], tuple[int, int]] = {}  # (task, slot) -> (node, output)
-    outside: dict[int, tuple[int, int]] = {}  # id of a Value from before -> its variable node
+    outside: dict[int, tuple[int, int]] = {}  # id of a cell from before -> its variable node
 
-    def source(value: Value, phase: str) -> tuple[int, int]:
-        if value.origin in made:
-            return made[value.origin]
-        if id(value) not in outside:
-            nodes.append(Node(value.kind, (), (), (value.aval,), phase=phase))
-            outside[id(value)] = (len(nodes) - 1, 0)
-        return outside[id(value)]
+    def source(cell: Cell, aval: Aval, phase: str) -> tuple[int, int]:
+        if cell.origin in made:
+            return made[cell.origin]
+        if id(cell) not in outside:
+            nodes.append(Node(cell.kind, (), (), (aval,), phase=phase))
+            outside[id(cell)] = (len(nodes) - 1, 0)
+        return outside[id(cell)]
 
     for number, task in enumerate(tasks):
         bulk = task.bulk
-        reads = [source(value, bulk.phase) for value in bulk.leaves]
+        pairs = zip(task.leaves, task.avals, strict=True)
+        reads = [source(cell, aval, bulk.phase) for cell, aval in pairs]
         slots: list[tuple[int, int]] = []
         local: list[int] = []
         phases = dict(bulk.phases)
         phase = bulk.phase
-        for i, ((op, refs), (site, _, scope)) in enumerate(zip(bulk.ops, bulk.frames, strict=True)):
+        for i, ((op, refs), (site, _, scope)) in enumerate(
+            zip(bulk.nodes(), bulk.frames, strict=True)
+        ):
             phase = phases.get(i, phase)
             inputs = tuple(slots[r] if r >= 0 else reads[-1 - r] for r in refs)
             nodes.append(
@@ -74,7 +77,7 @@ def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict
                 task.is_cached,
             )
         )
-    alive = {v.origin for t in tasks for o in t.outputs if (v := o()) is not None}
+    alive = {c.origin for t in tasks for o in t.outputs if (c := o()) is not None}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids
 

@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,9 +20,9 @@ import numpy as np
 
 from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
-from kit.runtime.lowering import Executable, compile_segment, format_site
+from kit.runtime.lowering import Executable, Source, compile_segment, format_site
 from kit.runtime.rules import Rules
-from kit.runtime.stream import Op, Task, Value
+from kit.runtime.stream import Op, Task
 from kit.trace import Span
 
 __all__ = ["ExecutableCache", "Executor"]
@@ -48,12 +49,13 @@ class ExecutableCache:
         scalars: int,
         *,
         is_view: bool,
+        writes: tuple[int, ...] = (),
     ) -> Op:
         """The one `Op` for this call; equal calls get the same object and id."""
-        key = (name, repr(template), avals, outputs, is_view)
+        key = (name, repr(template), avals, outputs, is_view, writes)
         op = self.ops.get(key)
         if op is None:
-            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view)
+            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view, writes)
             self.ops[key] = op
         return op
 
@@ -99,6 +101,19 @@ class Executor:
             self._failure = None
         return failure
 
+    def finish(self, task: Task) -> None:
+        """Wait until the device has run the task."""
+        task.done.wait()
+        if self._waits:
+            return
+        cells = [cell for output in task.outputs if (cell := output()) is not None]
+        for array in [c.array for c in cells if c.array is not None]:
+            try:
+                jax.block_until_ready(array)
+            except RuntimeError:
+                if not array.is_deleted():  # else a later task has taken its memory over
+                    raise
+
     def close(self) -> None:
         """Let the queue drain, then end the thread."""
         self._queue.put(None)
@@ -119,16 +134,15 @@ class Executor:
                     self._poison(task, error)
                 finally:
                     if not self.is_tracing:  # a graph of the step needs them; nothing else does
-                        task.bulk.leaves, task.bulk.leaf_of = [], {}
+                        task.leaves = []
                     task.done.set()
 
     def _run(self, task: Task) -> None:
-        bulk = task.bulk
-        for leaf in bulk.leaves:
+        for leaf in task.leaves:
             if leaf.error is not None:
                 self._poison(task, leaf.error)
                 return
-        arrays = [leaf.array for leaf in bulk.leaves]
+        arrays = [leaf.array for leaf in task.leaves]
         run = self._run_launched if self._launch else self._run_fused
         results = run(task, arrays)
         if self._waits:
@@ -138,65 +152,47 @@ class Executor:
         self.counts["execute.count"] += 1
         self.counts["execute.ns"] += stop - task.dispatch_ns[0]
         if self.is_tracing:
-            name = f"({len(bulk.ops)} ops)"
+            name = f"({len(task.bulk.ops)} ops)"
             self.spans.append(
                 Span("host/worker", name, "dispatch", *task.dispatch_ns, segment=task.index)
             )
         for output, array in zip(task.outputs, results, strict=True):
-            if (value := output()) is not None:
-                value.array = array
+            if (cell := output()) is not None:
+                cell.array = array
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
-        bulk = task.bulk
-        executable = self._find(
-            task,
-            task.key,
-            bulk.ops,
-            [v.aval for v in bulk.leaves],
-            len(bulk.scalars),
-            task.wanted,
-            offset=0,
-        )
+        executable = self._find(task, task.key, lambda: Source.of(task))
         task.issued.append((executable, 0))
-        if bulk.scalars:
-            arrays.append(np.array(bulk.scalars, np.float64))
+        if task.scalars:
+            arrays.append(np.array(task.scalars, np.float64))
         task.dispatch_ns = (time.perf_counter_ns(), 0)
-        return executable.run(*arrays)
+        return executable.run(arrays)
 
     def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
-        bulk = task.bulk
         slots: list[Any] = []
         taken = 0
-        for i, (op, refs) in enumerate(bulk.ops):
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
             sources = list(dict.fromkeys(refs))
             leaf = {r: -1 - k for k, r in enumerate(sources)}
-            local = [(op, tuple(leaf[r] for r in refs))]
+            node = (op, tuple(leaf[r] for r in refs))
             inputs = [slots[r] if r >= 0 else arrays[-1 - r] for r in sources]
-            avals = [Aval(tuple(x.shape), str(x.dtype)) for x in inputs]
-            wanted = tuple(range(len(op.outputs)))
-            key = ("launch", op.id, local[0][1])
-            executable = self._find(task, key, local, avals, op.scalars, wanted, offset=i)
+            executable = self._find(
+                task, ("launch", op.id, node[1]), partial(_alone, node, inputs), i
+            )
             task.issued.append((executable, i))
             if op.scalars:
-                inputs.append(np.array(bulk.scalars[taken : taken + op.scalars], np.float64))
+                inputs.append(np.array(task.scalars[taken : taken + op.scalars], np.float64))
                 taken += op.scalars
             if i == 0:
                 task.dispatch_ns = (time.perf_counter_ns(), 0)
-            slots.extend(executable.run(*inputs))
+            slots.extend(executable.run(inputs))
         return [slots[s] for s in task.wanted]
 
     def _find(
-        self,
-        task: Task,
-        key: Any,
-        ops: Sequence[tuple[Op, tuple[int, ...]]],
-        leaves: Sequence[Aval],
-        scalars: int,
-        wanted: tuple[int, ...],
-        *,
-        offset: int,
+        self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
     ) -> Executable:
+        """The executable for this key; compiled now if it is not there. `offset`: its first op."""
         key = (self.device, id(self._rules), key)  # a cache may outlive both
         executable = self._cache.get(key)
         if executable is not None:
@@ -205,12 +201,9 @@ class Executor:
             return executable
         self.counts["cache.misses"] += 1
         task.is_cached = False
-        frames = task.bulk.frames[offset : offset + len(ops)]
-        sites = [format_site(f[0]) for f in frames]
+        sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
         name = f"seg{len(self._cache)}_{task.bulk.phase}"
-        executable = compile_segment(
-            ops, leaves, scalars, wanted, self._rules, name=name, sites=sites
-        )
+        executable = compile_segment(source(), self._rules, name=name, sites=sites)
         self._cache[key] = executable
         self.counts["compile.count"] += 1
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
@@ -225,7 +218,7 @@ class Executor:
             frames = task.bulk.frames
             sites = dict.fromkeys(format_site(f[0]) for f in frames if f[0][0])
             where = ", ".join(list(sites)[:3]) or "an unknown line"
-            first = task.bulk.ops[0][0].name if task.bulk.ops else "nothing"
+            first = task.bulk.ops[0].name if task.bulk.ops else "nothing"
             wrapped = ExecutionError(
                 f"segment {task.index} ({len(task.bulk.ops)} ops from {first}, recorded at "
                 f"{where}) failed: {type(error).__name__}: {str(error)[:2000]}"
@@ -236,12 +229,12 @@ class Executor:
         if self._failure is None:
             self._failure = error
         for output in task.outputs:
-            if (value := output()) is not None:
-                value.error = error
+            if (cell := output()) is not None:
+                cell.error = error
 
 
-def ready(value: Value) -> Any:
-    """The array of a value whose task is done; raises what poisoned it."""
-    if value.error is not None:
-        raise value.error
-    return value.array
+def _alone(node: tuple[Op, tuple[int, ...]], inputs: list[Any]) -> Source:
+    """One op as a program of its own, which returns all of its results."""
+    avals = tuple(Aval(tuple(x.shape), str(x.dtype)) for x in inputs)
+    op = node[0]
+    return Source([node], avals, op.scalars, tuple(range(len(op.outputs))))

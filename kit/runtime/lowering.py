@@ -19,9 +19,18 @@ import numpy as np
 from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.runtime.rules import Rules
-from kit.runtime.stream import Op
+from kit.runtime.stream import Op, Task
 
-__all__ = ["HOLE", "Executable", "Hole", "Scalar", "compile_segment", "format_site", "np_dtype"]
+__all__ = [
+    "HOLE",
+    "Executable",
+    "Hole",
+    "Scalar",
+    "Source",
+    "compile_segment",
+    "format_site",
+    "np_dtype",
+]
 
 
 class Hole:
@@ -66,66 +75,118 @@ def format_site(site: tuple[str, int]) -> str:
     return f"{_SEPARATOR.split(site[0])[-1]}:{site[1]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A segment to compile: its ops, its leaves, and which slots it returns."""
+
+    nodes: Sequence[tuple[Op, tuple[int, ...]]]
+    leaves: Sequence[Aval]
+    scalars: int
+    wanted: Sequence[int]
+    dead: Sequence[int] = ()  # leaves that are never read again
+
+    @classmethod
+    def of(cls, task: Task) -> Source:
+        """What a cut bulk is, for the compiler."""
+        scalars = len(task.scalars)
+        return cls(list(task.bulk.nodes()), task.avals, scalars, task.wanted, task.dead)
+
+    def donations(self) -> dict[int, int]:
+        """Leaf -> position in `wanted` of the result that takes over its memory.
+
+        Only a leaf's own next version does, found by following in-place writes back: XLA would
+        else copy, to keep what another result still needs.
+        """
+        maker: list[tuple[Op, tuple[int, ...], int]] = []
+        for op, refs in self.nodes:
+            maker += [(op, refs, i) for i in range(len(op.outputs))]
+        dead = set(self.dead)
+        pairs: dict[int, int] = {}
+        for position, slot in enumerate(self.wanted):
+            at = slot
+            while at >= 0:
+                op, refs, output = maker[at]
+                if output >= len(op.writes):
+                    break
+                at = refs[op.writes[output]]
+            leaf = -1 - at
+            if leaf in dead and leaf not in pairs and self.leaves[leaf] == self._aval(maker, slot):
+                pairs[leaf] = position
+        return pairs
+
+    @staticmethod
+    def _aval(maker: list[tuple[Op, tuple[int, ...], int]], slot: int) -> Aval:
+        op, _, output = maker[slot]
+        return op.outputs[output]
+
+
 @dataclass(eq=False)
 class Executable:
-    """A compiled segment: call `run(*leaves, scalars)`."""
+    """A compiled segment: `run([*leaves, scalars])` gives its results."""
 
     name: str  # of the HLO module, without "jit_"
-    run: Any
+    compiled: Any
+    order: Sequence[int]  # where each wanted result is among those that the program returns
     lower_ns: tuple[int, int]
     compile_ns: tuple[int, int]
     calls: int = 0
     _nodes: dict[str, int] = field(default_factory=dict)
 
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Issue it; the results may still be on their way. Donated arrays are gone then."""
+        results = self.compiled(*arrays)
+        return [results[i] for i in self.order]
+
     def node_of(self, instruction: str) -> int:
         """Index in the segment of the node that an HLO instruction comes from, -1 if unknown."""
         if not self._nodes:
-            self._nodes = {"": -1, **instruction_nodes(self.run.as_text() or "")}
+            self._nodes = {"": -1, **instruction_nodes(self.compiled.as_text() or "")}
         return self._nodes.get(instruction, -1)
 
 
 def compile_segment(
-    ops: Sequence[tuple[Op, tuple[int, ...]]],
-    leaves: Sequence[Aval],
-    scalars: int,
-    wanted: tuple[int, ...],
-    rules: Rules,
-    *,
-    name: str,
-    sites: Sequence[str] = (),
+    source: Source, rules: Rules, *, name: str, sites: Sequence[str] = ()
 ) -> Executable:
-    """Lower and compile a segment; its outputs are the slots in `wanted`.
+    """Lower and compile a segment.
 
     Raises:
         LoweringError: a rule failed; the message names the op and the user's line.
     """
+    donated = sorted(source.donations().items())
+    first = [position for _, position in donated]
+    # jax gives the k-th donated array of a type to the k-th result of that type: so these lead
+    returned = first + [i for i in range(len(source.wanted)) if i not in set(first)]
+    slots = [source.wanted[i] for i in returned]
 
     def segment(*arrays: Any) -> list[Any]:
-        return _interpret(ops, arrays, scalars, wanted, rules, sites)
+        return _interpret(source, arrays, slots, rules, sites)
 
     segment.__name__ = name
-    shapes = [jax.ShapeDtypeStruct(a.shape, np_dtype(a.dtype)) for a in leaves]
-    if scalars:
-        shapes.append(jax.ShapeDtypeStruct((scalars,), np.dtype("float64")))
+    shapes = [jax.ShapeDtypeStruct(a.shape, np_dtype(a.dtype)) for a in source.leaves]
+    if source.scalars:
+        shapes.append(jax.ShapeDtypeStruct((source.scalars,), np.dtype("float64")))
+    leaves = tuple(leaf for leaf, _ in donated)
     start = time.perf_counter_ns()
-    lowered = jax.jit(segment, keep_unused=True).lower(*shapes)
+    lowered = jax.jit(segment, keep_unused=True, donate_argnums=leaves).lower(*shapes)
     middle = time.perf_counter_ns()
     compiled = lowered.compile()
     stop = time.perf_counter_ns()
-    return Executable(name, compiled, (start, middle), (middle, stop))
+    order = [0] * len(returned)
+    for place, position in enumerate(returned):
+        order[position] = place
+    return Executable(name, compiled, order, (start, middle), (middle, stop))
 
 
 def _interpret(
-    ops: Sequence[tuple[Op, tuple[int, ...]]],
+    source: Source,
     arrays: Sequence[Any],
-    scalars: int,
-    wanted: tuple[int, ...],
+    wanted: Sequence[int],
     rules: Rules,
     sites: Sequence[str],
 ) -> list[Any]:
-    numbers = iter(arrays[-1][i] for i in range(scalars)) if scalars else iter(())
+    numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
     slots: list[Any] = []
-    for i, (op, refs) in enumerate(ops):
+    for i, (op, refs) in enumerate(source.nodes):
         tensors = iter([slots[r] if r >= 0 else arrays[-1 - r] for r in refs])
         args, kwargs = _fill(op.template, tensors, numbers)
         rule = rules.find(op.name)

@@ -30,7 +30,7 @@ from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.recorder import Recorder
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.stream import Bulk, Frame, Op, Task, Value
+from kit.runtime.stream import Bulk, Cell, Frame, Op, Task, Value
 from kit.trace import SyncPoint, Timeline
 
 __all__ = ["Session", "current_session"]
@@ -85,6 +85,7 @@ class Session:
         self._frontends = tuple(frontends)
         self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
         self._limits["update"] = self._limits["backward"]
+        self._donates = not launch  # there, one op's input may be another's too
         self._is_lazy = self.settings.mode == "lazy"  # one program a step, as pytorch/xla does
         self._bulk: Bulk | None = None
         self._last: Task | None = None
@@ -139,9 +140,12 @@ class Session:
         scalars: int,
         *,
         is_view: bool = False,
+        writes: tuple[int, ...] = (),
     ) -> Op:
         """The one `Op` for this call; equal calls get the same object and id."""
-        return self._cache.intern(name, template, avals, outputs, scalars, is_view=is_view)
+        return self._cache.intern(
+            name, template, avals, outputs, scalars, is_view=is_view, writes=writes
+        )
 
     def begin(self, phase: str) -> None:
         """A call of the program begins: cut now if the bulk is full or the phase has changed.
@@ -155,6 +159,8 @@ class Session:
                 self._cut("phase")
             elif bulk.size >= bulk.limit:
                 self._cut("size")
+            elif phase != self.phase:
+                bulk.phases.append((len(bulk.ops), phase))
         self.phase = phase
         self._recorder.enter(phase)
 
@@ -165,16 +171,14 @@ class Session:
         bulk = self._bulk
         if bulk is None:
             bulk = self._bulk = Bulk(self.phase, self._limits[self.phase])
-        if not bulk.phases or bulk.phases[-1][1] != self.phase:
-            bulk.phases.append((len(bulk.ops), self.phase))
         return bulk.add(op, inputs, scalars, frame)
 
     def constant(self, array: Any, kind: str = "input") -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
         start = time.perf_counter_ns()
         value = Value(Aval(tuple(array.shape), str(array.dtype)))
-        value.array = self._executor.put(array)
-        value.kind = kind
+        value.cell = Cell(None, kind=kind)
+        value.cell.array = self._executor.put(array)
         self._recorder.add("copy to device", "input", start, time.perf_counter_ns())
         return value
 
@@ -190,11 +194,15 @@ class Session:
         start = time.perf_counter_ns()
         kept = bulk.close()
         wanted = tuple(value.slot for value in kept)
-        key = (tuple(bulk.key), tuple(v.aval for v in bulk.leaves), wanted)
-        task = Task(self._segments, bulk, wanted, [ref(v) for v in kept], cut, key)
+        dead = bulk.dead_leaves() if self._donates else ()
+        avals = tuple(leaf.aval for leaf in bulk.leaves)
+        task = Task(self._segments, bulk, wanted, cut, (tuple(bulk.key), avals, wanted, dead))
+        task.leaves = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
+        task.avals, task.dead, task.scalars = avals, dead, bulk.scalars
+        bulk.leaves, bulk.leaf_of = [], {}
         for value in kept:
-            value.task = task
-            value.origin = (task.index, value.slot)
+            value.cell = Cell(task, value.slot)
+            task.outputs.append(ref(value.cell))
         self._segments += 1
         self._counts["record.ops"] += len(bulk.ops)
         self._counts[f"cut.{cut}"] += 1
@@ -214,7 +222,7 @@ class Session:
         """
         start = time.perf_counter_ns()
         self._settle(value, cut="sync")
-        array = np.array(value.array)
+        array = np.array(_array(value))
         self._counts["transfer_from_device.count"] += 1
         self._counts["transfer_from_device.bytes"] += array.nbytes
         self._note_sync(start, cause, frame)
@@ -225,7 +233,7 @@ class Session:
         value = tensor if isinstance(tensor, Value) else tensor.kit_value()
         start = time.perf_counter_ns()
         self._settle(value, cut="sync")
-        jax.block_until_ready(value.array)
+        jax.block_until_ready(_array(value))
         self._note_sync(start, "wait_to_read", (("", 0), "", ""))
 
     def wait_all(self) -> None:
@@ -244,8 +252,7 @@ class Session:
         last.done.wait()
         if (failure := self._executor.take_failure()) is not None:
             raise failure
-        values = [v for o in last.outputs if (v := o()) is not None]
-        jax.block_until_ready([v.array for v in values])
+        self._executor.finish(last)
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
     def mark_step(self) -> None:
@@ -260,8 +267,7 @@ class Session:
         while len(self._markers) > RUN_AHEAD:
             start = time.perf_counter_ns()
             oldest = self._markers.pop(0)
-            oldest.done.wait()
-            jax.block_until_ready([v.array for o in oldest.outputs if (v := o()) is not None])
+            self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         self._recorder.leave()
 
@@ -271,11 +277,11 @@ class Session:
         with self.lock:
             if value.bulk is not None:
                 self._cut(cut)
-        if value.task is not None:
-            value.task.done.wait()
-        if value.error is not None:
-            self._executor.take_failure(value.error)
-            raise value.error
+        if value.cell is not None and value.cell.task is not None:
+            value.cell.task.done.wait()
+        if (error := value.error) is not None:
+            self._executor.take_failure(error)
+            raise error
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
         stop = time.perf_counter_ns()
@@ -354,6 +360,10 @@ class Session:
         recorder.clear()  # its tasks hold arrays
         executor.spans.clear()
         return frozen
+
+
+def _array(value: Value) -> Any:
+    return None if value.cell is None else value.cell.array
 
 
 _CLOSED = (

@@ -3,19 +3,23 @@
 This is the hot path: one `Bulk.add` for each op that the user's program executes. A bulk refers to
 its own earlier outputs by slot, and to anything older by leaf number; so two steps that do the same
 thing give the same key, whatever their objects are called, and aliasing shows in the key.
+
+A `Value` is what the program holds; a `Cell` is where its array will be. Tasks know cells only, so
+a value that has no holder but its bulk is one that the program can never ask for again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from sys import getrefcount
 from typing import Any
 from weakref import ref
 
 from kit.ir import Aval
 
-__all__ = ["Bulk", "Frame", "Op", "Site", "Task", "Value"]
+__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value"]
 
 Site = tuple[str, int]  # file name, line
 Frame = tuple[Site, str, str]  # the user's site, the library site under it ("" if none), scope
@@ -35,30 +39,47 @@ class Op:
     outputs: tuple[Aval, ...]
     scalars: int  # how many numbers it takes from the scalar vector
     is_view: bool = False  # a view can be made again from its base, so it is never returned
+    writes: tuple[int, ...] = ()  # for each output, the input whose memory it overwrites
+
+
+class Cell:
+    """Room for one array on the device: empty until its task has run, or poisoned by it."""
+
+    __slots__ = ("__weakref__", "array", "error", "kind", "slot", "task")
+
+    def __init__(self, task: Task | None, slot: int = 0, kind: str = "parameter") -> None:
+        self.task = task  # None: the array came from the host
+        self.slot = slot
+        self.array: Any = None
+        self.error: BaseException | None = None
+        self.kind = kind  # what it is called when it comes into a graph from outside
+
+    @property
+    def origin(self) -> tuple[int, int] | None:
+        """(segment index, slot) that makes it; None if it came from the host."""
+        return None if self.task is None else (self.task.index, self.slot)
 
 
 class Value:
-    """One array of the program: pending, running, ready or poisoned.
+    """One array of the program: output `slot` of a bulk that still grows, or a `Cell`."""
 
-    `bulk` and `slot` say which recorded op makes it; `task` who runs that; `array` what came out.
-    """
-
-    __slots__ = ("__weakref__", "array", "aval", "bulk", "error", "kind", "origin", "slot", "task")
+    __slots__ = ("__weakref__", "aval", "bulk", "cell", "slot")
 
     def __init__(self, aval: Aval, bulk: Bulk | None = None, slot: int = 0) -> None:
         self.aval = aval
-        self.bulk = bulk  # the bulk that is still growing, None once it is cut
+        self.bulk = bulk  # None once it is cut
         self.slot = slot
-        self.task: Task | None = None
-        self.array: Any = None
-        self.error: BaseException | None = None
-        self.kind = "parameter"  # what it is called when it comes into a graph from outside
-        self.origin: tuple[int, int] | None = None  # (segment index, slot) that made it
+        self.cell: Cell | None = None
 
     @property
     def is_lost(self) -> bool:
         """True for a view that its segment did not return: make it again from its base."""
-        return self.bulk is None and self.task is None and self.array is None and not self.error
+        return self.bulk is None and self.cell is None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What poisoned it, if anything did."""
+        return None if self.cell is None else self.cell.error
 
 
 class Bulk:
@@ -71,80 +92,105 @@ class Bulk:
         "leaves",
         "limit",
         "ops",
-        "outputs",
         "phase",
         "phases",
         "scalars",
         "size",
-        "slots",
+        "values",
+        "views",
     )
 
     def __init__(self, phase: str, limit: int) -> None:
         self.phase = phase  # of its first op; only a lazy bulk spans several
-        self.phases: list[tuple[int, str]] = []  # (first op, phase)
+        self.phases: list[tuple[int, str]] = [(0, phase)]  # (first op, phase)
         self.limit = limit
-        self.ops: list[tuple[Op, tuple[int, ...]]] = []
+        self.ops: list[Op] = []
+        self.key: list[int] = []  # of each op: its id, then a slot or -1 - leaf for each input
         self.frames: list[Frame] = []
         self.leaves: list[Value] = []
         self.leaf_of: dict[int, int] = {}
         self.scalars: list[float] = []
-        self.outputs: list[ref[Value]] = []
-        self.key: list[int] = []
-        self.slots = 0
+        self.values: list[Value] = []  # by slot
+        self.views: set[int] = set()  # slots that are views
         self.size = 0  # ops that count: not views
 
     def add(
-        self,
-        op: Op,
-        inputs: Sequence[Value],
-        scalars: Sequence[float],
-        frame: Frame,
+        self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
     ) -> list[Value]:
         """Append one op; its outputs are returned as pending values."""
-        refs = []
+        self._append(op, inputs, frame)
+        if scalars:
+            self.scalars.extend(scalars)
+        slots = range(len(self.values), len(self.values) + len(op.outputs))
+        made = [Value(aval, self, slot) for aval, slot in zip(op.outputs, slots, strict=True)]
+        self.values += made
+        if op.is_view:
+            self.views.update(slots)
+        else:
+            self.size += 1
+        return made
+
+    def add_one(self, op: Op, inputs: Sequence[Value], frame: Frame) -> Value:
+        """The same for most ops: one output, no numbers, not a view."""
+        self._append(op, inputs, frame)
+        values = self.values
+        value = Value(op.outputs[0], self, len(values))
+        values.append(value)
+        self.size += 1
+        return value
+
+    def _append(self, op: Op, inputs: Sequence[Value], frame: Frame) -> None:
+        self.ops.append(op)
+        self.frames.append(frame)
+        key = self.key
+        key.append(op.id)
         for value in inputs:
             if value.bulk is self:
-                refs.append(value.slot)
+                key.append(value.slot)
             else:
                 leaf = self.leaf_of.get(id(value))
                 if leaf is None:
                     leaf = self.leaf_of[id(value)] = len(self.leaves)
                     self.leaves.append(value)
-                refs.append(-1 - leaf)
-        self.ops.append((op, tuple(refs)))
-        self.frames.append(frame)
-        self.key.append(op.id)
-        self.key.extend(refs)
-        if scalars:
-            self.scalars.extend(scalars)
-        values = []
-        for aval in op.outputs:
-            value = Value(aval, self, self.slots)
-            self.slots += 1
-            self.outputs.append(ref(value))
-            values.append(value)
-        if not op.is_view:
-            self.size += 1
-        return values
+                key.append(-1 - leaf)
+
+    def nodes(self) -> Iterator[tuple[Op, tuple[int, ...]]]:
+        """Each op with where its inputs come from: a slot, or -1 - leaf."""
+        at = 1
+        for op in self.ops:
+            stop = at + len(op.avals)
+            yield op, tuple(self.key[at:stop])
+            at = stop + 1
 
     def close(self) -> list[Value]:
         """Give the values that something alive still needs; the rest will never leave the device.
 
-        The returned list holds them in slot order. Views are left out: their holder makes them
-        again from the base when it needs them.
+        The returned list is in slot order. Views are left out: their holder makes them again from
+        the base when it needs them.
         """
-        kept = []
-        slot = 0
-        for op, _ in self.ops:
-            for _ in op.outputs:
-                value = self.outputs[slot]()
-                slot += 1
-                if value is None:
-                    continue
-                value.bulk = None
-                if not op.is_view:
-                    kept.append(value)
-        return kept
+        held = _held(self.values)
+        self.values = []
+        for value in held:
+            value.bulk = None
+        return [value for value in held if value.slot not in self.views]
+
+    def dead_leaves(self) -> tuple[int, ...]:
+        """Leaves that nothing but this bulk can read again: their memory may be written over.
+
+        Arrays from the host are not among them: XLA may share their memory with numpy.
+        """
+        held = set(map(id, _held(self.leaves)))
+        return tuple(
+            i
+            for i, leaf in enumerate(self.leaves)
+            if id(leaf) not in held and leaf.cell is not None and leaf.cell.task is not None
+        )
+
+
+def _held(values: list[Value]) -> list[Value]:
+    """The values that somebody besides the list holds: three references are the list's, the
+    loop variable's and the argument's."""
+    return [value for value in values if getrefcount(value) > 3]
 
 
 @dataclass(slots=True, eq=False)
@@ -154,9 +200,13 @@ class Task:
     index: int
     bulk: Bulk
     wanted: tuple[int, ...]  # slots to return
-    outputs: list[ref[Value]]
     cut: str
     key: tuple[Any, ...]
+    leaves: list[Cell] = field(default_factory=list)
+    avals: tuple[Aval, ...] = ()  # of the leaves
+    dead: tuple[int, ...] = ()  # leaves whose memory the results may take over
+    scalars: list[float] = field(default_factory=list)
+    outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
     plan_ns: tuple[int, int] = (0, 0)
     done: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None

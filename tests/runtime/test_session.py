@@ -106,8 +106,9 @@ def test_a_value_that_nobody_holds_is_not_returned() -> None:
         x = start(session)
         y = binary(session, "aten.add.Tensor", binary(session, "aten.add.Tensor", x, x), x)
         numbers(session, y)
-        assert y.task is not None
-        assert y.task.wanted == (1,)
+        assert y.cell is not None
+        assert y.cell.task is not None
+        assert y.cell.task.wanted == (1,)
 
 
 def test_a_sync_point_knows_its_line_and_its_time() -> None:
