@@ -60,6 +60,9 @@ def register() -> None:
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
+    # One op in the graph instead of torch's five forward and eight backward: a kernel of the
+    # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
+    library.impl("linear", _never, "PrivateUse1")
     torch.kit._libraries = (library, *register_autocast())  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
@@ -140,6 +143,10 @@ def _empty_strided(
     pin_memory: Any = None,
 ) -> KitTensor:
     return _home().empty(size, dtype, stride)
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise SessionError("an op of device 'kit' got no tensor of it; this is a bug in kit")
 
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:

@@ -24,6 +24,10 @@ from kit.runtime.stream import Op, Value
 
 __all__ = ["Frontend", "Plan"]
 
+_graph_task_id = torch._C._current_graph_task_id
+_PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
+_NONE: dict[str, Any] = {}
+
 Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
 # floats that the op's shape or exactness depends on: kept as constants
@@ -96,22 +100,35 @@ class Frontend:
     # -- recording -------------------------------------------------------------------------------
 
     def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run one torch op: what `__torch_dispatch__` calls."""
+        """Run one torch op: what `__torch_dispatch__` calls. The hottest lines of kit."""
         session = self._session
         if session is None:
             session = self.session
-        session.begin(self.places.phase)
+        places = self.places
+        if _graph_task_id() != places.task:
+            places.relocate()
+        bulk = session.bulk
+        if places.phase is not session.phase or (bulk is not None and bulk.size >= bulk.limit):
+            session.begin(places.phase)
         key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
         tensors: list[KitTensor] = []
         numbers: list[float] = []
-        static = self._static.get(func)
-        if static is None:
-            static = self._static[func] = str(func).removesuffix(".default") in STATIC_FLOATS
         for arg in args:
-            self._scan(arg, key, tensors, numbers, static)
-        for name in kwargs:
-            key.append(name)
-            self._scan(kwargs[name], key, tensors, numbers, static)
+            kind = arg.__class__
+            if kind is KitTensor:
+                key.append(arg.spec)
+                tensors.append(arg)
+            elif kind in _PLAIN:
+                key.append(kind)
+                key.append(arg)
+            else:
+                self._scan(func, arg, key, tensors, numbers)
+        if kwargs:
+            for name in kwargs:
+                key.append(name)
+                self._scan(func, kwargs[name], key, tensors, numbers)
+        else:
+            kwargs = _NONE
         token = tuple(key)
         plan = self._plans.get(token)
         if plan is None:
@@ -119,27 +136,35 @@ class Frontend:
         return plan(self, args, kwargs, tensors, numbers)
 
     def _scan(
-        self, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float], static: bool
+        self, func: Any, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float]
     ) -> None:
         kind = arg.__class__
         if kind is KitTensor:
             key.append(arg.spec)
             tensors.append(arg)
-        elif kind is float and not static and is_lifted(arg):
-            key.append(float)
-            numbers.append(arg)
         elif kind is list or kind is tuple or kind is torch.Size:
-            if all(item.__class__ is int for item in arg):
+            if arg and arg[0].__class__ is int and all(item.__class__ is int for item in arg):
                 key.append(tuple(arg))
             else:
                 key.append(len(arg))
                 for item in arg:
-                    self._scan(item, key, tensors, numbers, static)
+                    self._scan(func, item, key, tensors, numbers)
+        elif kind is float and is_lifted(arg) and not self.is_static(func):
+            key.append(float)
+            numbers.append(arg)
         elif isinstance(arg, torch.Tensor):
             key.append((arg.shape, arg.dtype, "host"))
         else:
             key.append(kind)
             key.append(arg)
+
+    def is_static(self, func: Any) -> bool:
+        """True for an op whose Python floats are constants."""
+        known = self._static.get(id(func))
+        if known is None:
+            name = str(func).removesuffix(".default")
+            known = self._static[id(func)] = name in STATIC_FLOATS
+        return known
 
     def record(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> list[Value]:
         """Append an op to the stream, at the place in the user's code that we are at."""
@@ -148,6 +173,18 @@ class Frontend:
         if session is None:
             session = self.session
         return session.record(op, inputs, numbers, places.frame())
+
+    def record_one(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> Value:
+        """The same for most ops: one output, not a view."""
+        session = self._session
+        if session is None:
+            session = self.session
+        bulk = session.bulk
+        if bulk is None:
+            bulk = session.new_bulk()
+        if numbers:
+            bulk.scalars.extend(numbers)
+        return bulk.add_one(op, inputs, self.places.frame())
 
     def full(self, spec: Spec, number: Any) -> Value:
         """A value filled with one number: a Python float is an input, anything else a constant."""
@@ -196,7 +233,7 @@ class Frontend:
         key = (shape, stride, offset, dtype)
         spec = self._specs.get(key)
         if spec is None:
-            spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
+            spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)), self)
             self._specs[key] = spec
         return spec
 

@@ -36,9 +36,11 @@ class Places:
         self.scope = ""
         self._stack: list[tuple[Any, str]] = []
         self._names: dict[tuple[int, int], str] = {}
-        self._after_backward = False
+        self.phase = "forward"
+        self.task = -1  # id of the backward pass that runs, -1 outside of one
         self._made: dict[int, Frame] = {}  # sequence number of a forward op -> where it was
         self._made_before: dict[int, Frame] = {}
+        self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
         self._handles: list[Any] = []
@@ -59,28 +61,41 @@ class Places:
 
     def mark_step(self) -> None:
         """A new step begins forward."""
-        self._after_backward = False
+        self.relocate()
+        self.phase = "forward" if self.task == -1 else "backward"
         self._made_before, self._made = self._made, {}
         if self._stack:  # an exception left a module without telling us
             self._stack.clear()
             self.scope = ""
 
-    @property
-    def phase(self) -> str:
-        """backward inside autograd; update from then on; forward from the next module call."""
-        if _graph_task_id() != -1:
-            self._after_backward = True
-            return "backward"
-        return "update" if self._after_backward else "forward"
+    def relocate(self) -> None:
+        """A backward pass begins or ends: from its end on it is the update."""
+        self.task = _graph_task_id()
+        self.phase = "update" if self.task == -1 else "backward"
 
     def frame(self) -> Frame:
         """Where the op that is being recorded comes from."""
-        if _graph_task_id() != -1:
+        if self.task != -1:
             return self._backward_frame()
-        found = self._last = (self._user_site(sys._getframe(2)), "", self.scope)
-        if len(self._made) > MANY:  # nobody calls mark_step
-            self._made_before, self._made = self._made, {}
-        self._made[_sequence() - 1] = found
+        known = self._is_user
+        frame: Any = sys._getframe(3)
+        site = _NOWHERE
+        while frame is not None:
+            name = frame.f_code.co_filename
+            user = known.get(name)
+            if user is None:
+                user = self._belongs_to_user(name)
+            if user:
+                site = (name, frame.f_lineno)
+                break
+            frame = frame.f_back
+        found = self._last = (site, "", self.scope)
+        number = _sequence() - 1
+        if number != self._number:  # autograd has made a node for this op
+            self._number = number
+            if len(self._made) > MANY:  # nobody calls mark_step
+                self._made_before, self._made = self._made, {}
+            self._made[number] = found
         return found
 
     def sync_frame(self) -> Frame:
@@ -105,18 +120,6 @@ class Places:
             found = (self._last[0], "", "")
         return found
 
-    def _user_site(self, frame: Any) -> Site:
-        known = self._is_user
-        while frame is not None:
-            name = frame.f_code.co_filename
-            user = known.get(name)
-            if user is None:
-                user = self._belongs_to_user(name)
-            if user:
-                return name, frame.f_lineno
-            frame = frame.f_back
-        return _NOWHERE
-
     def _belongs_to_user(self, name: str) -> bool:
         if name not in self._is_user:
             library = name.startswith((_TORCH, _KIT)) and not name.startswith(_OWN_USER_CODE)
@@ -126,7 +129,7 @@ class Places:
 
     def _enter(self, module: Any, args: Any) -> None:
         if _graph_task_id() == -1:
-            self._after_backward = False
+            self.task, self.phase = -1, "forward"
         parent = self._stack[-1] if self._stack else None
         name = self._name(parent, module)
         self.scope = f"{parent[1]}.{name}" if parent else name

@@ -17,7 +17,14 @@ import torch
 
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_special import SPECIAL
-from kit.frontend.torch_tensor import KitTensor, Spec, View, check_writable, is_lifted
+from kit.frontend.torch_tensor import (
+    Buffer,
+    KitTensor,
+    Spec,
+    View,
+    check_writable,
+    is_lifted,
+)
 from kit.ir import Aval
 from kit.runtime.lowering import HOLE, Scalar
 from kit.runtime.rules import functional_name
@@ -146,7 +153,7 @@ def _make_op(
     wide = torch.float64 in dtypes
     exact = wide or name.startswith("aten._fused_")
     number_dtype = "float64" if exact else "float32"
-    static = home._static.get(func, False)
+    static = home.is_static(func)
     found = _Found()
     names = [a.name for a in func._schema.arguments]
     template_args = tuple(
@@ -197,12 +204,30 @@ def _to_meta(value: Any) -> Any:
     return torch.device("meta") if isinstance(value, torch.device) else value
 
 
+def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(weight.shape[:1]))
+    return tuple(
+        grad.new_empty(shape) if wanted else None
+        for shape, wanted in zip(shapes, mask, strict=True)
+    )
+
+
+# what ops return that have no meta kernel in torch
+_META: dict[str, Callable[..., Any]] = {"aten.linear_backward.default": _linear_backward}
+
+
 def _infer(func: Any, args: Any, kwargs: Any) -> Any:
+    func = _META.get(str(func), func)
     return func(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
 
 
 def _inputs(home: Frontend, tensors: list[KitTensor]) -> list[Any]:
-    return [t.ref.read(home) for t in tensors]
+    values = []
+    for tensor in tensors:
+        ref = tensor.ref
+        value = ref.value if ref.__class__ is Buffer else None
+        values.append(ref.read(home) if value is None else value)
+    return values
 
 
 def _compute_plan(
@@ -221,12 +246,14 @@ def _compute_plan(
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
     if not isinstance(meta, list | tuple):
         spec = specs[0]
+        assert spec is not None
 
         def single(
             home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
         ) -> Any:
             inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
-            return home.wrap(home.record(op, inputs, numbers)[0], spec)  # type: ignore[arg-type]
+            value = home.record_one(op, inputs, numbers)
+            return KitTensor.wrap(home, Buffer(spec, value), spec)
 
         return single
     kind = type(meta) if type(meta) in (list, tuple) else tuple
@@ -269,7 +296,7 @@ def _inplace_plan(
     collect = _inputs_with_hosts(args, kwargs) if found.has_host else None
     gives_itself = len(func._schema.returns) == 1
 
-    def plan(
+    def several(
         home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
         inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
@@ -278,7 +305,15 @@ def _inplace_plan(
             target.ref.write(home, value)
         return args[0] if gives_itself else None
 
-    return plan
+    def single(
+        home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
+    ) -> Any:
+        inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
+        args[0].ref.write(home, home.record_one(op, inputs, numbers))
+        return args[0]
+
+    is_usual = gives_itself and len(written) == 1 and written[0] is args[0]
+    return single if is_usual else several
 
 
 WriteSlots = list[tuple[int, str]]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer", "KitTensor", "Spec", "View", "check_writable", "is_lifted"]
 
+_make: Any = torch.Tensor._make_wrapper_subclass  # by position: 10 % faster than by keyword
+_STRIDED = torch.strided
+
 
 @dataclass(slots=True, eq=False)
 class Spec:
@@ -33,6 +36,7 @@ class Spec:
     offset: int
     dtype: torch.dtype
     aval: Aval
+    home: Frontend
 
     def meta(self) -> torch.Tensor:
         """A meta tensor of this geometry, for shape inference."""
@@ -88,7 +92,7 @@ class View:
         cached = self.cached
         if cached is None or self.version != self.base.version or cached.is_lost:
             source = self.parent.read(home)
-            cached = self.cached = home.record(self.op, [source], [])[0]
+            cached = self.cached = home.record(self.op, (source,), ())[0]
             self.version = self.base.version
         return cached
 
@@ -101,8 +105,7 @@ class View:
 class KitTensor(torch.Tensor):
     """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
 
-    __slots__ = ("home", "ref", "spec")
-    home: Frontend
+    __slots__ = ("ref", "spec")
     ref: Buffer | View
     spec: Spec
 
@@ -111,25 +114,24 @@ class KitTensor(torch.Tensor):
     @staticmethod
     def wrap(home: Frontend, ref: Buffer | View, spec: Spec) -> KitTensor:
         """A new tensor object over `ref`, with the geometry `spec`."""
-        tensor = torch.Tensor._make_wrapper_subclass(
-            KitTensor,
-            spec.shape,
-            strides=spec.stride,
-            storage_offset=spec.offset,
-            dtype=spec.dtype,
-            device=home.device,
+        tensor = _make(
+            KitTensor, spec.shape, spec.stride, spec.offset, None, spec.dtype, _STRIDED, home.device
         )
-        tensor.home, tensor.ref, tensor.spec = home, ref, spec
-        return tensor
+        tensor.ref, tensor.spec = ref, spec
+        return tensor  # type: ignore[no-any-return]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        for arg in args:
-            if arg.__class__ is KitTensor:
-                return arg.home.dispatch(func, args, kwargs or {})
-        return _home_of(args, kwargs).dispatch(func, args, kwargs or {})
+        if args and args[0].__class__ is KitTensor:
+            return args[0].spec.home.dispatch(func, args, kwargs)
+        return _home_of(args, kwargs).dispatch(func, args, kwargs)
+
+    @property
+    def home(self) -> Frontend:
+        """The session's front end that this tensor belongs to."""
+        return self.spec.home
 
     def kit_value(self) -> Value:
         """The runtime's value behind this tensor; records its views if need be."""

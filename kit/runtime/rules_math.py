@@ -243,7 +243,19 @@ def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Ar
     return product + (c if isinstance(beta, int) and beta == 1 else beta * c)
 
 
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    product = jnp.matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:
+    rows, flat = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    grads = (jnp.matmul(grad, weight).reshape(x.shape), jnp.matmul(rows.T, flat), jnp.sum(rows, 0))
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
 MATMUL = Rules({
+    "aten.linear.default": _linear, "aten.linear_backward.default": _linear_backward,
     "aten.mm.default": jnp.matmul, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
     "aten.dot.default": jnp.matmul, "aten.addmm.default": _addmm, "aten.baddbmm.default": _addmm,
 })  # fmt: skip

@@ -87,7 +87,7 @@ class Session:
         self._limits["update"] = self._limits["backward"]
         self._donates = not launch  # there, one op's input may be another's too
         self._is_lazy = self.settings.mode == "lazy"  # one program a step, as pytorch/xla does
-        self._bulk: Bulk | None = None
+        self.bulk: Bulk | None = None
         self._last: Task | None = None
         self._segments = 0
         self._markers: list[Task] = []
@@ -153,9 +153,9 @@ class Session:
         Now, not when the bulk became full, because by now its temporaries have died; and not in
         the middle of a call, because the views that it has read would be lost.
         """
-        bulk = self._bulk
+        bulk = self.bulk
         if bulk is not None:
-            if phase != self.phase and not self._is_lazy:
+            if self.phase and phase != self.phase and not self._is_lazy:
                 self._cut("phase")
             elif bulk.size >= bulk.limit:
                 self._cut("size")
@@ -168,10 +168,16 @@ class Session:
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
     ) -> list[Value]:
         """Append one op to the stream; its outputs are returned as pending values."""
-        bulk = self._bulk
+        bulk = self.bulk
         if bulk is None:
-            bulk = self._bulk = Bulk(self.phase, self._limits[self.phase])
+            bulk = self.new_bulk()
         return bulk.add(op, inputs, scalars, frame)
+
+    def new_bulk(self) -> Bulk:
+        """The bulk that grows from now on."""
+        phase = self.phase or "forward"
+        self.bulk = Bulk(phase, self._limits[phase])
+        return self.bulk
 
     def constant(self, array: Any, kind: str = "input") -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
@@ -188,7 +194,7 @@ class Session:
         return float(self.random_calls)
 
     def _cut(self, cut: str) -> None:
-        bulk, self._bulk = self._bulk, None
+        bulk, self.bulk = self.bulk, None
         if bulk is None or not bulk.ops:
             return
         start = time.perf_counter_ns()
@@ -270,6 +276,7 @@ class Session:
             self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         self._recorder.leave()
+        self.phase = ""  # the next op says which
 
     def _settle(self, value: Value, *, cut: str) -> None:
         if not self.is_open:
@@ -344,6 +351,7 @@ class Session:
         self.wait_all()
         recorder, executor = self._recorder, self._executor
         recorder.start(lead_in)
+        self.phase = ""
         executor.spans.clear()
         executor.is_tracing = True
         first_sync = len(self.syncs)
