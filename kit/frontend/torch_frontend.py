@@ -26,9 +26,11 @@ __all__ = ["Frontend", "Plan"]
 
 _graph_task_id = torch._C._current_graph_task_id
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
+_INTEGERS = {int}
 _NONE: dict[str, Any] = {}
 
 Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
+Collect = Callable[[], list[Value]]
 
 # floats that the op's shape or exactness depends on: kept as constants
 STATIC_FLOATS = frozenset(
@@ -143,7 +145,7 @@ class Frontend:
             key.append(arg.spec)
             tensors.append(arg)
         elif kind is list or kind is tuple or kind is torch.Size:
-            if arg and arg[0].__class__ is int and all(item.__class__ is int for item in arg):
+            if {*map(type, arg)} == _INTEGERS:
                 key.append(tuple(arg))
             else:
                 key.append(len(arg))
@@ -174,17 +176,28 @@ class Frontend:
             session = self.session
         return session.record(op, inputs, numbers, places.frame())
 
-    def record_one(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> Value:
-        """The same for most ops: one output, not a view."""
+    def record_one(
+        self, op: Op, tensors: list[KitTensor], numbers: Sequence[float], collect: Collect | None
+    ) -> Value:
+        """The same for most ops: one output, not a view; `collect` gives other inputs."""
         session = self._session
         if session is None:
             session = self.session
+        frame = self.places.frame()
+        if collect is None:
+            inputs = []
+            for tensor in tensors:
+                ref = tensor.ref
+                value = ref.value if ref.__class__ is Buffer else None
+                inputs.append(ref.read(self, frame) if value is None else value)
+        else:
+            inputs = collect()
         bulk = session.bulk
         if bulk is None:
             bulk = session.new_bulk()
         if numbers:
             bulk.scalars.extend(numbers)
-        return bulk.add_one(op, inputs, self.places.frame())
+        return bulk.add_one(op, inputs, frame)
 
     def full(self, spec: Spec, number: Any) -> Value:
         """A value filled with one number: a Python float is an input, anything else a constant."""
@@ -235,6 +248,13 @@ class Frontend:
         if spec is None:
             spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)), self)
             self._specs[key] = spec
+        return spec
+
+    def cached_spec(self, key: Any, make: Callable[[], torch.Tensor]) -> Spec:
+        """The geometry of the meta tensor that `make` gives, asked for once a key."""
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = self.spec_of(make())
         return spec
 
     def wrap(self, value: Value, spec: Spec) -> KitTensor:

@@ -11,6 +11,7 @@ host       none of these: run by torch on the CPU, counted, a sync point
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -222,12 +223,7 @@ def _infer(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _inputs(home: Frontend, tensors: list[KitTensor]) -> list[Any]:
-    values = []
-    for tensor in tensors:
-        ref = tensor.ref
-        value = ref.value if ref.__class__ is Buffer else None
-        values.append(ref.read(home) if value is None else value)
-    return values
+    return [tensor.ref.read(home) for tensor in tensors]
 
 
 def _compute_plan(
@@ -251,8 +247,8 @@ def _compute_plan(
         def single(
             home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
         ) -> Any:
-            inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
-            value = home.record_one(op, inputs, numbers)
+            hosts = None if collect is None else partial(collect, home, args, kwargs)
+            value = home.record_one(op, tensors, numbers, hosts)
             return KitTensor.wrap(home, Buffer(spec, value), spec)
 
         return single
@@ -308,8 +304,8 @@ def _inplace_plan(
     def single(
         home: Frontend, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
-        inputs = _inputs(home, tensors) if collect is None else collect(home, args, kwargs)
-        args[0].ref.write(home, home.record_one(op, inputs, numbers))
+        hosts = None if collect is None else partial(collect, home, args, kwargs)
+        args[0].ref.write(home, home.record_one(op, tensors, numbers, hosts))
         return args[0]
 
     is_usual = gives_itself and len(written) == 1 and written[0] is args[0]

@@ -32,7 +32,10 @@ def _clone(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """Arrays are immutable, so a clone of a whole buffer shares its value until one is written."""
     source = args[0]
     layout = kwargs.get("memory_format") or torch.preserve_format
-    spec = home.spec_of(torch.clone(source.spec.meta(), memory_format=layout))
+    spec = home.cached_spec(
+        ("clone", source.spec, layout),
+        lambda: torch.clone(source.spec.meta(), memory_format=layout),
+    )
     return home.wrap(home.own_value(source), spec)
 
 
@@ -68,8 +71,10 @@ def _to_copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     if device is not None and torch.device(device).type != "kit":
         return home.to_host(source, cause="copy to host").to(device=device, dtype=dtype)
     layout = kwargs.get("memory_format") or torch.preserve_format
-    meta = torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout)
-    spec = home.spec_of(meta)
+    spec = home.cached_spec(
+        ("to", source.spec, dtype, layout),
+        lambda: torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout),
+    )
     if dtype is source.dtype:
         return home.wrap(home.own_value(source), spec)
     return home.wrap(_cast(home, source, spec), spec)
@@ -189,7 +194,7 @@ def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         ones = home.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
         return x.clone(), home.wrap(home.full(ones, True), ones)
     session = home.session
-    spec = home.spec_of(torch.empty_like(x.spec.meta()))
+    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
     mask = home.spec(spec.shape, spec.stride, 0, torch.bool)
     holes = {"p": Scalar("float32"), "seed": Scalar("float64"), "call": Scalar("float64")}
     op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)

@@ -19,7 +19,7 @@ from kit.ir import Aval
 
 if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
-    from kit.runtime.stream import Op, Value
+    from kit.runtime.stream import Frame, Op, Value
 
 __all__ = ["Buffer", "KitTensor", "Spec", "View", "check_writable", "is_lifted"]
 
@@ -63,7 +63,7 @@ class Buffer:
         """Itself: a buffer is where every chain of views ends."""
         return self
 
-    def read(self, home: Frontend) -> Value:
+    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
         """The current value."""
         if self.value is None:
             self.value = home.full(self.spec, 0)
@@ -87,12 +87,16 @@ class View:
         self.cached: Value | None = None
         self.version = -1
 
-    def read(self, home: Frontend) -> Value:
-        """The value of what it shows now: recorded at the first read and after each write."""
+    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
+        """The value of what it shows now: recorded at the first read and after each write.
+
+        `frame`: where the program is, if the caller knows.
+        """
         cached = self.cached
         if cached is None or self.version != self.base.version or cached.is_lost:
-            source = self.parent.read(home)
-            cached = self.cached = home.record(self.op, (source,), ())[0]
+            frame = frame or home.places.frame()
+            source = self.parent.read(home, frame)
+            cached = self.cached = home.session.record(self.op, (source,), (), frame)[0]
             self.version = self.base.version
         return cached
 

@@ -121,14 +121,15 @@ class Bulk:
         self._append(op, inputs, frame)
         if scalars:
             self.scalars.extend(scalars)
-        slots = range(len(self.values), len(self.values) + len(op.outputs))
-        made = [Value(aval, self, slot) for aval, slot in zip(op.outputs, slots, strict=True)]
-        self.values += made
+        values = self.values
+        first = len(values)
+        for aval in op.outputs:
+            values.append(Value(aval, self, len(values)))
         if op.is_view:
-            self.views.update(slots)
+            self.views.add(first)
         else:
             self.size += 1
-        return made
+        return values[first:]
 
     def add_one(self, op: Op, inputs: Sequence[Value], frame: Frame) -> Value:
         """The same for most ops: one output, no numbers, not a view."""
