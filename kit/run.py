@@ -21,7 +21,7 @@ __all__ = ["DEVICES", "DTYPES", "LOSS_SCALING", "MODES", "UNLIMITED", "Run", "Se
 
 MODES = ("torch", "imperative", "bulked", "lazy")
 SEGMENT_MODES = ("fuse", "launch")
-STEP_MODES = ("retrace",)
+STEP_MODES = ("retrace", "replay", "speculate")
 LOSS_SCALING = ("none", "static", "dynamic, host check", "dynamic, on device")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
@@ -40,7 +40,7 @@ class Settings:
     bulk_forward: int = 15  # ops a segment, forward; MXNet's default
     bulk_backward: int = 15  # ops a segment, backward and update
     segment_mode: str = "fuse"  # "fuse": a segment is one XLA program; "launch": op by op, one wait
-    step_mode: str = "retrace"  # record every step, reuse executables by structure
+    step_mode: str = "retrace"  # record every step; or issue it again, or before it is recorded
     loss_scaling: str = "none"
     batch_size: int = 8
     accumulate: int = 1  # micro-batches for one optimizer step

@@ -94,6 +94,21 @@ class Frontend:
         """A new step begins."""
         self.places.mark_step()
 
+    def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
+        """A step's result with each tensor over `fresh(its value)`, in lists and dicts too."""
+        if isinstance(result, KitTensor):
+            if isinstance(result.ref, View):
+                self.session.stepper.note_obstacle("the step returns a view; return its .clone()")
+                return result
+            value = result.ref.read(self)
+            new = fresh(value)
+            return result if new is value else self.wrap(new, result.spec)
+        if isinstance(result, dict):
+            return {key: self.renew(item, fresh) for key, item in result.items()}
+        if isinstance(result, list | tuple) and not hasattr(result, "_fields"):
+            return type(result)(self.renew(item, fresh) for item in result)
+        return result
+
     @functools.cached_property
     def decompositions(self) -> Any:
         """Torch's own core decompositions, for ops that have no rule."""

@@ -129,7 +129,8 @@ class Executor:
         ):
             while (task := self._queue.get()) is not None:
                 try:
-                    self._run(task)
+                    if not task.is_cancelled:
+                        self._run(task)
                 except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
                     self._poison(task, error)
                 finally:
@@ -161,7 +162,12 @@ class Executor:
                 cell.array = array
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
-        executable = self._find(task, task.key, lambda: Source.of(task))
+        executable = task.executable
+        if executable is None:
+            executable = task.executable = self._find(task, task.key, lambda: Source.of(task))
+        else:
+            self.counts["cache.hits"] += 1
+            executable.calls += 1
         task.issued.append((executable, 0))
         if task.scalars:
             arrays.append(np.array(task.scalars, np.float64))
@@ -226,7 +232,7 @@ class Executor:
             wrapped.__cause__ = error
             error = wrapped
         task.error = error
-        if self._failure is None:
+        if self._failure is None and not task.is_guess:
             self._failure = error
         for output in task.outputs:
             if (cell := output()) is not None:

@@ -30,6 +30,7 @@ from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.recorder import Recorder
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.steps import Draw, Stepper
 from kit.runtime.stream import Bulk, Cell, Frame, Op, Task, Value
 from kit.trace import SyncPoint, Timeline
 
@@ -85,7 +86,8 @@ class Session:
         self._frontends = tuple(frontends)
         self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
         self._limits["update"] = self._limits["backward"]
-        self._donates = not launch  # there, one op's input may be another's too
+        # Not op by op, where another op may read it too; not for a guess, which may be wrong.
+        self._donates = not launch and self.settings.step_mode != "speculate"
         self._is_lazy = self.settings.mode == "lazy"  # one program a step, as pytorch/xla does
         self.bulk: Bulk | None = None
         self._last: Task | None = None
@@ -93,6 +95,7 @@ class Session:
         self._markers: list[Task] = []
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
+        self.stepper = Stepper(self, self.settings.step_mode)
         self._exits: contextlib.ExitStack | None = None
         self._thread = 0
 
@@ -162,7 +165,8 @@ class Session:
             elif phase != self.phase:
                 bulk.phases.append((len(bulk.ops), phase))
         self.phase = phase
-        self._recorder.enter(phase)
+        if not self.stepper.is_fetching:  # what a loader copies for a replay is no recording
+            self._recorder.enter(phase)
 
     def record(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
@@ -184,6 +188,7 @@ class Session:
         start = time.perf_counter_ns()
         value = Value(Aval(tuple(array.shape), str(array.dtype)))
         value.cell = Cell(None, kind=kind)
+        self.stepper.note_input(value.cell, array)
         value.cell.array = self._executor.put(array)
         self._recorder.add("copy to device", "input", start, time.perf_counter_ns())
         return value
@@ -191,7 +196,7 @@ class Session:
     def next_random(self) -> float:
         """A number that no other random op gets: an input, so that nothing recompiles."""
         self.random_calls += 1
-        return float(self.random_calls)
+        return Draw(self.random_calls)
 
     def _cut(self, cut: str) -> None:
         bulk, self.bulk = self.bulk, None
@@ -202,21 +207,55 @@ class Session:
         wanted = tuple(value.slot for value in kept)
         dead = bulk.dead_leaves() if self._donates else ()
         avals = tuple(leaf.aval for leaf in bulk.leaves)
-        task = Task(self._segments, bulk, wanted, cut, (tuple(bulk.key), avals, wanted, dead))
+        task = Task(-1, bulk, wanted, cut, (tuple(bulk.key), avals, wanted, dead))
         task.leaves = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
         task.avals, task.dead, task.scalars = avals, dead, bulk.scalars
         bulk.leaves, bulk.leaf_of = [], {}
-        for value in kept:
-            value.cell = Cell(task, value.slot)
-            task.outputs.append(ref(value.cell))
-        self._segments += 1
         self._counts["record.ops"] += len(bulk.ops)
-        self._counts[f"cut.{cut}"] += 1
+        guess = self.stepper.note_cut(task, kept)
+        if guess is None:
+            task.index = self.next_segment()
+            for value in kept:
+                value.cell = Cell(task, value.slot)
+                task.outputs.append(ref(value.cell))
+            task.plan_ns = (start, time.perf_counter_ns())
+            self.issue(task)
+        else:
+            for value, output in zip(kept, guess.outputs, strict=True):
+                value.cell = output()
+            guess.plan_ns = (start, time.perf_counter_ns())
+            self._note_segment(guess)
+
+    # -- what the stepper asks for ---------------------------------------------------------------
+
+    @property
+    def frontends(self) -> tuple[Any, ...]:
+        """The front ends that were opened with the session."""
+        return self._frontends
+
+    def next_segment(self) -> int:
+        """The number of the next segment."""
+        self._segments += 1
+        return self._segments - 1
+
+    def issue(self, task: Task) -> None:
+        """Count a segment and hand it to the worker."""
+        self._note_segment(task)
+        self.push(task)
+
+    def push(self, task: Task) -> None:
+        """Hand a task to the worker."""
         self._last = task
-        stop = time.perf_counter_ns()
-        task.plan_ns = (start, stop)
-        self._recorder.cut(task)
         self._executor.push(task)
+
+    def _note_segment(self, task: Task) -> None:
+        self._counts["segment.count"] += 1
+        self._counts[f"cut.{task.cut}"] += 1
+        self._recorder.cut(task)
+
+    def note_replay(self, start: int) -> None:
+        """A step was issued without being recorded."""
+        self._recorder.add("replay", "plan", start, time.perf_counter_ns())
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -278,6 +317,18 @@ class Session:
         self._recorder.leave()
         self.phase = ""  # the next op says which
 
+    def run_step(self, step: Callable[[], Any]) -> Any:
+        """Run one step of the program as `settings.step_mode` says, end it, and give its result.
+
+        A replayed step does not run the function: what it does besides computing is not done, and
+        the tensors that it returns are new ones, outside of autograd.
+        """
+        return self.stepper.run(step)
+
+    def fetch(self, load: Callable[[], Any]) -> Any:
+        """Call a loader for its next batch: a replayed step calls it again by itself."""
+        return self.stepper.fetch(load)
+
     def _settle(self, value: Value, *, cut: str) -> None:
         if not self.is_open:
             raise SessionError(_CLOSED)
@@ -294,6 +345,9 @@ class Session:
         stop = time.perf_counter_ns()
         site, via, _ = frame
         where = format_site(site)
+        self.stepper.note_obstacle(
+            f"the step waits for the device: {cause} at {where or 'unknown'}"
+        )
         self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
         self._counts["sync.count"] += 1
         self._counts["sync.ns"] += stop - start
@@ -304,7 +358,8 @@ class Session:
     def metrics(self) -> dict[str, float]:
         """Counters since the session was opened; times in nanoseconds."""
         counts = {**self._counts, **self._executor.counts}
-        counts["segment.count"] = self._segments
+        counts.update(self.stepper.counts)
+        counts.setdefault("segment.count", 0)
         counts["unlowered.count"] = sum(self.unlowered.values())
         return {name: float(counts[name]) for name in sorted(counts)}
 
@@ -317,6 +372,9 @@ class Session:
             f"{m['compile.count']} compiles ({m['compile.ns'] / 1e6:.0f} ms), "
             f"{m['cache.hits']} segments found in the cache",
             f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
+        ]
+        lines += [
+            f"{n} steps recorded anew: {why}" for why, n in self.stepper.reasons.most_common()
         ]
         lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
         return "\n".join(lines)

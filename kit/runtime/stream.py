@@ -213,4 +213,8 @@ class Task:
     error: BaseException | None = None
     is_cached: bool = True
     dispatch_ns: tuple[int, int] = (0, 0)
+    executable: Any = None  # known beforehand if the task repeats another one
+    is_guess: bool = False  # issued before the program has asked for it
+    is_cancelled: bool = False  # a wrong guess; it need not run
+    read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)

@@ -127,18 +127,21 @@ class Context:
         return self._on_device(batches)
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            with self._input_span():
-                batch = next(batches)
-            yield _to(batch, self.device)
-
-    def _input_span(self) -> contextlib.AbstractContextManager[Any]:
         if self.device != "kit":
-            return contextlib.nullcontext()
+            while True:
+                yield _to(next(batches), self.device)
         from kit.runtime.session import current_session
 
         session = current_session()
-        return contextlib.nullcontext() if session is None else session.span("input", "next batch")
+        assert session is not None, "device kit has a session while its workload runs"
+
+        def load() -> Any:
+            with session.span("input", "next batch"):
+                batch = next(batches)
+            return _to(batch, self.device)
+
+        while True:
+            yield session.fetch(load)
 
 
 def _endless(loader: Any) -> Iterator[Any]:

@@ -47,9 +47,9 @@ def measure(
             before = len(session.syncs)
 
         times, kept = loop(
-            step,
+            lambda: session.run_step(step),
             settings,
-            mark_step=session.mark_step,
+            mark_step=lambda: None,  # `run_step` has ended it
             finish=session.wait_all,
             start=start_timing,
             progress=progress,
@@ -80,8 +80,7 @@ def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], 
     def run(end_step: Callable[[], None]) -> None:
         losses = []  # kept, as the measured loop does: a value that dies makes another program
         for _ in range(LEAD_IN + TRACED_STEPS):
-            losses.append(step().detach())
-            session.mark_step()
+            losses.append(session.run_step(step))
             end_step()
 
     return run

@@ -1,0 +1,255 @@
+"""Step modes: replayed and guessed steps give the same bits, and say why they could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from kit.frontend.torch_device import open_session
+from kit.run import Settings
+from kit.runtime.session import Session
+from kit.runtime.steps import CONFIRM, VERIFY_EVERY
+from kit.workloads.context import Context, Workload, workload
+from kit.workloads.experiment import run
+
+
+def net(ctx: Context, **optimizer: Any) -> tuple[Any, Any, Any, Any]:
+    torch.manual_seed(ctx.seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+    ).to(ctx.device)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01, **optimizer)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 8), torch.randn(40, 1))
+    return model, opt, ctx.loader(data), ctx.scaler()
+
+
+@workload
+def regression(ctx: Context) -> Callable[[], Any]:
+    model, opt, batches, scaler = net(ctx, capturable=True)
+
+    def step() -> Any:
+        total = torch.zeros((), device=ctx.device)
+        for _ in range(ctx.accumulate):
+            x, y = next(batches)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()
+            total = total + loss.detach()
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+        return total
+
+    return step
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"mode": "lazy"},
+    {"mode": "lazy", "accumulate": 2, "prefetch": 2},
+    {"bulk_forward": 4, "bulk_backward": 9},
+    {"segment_mode": "launch"},
+    {"mode": "lazy", "loss_scaling": "dynamic, host check"},
+    {"mode": "lazy", "loss_scaling": "dynamic, on device"},
+]
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
+    base = Settings(batch_size=4, steps=VERIFY_EVERY + 8, warmup=CONFIRM + 3, **changes)
+    recorded = run(regression, base)
+    for mode in ("replay", "speculate"):
+        other = run(regression, base.replace(step_mode=mode))
+        assert other.losses == recorded.losses
+        assert other.metrics["compile.count"] == recorded.metrics["compile.count"]
+        waits = changes.get("loss_scaling") == "dynamic, host check"
+        if mode == "replay":
+            replayed = other.metrics.get("replay.steps", 0)
+            assert (replayed == 0) if waits else (replayed >= base.steps - 2)
+        else:
+            issued, right = (other.metrics[f"speculate.{x}"] for x in ("issued", "right"))
+            assert issued == right >= base.steps
+
+
+def test_a_replayed_step_is_drawn_from_its_own_kernels() -> None:
+    replayed = run(regression, Settings(mode="lazy", step_mode="replay", steps=3, warmup=8))
+    spans = [s for s in replayed.timeline.spans if s.kind != "kernel"]
+    assert {s.name for s in spans if s.kind == "plan"} >= {"replay"}
+    assert not [s for s in spans if s.kind == "record"]
+    assert [s for s in replayed.timeline.spans if s.kind == "kernel" and s.node >= 0]
+
+
+def reasons(build: Callable[[Context], Any], steps: int = 12) -> dict[str, int]:
+    with open_session(Settings(mode="lazy", step_mode="replay", batch_size=4)) as session:
+        step = Workload("w", build)(Context(session.settings, "kit"))
+        for _ in range(steps):
+            session.run_step(step)
+        assert "replay.steps" not in session.metrics()
+        assert any("recorded anew" in line for line in session.explain().splitlines())
+        return dict(session.stepper.reasons)
+
+
+def test_a_number_that_changes_each_step_is_named_with_its_line() -> None:
+    def build(ctx: Context) -> Any:
+        model, opt, batches, _ = net(ctx)
+
+        def step() -> Any:
+            x, y = next(batches)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        return step
+
+    (reason, *_) = [r for r in reasons(build) if "number changes" in r]
+    assert "test_step_modes.py" in reason
+
+
+def test_a_step_that_waits_for_the_device_is_recorded_and_the_wait_is_named() -> None:
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+
+        def step() -> Any:
+            y = x * 2.5
+            assert y.sum().item() == 7.5
+            return y
+
+        return step
+
+    assert any("item at test_step_modes.py" in r for r in reasons(build))
+
+
+def test_a_step_that_keeps_its_tensors_is_recorded() -> None:
+    kept: list[Any] = []
+
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+
+        def step() -> Any:
+            kept.append(x * 2.5)
+            return kept[-1] + x
+
+        return step
+
+    assert any("keeps a tensor of each step" in r for r in reasons(build))
+    kept.clear()
+
+
+def test_a_step_that_sends_its_own_data_is_recorded() -> None:
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+        return lambda: x * torch.randn(3).to("kit")
+
+    assert any("copies other data from the host" in r for r in reasons(build))
+
+
+def replaying(step: Callable[[], Any], session: Session, steps: int) -> list[Any]:
+    return [session.run_step(step) for _ in range(steps)]
+
+
+def test_tensors_of_the_program_follow_the_replayed_steps() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        weight = torch.zeros(2, device="kit")
+        grad = {}
+
+        def step() -> Any:
+            grad["now"] = weight * 2.0
+            weight.add_(1.0)
+            return weight.sum()
+
+        results = replaying(step, session, 10)
+        assert session.metrics()["replay.steps"] > 3
+        assert weight.tolist() == [10.0, 10.0]
+        assert grad["now"].tolist() == [18.0, 18.0]
+        assert [r.item() for r in results] == [2.0 * (i + 1) for i in range(10)]
+        weight.mul_(0.0)  # between two steps: a fresh start
+        assert session.run_step(step).item() == 2.0
+        assert session.run_step(step).item() == 4.0
+
+
+def test_a_batch_of_another_shape_is_recorded_and_not_lost() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        batches = iter([torch.full((2 if i != 8 else 5,), float(i)) for i in range(12)])
+
+        def step() -> Any:
+            return session.fetch(lambda_load).sum()
+
+        def lambda_load() -> Any:
+            return next(batches).to("kit")
+
+        got = [r.item() for r in replaying(step, session, 12)]
+        assert got == [i * (2.0 if i != 8 else 5.0) for i in range(12)]
+        assert session.metrics()["replay.steps"] > 2
+
+
+def test_a_change_is_found_at_the_next_check() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        factor = [2.0 + 0.5]
+
+        def step() -> Any:
+            return (x * factor[0]).sum()
+
+        replaying(step, session, CONFIRM + 2)
+        factor[0] = 4.5
+        results = replaying(step, session, VERIFY_EVERY + 1)
+        assert results[0].item() == 5.0
+        assert results[-1].item() == 9.0
+        assert any("replayed steps later" in r for r in session.stepper.reasons)
+
+
+def test_an_error_in_a_step_ends_the_replay_and_the_session_goes_on() -> None:
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        x = torch.ones(2, device="kit")
+        fails = [False]
+
+        def step() -> Any:
+            y = x * 2.5
+            if fails[0]:
+                raise ValueError("mine")
+            return y + x
+
+        replaying(step, session, 5)
+        fails[0] = True
+        with pytest.raises(ValueError, match="mine"):
+            session.run_step(step)
+        fails[0] = False
+        assert session.run_step(step).tolist() == [3.5, 3.5]
+
+
+def test_a_wrong_guess_changes_nothing() -> None:
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        weight = torch.zeros(2, device="kit")
+
+        def step(sign: float) -> Any:
+            weight.add_(1.5) if sign > 0 else weight.sub_(0.5)
+            return weight.clone()
+
+        signs = [1, 1, 1, 1, -1, 1, 1, 1, -1, -1, 1]
+        got = [session.run_step(lambda s=s: step(s)) for s in signs]
+        expected, total = [], 0.0
+        for sign in signs:
+            total += 1.5 if sign > 0 else -0.5
+            expected.append([total, total])
+        assert [g.tolist() for g in got] == expected
+        metrics = session.metrics()
+        assert metrics["speculate.wrong"] >= 2
+        assert metrics["speculate.right"] >= 2
+
+
+def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        weight = torch.zeros(1000, device="kit")
+        session.run_step(lambda: weight.add_(1.5))
+        session.wait_all()
+        old = weight.ref.read(weight.home).cell.array
+        session.run_step(lambda: weight.add_(1.5))
+        session.wait_all()
+        assert old.is_deleted()
+        snapshot = weight.clone()  # from now on somebody else needs it
+        session.run_step(lambda: weight.add_(1.5))
+        assert snapshot[0].item() == 3.0
+        assert weight[0].item() == 4.5
