@@ -55,8 +55,12 @@ class Rules(Mapping[str, Rule]):
         return Rules({**base, **self})
 
     def find(self, op: str) -> Rule | None:
-        """The rule for an op or, for an in-place op, for its functional twin; None if neither."""
-        return self._table.get(op) or self._table.get(functional_name(op))
+        """The rule for an op, or for the functional twin of an in-place op, or for its family.
+
+        A family is what stands before the first dot: "jax.dot_general" falls back to "jax.*".
+        """
+        found = self._table.get(op) or self._table.get(functional_name(op))
+        return found or self._table.get(f"{op.partition('.')[0]}.*")
 
 
 def functional_name(op: str) -> str:

@@ -178,8 +178,12 @@ class Bulk:
     def dead_leaves(self) -> tuple[int, ...]:
         """Leaves that nothing but this bulk can read again: their memory may be written over.
 
-        Arrays from the host are not among them: XLA may share their memory with numpy.
+        Arrays from the host are not among them: XLA may share their memory with numpy. Only an op
+        that overwrites its input can give memory on; without one, deadness is not looked at, so
+        that it makes no second program.
         """
+        if not any(op.writes for op in self.ops):
+            return ()
         held = set(map(id, _held(self.leaves)))
         return tuple(
             i

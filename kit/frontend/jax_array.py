@@ -1,0 +1,178 @@
+"""What a step on jax returns: arrays that may not have been computed yet."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import numpy as np
+
+from kit.errors import SessionError
+from kit.frontend.jax_places import caller
+from kit.runtime.lowering import format_site
+
+if TYPE_CHECKING:
+    from kit.runtime.session import Session
+    from kit.runtime.stream import Value
+
+__all__ = ["LazyArray"]
+
+
+class LazyArray:
+    """An array of a step that is recorded, and may not have run.
+
+    It goes into the next step as it is. `repr` and `print` never compute it; `float(x)`, `x.item()`,
+    `x.tolist()` and `np.asarray(x)` do, once, and are sync points.
+    """
+
+    __slots__ = ("_host", "_value", "dtype", "session", "shape", "weak_type")
+
+    def __init__(
+        self, session: Session, value: Value, shape: tuple[int, ...], dtype: Any, weak_type: bool
+    ) -> None:
+        self.session = session
+        self.shape = shape
+        self.dtype = dtype
+        self.weak_type = weak_type  # jax's: gives way to the other operand's dtype
+        self._value = value
+        self._host: np.ndarray[Any, Any] | None = None
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its elements take."""
+        return self._value.aval.size_bytes
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        if self._host is not None:
+            return f"LazyArray({self._host}, dtype={self.dtype})"
+        return f"LazyArray(shape={self.shape}, dtype={self.dtype}, not read yet)"
+
+    def kit_value(self) -> Value:
+        """The runtime's value behind it.
+
+        Raises:
+            SessionError: its session has been closed.
+        """
+        if not self.session.is_open:
+            raise SessionError(
+                "this array belongs to a kit session that has been closed"
+                f"{_at(format_site(caller()[0]))}. Read it inside the `with kit.Session(...)` "
+                "block, or keep a copy with np.asarray(x) before the block ends"
+            )
+        return self._value
+
+    # -- reading it: sync points -----------------------------------------------------------------
+
+    def read(self, cause: str) -> np.ndarray[Any, Any]:
+        """Its numbers on the host; the first call waits for them."""
+        if self._host is None:
+            if jax.dtypes.issubdtype(self.dtype, jax.dtypes.prng_key):
+                raise TypeError(
+                    f"a random key of type {self.dtype} has no numbers to read"
+                    f"{_at(format_site(caller()[0]))}; return jax.random.key_data(key) from the step"
+                )
+            self._host = self.session.read(self.kit_value(), cause=cause, frame=caller())
+            self._host.setflags(write=False)
+        return self._host
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.read("asarray")
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def item(self, *index: Any) -> Any:
+        """One number, as Python's own."""
+        return self.read("item").item(*index)
+
+    def tolist(self) -> Any:
+        """The numbers as nested lists."""
+        return self.read("tolist").tolist()
+
+    def block_until_ready(self) -> LazyArray:
+        """Wait until it has been computed; jax's name for `session.wait_to_read(x)`."""
+        self.session.wait_to_read(self.kit_value())
+        return self
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.read("bool"))
+
+    def __index__(self) -> int:
+        return operator.index(self.read("index")[()])
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __jax_array__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} was given to jax itself{_at(format_site(caller()[0]))}. Compute with it in "
+            "a function that is called through kit.jax.step, as one of its arguments; or read it "
+            "first: np.asarray(x)"
+        )
+
+    # -- computing with it: recorded, as one small step each -------------------------------------
+
+    def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+        from kit.frontend.jax_step import apply
+
+        return apply(self.session, function, *operands)
+
+    def __add__(self, other: Any) -> Any:
+        return self._apply(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._apply(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._apply(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._apply(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._apply(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._apply(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._apply(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._apply(operator.truediv, other, self)
+
+    def __neg__(self) -> Any:
+        return self._apply(operator.neg, self)
+
+
+def _at(where: str) -> str:
+    return f" (at {where})" if where else ""

@@ -1,0 +1,129 @@
+"""Where in the user's program does an equation come from? Site, scope and phase.
+
+jax keeps for each equation the Python stack that made it and a stack of names, such as
+`transpose(jvp(Net))/up`: flax's modules, `jax.named_scope`, and the transformations around them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import source_info_util
+
+from kit.runtime.stream import Frame, Site
+
+__all__ = ["caller", "frame_of", "names_of", "phases_of", "scope_of", "user_line"]
+
+_KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_LIBRARIES = (
+    os.path.dirname(jax.__file__) + os.sep,
+    sysconfig.get_path("stdlib") + os.sep,
+    sysconfig.get_path("purelib") + os.sep,
+    sysconfig.get_path("platlib") + os.sep,
+)
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_LINE = re.compile(r"^(.+?):(\d+)(?::\d+)? \(.*\)$")
+_TRANSFORMATION = re.compile(r"[a-zA-Z_]+\(|\)")
+_NOWHERE: Site = ("", 0)
+DEEP = 200  # frames that are looked at
+
+
+def _is_library(name: str) -> bool:
+    if name.startswith(_KIT):
+        return not name.startswith(_OWN_USER_CODE)
+    return name.startswith(("<frozen", *_LIBRARIES)) or _PACKAGES.search(name) is not None
+
+
+def frame_of(source: Any, outer: Frame, names: str) -> Frame:
+    """The frame of an equation; `outer` is that of the call that it was found in."""
+    site, via = _pick(_lines(source))
+    if site == _NOWHERE or (_is_library(site[0]) and outer[0] != _NOWHERE):
+        site, via = outer[0], outer[1]
+    return site, via, scope_of(names)
+
+
+def _lines(source: Any) -> list[Site]:
+    """Where the stack was, innermost first, jax's own frames left out."""
+    text = source_info_util.summarize(source, num_frames=DEEP)
+    found = (_LINE.match(line) for line in reversed(text.splitlines()))
+    return [(m.group(1), int(m.group(2))) for m in found if m]
+
+
+def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
+    """The innermost line outside of any library, and the library line under it.
+
+    If all are in libraries, the innermost: better some place than none.
+    """
+    first: Site = _NOWHERE
+    for site in lines:
+        if not _is_library(site[0]):
+            return site, "" if first == _NOWHERE else _via(first)
+        if first == _NOWHERE and not site[0].startswith(_KIT):
+            first = site
+    return first, ""
+
+
+def _via(site: Site) -> str:
+    """`.../site-packages/flax/linen/linear.py` -> `flax/linen/linear.py:287`."""
+    name = _PACKAGES.split(site[0])[-1].replace(os.sep, "/")
+    return f"{name}:{site[1]}"
+
+
+def caller() -> Frame:
+    """Where the program is now."""
+    lines = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        lines.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    site, via = _pick(lines)
+    return site, via, ""
+
+
+def user_line(error: BaseException) -> str:
+    """The user's line where an error was raised, `train.py:12`; empty if there is none."""
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    own = [site for site in lines if not _is_library(site[0])]
+    return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
+
+
+def names_of(source: Any, outer: str) -> str:
+    """The stack of names of an equation inside a call whose names are `outer`."""
+    return "/".join(filter(None, (outer, str(source.name_stack))))
+
+
+def scope_of(names: str) -> str:
+    """`transpose(jvp(Net))/up` -> `Net.up`."""
+    parts = (_TRANSFORMATION.sub("", part) for part in names.split("/"))
+    return ".".join(part for part in parts if part)
+
+
+def phases_of(names: Sequence[str]) -> list[str]:
+    """The phase of each equation, from their stacks of names.
+
+    What is transposed is backward; what is differentiated, and all before the first backward, is
+    forward; what follows the last backward is the update. In between, as before.
+    """
+    last = max((i for i, n in enumerate(names) if "transpose(" in n), default=-1)
+    phases = []
+    phase = "forward"
+    for i, name in enumerate(names):
+        if "transpose(" in name:
+            phase = "backward"
+        elif i > last and last >= 0:
+            phase = "update"
+        elif "jvp(" in name:
+            phase = "forward"
+        phases.append(phase)
+    return phases
