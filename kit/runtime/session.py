@@ -233,6 +233,18 @@ class Session:
         """The front ends that were opened with the session."""
         return self._frontends
 
+    def frontend(self, kind: type[Any]) -> Any:
+        """The session's front end of this class; opened now if there was none."""
+        for known in self._frontends:
+            if isinstance(known, kind):
+                return known
+        made = kind()
+        made.open(self)
+        if self._exits is not None:
+            self._exits.callback(made.close)
+        self._frontends = (*self._frontends, made)
+        return made
+
     def next_segment(self) -> int:
         """The number of the next segment."""
         self._segments += 1
