@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything can import jax."""
     if not _wants_gpu(config):
         os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
+from kit.runtime.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.lowering import Executable, Source, compile_segment, format_site
 from kit.runtime.rules import Rules
 from kit.runtime.stream import Op, Task
@@ -78,6 +79,7 @@ class Executor:
 
     def start(self) -> None:
         """Start the worker thread."""
+        use_disk_cache()
         self._thread.start()
 
     def push(self, task: Task) -> None:
@@ -208,10 +210,13 @@ class Executor:
         self.counts["cache.misses"] += 1
         task.is_cached = False
         sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
-        name = f"seg{len(self._cache)}_{task.bulk.phase}"
-        executable = compile_segment(source(), self._rules, name=name, sites=sites)
+        segment = source()
+        name = f"segment_{segment.digest()}_{task.bulk.phase}"
+        with counting_hits() as hits:
+            executable = compile_segment(segment, self._rules, name=name, sites=sites)
         self._cache[key] = executable
         self.counts["compile.count"] += 1
+        self.counts["compile.from_disk"] += len(hits)
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
         if self.is_tracing:
             for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):

@@ -6,6 +6,7 @@ can be traced back to nodes, and equal segments still lower to equal text and sh
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Sequence
@@ -90,6 +91,12 @@ class Source:
         """What a cut bulk is, for the compiler."""
         scalars = len(task.scalars)
         return cls(list(task.bulk.nodes()), task.avals, scalars, task.wanted, task.dead)
+
+    def digest(self) -> str:
+        """A short hash of all that the program depends on but its rules; equal in every process."""
+        nodes = [(op.name, repr(op.template), op.outputs, refs) for op, refs in self.nodes]
+        text = repr((nodes, self.leaves, self.wanted, self.dead))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def donations(self) -> dict[int, int]:
         """Leaf -> position in `wanted` of the result that takes over its memory.

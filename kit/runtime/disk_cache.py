@@ -1,0 +1,58 @@
+"""Compiled programs on disk, by jax's own persistent cache: a second kernel compiles nothing.
+
+The cache is a setting of the whole process, so it serves the user's own jax as well. Whoever has
+set `JAX_COMPILATION_CACHE_DIR` keeps that folder; `KIT_CACHE_DIR` names another one than the
+default, and empty switches the cache off.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+__all__ = ["counting_hits", "use_disk_cache"]
+
+MAX_BYTES = 2 << 30  # the least recently used programs make room
+_HIT = "/jax/compilation_cache/cache_hits"
+_counter = threading.local()
+
+
+def use_disk_cache() -> None:
+    """Switch jax's persistent cache on, unless the user has decided otherwise."""
+    # Else a program of equal arithmetic but other node numbers would be taken for ours.
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    chosen = os.environ.get("KIT_CACHE_DIR", str(Path(home) / "overlap-kit" / "xla"))
+    if not chosen:
+        return
+    jax.config.update("jax_compilation_cache_dir", chosen)
+    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # jax looks once, and may have compiled something before
+
+
+@contextmanager
+def counting_hits() -> Iterator[list[str]]:
+    """Collect what is loaded from disk, instead of being compiled, in this thread's block."""
+    hits: list[str] = []
+
+    def note(event: str, **details: str | int) -> None:
+        if event == _HIT and getattr(_counter, "hits", None) is hits:
+            hits.append(event)
+
+    _counter.hits = hits
+    jax.monitoring.register_event_listener(note)
+    try:
+        yield hits
+    finally:
+        jax.monitoring.unregister_event_listener(note)
+        _counter.hits = None
