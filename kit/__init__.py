@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kit import errors
+    from kit import errors, jax
     from kit.api import Explorer, Session, report, run, sweep
     from kit.run import Run, Settings
     from kit.widgets.graph import GraphView
@@ -57,10 +57,13 @@ _HOMES = {
     "workload": "kit.workloads.context",
 }
 
+# `jax` is not in __all__: `from kit import *` must not hide the user's own jax.
+_ROOMS = frozenset({"errors", "jax"})
+
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("kit.errors")
+    if name in _ROOMS:
+        return importlib.import_module(f"kit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'kit' has no attribute {name!r}", name=name)
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -69,7 +72,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})
 
 
 class _Package(ModuleType):

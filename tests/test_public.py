@@ -59,6 +59,24 @@ def test_an_error_is_documented_and_one_of_ours(name: str):
     assert (error.__doc__ or "").strip()
 
 
+def test_kit_jax_is_reached_by_its_name_and_leaves_the_users_jax_alone():
+    code = (
+        "import jax, kit; from kit import *\n"
+        "print(kit.jax.step.__name__, jax.__name__, 'jax' in dir(kit))"
+    )
+    assert fresh(code).split() == ["step", "jax", "True"]
+
+
+@pytest.mark.parametrize("name", ["LazyArray", "Step", "Trace", "device_put", "step"])
+def test_what_kit_jax_offers_is_documented(name: str):
+    assert name in kit.jax.__all__
+    assert (inspect.getdoc(getattr(kit.jax, name)) or "").strip()
+
+
+def test_kit_jax_does_not_load_torch():
+    assert fresh("import sys, kit; kit.jax.step; print('torch' in sys.modules)") == "False"
+
+
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
     with pytest.raises(AttributeError, match="module 'kit' has no attribute 'Sessoin'"):
         _ = kit.Sessoin

@@ -11,12 +11,11 @@ import jax
 import numpy as np
 
 from kit.errors import SessionError
-from kit.frontend.jax_places import caller
-from kit.runtime.lowering import format_site
+from kit.frontend.jax_places import caller, here
 
 if TYPE_CHECKING:
     from kit.runtime.session import Session
-    from kit.runtime.stream import Value
+    from kit.runtime.stream import Cell, Value
 
 __all__ = ["LazyArray"]
 
@@ -24,11 +23,11 @@ __all__ = ["LazyArray"]
 class LazyArray:
     """An array of a step that is recorded, and may not have run.
 
-    It goes into the next step as it is. `repr` and `print` never compute it; `float(x)`, `x.item()`,
-    `x.tolist()` and `np.asarray(x)` do, once, and are sync points.
+    It goes into the next step as it is. `repr` and `print` never compute it; `float(x)`,
+    `x.item()`, `x.tolist()` and `np.asarray(x)` do, once, and are sync points.
     """
 
-    __slots__ = ("_host", "_value", "dtype", "session", "shape", "weak_type")
+    __slots__ = ("_host", "_of", "_value", "dtype", "session", "shape", "weak_type")
 
     def __init__(
         self, session: Session, value: Value, shape: tuple[int, ...], dtype: Any, weak_type: bool
@@ -39,6 +38,7 @@ class LazyArray:
         self.weak_type = weak_type  # jax's: gives way to the other operand's dtype
         self._value = value
         self._host: np.ndarray[Any, Any] | None = None
+        self._of: Cell | None = None  # where `_host` came from: a replay gives the value another
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class LazyArray:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        if self._host is not None:
+        if self._host is not None and self._of is self._value.cell:
             return f"LazyArray({self._host}, dtype={self.dtype})"
         return f"LazyArray(shape={self.shape}, dtype={self.dtype}, not read yet)"
 
@@ -76,23 +76,30 @@ class LazyArray:
         if not self.session.is_open:
             raise SessionError(
                 "this array belongs to a kit session that has been closed"
-                f"{_at(format_site(caller()[0]))}. Read it inside the `with kit.Session(...)` "
+                f"{here()}. Read it inside the `with kit.Session(...)` "
                 "block, or keep a copy with np.asarray(x) before the block ends"
             )
         return self._value
+
+    def over(self, value: Value) -> LazyArray:
+        """The same array over another value."""
+        if value is self._value:
+            return self
+        return LazyArray(self.session, value, self.shape, self.dtype, self.weak_type)
 
     # -- reading it: sync points -----------------------------------------------------------------
 
     def read(self, cause: str) -> np.ndarray[Any, Any]:
         """Its numbers on the host; the first call waits for them."""
-        if self._host is None:
-            if jax.dtypes.issubdtype(self.dtype, jax.dtypes.prng_key):
+        if self._host is None or self._of is not self._value.cell:
+            if jax.numpy.issubdtype(self.dtype, jax.dtypes.prng_key):
                 raise TypeError(
-                    f"a random key of type {self.dtype} has no numbers to read"
-                    f"{_at(format_site(caller()[0]))}; return jax.random.key_data(key) from the step"
+                    f"a random key of type {self.dtype} has no numbers to read{here()}; return "
+                    "jax.random.key_data(key) from the step"
                 )
             self._host = self.session.read(self.kit_value(), cause=cause, frame=caller())
             self._host.setflags(write=False)
+            self._of = self._value.cell
         return self._host
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -134,7 +141,7 @@ class LazyArray:
 
     def __jax_array__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} was given to jax itself{_at(format_site(caller()[0]))}. Compute with it in "
+            f"{self!r} was given to jax itself{here()}. Compute with it in "
             "a function that is called through kit.jax.step, as one of its arguments; or read it "
             "first: np.asarray(x)"
         )
@@ -172,7 +179,3 @@ class LazyArray:
 
     def __neg__(self) -> Any:
         return self._apply(operator.neg, self)
-
-
-def _at(where: str) -> str:
-    return f" (at {where})" if where else ""

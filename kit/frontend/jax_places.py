@@ -16,9 +16,10 @@ from typing import Any
 import jax
 from jax.extend import source_info_util
 
+from kit.runtime.lowering import format_site
 from kit.runtime.stream import Frame, Site
 
-__all__ = ["caller", "frame_of", "names_of", "phases_of", "scope_of", "user_line"]
+__all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
 
 _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
@@ -85,6 +86,12 @@ def caller() -> Frame:
         frame = frame.f_back
     site, via = _pick(lines)
     return site, via, ""
+
+
+def here() -> str:
+    """` (at train.py:12)`, for the end of a message; empty if the user's line is unknown."""
+    where = format_site(caller()[0])
+    return f" (at {where})" if where else ""
 
 
 def user_line(error: BaseException) -> str:

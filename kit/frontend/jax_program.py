@@ -219,7 +219,7 @@ class _Flattener:
 
 def key_kind(aval: Any) -> str | None:
     """The name of a random key's implementation; None for an array of numbers."""
-    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return None
     found: list[str] = []
 

@@ -7,24 +7,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 
 from kit.errors import SessionError
+from kit.frontend.jax_args import Kind, Signature, difference, kind_of, paths_of
 from kit.frontend.jax_array import LazyArray
-from kit.frontend.jax_places import caller, user_line
-from kit.frontend.jax_program import Bound, Program
+from kit.frontend.jax_frontend import JaxFrontend
+from kit.frontend.jax_places import caller, here, user_line
+from kit.frontend.jax_program import Program
 from kit.runtime.lowering import format_site
 from kit.runtime.session import Session, current_session
-from kit.runtime.stream import Value
 
 __all__ = ["Step", "Trace", "apply", "step"]
-
-Kind = tuple[tuple[int, ...], Any, bool]  # shape, dtype, weak type
-Signature = tuple[Any, tuple[Kind, ...], tuple[tuple[str, Any], ...], str]
-_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ class Step:
         self._parameters = inspect.signature(function) if self._static else None
         self._name = getattr(function, "__name__", type(function).__name__)
         self._traced: dict[Signature, _Traced] = {}
-        self._bound: WeakKeyDictionary[Session, dict[Signature, Bound]] = WeakKeyDictionary()
         self._jitted = jax.jit(function, static_argnames=self._static or None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,11 +74,10 @@ class Step:
         traced = self._traced.get(signature)
         if traced is None:
             traced = self._trace(args, kwargs, signature)
-        bound = self._bound.setdefault(session, {}).get(signature)
-        if bound is None:
-            bound = self._bound[session][signature] = traced.program.bind(session)
-        values = [self._value(session, leaf, signature, i) for i, leaf in enumerate(leaves)]
-        results = bound.record(session, values)
+        frontend: JaxFrontend = session.frontend(JaxFrontend)
+        kinds = signature[1]
+        values = [frontend.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
+        results = frontend.bind(traced.program).record(session, values)
         arrays = [
             LazyArray(session, value, *kind)
             for value, kind in zip(results, traced.kinds, strict=True)
@@ -110,8 +104,8 @@ class Step:
     def _plain(self, args: Any, kwargs: Any) -> Any:
         for leaf in jax.tree.leaves((args, kwargs)):
             if isinstance(leaf, LazyArray):
-                leaf.kit_value()  # says that its session is closed
-                raise SessionError("an array of a kit session, but none is open in this thread")
+                leaf.kit_value()  # says it if its session is closed
+                raise SessionError(f"no kit session is open in this thread{here()}")
         return self._jitted(*args, **kwargs)
 
     def _split(self, args: Any, kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -119,6 +113,7 @@ class Step:
         if self._parameters is None:
             return args, kwargs, {}
         bound = self._parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
         static = {n: bound.arguments.pop(n) for n in self._static if n in bound.arguments}
         return (), dict(bound.arguments), static
 
@@ -126,7 +121,7 @@ class Step:
         args, kwargs, static = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         try:
-            kinds = tuple(map(_kind, leaves))
+            kinds = tuple(map(kind_of, leaves))
         except TypeError:
             kinds = tuple(self._kind_at(args, kwargs, i, x) for i, x in enumerate(leaves))
         width = str(jax.dtypes.canonicalize_dtype(np.float64))  # the user's own x64 setting
@@ -134,24 +129,13 @@ class Step:
 
     def _kind_at(self, args: Any, kwargs: Any, i: int, leaf: Any) -> Kind:
         try:
-            return _kind(leaf)
+            return kind_of(leaf)
         except TypeError as error:
             raise TypeError(
-                f"{_paths(args, kwargs)[i]} of {self._name} is {error}, at "
-                f"{format_site(caller()[0])}. Arguments are pytrees of arrays and numbers; name "
-                "what is neither in static_argnames, or close over it"
+                f"{paths_of(args, kwargs)[i]} of {self._name} is {error}{here()}. Arguments are "
+                "pytrees of arrays and numbers: name what is neither in static_argnames, or let "
+                "the function close over it"
             ) from None
-
-    def _value(self, session: Session, leaf: Any, signature: Signature, i: int) -> Value:
-        if isinstance(leaf, LazyArray):
-            value = leaf.kit_value()
-            if leaf.session is not session:
-                raise SessionError(
-                    f"an argument of {self._name} at {format_site(caller()[0])} belongs to another "
-                    "open kit session; copy it: np.asarray(x)"
-                )
-            return value
-        return session.constant(_host(leaf, signature[1][i][1]))
 
     # -- tracing ---------------------------------------------------------------------------------
 
@@ -161,30 +145,29 @@ class Step:
         tree, kinds, _, _ = signature
         shapes = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in kinds]
         shaped_args, shaped_kwargs = jax.tree.unflatten(tree, shapes)
-        site = format_site(caller()[0])
+        function = functools.partial(self.function, **static) if static else self.function
+        trace = jax.make_jaxpr(function, return_shape=True)
         try:
-            closed, results = jax.make_jaxpr(
-                functools.partial(self.function, **static), return_shape=True
-            )(*shaped_args, **shaped_kwargs)
+            closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
             where = user_line(error)
             error.add_note(
-                f"kit: while {self._name} was traced{f' at {where}' if where else ''}: {reason}. A "
-                "step is traced with arrays that have no numbers yet, as by jax.jit"
+                f"kit: while {self._name} was traced{f', at {where}' if where else ''}: {reason}. "
+                "A step is traced with arrays that have no numbers yet, as by jax.jit"
             )
             raise
         program = Program.of(closed)
         outputs = tuple((tuple(a.shape), a.dtype, bool(a.weak_type)) for a in closed.out_avals)
         made = self._traced[signature] = _Traced(program, jax.tree.structure(results), outputs)
-        self.traces.append(Trace(reason, site, len(program.equations)))
+        self.traces.append(Trace(reason, format_site(caller()[0]), len(program.equations)))
         return made
 
     def _reason(self, args: Any, kwargs: Any, signature: Signature) -> str:
         """What differs from the most alike of the earlier traces."""
         if not self._traced:
             return "first call"
-        paths = _paths(args, kwargs)
-        return min((_difference(paths, old, signature) for old in self._traced), key=len)
+        paths = paths_of(args, kwargs)
+        return min((difference(paths, old, signature) for old in self._traced), key=len)
 
 
 def step(function: Callable[..., Any], *args: Any, static_argnames: Sequence[str] = (),
@@ -211,74 +194,10 @@ def step(function: Callable[..., Any], *args: Any, static_argnames: Sequence[str
 def apply(session: Session, function: Callable[..., Any], *operands: Any) -> Any:
     """One small step in the session of a `LazyArray`: what `loss / 2` records."""
     if session is not current_session():
-        raise SessionError(
-            f"an array of a kit session is used outside of it, at {format_site(caller()[0])}"
-        )
+        raise SessionError(f"an array of a kit session is used outside of it{here()}")
     return _small_step(function)(*operands)
 
 
 @functools.cache
 def _small_step(function: Callable[..., Any]) -> Step:
     return Step(function)
-
-
-def _kind(leaf: Any) -> Kind:
-    """Shape, dtype and weak type of an argument.
-
-    Raises:
-        TypeError: it is no array; the message says what it is.
-    """
-    if isinstance(leaf, LazyArray):
-        return leaf.shape, leaf.dtype, leaf.weak_type
-    if isinstance(leaf, jax.core.Tracer):
-        raise TypeError("a value of another jax transformation (jit, grad or vmap around kit)")
-    if not isinstance(leaf, _ARRAYS):
-        raise TypeError(f"a {type(leaf).__name__}, not an array")
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
-        raise TypeError(f"a numpy array of dtype {leaf.dtype}")
-    aval = jax.typeof(leaf)
-    return tuple(aval.shape), aval.dtype, bool(aval.weak_type)  # type: ignore[attr-defined]
-
-
-def _host(leaf: Any, dtype: Any) -> Any:
-    """An argument as the runtime takes it: integers for keys, memory that nobody else writes."""
-    if isinstance(leaf, jax.Array):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key_data(leaf)
-        return leaf
-    return np.array(leaf, dtype=dtype)
-
-
-def _paths(args: Any, kwargs: Any) -> list[str]:
-    """`args[1]['x']` for each leaf."""
-    found, _ = jax.tree.flatten_with_path((args, kwargs))
-    names = ("args", "kwargs")
-    return [names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
-
-
-def _difference(paths: list[str], old: Signature, new: Signature) -> str:
-    if old[0] != new[0]:
-        return f"the structure of the arguments changed from {_short(old[0])} to {_short(new[0])}"
-    changes = [
-        f"{path} changed from {_kind_text(a)} to {_kind_text(b)}"
-        for path, a, b in zip(paths, old[1], new[1], strict=True)
-        if a != b
-    ]
-    changes += [
-        f"the static argument {name} changed from {dict(old[2]).get(name)!r} to {value!r}"
-        for name, value in new[2]
-        if (name, value) not in old[2]
-    ]
-    if old[3] != new[3]:
-        changes.append(f"jax's default float changed from {old[3]} to {new[3]}")
-    return "; ".join(changes[:5]) or "the static arguments changed"
-
-
-def _kind_text(kind: Kind) -> str:
-    shape, dtype, weak = kind
-    return f"{dtype}[{','.join(map(str, shape))}]{' (weak type)' if weak else ''}"
-
-
-def _short(tree: Any) -> str:
-    text = str(tree).removeprefix("PyTreeDef")
-    return text if len(text) <= 120 else f"{text[:120]}…"

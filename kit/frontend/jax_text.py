@@ -89,7 +89,7 @@ def _sequence(value: Any) -> str:
 
 
 def _array(value: Any) -> str:
-    if hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if hasattr(value, "dtype") and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return f"key<{jax.random.key_impl(value)}>{_array(jax.random.key_data(value))}"
     array = np.asarray(value)
     if array.ndim == 0 and array.dtype.kind in "biuf":
@@ -161,7 +161,7 @@ def _call(equation: Any) -> str:
 
 def literal(atom: Any) -> Any:
     """A number that stands in a jaxpr, with the dtype that it has there."""
-    if jax.dtypes.issubdtype(atom.aval.dtype, jax.dtypes.extended):
+    if jax.numpy.issubdtype(atom.aval.dtype, jax.dtypes.extended):
         return atom.val
     return np.asarray(atom.val, dtype=atom.aval.dtype)
 

@@ -56,7 +56,7 @@ def evaluate(equation: Static, *operands: Any, **params: Static) -> list[Any]:
 
 
 def _numbers(array: Any) -> Any:
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(array)
     return array
 

@@ -1,0 +1,83 @@
+"""Arguments of a step: what they are, and in what they differ from those of earlier calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from kit.frontend.jax_array import LazyArray
+
+__all__ = ["Kind", "Signature", "difference", "host_array", "kind_of", "paths_of"]
+
+Kind = tuple[tuple[int, ...], Any, bool]  # shape, dtype, weak type
+# structure, kind of each leaf, static arguments, jax's default float type
+Signature = tuple[Any, tuple[Kind, ...], tuple[tuple[str, Any], ...], str]
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+MANY = 5  # changes that a reason lists
+
+
+def kind_of(leaf: Any) -> Kind:
+    """Shape, dtype and weak type of an argument, as jax sees it.
+
+    Raises:
+        TypeError: it is no array; the message says what it is.
+    """
+    if isinstance(leaf, LazyArray):
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    if isinstance(leaf, jax.core.Tracer):
+        raise TypeError("a value of another jax transformation (jit, grad or vmap around kit)")
+    if not isinstance(leaf, _ARRAYS):
+        raise TypeError(f"a {type(leaf).__name__}, not an array")
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
+        raise TypeError(f"a numpy array of dtype {leaf.dtype}")
+    aval = jax.typeof(leaf)
+    return tuple(aval.shape), aval.dtype, bool(aval.weak_type)
+
+
+def host_array(leaf: Any, dtype: Any) -> Any:
+    """An argument as the runtime takes it: integers for keys, memory that nobody else writes."""
+    if isinstance(leaf, jax.Array):
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key_data(leaf)
+        return leaf
+    return np.array(leaf, dtype=dtype)
+
+
+def paths_of(args: Any, kwargs: Any) -> list[str]:
+    """`args[1]['x']` for each leaf."""
+    found, _ = jax.tree.flatten_with_path((args, kwargs))
+    names = ("args", "kwargs")
+    return [names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+
+
+def difference(paths: list[str], old: Signature, new: Signature) -> str:
+    """In what a call's arguments differ from those of an earlier one, in words."""
+    if old[0] != new[0]:
+        return f"the structure of the arguments changed from {_short(old[0])} to {_short(new[0])}"
+    changes = [
+        f"{path} changed from {_kind_text(a)} to {_kind_text(b)}"
+        for path, a, b in zip(paths, old[1], new[1], strict=True)
+        if a != b
+    ]
+    changes += [
+        f"the static argument {name} changed from {dict(old[2]).get(name)!r} to {value!r}"
+        for name, value in new[2]
+        if (name, value) not in old[2]
+    ]
+    if old[3] != new[3]:
+        changes.append(f"jax's default float changed from {old[3]} to {new[3]}")
+    more = [f"and {len(changes) - MANY} more"] if len(changes) > MANY else []
+    return "; ".join([*changes[:MANY], *more]) or "the static arguments changed"
+
+
+def _kind_text(kind: Kind) -> str:
+    shape, dtype, weak = kind
+    return f"{dtype}[{','.join(map(str, shape))}]{' (weak type)' if weak else ''}"
+
+
+def _short(tree: Any) -> str:
+    text = str(tree).removeprefix("PyTreeDef")
+    return text if len(text) <= 120 else f"{text[:120]}…"

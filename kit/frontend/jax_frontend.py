@@ -1,0 +1,94 @@
+"""The jax half of a session: it joins when the first jax step is called there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from kit.errors import SessionError
+from kit.frontend.jax_args import host_array, kind_of
+from kit.frontend.jax_array import LazyArray
+from kit.frontend.jax_places import here
+from kit.frontend.jax_program import Bound, Program
+from kit.runtime.session import Session, current_session
+from kit.runtime.stream import Value
+
+__all__ = ["JaxFrontend", "device_put"]
+
+
+class JaxFrontend:
+    """Programs that are bound to one session, and the arrays that go in and come out."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._bound: dict[Program, Bound] = {}
+
+    def open(self, session: Session) -> None:
+        """The session's first jax step is called."""
+        self._session = session
+
+    def close(self) -> None:
+        """The session closes: constants on its device are let go."""
+        self._session = None
+        self._bound.clear()
+
+    def mark_step(self) -> None:
+        """A new step begins; nothing here belongs to a step."""
+
+    def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
+        """A step's result with each array over `fresh(its value)`."""
+        if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):
+            return result
+        return jax.tree.map(
+            lambda x: x.over(fresh(x.kit_value())) if isinstance(x, LazyArray) else x, result
+        )
+
+    def bind(self, program: Program) -> Bound:
+        """The program with its ops interned here."""
+        bound = self._bound.get(program)
+        if bound is None:
+            bound = self._bound[program] = program.bind(self.session)
+        return bound
+
+    def value(self, leaf: Any, dtype: Any) -> Value:
+        """An argument as the stream takes it; arrays from elsewhere are copied to the device.
+
+        Raises:
+            SessionError: it belongs to another session.
+        """
+        if not isinstance(leaf, LazyArray):
+            return self.session.constant(host_array(leaf, dtype))
+        value = leaf.kit_value()
+        if leaf.session is not self._session:
+            raise SessionError(
+                f"an array of another open kit session is used{here()}; copy it: np.asarray(x)"
+            )
+        return value
+
+    @property
+    def session(self) -> Session:
+        """The session that it has joined."""
+        assert self._session is not None, "used between open and close only"
+        return self._session
+
+
+def device_put(tree: Any) -> Any:
+    """Copy a pytree of arrays to the session's device, once; outside of one, to jax's.
+
+    An array that each step takes and none changes, such as a whole dataset, is copied at each call
+    otherwise.
+    """
+    session = current_session()
+    if session is None:
+        return jax.device_put(tree)
+    frontend: JaxFrontend = session.frontend(JaxFrontend)
+
+    def put(leaf: Any) -> LazyArray:
+        if isinstance(leaf, LazyArray):
+            return leaf
+        kind = kind_of(leaf)
+        return LazyArray(session, frontend.value(leaf, kind[1]), *kind)
+
+    return jax.tree.map(put, tree)
