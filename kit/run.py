@@ -17,7 +17,16 @@ from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.trace import BreakdownRow, Headline, SyncPoint, Timeline, breakdown, headline
 
-__all__ = ["DEVICES", "DTYPES", "LOSS_SCALING", "MODES", "UNLIMITED", "Run", "Settings"]
+__all__ = [
+    "DEVICES",
+    "DTYPES",
+    "LOSS_SCALING",
+    "MODES",
+    "STEP_MODES",
+    "UNLIMITED",
+    "Run",
+    "Settings",
+]
 
 MODES = ("torch", "imperative", "bulked", "lazy")
 SEGMENT_MODES = ("fuse", "launch")

@@ -97,6 +97,7 @@ def freeze_trace(
     spans: Sequence[Span],
     profile: Profile,
     syncs: Sequence[SyncPoint],
+    notes: Sequence[str] = (),
 ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
     """The timeline of the traced steps, with the graph and the cuts of step 0.
 
@@ -117,7 +118,7 @@ def freeze_trace(
     waits = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs
              if start <= s.at_ns < stop]  # fmt: skip
     origin = "profiled" if kernels else "recorded"
-    return Timeline.of(shown, waits, origin, profile.notes), (graph,), segments
+    return Timeline.of(shown, waits, origin, (*profile.notes, *notes)), (graph,), segments
 
 
 def _match_other_steps(

@@ -385,9 +385,7 @@ class Session:
             f"{m['cache.hits']} segments found in the cache",
             f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
         ]
-        lines += [
-            f"{n} steps recorded anew: {why}" for why, n in self.stepper.reasons.most_common()
-        ]
+        lines += self.stepper.describe()
         lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
         return "\n".join(lines)
 
@@ -434,7 +432,8 @@ class Session:
                 executor.is_tracing = False
                 recorder.stop()
         spans = [*recorder.spans, *executor.spans]
-        frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:])
+        notes = self.stepper.describe()
+        frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
         recorder.clear()  # its tasks hold arrays
         executor.spans.clear()
         return frozen

@@ -98,6 +98,19 @@ class Stepper:
         self._finish(result)
         return result
 
+    def describe(self) -> list[str]:
+        """What the step mode came to, in words; nothing for `retrace`."""
+        c = self.counts
+        lines = []
+        if self.mode == "replay":
+            lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
+        elif self.mode == "speculate":
+            right, issued = c["speculate.right"], c["speculate.issued"]
+            lines.append(f"speculate: {right} of the {issued} segments issued ahead were right")
+        for why, n in self.reasons.most_common(3):
+            lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
+        return lines
+
     # -- what the session tells ------------------------------------------------------------------
 
     def note_input(self, cell: Cell, array: Any) -> None:

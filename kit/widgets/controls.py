@@ -9,7 +9,7 @@ import traitlets
 from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleButtons, VBox
 
 from kit.errors import SettingsError
-from kit.run import DTYPES, LOSS_SCALING, MODES, UNLIMITED, Settings
+from kit.run import DTYPES, LOSS_SCALING, MODES, STEP_MODES, UNLIMITED, Settings
 from kit.widgets.tables import FONT, MUTED
 
 __all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls"]
@@ -47,6 +47,7 @@ class Controls(VBox):
         self.batch_size = _slider(_options(BATCH_SIZES, settings.batch_size))
         self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="auto"))
         self.dtype = Dropdown(options=DTYPES, layout=Layout(width="auto"))
+        self.step_mode = Dropdown(options=STEP_MODES, layout=Layout(width="auto"))
         self._by_name = {
             "mode": self.mode,
             "bulk_forward": self.bulk_forward,
@@ -54,6 +55,7 @@ class Controls(VBox):
             "batch_size": self.batch_size,
             "loss_scaling": self.loss_scaling,
             "dtype": self.dtype,
+            "step_mode": self.step_mode,
         }
         self._follow(settings)
         for name, control in self._by_name.items():
@@ -68,6 +70,7 @@ class Controls(VBox):
             _labelled("batch size", self.batch_size),
             _labelled("loss scaling", self.loss_scaling),
             _labelled("autocast dtype", self.dtype),
+            _labelled("step mode", self.step_mode),
         ]
         columns = "repeat(auto-fit, minmax(168px, 1fr))"
         return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px",
@@ -98,6 +101,7 @@ class Controls(VBox):
                 control.value = min(value, UNLIMITED) if name.startswith("bulk_") else value
             for slider in (self.bulk_forward, self.bulk_backward):
                 slider.disabled = settings.mode != "bulked"
+            self.step_mode.disabled = settings.mode == "torch"
         finally:
             self._is_following = False
 
