@@ -59,13 +59,17 @@ class Program:
     places: int = 0
 
     @classmethod
-    def of(cls, closed: Any) -> Program:
-        """Flatten a closed jaxpr.
+    def of(cls, closed: Any, phase: str | None = None) -> Program:
+        """Flatten a closed jaxpr; `phase`: of all of it, if jax's names are not to say it.
 
         Raises:
             LoweringError: it holds something that is no pure computation on arrays.
         """
-        return _Flattener(closed).program
+        program = _Flattener(closed).program
+        phases = phases_of([e.names for e in program.equations])
+        for equation, own in zip(program.equations, phases, strict=True):
+            equation.phase = phase or own
+        return program
 
     def bind(self, session: Session) -> Bound:
         """Intern the ops in a session, and put the constants on its device."""
@@ -212,9 +216,6 @@ class _Flattener:
             needed.update(equation.reads)
             program.equations.append(equation)
         program.equations.reverse()
-        phases = phases_of([e.names for e in program.equations])
-        for equation, phase in zip(program.equations, phases, strict=True):
-            equation.phase = phase
 
 
 def key_kind(aval: Any) -> str | None:
@@ -260,7 +261,11 @@ def _template(equation: Any, atoms: Sequence[Any], keys: tuple[str | None, ...])
         Static(literal(a), shown(literal(a))) if isinstance(a, core.Literal) else HOLE
         for a in atoms
     ]
-    params = {name: Static(None, shown(value)) for name, value in equation.params.items()}
+    params = {
+        name: Static(None, shown(value))
+        for name, value in equation.params.items()
+        if value is not None  # most are: an equation has all the parameters of its primitive
+    }
     return ((one, *operands), params)
 
 

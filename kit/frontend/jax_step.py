@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from kit.errors import SessionError
+from kit.errors import SessionError, SettingsError
 from kit.frontend.jax_args import Kind, Signature, difference, kind_of, paths_of
 from kit.frontend.jax_array import LazyArray
 from kit.frontend.jax_frontend import JaxFrontend
 from kit.frontend.jax_places import caller, here, user_line
 from kit.frontend.jax_program import Program
+from kit.ir import PHASES
 from kit.runtime.lowering import format_site
 from kit.runtime.session import Session, current_session
 
@@ -54,9 +55,17 @@ class Step:
         traces: each time that the function was traced, and why; `explain()` has them in words.
     """
 
-    def __init__(self, function: Callable[..., Any], static_argnames: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        static_argnames: Sequence[str] = (),
+        phase: str | None = None,
+    ) -> None:
         if not callable(function):
             raise TypeError(f"kit.jax.step takes a function, not {type(function).__name__}")
+        if phase is not None and phase not in PHASES:
+            raise SettingsError(f"phase must be one of {PHASES}, not {phase!r}")
+        self.phase = phase
         functools.update_wrapper(self, function)
         self.function = function
         self.traces: list[Trace] = []
@@ -156,7 +165,7 @@ class Step:
                 "A step is traced with arrays that have no numbers yet, as by jax.jit"
             )
             raise
-        program = Program.of(closed)
+        program = Program.of(closed, self.phase)
         outputs = tuple((tuple(a.shape), a.dtype, bool(a.weak_type)) for a in closed.out_avals)
         made = self._traced[signature] = _Traced(program, jax.tree.structure(results), outputs)
         self.traces.append(Trace(reason, format_site(caller()[0]), len(program.equations)))
@@ -171,7 +180,7 @@ class Step:
 
 
 def step(function: Callable[..., Any], *args: Any, static_argnames: Sequence[str] = (),
-         **kwargs: Any) -> Step:  # fmt: skip
+         phase: str | None = None, **kwargs: Any) -> Step:  # fmt: skip
     """Make a jax function a step that is recorded in the open `kit.Session`.
 
     train = kit.jax.step(train_step)
@@ -182,12 +191,14 @@ def step(function: Callable[..., Any], *args: Any, static_argnames: Sequence[str
         function: any function that `jax.jit` takes.
         args, kwargs: if given, it is traced for such arguments now, so that errors come early.
         static_argnames: arguments that are no arrays; each new value is a new trace.
+        phase: "forward", "backward" or "update" for all of it. Else each equation's own: what jax
+            transposed is backward, what follows the last of that is the update.
 
     Raises:
         TypeError: an argument is no pytree of arrays.
         LoweringError: the function does what cannot be recorded, such as writing to a mutable ref.
     """
-    made = Step(function, static_argnames)
+    made = Step(function, static_argnames, phase)
     return made.trace(*args, **kwargs) if args or kwargs else made
 
 

@@ -29,7 +29,7 @@ INLINED = frozenset(
     }
 )  # fmt: skip
 LONG = 400  # characters; a longer text is cut and ends with its digest
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.dtype)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def body_of(equation: Any) -> tuple[Any, tuple[Any, ...]] | None:
@@ -59,8 +59,10 @@ def text_of(value: Any) -> str:
         return _jaxpr(value, ())
     if isinstance(value, Enum):
         return str(value)
-    if type(value) in _PLAIN or isinstance(value, np.dtype):
+    if type(value) in _PLAIN:
         return repr(value)
+    if isinstance(value, np.dtype):
+        return str(value)
     if isinstance(value, core.Primitive):
         return primitive_text(value)
     if isinstance(value, dict):
@@ -92,8 +94,10 @@ def _array(value: Any) -> str:
     if hasattr(value, "dtype") and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return f"key<{jax.random.key_impl(value)}>{_array(jax.random.key_data(value))}"
     array = np.asarray(value)
-    if array.ndim == 0 and array.dtype.kind in "biuf":
-        return f"{array.dtype}({array[()]!s})"
+    if array.ndim == 0 and jax.numpy.issubdtype(array.dtype, np.floating):
+        return f"{array.dtype}({array.astype(np.float64)!s})"  # exact, and shorter than its repr
+    if array.ndim == 0 and array.dtype.kind in "biu":
+        return f"{array.dtype}({array!s})"
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     return f"{array.dtype}{list(array.shape)}#{digest}"
 
@@ -155,7 +159,7 @@ def _call(equation: Any) -> str:
     body = body_of(equation)
     if body is not None:
         return f"{equation.primitive.name}{{{_jaxpr(*body)}}}"
-    inner = " ".join(f"{k}={text_of(v)}" for k, v in equation.params.items())
+    inner = " ".join(f"{k}={text_of(v)}" for k, v in equation.params.items() if v is not None)
     return f"{primitive_text(equation.primitive)}[{inner}]{context_of(equation)}"
 
 

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from kit.errors import SettingsError
 from kit.run import Settings
@@ -16,9 +16,10 @@ from kit.run import Settings
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Context", "Workload", "as_workload", "workload"]
+__all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "prefetched", "workload"]
 
 Step = Callable[[], Any]
+FRAMEWORKS = ("torch", "jax")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Workload:
     name: str
     build: Callable[[Context], Step]
     doc: str = ""  # what the step is, for people
+    framework: str = "torch"  # one of FRAMEWORKS: mode "torch" runs the step by it alone
+
+    def __post_init__(self) -> None:
+        if self.framework not in FRAMEWORKS:
+            raise SettingsError(f"framework must be one of {FRAMEWORKS}, not {self.framework!r}")
 
     def __call__(self, context: Context) -> Step:
         step = self.build(context)
@@ -42,7 +48,11 @@ class Workload:
         return step
 
 
-def workload(build: Callable[[Context], Step]) -> Workload:
+@overload
+def workload(build: Callable[[Context], Step]) -> Workload: ...
+@overload
+def workload(*, framework: str) -> Callable[[Callable[[Context], Step]], Workload]: ...
+def workload(build: Callable[[Context], Step] | None = None, *, framework: str = "torch") -> Any:
     """Mark a function as a workload: it takes a `Context` and returns the training step.
 
     @kit.workload
@@ -50,11 +60,16 @@ def workload(build: Callable[[Context], Step]) -> Workload:
         model = Net().to(ctx.device)
         ...
         return step
+
+    A step made of `kit.jax.step` functions is marked `@kit.workload(framework="jax")`: its context
+    is one for jax, and its baseline, mode "torch", is jax.jit.
     """
-    return as_workload(build)
+    if build is None:
+        return lambda chosen: as_workload(chosen, framework)
+    return as_workload(build, framework)
 
 
-def as_workload(source: Any) -> Workload:
+def as_workload(source: Any, framework: str = "torch") -> Workload:
     """The workload itself, or a plain builder function as one.
 
     Raises:
@@ -64,7 +79,7 @@ def as_workload(source: Any) -> Workload:
         return source
     if callable(source):
         name = getattr(source, "__name__", type(source).__name__)
-        return Workload(name, source, inspect.getdoc(source) or "")
+        return Workload(name, source, inspect.getdoc(source) or "", framework)
     raise SettingsError(
         f"a workload is a function that takes a context and returns a step, "
         f"not {type(source).__name__}: decorate yours with @kit.workload"
@@ -123,7 +138,7 @@ class Context:
         )  # fmt: skip
         batches = _endless(loader)
         if self.settings.prefetch:
-            batches = _prefetched(batches, self.settings.prefetch)
+            batches = prefetched(batches, self.settings.prefetch)
         return self._on_device(batches)
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -161,7 +176,7 @@ def _to(batch: Any, device: str) -> Any:
     return batch
 
 
-def _prefetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
+def prefetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
     """The same batches, prepared ahead by a thread that ends with this iterator."""
     ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
     stopped = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -14,11 +15,15 @@ from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = ["run", "sweep"]
 
+NATIVE = {"torch": "native", "jax": "jax_native"}  # framework -> what runs it alone
+
 
 def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
         cancelled: CancelledFn | None = None, cache: ExecutableCache | None = None,
         ) -> Run:  # fmt: skip
-    """Run and measure a workload: by PyTorch itself in mode "torch", else on device "kit".
+    """Run and measure a workload: on device "kit", or in mode "torch" by its own framework.
+
+    That is PyTorch, or jax.jit for a workload of jax.
 
     Runs that are given the same `cache` compile what they have in common once.
 
@@ -31,9 +36,9 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     chosen = as_workload(workload)
     try:
         if settings.mode == "torch":
-            from kit.workloads import native
-
-            return native.measure(chosen, settings, progress=progress, cancelled=cancelled)
+            native = import_module(f"kit.workloads.{NATIVE[chosen.framework]}")
+            made: Run = native.measure(chosen, settings, progress=progress, cancelled=cancelled)
+            return made
         from kit.workloads import lazy_run
 
         return lazy_run.measure(chosen, settings, progress=progress, cancelled=cancelled,

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from kit.frontend.torch_device import open_session
 from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.session import Session
@@ -36,9 +33,9 @@ def measure(
         Cancelled: `cancelled()` became true between two steps.
     """
     chosen = as_workload(workload)
-    with open_session(settings, cache=cache) as session:
-        torch.manual_seed(settings.seed)
-        step = chosen(Context(settings, "kit"))
+    opened, context, versions = _OPEN[chosen.framework](settings, cache)
+    with opened as session:
+        step = chosen(context())
         before = 0
 
         def start_timing() -> None:
@@ -72,8 +69,36 @@ def measure(
             metrics=metrics,
             unlowered=dict(session.unlowered),
             name=chosen.name,
-            environment={**session.environment(), "torch": torch.__version__},
+            environment={**session.environment(), **versions},
         )
+
+
+Opened = tuple[Session, Callable[[], Context], dict[str, str]]
+
+
+def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """A session, what makes the context in it, and the versions to note."""
+    import torch
+
+    from kit.frontend.torch_device import open_session
+
+    def context() -> Context:
+        torch.manual_seed(settings.seed)
+        return Context(settings, "kit")
+
+    return open_session(settings, cache=cache), context, {"torch": torch.__version__}
+
+
+def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """The same for a workload of jax: torch is not loaded."""
+    from kit.frontend.jax_frontend import JaxFrontend
+    from kit.workloads.jax_context import JaxContext
+
+    session = Session(settings, cache=cache, frontends=(JaxFrontend(),))
+    return session, lambda: JaxContext(settings, "kit"), {}
+
+
+_OPEN = {"torch": _open_torch, "jax": _open_jax}
 
 
 def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:

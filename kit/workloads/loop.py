@@ -9,7 +9,7 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError
 from kit.run import Settings
 
-__all__ = ["CancelledFn", "Progress", "loop"]
+__all__ = ["CancelledFn", "Progress", "detached", "loop"]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
@@ -52,7 +52,7 @@ def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[],
         now = time.perf_counter_ns()
         if i >= settings.warmup:
             times.append(now - before)
-            losses.append(_detached(loss))
+            losses.append(detached(loss))
         before = now
         if progress is not None:
             name = "warming up (compiling)" if i < settings.warmup else "measuring"
@@ -61,10 +61,17 @@ def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[],
     return times, losses
 
 
-def _detached(loss: Any) -> Any:
-    if not hasattr(loss, "detach"):
-        raise SettingsError(
-            f"the step must return its loss as a tensor, not {type(loss).__name__}: "
-            "end it with `return loss`"
-        )
-    return loss.detach()
+def detached(loss: Any) -> Any:
+    """The loss outside of autograd; an array of jax is that already.
+
+    Raises:
+        SettingsError: it is no tensor and no array.
+    """
+    if hasattr(loss, "detach"):
+        return loss.detach()
+    if getattr(loss, "shape", None) == () and hasattr(loss, "block_until_ready"):
+        return loss
+    raise SettingsError(
+        f"the step must return its loss as a tensor, not {type(loss).__name__}: "
+        "end it with `return loss`"
+    )
