@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError, UnsupportedOp
+from kit.frontend.torch_sequences import CELL_SHAPES
 from kit.frontend.torch_special import SPECIAL
 from kit.frontend.torch_tensor import (
     Buffer,
@@ -57,6 +58,8 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
     schema = func._schema
     writes = write_slots(func)
     views = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
+    if views and session.rules.find(name) is None and func._can_decompose():  # inference mode
+        return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
     if views:
         return _view_plan(home, session, func, name, args, kwargs)
     if session.rules.find(name) is None:
@@ -214,7 +217,10 @@ def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
 
 
 # what ops return that have no meta kernel in torch
-_META: dict[str, Callable[..., Any]] = {"aten.linear_backward.default": _linear_backward}
+_META: dict[str, Callable[..., Any]] = {
+    "aten.linear_backward.default": _linear_backward,
+    **CELL_SHAPES,
+}
 
 
 def _infer(func: Any, args: Any, kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError
+from kit.frontend.torch_sequences import SEQUENCES
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
 from kit.runtime.lowering import HOLE, Scalar
 
@@ -151,6 +152,13 @@ def _as_strided(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     return KitTensor.wrap(home, View(base, op), spec)
 
 
+def _turn(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
+    twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
+    args[0].data = twin(*args, **kwargs)
+    return args[0]  # type: ignore[no-any-return]
+
+
 def _random(name: str, *parameters: tuple[str, Any]) -> Special:
     """An in-place random fill; its parameters are inputs, and so is the random key."""
 
@@ -262,5 +270,8 @@ SPECIAL: dict[str, Special] = {
     "aten.native_dropout.default": _dropout,
     "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
     "aten.arange.start_out": _arange,
+    "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
+    "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
+    **SEQUENCES,
     "aten.is_pinned.default": lambda h, f, a, k: False,
 }  # fmt: skip
