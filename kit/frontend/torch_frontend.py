@@ -180,7 +180,8 @@ class Frontend:
         known = self._static.get(id(func))
         if known is None:
             name = str(func).removesuffix(".default")
-            known = self._static[id(func)] = name in STATIC_FLOATS
+            resizes = name.startswith(("aten.upsample", "aten._upsample"))  # by a factor
+            known = self._static[id(func)] = resizes or name in STATIC_FLOATS
         return known
 
     def record(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> list[Value]:

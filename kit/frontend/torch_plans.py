@@ -350,6 +350,8 @@ def _view_plan(
     home: Frontend, session: Session, func: Any, name: str, args: Any, kwargs: Any
 ) -> Plan:
     if name not in session.rules:
+        if func._can_decompose():  # `to`, `reshape`, ...: a view or not, as it comes
+            return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
         raise UnsupportedOp(name, session.rules, why="it is a view, so a copy would be wrong")
     spec = home.spec_of(_infer(func, args, kwargs))
     op, _ = _make_op(home, session, func, name, args, kwargs, (spec.aval,), is_view=True)

@@ -251,7 +251,37 @@ def _refill(home: Frontend, out: KitTensor, spec: Spec, name: str, args: tuple[A
     return out
 
 
+def _batch_norm(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """Training writes the running statistics, whether the op's schema says so or not."""
+    x, weight, bias, mean, var, train, momentum, eps = args
+    given = [t for t in (x, weight, bias, mean, var) if t is not None]
+    inputs = [t.ref.read(home) for t in given]
+    avals = tuple(t.spec.aval for t in given)
+    holes = tuple(HOLE if t is not None else None for t in (x, weight, bias, mean, var))
+    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    lifted = [float(momentum), float(eps)]
+    scalar = Scalar("float32" if wide is torch.float32 else "float64")
+    if not train:
+        template = (holes, {"eps": scalar})
+        op = home.session.intern("kit.batch_norm_eval", template, avals, (spec.aval,), 1)
+        nothing = home.spec((0,), (1,), 0, wide)
+        rest = [home.wrap(home.full(nothing, 0), nothing) for _ in range(2)]
+        return home.wrap(home.record(op, inputs, lifted[1:])[0], spec), *rest
+    channels = home.spec((x.shape[1],), (1,), 0, wide)
+    written = [t for t in (mean, var) if t is not None]
+    outputs = (spec.aval, channels.aval, channels.aval, *(t.spec.aval for t in written))
+    template = (holes, {"momentum": scalar, "eps": scalar})
+    op = home.session.intern("kit.batch_norm_train", template, avals, outputs, 2)
+    y, batch_mean, invstd, *after = home.record(op, inputs, lifted)
+    for target, value in zip(written, after, strict=True):
+        target.ref.write(home, value)
+    return home.wrap(y, spec), home.wrap(batch_mean, channels), home.wrap(invstd, channels)
+
+
 SPECIAL: dict[str, Special] = {
+    "aten.native_batch_norm.default": _batch_norm,
+    "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
     "aten.lift_fresh.default": _same_memory, "aten.detach_.default": lambda h, f, a, k: a[0],
     "aten._local_scalar_dense.default": _item, "aten.clone.default": _clone,

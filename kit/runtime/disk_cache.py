@@ -27,7 +27,7 @@ def use_disk_cache() -> None:
     """Switch jax's persistent cache on, unless the user has decided otherwise."""
     # Else a program of equal arithmetic but other node numbers would be taken for ours.
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     chosen = os.environ.get("KIT_CACHE_DIR", str(Path(home) / "overlap-kit" / "xla"))

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ import numpy as np
 
 from kit.errors import LoweringError
 from kit.ir import Aval
-from kit.runtime.rules import Rules
+from kit.runtime.rules import Rule, Rules
 from kit.runtime.stream import Op, Task
 
 __all__ = [
@@ -194,15 +195,14 @@ def _interpret(
     numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
     slots: list[Any] = []
     for i, (op, refs) in enumerate(source.nodes):
-        tensors = iter([slots[r] if r >= 0 else arrays[-1 - r] for r in refs])
-        args, kwargs = _fill(op.template, tensors, numbers)
+        tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
         rule = rules.find(op.name)
         if rule is None:
             raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
+        taken = [next(numbers) for _ in range(op.scalars)]
         try:
             with jax.named_scope(f"n{i}"):
-                out = rule(*args, **kwargs)
-                out = _conform(out, op)
+                out = _apply(rule, op, tensors, taken)
         except LoweringError:
             raise
         except Exception as error:
@@ -213,6 +213,22 @@ def _interpret(
             ) from error
         slots.extend(out)
     return [slots[s] for s in wanted]
+
+
+def _apply(rule: Rule, op: Op, tensors: list[Any], numbers: list[Any]) -> list[Any]:
+    args, kwargs = _fill(op.template, iter(tensors), iter(numbers))
+    try:
+        return _conform(rule(*args, **kwargs), op)
+    except (ValueError, IndexError, TypeError):
+        if not any(t.ndim == 0 for t in tensors):
+            raise
+    # To torch, a tensor of no dimensions has one of length 1, wherever an op asks for a `dim`.
+    lines = [t.reshape(1) if t.ndim == 0 else t for t in tensors]
+    args, kwargs = _fill(op.template, iter(lines), iter(numbers))
+    out = rule(*args, **kwargs)
+    flat = list(out) if isinstance(out, list | tuple) else [out]
+    pairs = zip(flat, op.outputs, strict=True)
+    return _conform([x.reshape(a.shape) if prod(a.shape) == x.size else x for x, a in pairs], op)
 
 
 def _fill(template: Any, tensors: Any, numbers: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from kit.runtime.rules_conv import CONV_RULES
 from kit.runtime.rules_jax import JAX
 from kit.runtime.rules_math import MATH_RULES
 from kit.runtime.rules_nn import NN_RULES
+from kit.runtime.rules_resize import RESIZE_RULES
 from kit.runtime.rules_rnn import RNN_RULES
 from kit.runtime.rules_shape import SHAPE_RULES
 
 __all__ = ["DEFAULT_RULES"]
 
-DEFAULT_RULES = MATH_RULES | SHAPE_RULES | NN_RULES | RNN_RULES | JAX
+DEFAULT_RULES = MATH_RULES | SHAPE_RULES | NN_RULES | RNN_RULES | CONV_RULES | RESIZE_RULES | JAX
