@@ -274,7 +274,9 @@ def _alone(equation: Any) -> Any:
     inputs = [core.Var(v.aval) for v in equation.invars]
     outputs = [core.Var(v.aval) for v in equation.outvars]
     only = equation.replace(invars=inputs, outvars=outputs)
-    return core.ClosedJaxpr(core.Jaxpr((), inputs, outputs, [only], equation.effects), ())
+    info = core.DebugInfo("jit", equation.primitive.name, None, None)
+    jaxpr = core.Jaxpr((), inputs, outputs, [only], equation.effects, info)
+    return core.ClosedJaxpr(jaxpr, ())
 
 
 def _own(array: Any) -> Any:

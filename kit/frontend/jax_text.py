@@ -28,6 +28,7 @@ INLINED = frozenset(
         "custom_vjp_call_jaxpr", "jit", "pjit", "remat", "remat2",
     }
 )  # fmt: skip
+_MESH = jax.sharding.AbstractMesh
 LONG = 400  # characters; a longer text is cut and ends with its digest
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -77,6 +78,8 @@ def text_of(value: Any) -> str:
         return f"{_name(type(value))}({inner})"
     if isinstance(value, jax.core.ShapedArray | jax.ShapeDtypeStruct):
         return _aval(value)
+    if isinstance(value, jax.sharding.NamedSharding) and isinstance(value.mesh, _MESH):
+        return repr(value)  # it names no devices, so this says all of it
     return _opaque(value)
 
 
@@ -94,10 +97,10 @@ def _array(value: Any) -> str:
     if hasattr(value, "dtype") and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return f"key<{jax.random.key_impl(value)}>{_array(jax.random.key_data(value))}"
     array = np.asarray(value)
+    if array.ndim == 0 and array.dtype.kind in "biuf":
+        return f"{array.dtype}({array[()]!s})"  # numpy's shortest text that is exact
     if array.ndim == 0 and jax.numpy.issubdtype(array.dtype, np.floating):
-        return f"{array.dtype}({array.astype(np.float64)!s})"  # exact, and shorter than its repr
-    if array.ndim == 0 and array.dtype.kind in "biu":
-        return f"{array.dtype}({array!s})"
+        return f"{array.dtype}({float(array)!r})"
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     return f"{array.dtype}{list(array.shape)}#{digest}"
 
