@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from kit.errors import SessionError
 from kit.frontend.jax_places import caller, here
 
 if TYPE_CHECKING:
+    from kit.frontend.jax_frontend import JaxFrontend
     from kit.runtime.session import Session
     from kit.runtime.stream import Cell, Value
 
@@ -97,6 +98,11 @@ class LazyArray:
                     f"a random key of type {self.dtype} has no numbers to read{here()}; return "
                     "jax.random.key_data(key) from the step"
                 )
+            if traced := self._frontend().traced:
+                raise TypeError(
+                    f"{self!r} is read while {traced} is traced{here()}: its numbers would be "
+                    "fixed for ever. Make it an argument of the step"
+                )
             self._host = self.session.read(self.kit_value(), cause=cause, frame=caller())
             self._host.setflags(write=False)
             self._of = self._value.cell
@@ -139,14 +145,13 @@ class LazyArray:
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
-    def __jax_array__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} was given to jax itself{here()}. Compute with it in "
-            "a function that is called through kit.jax.step, as one of its arguments; or read it "
-            "first: np.asarray(x)"
-        )
-
     # -- computing with it: recorded, as one small step each -------------------------------------
+
+    def _frontend(self) -> JaxFrontend:
+        from kit.frontend.jax_frontend import JaxFrontend
+
+        found: JaxFrontend = self.session.frontend(JaxFrontend)
+        return found
 
     def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
         from kit.frontend.jax_step import apply

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,10 +20,15 @@ __all__ = ["JaxFrontend", "device_put"]
 
 
 class JaxFrontend:
-    """Programs that are bound to one session, and the arrays that go in and come out."""
+    """Programs that are bound to one session, and the arrays that go in and come out.
+
+    Attributes:
+        traced: name of the function that is being traced, if one is.
+    """
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self.traced = ""
         self._bound: dict[Program, Bound] = {}
 
     def open(self, session: Session) -> None:
@@ -44,6 +50,15 @@ class JaxFrontend:
         return jax.tree.map(
             lambda x: x.over(fresh(x.kit_value())) if isinstance(x, LazyArray) else x, result
         )
+
+    @contextlib.contextmanager
+    def tracing(self, name: str) -> Iterator[None]:
+        """No array is read meanwhile: its numbers would become constants of the program."""
+        before, self.traced = self.traced, name
+        try:
+            yield
+        finally:
+            self.traced = before
 
     def bind(self, program: Program) -> Bound:
         """The program with its ops interned here."""

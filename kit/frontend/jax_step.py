@@ -81,9 +81,10 @@ class Step:
             return self._plain(args, kwargs)
         leaves, signature = self._signature(args, kwargs)
         traced = self._traced.get(signature)
-        if traced is None:
-            traced = self._trace(args, kwargs, signature)
         frontend: JaxFrontend = session.frontend(JaxFrontend)
+        if traced is None:
+            with frontend.tracing(self._name):
+                traced = self._trace(args, kwargs, signature)
         kinds = signature[1]
         values = [frontend.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
         results = frontend.bind(traced.program).record(session, values)
@@ -159,7 +160,9 @@ class Step:
         try:
             closed, results = trace(*shaped_args, **shaped_kwargs)
         except Exception as error:
-            where = user_line(error)
+            code = getattr(self.function, "__code__", None)
+            start = format_site((code.co_filename, code.co_firstlineno)) if code else ""
+            where = user_line(error) or start
             error.add_note(
                 f"kit: while {self._name} was traced{f', at {where}' if where else ''}: {reason}. "
                 "A step is traced with arrays that have no numbers yet, as by jax.jit"

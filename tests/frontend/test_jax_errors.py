@@ -1,0 +1,233 @@
+"""What a jax step refuses, in words that name the user's line; and why it was traced again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kit
+from kit.errors import LoweringError, SessionError, SettingsError
+from kit.run import Settings
+from kit.runtime.session import Session
+
+X = np.ones((2, 3), np.float32)
+HERE = r"test_jax_errors\.py:\d+"
+
+
+def notes(error: pytest.ExceptionInfo[BaseException]) -> str:
+    return "\n".join(getattr(error.value, "__notes__", []))
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bad", "what"), [
+    ("adam", "a str, not an array"),
+    (object(), "a object, not an array"),
+    (np.array(["a"]), "a numpy array of dtype <U1"),
+    (np.array([None]), "a numpy array of dtype object"),
+])  # fmt: skip
+def test_an_argument_that_is_no_array_is_named_with_its_path_and_line(bad: Any, what: str) -> None:
+    def train(state: Any, batch: Any) -> Any:
+        return state
+
+    with Session(), pytest.raises(TypeError, match=rf"args\[0\]\['opt'\] of train is {what}") as e:
+        kit.jax.step(train)({"opt": bad}, X)
+    assert e.match(HERE)
+    assert e.match("static_argnames")
+
+
+def test_a_step_inside_jax_jit_is_refused() -> None:
+    inner = kit.jax.step(lambda x: x + 1)
+    with Session(), pytest.raises(TypeError, match="another jax transformation"):
+        jax.jit(lambda x: inner(x))(X)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="takes a function, not int"):
+        kit.jax.step(3)
+    with pytest.raises(SettingsError, match="phase must be one of"):
+        kit.jax.step(jnp.sin, phase="optimizer")
+
+
+@pytest.mark.parametrize("use", [
+    lambda y, x: jnp.add(y, x), lambda y, x: y + x, lambda y, x: y + jnp.asarray(x),
+    lambda y, x: y * float(x), lambda y, x: x,
+])  # fmt: skip
+def test_a_lazy_array_that_a_step_closes_over_is_refused(use: Any) -> None:
+    with Session() as session:
+        x = kit.jax.step(jnp.sum)(X)
+        with pytest.raises(TypeError, match=r"LazyArray|another jax transformation") as e:
+            kit.jax.step(lambda y: use(y, x))(X)
+        assert "was traced, at test_jax_errors.py" in notes(e)
+        assert session.syncs == []
+        assert x.item() == 6
+
+
+def test_a_lazy_array_given_to_jax_itself_is_refused() -> None:
+    with Session() as session:
+        x = kit.jax.step(jnp.sin)(X)
+        with pytest.raises(TypeError, match="LazyArray"):
+            jnp.cos(x)
+        assert session.syncs == []
+
+
+def test_a_random_key_has_no_numbers_to_read() -> None:
+    with Session():
+        key = kit.jax.step(jax.random.key)(3)
+        with pytest.raises(TypeError, match=r"key<fry>.*jax\.random\.key_data") as e:
+            np.asarray(key)
+        assert e.match(HERE)
+
+
+# -- tracing -------------------------------------------------------------------------------------
+
+
+def test_a_function_that_asks_a_tracer_for_its_number_is_told_its_line() -> None:
+    def branch(x: Any) -> Any:
+        if x.sum() > 0:  # the line
+            return x
+        return -x
+
+    line = branch.__code__.co_firstlineno + 1
+    with Session() as session:
+        with pytest.raises(jax.errors.TracerBoolConversionError) as e:
+            kit.jax.step(branch)(X)
+        assert f"while branch was traced, at test_jax_errors.py:{line}: first call" in notes(e)
+        assert kit.jax.step(lambda x: x * 2)(X).tolist() == (X * 2).tolist()
+        assert session.is_open
+
+
+def test_an_error_of_the_users_own_comes_through_with_a_note() -> None:
+    def moody(x: Any) -> Any:
+        raise ValueError("bad model")
+
+    with Session(), pytest.raises(ValueError, match="bad model") as e:
+        kit.jax.step(moody)(X)
+    assert "while moody was traced, at test_jax_errors.py:" in notes(e)
+
+
+def test_errors_come_early_if_the_arguments_are_given() -> None:
+    with pytest.raises(ValueError, match="Incompatible shapes"):
+        kit.jax.step(lambda x, y: x + y, X, np.ones(5, np.float32))
+    ready = kit.jax.step(lambda x: x + 1, X)
+    assert len(ready.traces) == 1
+
+
+def test_a_mutable_ref_cannot_be_recorded_and_the_line_is_named() -> None:
+    def writes(x: Any) -> Any:
+        ref = jax.new_ref(x)
+        ref[...] = x * 2
+        return ref[...]
+
+    with Session(), pytest.raises(LoweringError, match=rf"cannot record '\w+' at {HERE}"):
+        kit.jax.step(writes)(X)
+
+
+def test_a_computation_that_fails_names_the_users_line_and_the_session_goes_on() -> None:
+    def fails(x: Any) -> Any:
+        return jax.pure_callback(_explode, jax.ShapeDtypeStruct((), np.float32), x)
+
+    with Session() as session:
+        x = kit.jax.step(fails)(X)
+        with pytest.raises(kit.errors.ExecutionError, match=HERE):
+            x.item()
+        assert kit.jax.step(jnp.sum)(X).item() == 6
+        assert session.is_open
+
+
+def _explode(x: Any) -> Any:
+    raise RuntimeError("callback went wrong")
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+def test_arrays_of_a_closed_session_can_only_raise() -> None:
+    with Session():
+        x = kit.jax.step(jnp.sin)(X)
+    step = kit.jax.step(jnp.cos)
+    for use in (x.item, x.tolist, lambda: np.asarray(x), lambda: step(x), x.block_until_ready):
+        with pytest.raises(SessionError, match=f"session that has been closed.*{HERE}"):
+            use()
+    with Session(), pytest.raises(SessionError, match="has been closed"):
+        step(x)
+    assert "not read yet" in repr(x)
+
+
+def test_an_array_that_was_read_can_be_read_after_its_session() -> None:
+    with Session():
+        x = kit.jax.step(jnp.sum)(X)
+        assert x.item() == 6
+    assert x.item() == 6
+
+
+def test_arrays_of_another_open_session_are_refused() -> None:
+    step = kit.jax.step(jnp.sin)
+    with Session():
+        x = step(X)
+        with Session():
+            with pytest.raises(SessionError, match=f"another open kit session is used.*{HERE}"):
+                step(x)
+            with pytest.raises(SessionError, match="used outside of it"):
+                _ = x + 1
+        assert step(x).shape == (2, 3)
+
+
+# -- tracing again -------------------------------------------------------------------------------
+
+
+def test_a_new_trace_says_what_changed_and_where() -> None:
+    step = kit.jax.step(lambda state, x: (state, x * 2))
+    with Session():
+        step({"a": X}, X)
+        step({"a": X}, X)
+        step({"a": X}, np.ones((5, 3), np.float32))
+        step({"a": X}, X.astype(np.int32))
+        step({"a": X}, 2.0)
+        step({"b": X}, X)
+    assert [t.reason.split(" from ")[0] for t in step.traces] == [
+        "first call", "args[1] changed", "args[1] changed", "args[1] changed",
+        "the structure of the arguments changed"]  # fmt: skip
+    text = step.explain()
+    assert "was traced 5 times" in text
+    assert "args[1] changed from float32[2,3] to float32[5,3]" in text
+    assert "to int32[2,3]" in text
+    assert "to float32[] (weak type)" in text
+    assert "{'a': *}" in text
+    assert text.count("test_jax_errors.py:") == 5
+
+
+def test_a_trace_is_kept_for_every_kind_of_arguments() -> None:
+    step = kit.jax.step(jnp.sum)
+    with Session():
+        for length in (3, 4, 3, 4):
+            assert step(np.ones(length)).item() == length
+    assert len(step.traces) == 2
+
+
+def test_static_arguments_are_no_inputs_and_a_new_value_is_a_new_trace() -> None:
+    def power(x: Any, n: int, *, name: str = "") -> Any:
+        return x**n if name == "power" else x
+
+    step = kit.jax.step(power, static_argnames=("n", "name"))
+    with Session():
+        assert step(X * 2, 3, name="power").tolist() == (8 * X).tolist()
+        assert step(X * 2, n=2, name="power").tolist() == (4 * X).tolist()
+        assert step(X * 2, 2, name="power").tolist() == (4 * X).tolist()
+        assert step(X * 2, 2).tolist() == (2 * X).tolist()
+    assert "the static argument n changed from 3 to 2" in step.explain()
+    assert len(step.traces) == 3
+
+
+def test_changing_jaxs_default_float_is_a_new_trace() -> None:
+    step = kit.jax.step(lambda x: x * 2)
+    with Session(Settings(mode="lazy")):
+        assert step(np.ones(2)).dtype == np.float32
+        with jax.enable_x64(True):
+            assert step(np.ones(2)).dtype == np.float64
+    assert "changed from float32 to float64" in step.explain()
