@@ -1,0 +1,34 @@
+"""docs/jax.md: its code runs from top to bottom, and what it says about it is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "jax.md"
+
+
+def run_page() -> dict[str, Any]:
+    """The names that the page's code leaves behind."""
+    text = PAGE.read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in re.finditer(r"```python\n(.*?)```", text, re.S):
+        line = text[: block.start(1)].count("\n")
+        exec(compile("\n" * line + block.group(1), str(PAGE), "exec"), names)
+    return names
+
+
+def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page()
+    printed = capsys.readouterr().out
+    assert "not read yet" in printed
+    assert "jax.jit" in printed
+    assert names["run"].losses == pytest.approx(names["baseline"].losses, rel=1e-5)
+    assert {n.scope for n in names["run"].graphs[0]} == {"", "hidden"}
+    promised = re.findall(r"^# (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+    lines = [line for line in promised if "equations" in line or "was traced" in line]
+    assert len(lines) == 3
+    assert "\n".join(lines) == names["twice"].explain()

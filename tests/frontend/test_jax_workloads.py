@@ -1,0 +1,276 @@
+"""Workloads written in jax: run, sweep, explorer and report take them like any other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import kit
+from kit.errors import Cancelled, SettingsError
+from kit.run import LOSS_SCALING, Settings
+from kit.runtime.executor import ExecutableCache
+from kit.workloads import jax_mlp
+from kit.workloads.experiment import run, sweep
+from tests.frontend.jax_models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
+
+QUICK = Settings(steps=4, warmup=2, batch_size=4)
+
+
+@kit.workload(framework="jax")
+def tiny(ctx: Any) -> Callable[[], Any]:
+    """Plain jax, dropout included, on batches of a loader."""
+    state = kit.jax.device_put(plain_state(ctx.seed))
+    batches = ctx.loader({"x": np.tile(BATCH, (4, 1)), "y": np.tile(LABELS, 4)})
+    train = kit.jax.step(plain_step)
+
+    def step() -> Any:
+        nonlocal state
+        batch = next(batches)
+        state, loss = train(state, batch["x"], batch["y"])
+        return loss
+
+    return step
+
+
+@kit.workload(framework="jax")
+def flaxed(ctx: Any) -> Callable[[], Any]:
+    """flax with optax; the same batch each time."""
+    state = flax_state()
+    train = kit.jax.step(flax_step)
+
+    def step() -> Any:
+        nonlocal state
+        with jax.numpy_dtype_promotion("standard"):  # optax relies on it
+            state, loss = train(state, BATCH, LABELS)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("changes", [
+    {"mode": "imperative"}, {"bulk_forward": 5, "bulk_backward": 30}, {"mode": "lazy"},
+    {"segment_mode": "launch"}, {"mode": "lazy", "prefetch": 2}, {"mode": "lazy", "batch_size": 6},
+    {"mode": "lazy", "step_mode": "replay"}, {"mode": "lazy", "step_mode": "speculate"},
+], ids=str)  # fmt: skip
+def test_every_setting_gives_jax_jits_losses(changes: dict[str, Any]) -> None:
+    settings = QUICK.replace(steps=6, **changes)
+    native = run(tiny, settings.replace(mode="torch"))
+    got = run(tiny, settings)
+    np.testing.assert_allclose(got.losses, native.losses, rtol=1e-5)
+    assert len(set(got.losses)) == 6
+    assert got.sync_points == ()
+
+
+def test_a_replayed_step_is_replayed_and_its_losses_are_the_same_to_the_bit() -> None:
+    settings = QUICK.replace(mode="lazy", steps=8)
+    plain = run(tiny, settings)
+    replayed = run(tiny, settings.replace(step_mode="replay"))
+    assert replayed.metrics["replay.steps"] >= 4
+    assert replayed.losses == plain.losses
+
+
+@pytest.mark.parametrize("mode", ["torch", "bulked", "lazy"])
+@pytest.mark.parametrize("scaling", LOSS_SCALING)
+def test_the_shipped_step_learns_with_every_loss_scaling(mode: str, scaling: str) -> None:
+    cell = Settings(mode=mode, loss_scaling=scaling, steps=6, warmup=2)
+    made = run(jax_mlp, cell)
+    plain = run(jax_mlp, cell.replace(mode="torch", loss_scaling="none"))
+    np.testing.assert_allclose(made.losses, plain.losses, rtol=1e-4)
+    assert made.losses[-1] < made.losses[0]
+    asks = scaling == "dynamic, host check" and mode != "torch"
+    assert [s.cause for s in made.sync_points] == ["bool"] * 6 * asks
+    assert {s.site.split(":")[0] for s in made.sync_points} <= {"jax_layers.py"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"accumulate": 2}, {"dtype": "bfloat16"}, {"seed": 3}], ids=str
+)
+def test_the_shipped_step_follows_the_other_settings(changes: dict[str, Any]) -> None:
+    base = Settings(mode="lazy", steps=3, warmup=1)
+    got = run(jax_mlp, base.replace(**changes)).losses
+    native = run(jax_mlp, base.replace(mode="torch", **changes)).losses
+    np.testing.assert_allclose(got, native, rtol=1e-2 if "dtype" in changes else 1e-5)
+    assert got != run(jax_mlp, base).losses
+
+
+def test_an_infinite_gradient_halves_the_scale_and_leaves_the_parameters() -> None:
+    from kit.workloads.jax_layers import _initial, _update
+
+    state = _initial(np.random.default_rng(0), "dynamic, on device")
+    grads = jax.tree.map(np.ones_like, state["params"])
+    update = jax.jit(_update("dynamic, on device"))
+    skipped, taken = update(state, grads, np.bool_(False)), update(state, grads, np.bool_(True))
+    assert skipped["scale"] == state["scale"] / 2
+    assert taken["scale"] == state["scale"]
+    assert all(map(np.array_equal, *map(jax.tree.leaves, (skipped["params"], state["params"]))))
+    assert not np.array_equal(taken["params"][0]["w"], state["params"][0]["w"])
+
+
+@pytest.mark.parametrize("mode", ["torch", "bulked", "lazy"])
+def test_the_breakdown_adds_up_to_the_step(mode: str) -> None:
+    made = run(flaxed, QUICK.replace(mode=mode))
+    rows = {r.category: r for r in made.breakdown()}
+    steps = made.timeline.intervals(kind="step")
+    mean_ms = float((steps[:, 1] - steps[:, 0]).mean()) / 1e6
+    assert sum(r.exposed_ms for r in rows.values()) == pytest.approx(mean_ms, rel=0.02)
+    assert rows["compile"].total_ms == 0
+    assert rows["device busy"].total_ms > 0
+    assert made.step_ms > 0
+
+
+def test_the_baseline_says_that_it_is_jax_jit() -> None:
+    made = run(tiny, QUICK.replace(mode="torch"))
+    assert made.environment["baseline"] == "jax.jit"
+    assert "torch" not in made.environment
+    assert any("jax.jit has no hook" in note for note in made.timeline.notes)
+
+
+def test_a_run_has_the_graph_with_sites_phases_and_kernels() -> None:
+    made = run(flaxed, QUICK.replace(mode="lazy"))
+    (graph,) = made.graphs
+    assert {n.phase for n in graph} == {"forward", "backward", "update"}
+    assert {n.site.split(":")[0] for n in graph if not n.is_variable} == {"jax_models.py"}
+    kernels = [s for s in made.timeline.spans if s.kind == "kernel"]
+    joined = [k for k in kernels if k.node >= 0]
+    assert len(joined) > 0.5 * len(kernels)
+    assert made.environment["jax"] == jax.__version__
+
+
+def test_a_run_is_saved_and_loaded(tmp_path: Path) -> None:
+    made = run(tiny, QUICK)
+    made.save(tmp_path / "a.kit")
+    again = kit.Run.load(tmp_path / "a.kit")
+    assert (again.losses, again.graphs) == (made.losses, made.graphs)
+
+
+def test_a_sweep_shares_its_executables() -> None:
+    cache = ExecutableCache()
+    first = run(tiny, QUICK, cache=cache)
+    again = run(tiny, QUICK.replace(seed=3), cache=cache)
+    assert first.metrics["compile.count"] > 0
+    assert "compile.count" not in again.metrics
+    runs = sweep(tiny, {"bulk_forward": [3, 15], "mode": ["torch", "bulked"]}, QUICK)
+    losses = np.array([r.losses for r in runs])
+    np.testing.assert_allclose(losses, losses[:1].repeat(4, 0), rtol=1e-5)
+
+
+def test_the_explorer_reruns_a_jax_workload() -> None:
+    explorer = kit.Explorer(tiny, QUICK)
+    first = explorer.wait(60)
+    explorer.set(mode="lazy")
+    second = explorer.wait(60)
+    assert (first.settings.mode, second.settings.mode) == ("bulked", "lazy")
+    np.testing.assert_allclose(second.losses, first.losses, rtol=1e-5)
+    explorer.close()
+
+
+def test_a_report_of_a_jax_workload(tmp_path: Path) -> None:
+    path = kit.report(tiny, {"bulk_forward": [1, 15]}, tmp_path / "r.html", settings=QUICK)
+    assert "tiny" in path.read_text(encoding="utf-8")
+
+
+def test_a_jax_workload_never_loads_torch() -> None:
+    code = (
+        "import sys, kit; from kit.workloads import jax_mlp\n"
+        "kit.run(jax_mlp, kit.Settings(steps=1, warmup=1, mode='lazy'))\n"
+        "kit.run(jax_mlp, kit.Settings(steps=1, warmup=0, mode='torch'))\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
+
+
+# -- the context ---------------------------------------------------------------------------------
+
+
+def batches_of(dataset: Any, settings: Settings = QUICK, count: int = 8) -> list[Any]:
+    """What a workload's loader gives it."""
+    seen: list[Any] = []
+
+    @kit.workload(framework="jax")
+    def looks(ctx: Any) -> Callable[[], Any]:
+        loader = ctx.loader(dataset)
+        total = kit.jax.step(
+            lambda batch: sum(x.sum().astype(np.float32) for x in jax.tree.leaves(batch))
+        )
+
+        def step() -> Any:
+            batch = next(loader)
+            seen.append(jax.tree.map(np.asarray, batch))
+            return total(batch)
+
+        return step
+
+    run(looks, settings.replace(steps=count, warmup=0, mode="torch"))
+    return seen[:count]
+
+
+def test_an_epoch_has_every_item_once_in_an_order_of_the_seed() -> None:
+    data = np.arange(12, dtype=np.float32)
+    first = np.concatenate(batches_of(data, count=3))
+    assert sorted(first) == list(range(12))
+    assert list(first) == list(np.concatenate(batches_of(data, count=3)))
+    assert list(first) != list(np.concatenate(batches_of(data, QUICK.replace(seed=1), count=3)))
+    prefetched = np.concatenate(batches_of(data, QUICK.replace(prefetch=2), count=3))
+    assert list(prefetched) == list(first)
+
+
+def test_a_dataset_may_be_a_sequence_of_items() -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            return {"x": np.full(2, i, np.float32), "y": i}
+
+    batch = batches_of(Items(), count=1)[0]
+    assert (batch["x"].shape, batch["y"].shape) == ((4, 2), (4,))
+    assert list(batch["x"][:, 0]) == list(batch["y"])
+
+
+@pytest.mark.parametrize(("dataset", "message"), [
+    (np.ones(3), "the dataset has only 3 items"),
+    ((np.ones(8), np.ones(9)), r"equally many items, not \[8, 9\]"),
+])  # fmt: skip
+def test_a_dataset_that_makes_no_batches_is_refused(dataset: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        batches_of(dataset)
+
+
+@pytest.mark.parametrize("name", ["scaler", "autocast"])
+def test_what_is_torchs_says_so(name: str) -> None:
+    @kit.workload(framework="jax")
+    def wrong(ctx: Any) -> Any:
+        return getattr(ctx, name)()
+
+    with pytest.raises(SettingsError, match=rf"ctx\.{name}\(\) is torch's"):
+        run(wrong, QUICK)
+
+
+def test_an_unknown_framework_is_refused() -> None:
+    with pytest.raises(SettingsError, match="framework must be one of"):
+        kit.workload(framework="tinygrad")(tiny.build)
+
+
+@pytest.mark.parametrize("mode", ["torch", "lazy"])
+def test_a_jax_step_without_a_loss_is_told_so(mode: str) -> None:
+    @kit.workload(framework="jax")
+    def without(ctx: Any) -> Any:
+        return lambda: kit.jax.step(lambda x: x * 2)(BATCH)
+
+    with pytest.raises(SettingsError, match="end it with `return loss`"):
+        run(without, QUICK.replace(mode=mode, warmup=0))
+
+
+@pytest.mark.parametrize("mode", ["torch", "lazy"])
+def test_cancelling_ends_a_jax_run_between_two_steps(mode: str) -> None:
+    asked = iter([False, False, True])
+    with pytest.raises(Cancelled, match="before step 3"):
+        run(tiny, QUICK.replace(mode=mode), cancelled=lambda: next(asked))
