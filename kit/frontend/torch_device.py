@@ -15,6 +15,7 @@ import torch
 from torch.utils import backend_registration
 
 from kit.errors import SessionError
+from kit.frontend.torch_attention import register_attention
 from kit.frontend.torch_autocast import register_autocast
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
@@ -63,7 +64,7 @@ def register() -> None:
     # One op in the graph instead of torch's five forward and eight backward: a kernel of the
     # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
-    torch.kit._libraries = (library, *register_autocast())  # type: ignore[attr-defined]
+    torch.kit._libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA

@@ -42,6 +42,11 @@ STATIC_FLOATS = frozenset(
         "aten.linalg_vector_norm",
         "aten._foreach_norm.Scalar",
         "aten._foreach_pow.Scalar",
+        "aten._cdist_forward",
+        "aten._cdist_backward",
+        "aten.logit",
+        "aten.logit_backward",
+        "aten.renorm",
     }
 )
 
@@ -111,8 +116,8 @@ class Frontend:
 
     @functools.cached_property
     def decompositions(self) -> Any:
-        """Torch's own core decompositions, for ops that have no rule."""
-        return torch._decomp.core_aten_decompositions()
+        """Torch's own decompositions into simpler ops, for those that have no rule."""
+        return torch._decomp.decomposition_table
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -327,8 +332,8 @@ class Frontend:
 
         def host(item: Any) -> Any:
             if isinstance(item, KitTensor):
-                if id(item) not in copies:  # cloned, because numpy's memory cannot be resized
-                    copies[id(item)] = item, self.to_host(item, cause=cause).clone()
+                if id(item) not in copies:
+                    copies[id(item)] = item, _laid_out(self.to_host(item, cause=cause), item)
                 return copies[id(item)][1]
             if isinstance(item, list | tuple):
                 return type(item)(host(x) for x in item)
@@ -358,6 +363,17 @@ class Frontend:
         if isinstance(out, list | tuple):
             return type(out)(self._bring_back(x, pairs) for x in out)
         return out
+
+
+def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
+    """A copy with the strides that the program sees; some ops compute by them."""
+    strides = like.stride()
+    if any(s == 0 and n > 1 for n, s in zip(host.shape, strides, strict=True)):
+        return host.clone()  # and not numpy's memory, which cannot be resized
+    span = 1 + sum((n - 1) * s for n, s in zip(host.shape, strides, strict=True))
+    if span > max(host.numel(), 1):
+        return host.clone()
+    return torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

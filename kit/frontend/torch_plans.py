@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError, UnsupportedOp
+from kit.frontend.torch_attention import ATTENTION_SHAPES
+from kit.frontend.torch_out import inplace_by_functional, out_plan
 from kit.frontend.torch_sequences import CELL_SHAPES
 from kit.frontend.torch_special import SPECIAL
 from kit.frontend.torch_tensor import (
@@ -57,19 +59,21 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
         return _host_plan(func)
     schema = func._schema
     writes = write_slots(func)
+    if any(a.is_out for a in schema.arguments):
+        return out_plan(func, args, kwargs) or _host_plan(func)
     views = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
     if views and session.rules.find(name) is None and func._can_decompose():  # inference mode
         return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
     if views:
         return _view_plan(home, session, func, name, args, kwargs)
     if session.rules.find(name) is None:
+        if writes and (plan := inplace_by_functional(func)) is not None:
+            return plan
         decomposition = None if writes else home.decompositions.get(func)
         if decomposition is not None:
             return lambda home, args, kwargs, t, n: decomposition(*args, **kwargs)
         if func._can_decompose():
             return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
-        return _host_plan(func)
-    if any(a.is_out for a in schema.arguments):
         return _host_plan(func)
     if writes:
         return _inplace_plan(home, session, func, name, args, kwargs)
@@ -220,6 +224,7 @@ def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
 _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
     **CELL_SHAPES,
+    **ATTENTION_SHAPES,
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError
+from kit.frontend.torch_attention import ATTENTION
 from kit.frontend.torch_sequences import SEQUENCES
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
 from kit.runtime.lowering import HOLE, Scalar
@@ -279,7 +280,13 @@ def _batch_norm(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     return home.wrap(y, spec), home.wrap(batch_mean, channels), home.wrap(invstd, channels)
 
 
+def _check_linalg(home: Frontend, func: Any, args: Any, kwargs: Any) -> None:
+    """Torch reads LAPACK's flag after each factorisation, to raise: a sync point on any device."""
+    func(home.to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
+
+
 SPECIAL: dict[str, Special] = {
+    "aten._linalg_check_errors.default": _check_linalg,
     "aten.native_batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
@@ -302,6 +309,6 @@ SPECIAL: dict[str, Special] = {
     "aten.arange.start_out": _arange,
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES,
+    **SEQUENCES, **ATTENTION,
     "aten.is_pinned.default": lambda h, f, a, k: False,
 }  # fmt: skip

@@ -219,7 +219,7 @@ def _apply(rule: Rule, op: Op, tensors: list[Any], numbers: list[Any]) -> list[A
     args, kwargs = _fill(op.template, iter(tensors), iter(numbers))
     try:
         return _conform(rule(*args, **kwargs), op)
-    except (ValueError, IndexError, TypeError):
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):
         if not any(t.ndim == 0 for t in tensors):
             raise
     # To torch, a tensor of no dimensions has one of length 1, wherever an op asks for a `dim`.

@@ -21,7 +21,7 @@ Ints = Sequence[int]
 
 
 def _places(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
-    """Where each output sample lies in the input; source: torch's area_pixel_compute_source_index."""
+    """Where each output sample lies in the input; source: torch's source index of a pixel."""
     at = np.arange(out, dtype=np.float32)
     if align:
         return at * np.float32((size - 1) / (out - 1) if out > 1 else 0)
@@ -98,8 +98,12 @@ def _upsample(n: int, make: Any, *, aligns: bool) -> tuple[Rule, Rule]:
 
 def _resizing() -> Rules:
     table: dict[str, Rule] = {}
-    kinds = [("linear1d", 1, _linear_weights, True), ("bilinear2d", 2, _linear_weights, True),
-             ("trilinear3d", 3, _linear_weights, True), ("bicubic2d", 2, _cubic_weights, True)]  # fmt: skip
+    kinds: list[tuple[str, int, Any, bool]] = [
+        ("linear1d", 1, _linear_weights, True),
+        ("bilinear2d", 2, _linear_weights, True),
+        ("trilinear3d", 3, _linear_weights, True),
+        ("bicubic2d", 2, _cubic_weights, True),
+    ]
     for n in (1, 2, 3):
         kinds.append((f"nearest{n}d", n, _nearest_weights(False), False))
         kinds.append((f"_nearest_exact{n}d", n, _nearest_weights(True), False))

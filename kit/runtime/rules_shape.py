@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from kit.runtime.rules import Rules
 
@@ -143,16 +143,20 @@ def _index_put(
 
 
 def _gather(x: Array, dim: int, index: Array, **_: Any) -> Array:
-    return x[_along(x, dim, index)] if x.ndim else x
+    if not index.size:
+        return jnp.zeros(index.shape, x.dtype)
+    return x[_along(x, dim, index)] if x.ndim else jnp.broadcast_to(x, index.shape)
 
 
 def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
     grid = list(jnp.meshgrid(*[jnp.arange(n) for n in index.shape], indexing="ij"))
-    grid[dim] = index
+    grid[dim] = index.astype(jnp.int64)
     return tuple(grid)
 
 
 def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
+    if not index.size:
+        return x
     values = (
         jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
         if jnp.ndim(src) == 0
@@ -162,6 +166,8 @@ def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
 
 
 def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
+    if not index.size:
+        return x
     return x.at[_along(x, dim, index)].add(src[tuple(slice(n) for n in index.shape)])
 
 
@@ -205,9 +211,9 @@ SHAPE_RULES = VIEWS | Rules({
     "aten.flip.default": lambda x, dims: jnp.flip(x, tuple(dims)),
     "aten.roll.default": lambda x, shifts, dims=(): jnp.roll(x, tuple(shifts), tuple(dims) or None),
     "aten.repeat.default": lambda x, n: jnp.tile(x, tuple(n)),
-    "aten.constant_pad_nd.default": lambda x, pad, value=0: jnp.pad(
-        x, [(0, 0)] * (x.ndim - len(pad) // 2)
-        + [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)], constant_values=value),
+    "aten.constant_pad_nd.default": lambda x, pad, value=0: lax.pad(
+        x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pad) // 2)
+        + [(pad[i], pad[i + 1], 0) for i in range(len(pad) - 2, -1, -2)]),
     "aten.tril.default": _triangle(True), "aten.triu.default": _triangle(False),
     "aten.index.Tensor": _index, "aten.index_put.default": _index_put,
     "aten.index_select.default": lambda x, dim, i: jnp.take(x, i, axis=dim),
