@@ -20,6 +20,26 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyArray"]
 
+Method = Callable[["LazyArray", Any], Any]
+
+
+def _apply(session: Session, function: Callable[..., Any], *operands: Any) -> Any:
+    from kit.frontend.jax_step import apply
+
+    return apply(session, function, *operands)
+
+
+def _both(function: Callable[[Any, Any], Any]) -> tuple[Method, Method]:
+    """Methods for `array op other` and `other op array`; they record, and compute nothing."""
+
+    def forward(self: LazyArray, other: Any) -> Any:
+        return _apply(self.session, function, self, other)
+
+    def reflected(self: LazyArray, other: Any) -> Any:
+        return _apply(self.session, function, other, self)
+
+    return forward, reflected
+
 
 class LazyArray:
     """An array of a step that is recorded, and may not have run.
@@ -145,6 +165,16 @@ class LazyArray:
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
+    def __copy__(self) -> LazyArray:
+        return self  # nothing can change it
+
+    def __deepcopy__(self, memo: Any) -> LazyArray:
+        return self
+
+    def __reduce__(self) -> Any:
+        """A pickle holds the numbers: it opens anywhere, with no session."""
+        return np.array, (self.read("pickle"),)
+
     # -- computing with it: recorded, as one small step each -------------------------------------
 
     def _frontend(self) -> JaxFrontend:
@@ -153,34 +183,22 @@ class LazyArray:
         found: JaxFrontend = self.session.frontend(JaxFrontend)
         return found
 
-    def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
-        from kit.frontend.jax_step import apply
-
-        return apply(self.session, function, *operands)
-
-    def __add__(self, other: Any) -> Any:
-        return self._apply(operator.add, self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._apply(operator.add, other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, other, self)
+    __add__, __radd__ = _both(operator.add)
+    __sub__, __rsub__ = _both(operator.sub)
+    __mul__, __rmul__ = _both(operator.mul)
+    __truediv__, __rtruediv__ = _both(operator.truediv)
+    __floordiv__, __rfloordiv__ = _both(operator.floordiv)
+    __mod__, __rmod__ = _both(operator.mod)
+    __pow__, __rpow__ = _both(operator.pow)
+    __matmul__, __rmatmul__ = _both(operator.matmul)
+    __lt__, __gt__ = _both(operator.lt)  # a < b and b > a are each other's reflection
+    __le__, __ge__ = _both(operator.le)
+    __eq__, _ = _both(operator.eq)
+    __ne__, _ = _both(operator.ne)
+    __hash__ = None  # type: ignore[assignment]  # as an array of jax
 
     def __neg__(self) -> Any:
-        return self._apply(operator.neg, self)
+        return _apply(self.session, operator.neg, self)
+
+    def __abs__(self) -> Any:
+        return _apply(self.session, operator.abs, self)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import operator
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -319,6 +322,45 @@ def test_arithmetic_on_results_is_recorded() -> None:
         assert session.metrics().get("execute.count", 0) == 0
         assert b.item() == pytest.approx(-(1 - 8 / 4) * 3 + 3 - 6)
         assert b.dtype == np.float32
+
+
+@pytest.mark.parametrize("function", [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+], ids=lambda f: f.__name__)  # fmt: skip
+def test_operators_are_numpys_from_either_side(function: Callable[..., Any]) -> None:
+    a, b = np.array([3, 1, 2], np.float32), np.array([2, 1, 3], np.float32)
+    with Session(LAZY) as session:
+        x, y = kit.jax.device_put((a, b))
+        made = [function(x, y), function(x, 2.0), function(2.0, x), function(x, b)]
+        assert session.metrics().get("execute.count", 0) == 0
+        for got, want in zip(
+            made, [function(a, b), function(a, 2.0), function(2.0, a), function(a, b)], strict=True
+        ):
+            assert got.tolist() == want.tolist()
+
+
+def test_comparing_with_a_number_decides_a_branch() -> None:
+    with Session():
+        count = kit.jax.step(lambda n: n + 1)(9)
+        assert count == 10
+        assert count != 11
+        assert abs(-count) > 9
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(count)
+
+
+def test_copies_and_pickles() -> None:
+    with Session(LAZY) as session:
+        state, _ = kit.jax.step(plain_step)(plain_state(), BATCH, LABELS)
+        kept = copy.deepcopy(state["params"])
+        assert session.metrics().get("execute.count", 0) == 0
+        stored = pickle.dumps(kept)
+        fetched = jax.device_get(kept)
+    again = pickle.loads(stored)
+    for name in ("up", "down"):
+        np.testing.assert_array_equal(again[name], np.asarray(kept[name]))
+        np.testing.assert_array_equal(fetched[name], again[name])
 
 
 def test_an_array_may_be_changed_by_its_owner_after_the_call() -> None:
