@@ -126,7 +126,7 @@ def _attention_backward(
         lambda: _gather(jnp.einsum("...ls,...le->...se", used, _wide(grad)), v),
         lambda: _sum_to(d_scores, bias),
     )
-    return [make() for make, wanted in zip(grads, mask, strict=True) if wanted]
+    return [make() for make, wanted in zip(grads, mask, strict=True) if wanted]  # type: ignore[no-untyped-call]
 
 
 def _sum_to(grad: Array, like: Array | None) -> Array:
@@ -137,7 +137,7 @@ def _sum_to(grad: Array, like: Array | None) -> Array:
     return jnp.sum(jnp.sum(grad, tuple(range(extra))), ones, keepdims=True)
 
 
-# -- what nn.MultiheadAttention and nn.TransformerEncoderLayer ask for when they only infer ----------
+# -- what nn.MultiheadAttention and nn.TransformerEncoderLayer ask for when they only infer --------
 
 
 def _heads(x: Array, weight: Array, bias: Array, heads: int) -> Array:
