@@ -18,6 +18,7 @@ from kit.errors import SessionError
 from kit.frontend.torch_attention import register_attention
 from kit.frontend.torch_autocast import register_autocast
 from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_modules import keep_shared_parameters
 from kit.frontend.torch_tensor import KitTensor
 from kit.run import Settings
 from kit.runtime.executor import ExecutableCache
@@ -65,6 +66,7 @@ def register() -> None:
     # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
     torch.kit._libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
+    keep_shared_parameters()
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
