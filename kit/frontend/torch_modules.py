@@ -18,13 +18,13 @@ __all__ = ["keep_shared_parameters"]
 
 def keep_shared_parameters() -> None:
     """Make `nn.Module` share, after a move to or from device kit, what was shared before."""
-    original = nn.Module._apply
+    original: Any = nn.Module._apply
 
     @functools.wraps(original)
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         modules = list(self.modules()) if recurse else [self]
         before: list[tuple[nn.Module, dict[str, Any]]]
-        before = [(m, dict(m._parameters)) for m in modules]
+        before = [(m, {**m._parameters}) for m in modules]
         result: nn.Module = original(self, fn, recurse)
         moved: dict[int, Any] = {}
         for module, parameters in before:
