@@ -80,7 +80,18 @@ def text_of(value: Any) -> str:
         return _aval(value)
     if isinstance(value, jax.sharding.NamedSharding) and isinstance(value.mesh, _MESH):
         return repr(value)  # it names no devices, so this says all of it
+    if isinstance(value, jax.tree_util.PyTreeDef):
+        children = ", ".join(map(text_of, value.children()))
+        return f"tree({value.num_leaves} {text_of(value.node_data())} {children})"
+    if type(value).__module__.startswith("jax.") and _is_record(value):
+        return f"{_name(type(value))}{text_of(vars(value))}"
     return _opaque(value)
+
+
+def _is_record(value: Any) -> bool:
+    """True for an object that is compared by what it holds, and holds it where we can see."""
+    equality: Any = getattr(type(value), "__eq__", None)
+    return equality is not object.__eq__ and hasattr(value, "__dict__")
 
 
 def _sequence(value: Any) -> str:

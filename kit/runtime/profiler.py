@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,7 +62,12 @@ class Profile:
         """
         if self._data is None:
             return []
-        events = self._module_events()
+        with warnings.catch_warnings():
+            # Python 3.12 warns about types of the profiler's; as an error, that ends the process
+            warnings.filterwarnings(
+                "ignore", "builtin type .* has no __module__", DeprecationWarning
+            )
+            events = self._module_events()
         by_module: dict[str, list[tuple[Task, Any, int]]] = defaultdict(list)
         for task in tasks:
             for executable, offset in task.issued:
