@@ -262,7 +262,7 @@ def _template(equation: Any, atoms: Sequence[Any], keys: tuple[str | None, ...])
         for a in atoms
     ]
     params = {
-        name: Static(None, shown(value))
+        name: Static(value, shown(value))
         for name, value in equation.params.items()
         if value is not None  # most are: an equation has all the parameters of its primitive
     }

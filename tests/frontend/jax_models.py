@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from flax.training.train_state import TrainState
 
 BATCH = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
@@ -64,3 +66,34 @@ def flax_step(state: TrainState, x: Any, labels: Any) -> tuple[TrainState, Any]:
 
     loss, grads = jax.value_and_grad(loss_of)(state.params)
     return state.apply_gradients(grads=grads), loss
+
+
+class Dropped(nnx.Module):
+    """A layer, dropout that draws from the module's own key, and another layer."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.up = nnx.Linear(4, 8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.down = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.down(self.dropout(nnx.relu(self.up(x))))
+
+
+def nnx_model() -> tuple[Any, Callable[..., Any]]:
+    """The state of model and optimizer, and a pure step over it."""
+    model = Dropped(nnx.Rngs(0))
+    definition, state = nnx.split((model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)))
+
+    def step(state: Any, x: Any, labels: Any) -> tuple[Any, Any]:
+        model, optimizer = nnx.merge(definition, state)
+
+        def loss_of(model: Any) -> Any:
+            scores = model(x)
+            return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+
+        loss, grads = nnx.value_and_grad(loss_of)(model)
+        optimizer.update(model, grads)
+        return nnx.state((model, optimizer)), loss
+
+    return state, step

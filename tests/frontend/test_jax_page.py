@@ -31,4 +31,5 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     promised = re.findall(r"^# (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
     lines = [line for line in promised if "equations" in line or "was traced" in line]
     assert len(lines) == 3
-    assert "\n".join(lines) == names["twice"].explain()
+    promise = re.sub(r"train\.py:\d+", "HERE", "\n".join(lines))
+    assert promise == re.sub(r"jax\.md:\d+", "HERE", names["twice"].explain())

@@ -16,12 +16,15 @@ import pytest
 import kit
 from kit.run import UNLIMITED, Settings
 from kit.runtime.executor import ExecutableCache
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import Session, current_session
 from tests.frontend.jax_models import (
     BATCH,
     LABELS,
     flax_state,
     flax_step,
+    nnx_model,
     plain_state,
     plain_step,
 )
@@ -87,6 +90,16 @@ def test_ten_train_steps_equal_jax_jit(model: str, cut: str) -> None:
                 np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
             np.testing.assert_array_max_ulp(np.asarray(got[0]), np.asarray(losses[0]), maxulp=1)
     assert float(losses[-1]) < float(losses[0])
+
+
+def test_an_nnx_model_with_dropout_equals_jax_jit_to_the_bit() -> None:
+    with jax.numpy_dtype_promotion("standard"):
+        start, step = nnx_model()
+        state, losses = train(jax.jit(step), start, steps=4)
+        with Session(LAZY):
+            got_state, got = train(kit.jax.step(step), start, steps=4)
+            for a, b in zip(numbers((got_state, got)), numbers((state, losses)), strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -216,6 +229,20 @@ def test_a_phase_that_is_given_holds_for_all_of_a_step() -> None:
 
         _, (graph,), _ = session.trace(run)
     assert {n.phase for n in graph if not n.is_variable} == {"update"}
+
+
+def test_a_rule_of_the_users_own_replaces_a_primitive() -> None:
+    seen = []
+
+    def flipped(equation: Any, x: Any, **params: Any) -> Any:
+        seen.append(params["permutation"].value)
+        return x.T * 0
+
+    rules = DEFAULT_RULES | Rules({"jax.transpose": flipped})
+    with Session(LAZY, rules=rules):
+        out = kit.jax.step(lambda x: x.T + 1)(np.ones((2, 3), np.float32))
+        assert out.tolist() == np.ones((3, 2)).tolist()
+    assert seen == [(1, 0)]
 
 
 # -- executables ---------------------------------------------------------------------------------
