@@ -30,11 +30,17 @@ def kind_of(leaf: Any) -> Kind:
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError("a value of another jax transformation (jit, grad or vmap around kit)")
     if not isinstance(leaf, _ARRAYS):
-        raise TypeError(f"a {type(leaf).__name__}, not an array")
+        raise TypeError(f"a {type(leaf).__name__}, not an array{_hint(leaf)}")
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
         raise TypeError(f"a numpy array of dtype {leaf.dtype}")
     aval = jax.typeof(leaf)
     return tuple(aval.shape), aval.dtype, bool(aval.weak_type)
+
+
+def _hint(leaf: Any) -> str:
+    if "torch" not in type(leaf).__module__:
+        return ""
+    return ' of numpy or jax (a workload in jax is marked @kit.workload(framework="jax"))'
 
 
 def host_array(leaf: Any, dtype: Any) -> Any:

@@ -43,6 +43,11 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         step, settings, mark_step=clock.mark if clock else _nothing, finish=finish,
         start=clock.restart if clock else None, progress=progress, cancelled=cancelled,
     )  # fmt: skip
+    if not all(isinstance(loss, torch.Tensor) for loss in kept):
+        raise SettingsError(
+            f"the step returned a {type(kept[0]).__name__}, which PyTorch has not computed; a step "
+            'of kit.jax is marked @kit.workload(framework="jax")'
+        )
     if progress is not None:
         progress("tracing", 0.95)
     places = _places(step) if clock else {}

@@ -259,6 +259,21 @@ def test_an_unknown_framework_is_refused() -> None:
         kit.workload(framework="tinygrad")(tiny.build)
 
 
+@pytest.mark.parametrize(("mode", "error"), [("torch", SettingsError), ("lazy", TypeError)])
+def test_a_jax_workload_that_is_not_marked_is_told_how(mode: str, error: type[Exception]) -> None:
+    @kit.workload
+    def unmarked(ctx: Any) -> Callable[[], Any]:
+        import torch
+
+        double = kit.jax.step(lambda x: x.sum())
+        data = torch.ones(8, 2) if mode == "lazy" else BATCH
+        batches = ctx.loader(torch.utils.data.TensorDataset(data)) if mode == "lazy" else None
+        return lambda: double(next(batches)[0] if batches else data)
+
+    with pytest.raises(error, match=r'@kit\.workload\(framework="jax"\)'):
+        run(unmarked, QUICK.replace(mode=mode))
+
+
 @pytest.mark.parametrize("mode", ["torch", "lazy"])
 def test_a_jax_step_without_a_loss_is_told_so(mode: str) -> None:
     @kit.workload(framework="jax")
