@@ -105,12 +105,14 @@ class _Module:
         return contextlib.nullcontext()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        session = _home().session
-        return torch.tensor([session.seed, session.random_calls], dtype=torch.int64)
+        session = current_session()  # none: whoever saves every device's state asks here too
+        state = [0, 0] if session is None else [session.seed, session.random_calls]
+        return torch.tensor(state, dtype=torch.int64)
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        session = _home().session
-        session.seed, session.random_calls = (int(x) for x in state)
+        session = current_session()
+        if session is not None:
+            session.seed, session.random_calls = (int(x) for x in state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
