@@ -24,6 +24,7 @@ __all__ = [
     "MODES",
     "STEP_MODES",
     "UNLIMITED",
+    "Compile",
     "Run",
     "Settings",
 ]
@@ -108,6 +109,26 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True)
+class Compile:
+    """One compile of a run, and why the programs at hand did not do."""
+
+    step: int
+    segment: int  # its position in the step
+    phase: str
+    kind: str  # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "aliasing"
+    sentence: str  # the reason, in words
+    ops: int
+    node: int = 0  # where the programs differ first, counted in the segment
+    site: str = ""  # the user's line of that node
+    old_site: str = ""  # the same in the program that it was compared with
+    before: str = ""
+    now: str = ""
+    lower_ms: float = 0.0  # from ops to XLA's input
+    compile_ms: float = 0.0
+    is_from_disk: bool = False
+
+
+@dataclass(frozen=True)
 class Run:
     """One measured experiment. Times come from untraced steps, the timeline from traced ones.
 
@@ -124,6 +145,7 @@ class Run:
     segments: tuple[Segment, ...] = ()  # how that step was cut
     metrics: Mapping[str, float] = field(default_factory=dict)  # counters, e.g. "compile.count"
     unlowered: Mapping[str, int] = field(default_factory=dict)  # "aten.x at file:line" -> count
+    compiles: tuple[Compile, ...] = ()  # up to the traced steps, each with its reason
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
     name: str = ""  # the workload's name
 

@@ -14,8 +14,12 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
+from typing import TYPE_CHECKING
 
 from kit.errors import GraphError
+
+if TYPE_CHECKING:
+    from kit.ir.diff import GraphDiff
 
 __all__ = ["PHASES", "VARIABLES", "Aval", "Graph", "Node", "Segment"]
 
@@ -140,6 +144,12 @@ class Graph:
             if not 0 <= source < len(self.nodes) or not 0 <= output < len(self.nodes[source].avals):
                 raise GraphError(f"wanted value %{source}.{output} does not exist")
         return self
+
+    def diff(self, other: Graph) -> GraphDiff:
+        """What changed from this graph to the other one, in two aligned columns."""
+        from kit.ir.diff import diff
+
+        return diff(self, other)
 
     def __str__(self) -> str:
         return "\n".join(_line(i, node) for i, node in enumerate(self.nodes))

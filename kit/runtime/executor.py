@@ -20,6 +20,7 @@ import numpy as np
 
 from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
+from kit.runtime.compiles import CompileLog
 from kit.runtime.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.lowering import Executable, Source, compile_segment, format_site
 from kit.runtime.rules import Rules
@@ -69,6 +70,7 @@ class Executor:
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
         self.is_tracing = False
+        self.compiles = CompileLog()
         self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
@@ -217,6 +219,13 @@ class Executor:
         self._cache[key] = executable
         self.counts["compile.count"] += 1
         self.counts["compile.from_disk"] += len(hits)
+        self.compiles.add(
+            segment, task.bulk.frames[offset : offset + len(segment.nodes)],
+            phase=task.bulk.phase, step=task.step, position=task.position,
+            lower_ns=executable.lower_ns[1] - executable.lower_ns[0],
+            compile_ns=executable.compile_ns[1] - executable.compile_ns[0],
+            is_from_disk=bool(hits),
+        )  # fmt: skip
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
         if self.is_tracing:
             for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):

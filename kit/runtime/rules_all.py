@@ -7,6 +7,7 @@ from kit.runtime.rules_conv import CONV_RULES
 from kit.runtime.rules_index import INDEX_RULES
 from kit.runtime.rules_jax import JAX
 from kit.runtime.rules_linalg import LINALG_RULES
+from kit.runtime.rules_losses import LOSS_RULES
 from kit.runtime.rules_math import MATH_RULES
 from kit.runtime.rules_nn import NN_RULES
 from kit.runtime.rules_prims import PRIMS
@@ -21,6 +22,7 @@ DEFAULT_RULES = (
     MATH_RULES
     | SHAPE_RULES
     | NN_RULES
+    | LOSS_RULES
     | RNN_RULES
     | ATTENTION_RULES
     | CONV_RULES

@@ -180,6 +180,8 @@ def _put(x: Array, index: Array, src: Array, accumulate: bool = False) -> Array:
 def _masked_scatter(x: Array, mask: Array, source: Array) -> Array:
     """The i-th true element of the mask takes the i-th element of the source."""
     x, mask = jnp.broadcast_arrays(x, mask)
+    if not source.size:
+        return x
     number = jnp.cumsum(mask.reshape(-1)) - 1
     values = source.reshape(-1)[jnp.clip(number, 0, max(source.size - 1, 0))]
     return jnp.where(mask, values.reshape(x.shape).astype(x.dtype), x)

@@ -30,14 +30,9 @@ def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
         floats = [_float(a) for a in args]
         tensors = [a.dtype for a in floats if a.ndim] or [a.dtype for a in floats]
         common = jnp.result_type(*tensors)
-        return function(*[a.astype(common) for a in floats])
+        return function(*jnp.broadcast_arrays(*[a.astype(common) for a in floats]))
 
     return rule
-
-
-def _polygamma(n: int, x: Array) -> Array:
-    x = _float(x)
-    return lax.digamma(x) if n == 0 else lax.polygamma(jnp.full(x.shape, float(n), x.dtype), x)
 
 
 def _mvlgamma(x: Array, p: int) -> Array:
@@ -129,7 +124,9 @@ def _cdist_backward(grad: Array, x: Array, y: Array, p: float) -> Array:
     gap = x[..., :, None, :] - y[..., None, :, :]
     size = jnp.abs(gap)
     if p == 0:
-        return jnp.zeros_like(x)
+        return jnp.zeros(
+            jnp.broadcast_shapes(grad.shape[:-1], x.shape[:-1]) + x.shape[-1:], x.dtype
+        )
     if p == 1:
         part = jnp.sign(gap)
     elif p == jnp.inf:
@@ -150,13 +147,11 @@ SPECIAL_RULES = Rules({
     **{_overload(name): _of_floats(rule) for name, rule in {**_UNARY, **_BINARY}.items()},
     **{_overload(f"{name}{n}"): rule for name, rule in _POLYNOMIALS.items()
        for n in ("", ".n_scalar")},
-    "aten.polygamma.default": _polygamma, "aten.mvlgamma.default": _mvlgamma,
+    "aten.mvlgamma.default": _mvlgamma,
     "aten.logit.default": _logit, "aten.heaviside.default": _heaviside,
     "aten.gcd.default": jnp.gcd, "aten.lcm.default": jnp.lcm,
     "aten.fmax.default": jnp.fmax, "aten.fmin.default": jnp.fmin,
     "aten.frexp.Tensor": jnp.frexp, "aten.signbit.default": jnp.signbit,
-    "aten.log_sigmoid_forward.default": lambda x: (
-        jax.nn.log_sigmoid(x), jnp.zeros(0, x.dtype)),
     "aten._cdist_forward.default": lambda x, y, p, mode: _cdist(x, y, p),
     "aten._cdist_backward.default": lambda grad, x, y, p, dist: _cdist_backward(grad, x, y, p),
 })  # fmt: skip

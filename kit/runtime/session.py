@@ -7,8 +7,6 @@ when the program asks for numbers; users call `mark_step`, `wait_all`, `wait_to_
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import threading
 import time
 from collections import Counter
@@ -25,6 +23,7 @@ from kit.ir import Aval, Graph, Segment
 from kit.run import Settings
 from kit.runtime.capture import freeze_trace
 from kit.runtime.executor import ExecutableCache, Executor
+from kit.runtime.inspection import Inspection
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.recorder import Recorder
@@ -37,6 +36,9 @@ from kit.trace import SyncPoint, Timeline
 __all__ = ["Session", "current_session"]
 
 _CURRENT: ContextVar[Session | None] = ContextVar("kit_session", default=None)
+MAX_PENDING_BYTES = 8 << 30  # of results that a growing bulk holds; then it is cut
+MAX_PENDING_OPS = 20_000  # XLA's compile time grows faster than the ops
+LOOK_EVERY = 500  # ops between two looks at what is pending
 RUN_AHEAD = 1  # steps that may be recorded before the oldest has run
 
 
@@ -45,7 +47,7 @@ def current_session() -> Session | None:
     return _CURRENT.get()
 
 
-class Session:
+class Session(Inspection):
     """A place where ops are recorded and run: open it with `with`.
 
     Args:
@@ -76,6 +78,7 @@ class Session:
         self.unlowered: Counter[str] = Counter()
         self.is_open = False
         self.step = 0
+        self.max_pending_bytes = MAX_PENDING_BYTES
         self.phase = "forward"
         self.seed = self.settings.seed
         self.random_calls = 0
@@ -92,6 +95,7 @@ class Session:
         self.bulk: Bulk | None = None
         self._last: Task | None = None
         self._segments = 0
+        self._position = 0  # of the next segment in its step
         self._markers: list[Task] = []
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
@@ -160,13 +164,22 @@ class Session:
         if bulk is not None:
             if self.phase and phase != self.phase and not self._is_lazy:
                 self._cut("phase")
-            elif bulk.size >= bulk.limit:
-                self._cut("size")
+            elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
+                self._cut(why)
             elif phase != self.phase:
                 bulk.phases.append((len(bulk.ops), phase))
         self.phase = phase
         if not self.stepper.is_fetching:  # what a loader copies for a replay is no recording
             self._recorder.enter(phase)
+
+    def _is_full(self, bulk: Bulk) -> str:
+        """Why the bulk must end; empty if it may go on to the next look at its size."""
+        if bulk.size >= self._limits[bulk.phase]:
+            return "size"
+        if bulk.pending_bytes() > self.max_pending_bytes or bulk.size >= MAX_PENDING_OPS:
+            return "bytes"
+        bulk.limit = min(bulk.size + LOOK_EVERY, self._limits[bulk.phase])
+        return ""
 
     def record(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
@@ -180,7 +193,7 @@ class Session:
     def new_bulk(self) -> Bulk:
         """The bulk that grows from now on."""
         phase = self.phase or "forward"
-        self.bulk = Bulk(phase, self._limits[phase])
+        self.bulk = Bulk(phase, min(self._limits[phase], LOOK_EVERY))
         return self.bulk
 
     def constant(self, array: Any, kind: str = "input") -> Value:
@@ -210,6 +223,8 @@ class Session:
         task = Task(-1, bulk, wanted, cut, (tuple(bulk.key), avals, wanted, dead))
         task.leaves = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
         task.avals, task.dead, task.scalars = avals, dead, bulk.scalars
+        task.step, task.position = self.step, self._position
+        self._position += 1
         bulk.leaves, bulk.leaf_of = [], {}
         self._counts["record.ops"] += len(bulk.ops)
         guess = self.stepper.note_cut(task, kept)
@@ -317,6 +332,7 @@ class Session:
         with self.lock:
             self._cut("mark_step")
             self.step += 1
+            self._position = 0
             for frontend in self._frontends:
                 frontend.mark_step()
             if self._last is not None:
@@ -374,30 +390,6 @@ class Session:
         counts.setdefault("segment.count", 0)
         counts["unlowered.count"] = sum(self.unlowered.values())
         return {name: float(counts[name]) for name in sorted(counts)}
-
-    def explain(self) -> str:
-        """What was recorded, how it was cut, and what had to be compiled, in words."""
-        m = Counter({k: int(v) for k, v in self.metrics().items()})
-        cuts = ", ".join(f"{m[k]} by {k[4:]}" for k in sorted(m) if k.startswith("cut."))
-        lines = [
-            f"{m['record.ops']} ops recorded, cut into {m['segment.count']} segments ({cuts})",
-            f"{m['compile.count']} compiles ({m['compile.ns'] / 1e6:.0f} ms), "
-            f"{m['cache.hits']} segments found in the cache",
-            f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
-        ]
-        lines += self.stepper.describe()
-        lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
-        return "\n".join(lines)
-
-    def environment(self) -> dict[str, str]:
-        """Device and versions, for the reader of a saved run."""
-        return {
-            "device": f"{self.device.platform} ({self.device.device_kind})",
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
-        }
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str) -> Iterator[None]:

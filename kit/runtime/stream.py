@@ -175,6 +175,10 @@ class Bulk:
             value.bulk = None
         return [value for value in held if value.slot not in self.views]
 
+    def pending_bytes(self) -> int:
+        """Bytes of the results so far that somebody holds."""
+        return sum(value.aval.size_bytes for value in _held(self.values))
+
     def dead_leaves(self) -> tuple[int, ...]:
         """Leaves that nothing but this bulk can read again: their memory may be written over.
 
@@ -207,6 +211,8 @@ class Task:
     wanted: tuple[int, ...]  # slots to return
     cut: str
     key: tuple[Any, ...]
+    step: int = 0
+    position: int = 0  # among the segments of its step
     leaves: list[Cell] = field(default_factory=list)
     avals: tuple[Aval, ...] = ()  # of the leaves
     dead: tuple[int, ...] = ()  # leaves whose memory the results may take over

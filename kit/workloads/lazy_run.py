@@ -67,6 +67,7 @@ def measure(
             graphs=graphs,
             segments=segments,
             metrics=metrics,
+            compiles=session.compiles,
             unlowered=dict(session.unlowered),
             name=chosen.name,
             environment={**session.environment(), **versions},
