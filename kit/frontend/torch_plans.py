@@ -18,6 +18,7 @@ import torch
 
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_attention import ATTENTION_SHAPES
+from kit.frontend.torch_losses import LOSS_SHAPES
 from kit.frontend.torch_out import inplace_by_functional, out_plan
 from kit.frontend.torch_sequences import CELL_SHAPES
 from kit.frontend.torch_special import SPECIAL
@@ -225,6 +226,7 @@ _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
     **CELL_SHAPES,
     **ATTENTION_SHAPES,
+    **LOSS_SHAPES,
 }
 
 
