@@ -8,31 +8,44 @@ host         some aten op has no rule and ran in torch on the CPU: right, named,
 unsupported  a clear error of kit's, and nothing computed
 error        any other error that CPU torch does not raise
 wrong        other numbers, shapes or dtypes than CPU torch: there must be none
+untested     CPU torch refuses every sample, or they are all too large
 """
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.testing import assert_close
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from kit.errors import KitError
 from kit.frontend.torch_device import open_session
 from kit.run import Settings
+from tests.coverage.comparison import gradients, moved, other_strides, same, seeded, seen
 
-__all__ = ["CLASSES", "Verdict", "check_module", "check_op", "check_optimizer", "entries"]
+__all__ = [
+    "CLASSES",
+    "Verdict",
+    "check_module",
+    "check_op",
+    "check_optimizer",
+    "entries",
+    "entry_name",
+]
 
-CLASSES = ("native", "reads", "host", "unsupported", "error", "wrong")
-SAMPLES = 5  # of each entry, spread over its list
+CLASSES = ("native", "reads", "host", "unsupported", "error", "wrong", "untested")
+SAMPLES = 6  # of each entry, spread over its list
 LARGEST = 20_000  # elements of a sample
 UNDEFINED = ("empty", "new_empty", "resize", "_unsafe_masked_index_put")  # no defined numbers
+
+Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -44,14 +57,15 @@ class Verdict:
     verdict: str  # one of CLASSES
     why: str = ""  # the aten ops on the host, or the error
     samples: int = 0
+    strides: str = ""  # how some result lies in memory, if otherwise than CPU torch's
 
 
-def entries(kind: str) -> list[Any]:
-    """The float32 entries of torch's table of this kind, by name."""
+def entries(kind: str, dtype: torch.dtype = torch.float32) -> list[Any]:
+    """The entries of torch's table of this kind that take this dtype."""
     if kind == "op":
         from torch.testing._internal.common_methods_invocations import op_db
 
-        return [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+        return [op for op in op_db if dtype in op.supported_dtypes("cpu")]
     if kind == "module":
         from torch.testing._internal.common_modules import module_db
 
@@ -75,209 +89,241 @@ class Collector:
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
-        self.worst, self.why, self.samples = "native", "", 0
+        self.worst, self.why, self.strides, self.samples = "native", "", "", 0
 
-    def add(self, verdict: str, why: str) -> None:
+    def compare(self, run: Run, *, exact: bool, label: str = "", like: Run | None = None) -> None:
+        """`run("cpu")`, or `like()`, then `run("kit")`. What CPU torch refuses does not count."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                expected = seen(run("cpu") if like is None else like())
+            except Exception:  # noqa: BLE001 - a sample that CPU torch itself refuses
+                return
+            self._add(*self._on_kit(run, expected, exact), label)
+
+    def _add(self, verdict: str, why: str, label: str) -> None:
         self.samples += 1
         if CLASSES.index(verdict) > CLASSES.index(self.worst):
-            self.worst, self.why = verdict, why
+            self.worst, self.why = verdict, f"{label}: {why}" if label and why else why
+
+    def _on_kit(self, run: Run, expected: Any, exact: bool) -> tuple[str, str]:
+        try:
+            with open_session(Settings(mode="lazy")) as session:
+                got = seen(run("kit"))
+                unlowered = sorted(str(name).split(" at ")[0] for name in session.unlowered)
+                syncs = {s.cause for s in session.syncs} - {"copy to host"}
+                again = None if exact else seen(run("kit"))
+        except KitError as error:
+            return "unsupported", str(error)
+        except Exception as error:  # noqa: BLE001 - the table says which
+            return "error", f"{type(error).__name__}: {error}"
+        try:
+            same(got, expected, exact=exact, loose=LOOSE.get(self.name, 1.0))
+            if again is not None and not self.name.startswith(UNDEFINED):
+                same(again, got, exact=True)  # the same seed, the same numbers
+        except AssertionError as error:
+            return "wrong", str(error)
+        self.strides = self.strides or other_strides(got, expected)
+        if unlowered:
+            return "host", ", ".join(dict.fromkeys(unlowered))
+        return ("reads", ", ".join(sorted(syncs))) if syncs else ("native", "")
 
     def verdict(self) -> Verdict:
-        return Verdict(self.kind, self.name, self.worst, " ".join(self.why.split())[:160],
-                       self.samples)  # fmt: skip
+        """The entry's."""
+        why = " ".join(self.why.split())[:200]
+        worst = self.worst if self.samples else "untested"
+        return Verdict(self.kind, self.name, worst, why, self.samples, self.strides)
 
 
-def compare(collector: Collector, run: Callable[[str], Any], *, exact: bool) -> None:
-    """One sample: `run(device)` on the CPU, then on kit. What the CPU refuses does not count."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            expected = run("cpu")
-        except Exception:  # noqa: BLE001 - a sample that CPU torch itself refuses
-            return
-        collector.add(*_on_kit(run, expected, exact=exact))
+# Entries whose numbers differ more between CPU torch and XLA, and by how much.
+LOOSE: dict[str, float] = {}
 
 
-def _on_kit(run: Callable[[str], Any], expected: Any, *, exact: bool) -> tuple[str, str]:
-    try:
-        with open_session(Settings(mode="lazy")) as session:
-            got = tree_map(_to_host, run("kit"))
-            unlowered = sorted(str(name).split(" at ")[0] for name in session.unlowered)
-            syncs = {s.cause for s in session.syncs} - {"copy to host"}
-    except KitError as error:
-        return "unsupported", str(error)
-    except Exception as error:  # noqa: BLE001 - the table says which
-        return "error", f"{type(error).__name__}: {error}"
-    try:
-        _same(got, expected, exact=exact)
-    except AssertionError as error:
-        return "wrong", str(error)
-    if unlowered:
-        return "host", ", ".join(dict.fromkeys(unlowered))
-    return ("reads", ", ".join(sorted(syncs))) if syncs else ("native", "")
-
-
-def _same(got: Any, expected: Any, *, exact: bool) -> None:
-    (flat, kind), (wanted, wanted_kind) = tree_flatten(got), tree_flatten(expected)
-    assert len(flat) == len(wanted), f"{kind} instead of {wanted_kind}"
-    for a, b in zip(flat, wanted, strict=True):
-        if isinstance(b, torch.Tensor):
-            assert isinstance(a, torch.Tensor), f"{type(a).__name__} instead of a tensor"
-            assert a.shape == b.shape, f"shape {tuple(a.shape)} instead of {tuple(b.shape)}"
-            assert a.dtype == b.dtype, f"{a.dtype} instead of {b.dtype}"
-            if exact:
-                assert_close(a, b, rtol=2e-3, atol=2e-4, equal_nan=True)
-        elif exact and isinstance(b, float):
-            assert_close(a, b, rtol=2e-3, atol=2e-4, equal_nan=True)
-        elif exact:
-            assert a == b, f"{a!r} instead of {b!r}"
-
-
-def _to_host(item: Any) -> Any:
-    return item.detach().cpu() if isinstance(item, torch.Tensor) else item
-
-
-def _moved(item: Any, device: str) -> Any:
-    """A copy on the device, a leaf of autograd if the original was one."""
-
-    def move(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            return x.detach().clone().to(device).requires_grad_(x.requires_grad)
-        return torch.device(device) if isinstance(x, torch.device) else x
-
-    return tree_map(move, item)
-
-
-def _spread(items: Iterable[Any]) -> list[Any]:
+def _spread(items: Iterable[Any], count: int = SAMPLES) -> list[Any]:
     """A few of the items: the first, the last, and some between."""
-    found = list(islice(items, 60))
-    if len(found) <= SAMPLES:
+    found = list(islice(items, 80))
+    if len(found) <= count:
         return found
-    return [found[i * (len(found) - 1) // (SAMPLES - 1)] for i in range(SAMPLES)]
+    return [found[i * (len(found) - 1) // (count - 1)] for i in range(count)]
 
 
-@contextlib.contextmanager
-def _seeded(seed: int = 0) -> Iterator[None]:
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.random.set_rng_state(state)
-
-
-def _gradients(out: Any, inputs: Any) -> list[Any]:
-    """Of a fixed linear function of the outputs, with respect to every input that wants one."""
-    outputs = [x for x in tree_flatten(out)[0] if isinstance(x, torch.Tensor) and x.requires_grad]
-    leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, torch.Tensor)]
-    leaves = [x for x in leaves if x.requires_grad]
-    if not outputs or not leaves or any(x.is_complex() for x in outputs):
-        return []
-    weights = []
-    for x in outputs:
-        numbers = torch.linspace(0.5, 1.5, max(x.numel(), 1), dtype=torch.float32)[: x.numel()]
-        weights.append(numbers.reshape(x.shape).to(x.device, x.dtype))
-    return list(torch.autograd.grad(outputs, leaves, weights, allow_unused=True))
-
-
-def check_op(op: Any) -> Verdict:
-    """Forward and gradients of one entry of `op_db`, in float32."""
+def check_op(
+    op: Any, dtype: torch.dtype = torch.float32, *, samples: int = SAMPLES, variants: bool = True
+) -> Verdict:
+    """Forward and gradients of one entry of `op_db`, and its in-place and `out=` forms."""
     collector = Collector("op", entry_name(op))
-    differentiable = op.supports_autograd
-    with _seeded():
-        samples = _spread(op.sample_inputs("cpu", torch.float32, requires_grad=differentiable))
-    for sample in samples:
-        tensors = [x for x in tree_flatten((sample.input, sample.args, sample.kwargs))[0]
-                   if isinstance(x, torch.Tensor)]  # fmt: skip
-        if sum(x.numel() for x in tensors) > LARGEST:
-            continue
-
-        def run(device: str, sample: Any = sample, seed: int = 0) -> Any:
-            given = _moved((sample.input, sample.args, sample.kwargs), device)
-            with _seeded(seed):
-                out = op(given[0], *given[1], **given[2])
-            out = sample.output_process_fn_grad(out)
-            return out, _gradients(out, given) if differentiable else []
-
-        compare(collector, run, exact=_is_exact(op.name, run))
+    differentiable = dtype in op.supported_backward_dtypes("cpu") if op.supports_autograd else False
+    with seeded():
+        chosen = _spread(op.sample_inputs("cpu", dtype, requires_grad=differentiable), samples)
+    chosen = [s for s in chosen if _size(s) <= LARGEST]
+    for i, sample in enumerate(chosen):
+        run = _forward(op, sample, differentiable)
+        exact = _is_exact(op.name, run)
+        collector.compare(run, exact=exact)
+        if variants and i in (0, len(chosen) - 1):
+            for label, other in _variants(op, sample, differentiable):
+                collector.compare(other, exact=_is_exact(op.name, other), label=label)
     return collector.verdict()
 
 
-def _is_exact(name: str, run: Callable[..., Any]) -> bool:
-    """False for random and uninitialised results: another seed gives other numbers."""
+def _size(sample: Any) -> int:
+    flat = tree_flatten((sample.input, sample.args, sample.kwargs))[0]
+    return sum(x.numel() for x in flat if isinstance(x, torch.Tensor))
+
+
+def _forward(op: Any, sample: Any, differentiable: bool, **how: Any) -> Run:
+    def run(device: str) -> Any:
+        given = moved((sample.input, sample.args, sample.kwargs), device, **how)
+        with seeded():
+            out = op(given[0], *given[1], **given[2])
+        out = sample.output_process_fn_grad(out)
+        return out, gradients(out, given) if differentiable else []
+
+    return run
+
+
+def _variants(op: Any, sample: Any, differentiable: bool) -> Iterator[tuple[str, Run]]:
+    """The op on views, in place (into a view too), and with `out=`."""
+    yield "of views", _forward(op, sample, differentiable, through_a_view=True)
+    if op.inplace_variant is not None and not sample.broadcasts_input:
+        yield "in place", _in_place(op, sample, differentiable and op.supports_inplace_autograd)
+        yield "in place in a view", _in_place_in_view(op, sample)
+    if op.supports_out:
+        yield "out=", _out(op, sample)
+
+
+def _in_place(op: Any, sample: Any, differentiable: bool) -> Run:
+    def run(device: str) -> Any:
+        given = moved((sample.input, sample.args, sample.kwargs), device)
+        target = given[0].clone()
+        with seeded(), torch.set_grad_enabled(differentiable):
+            out = op.inplace_variant(target, *given[1], **given[2])
+        return out, target, gradients(out, given) if differentiable else []
+
+    return run
+
+
+def _in_place_in_view(op: Any, sample: Any) -> Run:
+    def run(device: str) -> Any:
+        given = moved((sample.input, sample.args, sample.kwargs), device)
+        with seeded(), torch.no_grad():
+            whole = torch.stack([torch.ones_like(given[0]), given[0]])
+            op.inplace_variant(whole[1], *given[1], **given[2])
+        return whole
+
+    return run
+
+
+def _out(op: Any, sample: Any) -> Run:
+    def run(device: str) -> Any:
+        given = moved((sample.input, sample.args, sample.kwargs), device)
+        with seeded(), torch.no_grad():
+            like = op(given[0], *given[1], **given[2])
+            several = isinstance(like, list | tuple)
+            out = tuple(map(torch.empty_like, like)) if several else torch.empty_like(like)
+            result = op(given[0], *given[1], **given[2], out=out)
+        return out, tuple(result) if several else result
+
+    return run
+
+
+def _is_exact(name: str, run: Run) -> bool:
+    """False for random and uninitialised results."""
     if name.split(".")[-1].startswith(UNDEFINED) or name.startswith(UNDEFINED):
         return False
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _Draws() as draws:
         warnings.simplefilter("ignore")
         try:
-            _same(run("cpu", seed=1), run("cpu", seed=2), exact=True)
-        except AssertionError:
-            return False
+            run("cpu")
         except Exception:  # noqa: BLE001 - `compare` leaves out what CPU torch refuses
             return True
-    return True
+    return not draws.seen
 
 
-def check_module(info: Any) -> Verdict:
-    """Forward and all gradients of one entry of `module_db`, in training mode."""
+class _Draws(TorchDispatchMode):
+    """Whether some op took random numbers; a dropout of 0 does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = torch.random.get_rng_state()
+        out = func(*args, **(kwargs or {}))
+        self.seen = self.seen or not torch.equal(before, torch.random.get_rng_state())
+        return out
+
+
+def check_module(info: Any, *, samples: int = SAMPLES) -> Verdict:
+    """Forward, all gradients and the buffers of one entry of `module_db`."""
     collector = Collector("module", entry_name(info))
-    with _seeded():
-        inputs = info.module_inputs_func(
-            info, device="cpu", dtype=torch.float32, requires_grad=True, training=True
-        )
-        inputs = _spread(inputs)
-    for given in inputs:
-        if given.forward_input is None:
-            continue
-
-        def run(device: str, given: Any = given, seed: int = 0) -> Any:
-            with _seeded(seed):
-                made = given.constructor_input
-                module = info.module_cls(*made.args, **made.kwargs).to(torch.float32)
-            module = module.to(device).train()
-            moved = _moved((given.forward_input.args, given.forward_input.kwargs), device)
-            with _seeded(seed):
-                out = module(*moved[0], **moved[1])
-            leaves = [moved, list(module.parameters())]
-            return out, _gradients(out, leaves), list(module.buffers())
-
-        compare(collector, run, exact=_is_exact_module(info))
+    for training in (True, False) if info.train_and_eval_differ else (True,):
+        with seeded():
+            inputs = info.module_inputs_func(
+                info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+            )
+            chosen = [x for x in _spread(inputs, samples) if x.forward_input is not None]
+        for given in chosen:
+            run = _module(info, given, training)
+            collector.compare(run, exact=_is_exact(entry_name(info), run))
     return collector.verdict()
 
 
-def _is_exact_module(info: Any) -> bool:
-    return "Dropout" not in info.module_cls.__name__ and info.module_cls.__name__ != "RReLU"
+def _module(info: Any, given: Any, training: bool) -> Run:
+    def run(device: str) -> Any:
+        made = given.constructor_input
+        with seeded():
+            module = info.module_cls(*made.args, **made.kwargs).to(torch.float32)
+        module = module.to(device).train(training)
+        args, kwargs = moved((given.forward_input.args, given.forward_input.kwargs), device)
+        with seeded():
+            out = module(*args, **kwargs)
+        leaves = [args, kwargs, list(module.parameters())]
+        return out, gradients(out, leaves), list(module.buffers())
+
+    return run
+
+
+IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
 
 
 def check_optimizer(info: Any) -> Verdict:
-    """Five steps of a small model with each of the entry's settings."""
+    """Five steps of a small model with each of the entry's settings, in each implementation."""
     collector = Collector("optimizer", entry_name(info))
-    device = "cpu"
-    for given in info.optim_inputs_func(device=device):
-        changes = dict(given.kwargs)
-
-        def run(device: str, changes: Any = changes) -> Any:
-            with _seeded():
-                model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 5))
-                x = torch.randn(3, 4)
-            if info.optim_cls.__name__ in ("Muon",):
-                for part in model:
-                    part.bias = None
-            model, x = model.to(device), x.to(device)
-            moved = {k: v.to(device) if isinstance(v, torch.Tensor) and v.dim() else v
-                     for k, v in changes.items()}  # fmt: skip
-            optimizer = info.optim_cls(model.parameters(), **moved)
-
-            def loss() -> Any:
-                optimizer.zero_grad()
-                value = torch.tanh(model(x)).square().sum()
-                value.backward()
-                return value
-
-            for _ in range(5):
-                loss()
-                optimizer.step(loss if info.step_requires_closure else None)
-            return list(model.parameters())
-
-        compare(collector, run, exact=True)
+    known = inspect.signature(info.optim_cls.__init__).parameters
+    for given in info.optim_inputs_func(device="cpu"):
+        plain = {k: v for k, v in given.kwargs.items() if k not in IMPLEMENTATIONS}
+        reference = partial(_optimizer(info, plain), "cpu")
+        collector.compare(_optimizer(info, plain), exact=True, like=reference)
+        for flag in IMPLEMENTATIONS:
+            if flag in known and (flag != "fused" or "fused" in info.supported_impls):
+                switched = _optimizer(info, {**plain, flag: True})
+                collector.compare(switched, exact=True, label=flag, like=reference)
     return collector.verdict()
+
+
+def _optimizer(info: Any, changes: dict[str, Any]) -> Run:
+    def run(device: str) -> Any:
+        with seeded():
+            model: Any = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 5))
+            x = torch.randn(3, 4)
+        if info.optim_cls.__name__ == "Muon":  # for matrices only
+            for part in model:
+                part.bias = None
+        model, x = model.to(device), x.to(device)
+        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) and v.dim() else v
+                     for k, v in changes.items()}  # fmt: skip
+        optimizer = info.optim_cls(model.parameters(), **on_device)
+
+        def loss() -> Any:
+            optimizer.zero_grad()
+            value = torch.tanh(model(x)).square().sum()
+            value.backward()
+            return value
+
+        for _ in range(5):
+            loss()
+            optimizer.step(loss if info.step_requires_closure else None)
+        return list(model.parameters())
+
+    return run
