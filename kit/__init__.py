@@ -17,9 +17,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kit import errors, jax
+    from kit import errors as errors
+    from kit import jax as jax
     from kit.api import Explorer, Session, report, run, sweep
     from kit.run import Run, Settings
+    from kit.widgets.compiles import CompileView
     from kit.widgets.graph import GraphView
     from kit.widgets.timeline import TimelineView
     from kit.workloads.context import Context, Workload, workload
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CompileView",
     "Context",
     "Explorer",
     "GraphView",
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CompileView": "kit.widgets.compiles",
     "Context": "kit.workloads.context",
     "Explorer": "kit.api",
     "GraphView": "kit.widgets.graph",

@@ -15,6 +15,7 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
+from kit.run_compiles import Compile
 from kit.trace import BreakdownRow, Headline, SyncPoint, Timeline, breakdown, headline
 
 __all__ = [
@@ -106,26 +107,6 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         choices = ", ".join(repr(x) for x in allowed)
         raise SettingsError(f"{name} must be one of {choices}, not {value!r}.")
-
-
-@dataclass(frozen=True)
-class Compile:
-    """One compile of a run, and why the programs at hand did not do."""
-
-    step: int
-    segment: int  # its position in the step
-    phase: str
-    kind: str  # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "aliasing"
-    sentence: str  # the reason, in words
-    ops: int
-    node: int = 0  # where the programs differ first, counted in the segment
-    site: str = ""  # the user's line of that node
-    old_site: str = ""  # the same in the program that it was compared with
-    before: str = ""
-    now: str = ""
-    lower_ms: float = 0.0  # from ops to XLA's input
-    compile_ms: float = 0.0
-    is_from_disk: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kit.ir import Graph, Node
 from kit.ir.diff import GraphDiff
-from kit.run import Compile
+from kit.run_compiles import Compile, storms
 from kit.runtime.lowering import HOLE, Scalar, Source, format_site
 from kit.runtime.stream import Frame, Op
 
-__all__ = ["CompileLog", "storms"]
+__all__ = ["CompileLog"]
 
 KEPT = 256  # past programs that a new one is compared with, and notes that are kept
-STORM = 3  # recompiles for the same reason at the same place
 
 
 @dataclass(eq=False)
@@ -179,36 +178,3 @@ def _first(program: Program) -> str:
         return "nothing"
     site = program.site(0)
     return program.source.nodes[0][0].name + (f" at {site}" if site else "")
-
-
-def storms(notes: Sequence[Compile]) -> list[str]:
-    """Places that were compiled again and again for one reason, in words, the worst first."""
-    groups: dict[tuple[str, str, int], list[Compile]] = defaultdict(list)
-    for note in notes:
-        if note.kind != "first":
-            groups[note.kind, note.site, note.segment].append(note)
-    found = [group for group in groups.values() if len(group) >= STORM]
-    found.sort(key=len, reverse=True)
-    return [_storm(group) for group in found]
-
-
-def _storm(group: Sequence[Compile]) -> str:
-    last = group[-1]
-    steps = last.step - group[0].step + 1
-    values = ", ".join([group[0].before, *(note.now for note in group[:4])])
-    wasted = sum(note.lower_ms + note.compile_ms for note in group)
-    cure = {
-        "constant": "make it a float or a tensor, which are inputs, or keep it the same",
-        "shape": "pad to a fixed size, or to a few sizes (buckets)",
-        "dtype": "cast once, before the step",
-    }.get(last.kind, "let every step do the same ops")
-    where = last.site or f"segment {last.segment}"
-    cause = f"the {_NOUN.get(last.kind, last.kind)} changes ({values}, ...)"
-    return (
-        f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "
-        f"because {cause}; {cure}"
-    )
-
-
-_NOUN = {"constant": "Python number or flag", "op": "op", "cut": "length of the segment",
-         "inputs": "wiring", "kept": "set of results that stay alive"}  # fmt: skip

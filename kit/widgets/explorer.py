@@ -20,6 +20,7 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, VBox
 from kit.errors import SessionError
 from kit.run import Run, Settings
 from kit.widgets.bokehjs import load_bokehjs
+from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
 from kit.widgets.graph import GraphView
 from kit.widgets.rerun import Reruns, RunStep
@@ -210,7 +211,7 @@ class Explorer(VBox):
             self.graph.run = run
             self.syncs.value = sync_table_html(run)
             self.breakdown.value = breakdown_html(run)
-            self.unlowered.value = unlowered_html(run)
+            self.unlowered.value = unlowered_html(run) + recompiles_html(run.compiles)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
             self._say(f"measured in {took_s:.1f} s")

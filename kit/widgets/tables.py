@@ -99,10 +99,10 @@ def sync_table_html(run: Run) -> str:
     """Where the host waited: line, library line, cause, times and milliseconds a step."""
     syncs, steps, which = _syncs(run)
     if not steps:
-        return _section("Sync points", _sentence("No step was measured."))
+        return section("Sync points", sentence("No step was measured."))
     if not syncs:
         text = f"No sync points: in {which} the host never waited for the device."
-        return _section("Sync points", _sentence(text))
+        return section("Sync points", sentence(text))
     rows = sync_table(syncs, steps=steps)
     most = max(rows[0].wait_ms_per_step, 1e-12)
     cells = []
@@ -122,15 +122,17 @@ def sync_table_html(run: Run) -> str:
     note = f"Mean over {which}."
     if more > 0:
         note += f" {more} more places, together {_amount(rest)} ms a step, are not shown."
-    table = _table(["line", "cause", "a step", "ms a step"], cells, "llrr", widths=(46, 20, 12, 22))
-    return _section("Sync points", table + _sentence(note))
+    rows_html = table(
+        ["line", "cause", "a step", "ms a step"], cells, "llrr", widths=(46, 20, 12, 22)
+    )
+    return section("Sync points", rows_html + sentence(note))
 
 
 def breakdown_html(run: Run) -> str:
     """Where the mean traced step went; the `charged` column adds up to the step."""
     rows = run.breakdown()
     if not rows:
-        return _section("Step breakdown", _sentence("No step was traced."))
+        return section("Step breakdown", sentence("No step was traced."))
     most = max(max(r.share for r in rows), 1e-12)
     cells = []
     for r in rows:
@@ -151,9 +153,9 @@ def breakdown_html(run: Run) -> str:
         "Each instant of the traced step is charged once, to the device if it is busy. "
         "The time column counts all of an activity, also what is hidden under another."
     )
-    table = _table(["activity", "time ms", "charged ms", "share"], [*cells, total], "lrrr",
+    rows_html = table(["activity", "time ms", "charged ms", "share"], [*cells, total], "lrrr",
                    widths=(40, 17, 19, 24), has_total=True)  # fmt: skip
-    return _section("Step breakdown", table + _sentence(note))
+    return section("Step breakdown", rows_html + sentence(note))
 
 
 def unlowered_html(run: Run) -> str:
@@ -167,8 +169,8 @@ def unlowered_html(run: Run) -> str:
     note = "Each waits for the device and copies to the host and back: give it a rule."
     if more > 0:
         note += f" {more} more are not shown."
-    table = _table(["op and line", "times"], cells, "lr", widths=(82, 18))
-    return _section("Ops that ran on the host", table + _sentence(note))
+    rows_html = table(["op and line", "times"], cells, "lr", widths=(82, 18))
+    return section("Ops that ran on the host", rows_html + sentence(note))
 
 
 def run_notes_html(run: Run) -> str:
@@ -278,18 +280,18 @@ def _card(label: str, value: str, note: str, change: str) -> str:
     )
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
     return (
         f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:14px">'
         f'<div style="font-weight:600;margin:0 0 4px">{title}</div>{body}</div>'
     )
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return f'<div style="font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px">{text}</div>'
 
 
-def _table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
+def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
            widths: Sequence[int], has_total: bool = False) -> str:  # fmt: skip
     side = {"l": "left", "r": "right"}
     columns = "".join(f'<col style="width:{w}%">' for w in widths)
