@@ -310,5 +310,7 @@ SPECIAL: dict[str, Special] = {
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
     **SEQUENCES, **ATTENTION,
+    "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
+        lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,
 }  # fmt: skip
