@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,10 +72,22 @@ def np_dtype(name: str) -> Any:
 
 
 def format_site(site: tuple[str, int]) -> str:
-    """`("/home/me/train.py", 41)` -> `train.py:41`; empty if unknown."""
-    if not site[0]:
+    """`("/home/me/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
+    path, line = site
+    if not path:
         return ""
-    return f"{_SEPARATOR.split(site[0])[-1]}:{site[1]}"
+    name = _SEPARATOR.split(path)[-1]
+    if "ipykernel" in path and (number := _cell_number(path)) is not None:
+        name = f"In[{number}]"
+    return f"{name}:{line}"
+
+
+def _cell_number(path: str) -> int | None:
+    """The execution count of the cell that IPython gave this file name. Tried with IPython 9."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    found = numbers.get(path)
+    return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True, slots=True)
