@@ -106,6 +106,21 @@ class View:
         self.cached = None  # the base has it; derive it again if it is read
 
 
+class _Storage:
+    """Says which tensors share memory, as safetensors asks before it saves. Not an address."""
+
+    def __init__(self, base: Buffer) -> None:
+        self._base = base
+
+    def data_ptr(self) -> int:
+        """A number that belongs to this memory alone, as long as it lives."""
+        return id(self._base)
+
+    def nbytes(self) -> int:
+        """How much memory it is."""
+        return math.prod(self._base.spec.shape) * self._base.spec.dtype.itemsize
+
+
 class KitTensor(torch.Tensor):
     """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
 
@@ -166,6 +181,14 @@ class KitTensor(torch.Tensor):
     def __str__(self) -> str:
         host = self.home.to_host(self, cause="print")
         return repr(host).replace("tensor(", "kit tensor(", 1)
+
+    def untyped_storage(self) -> Any:
+        """Whose memory this is: good for telling whether two tensors share theirs."""
+        return _Storage(self.ref.base)
+
+    def data_ptr(self) -> int:
+        """Where in that memory it begins: to compare with others, never to read from."""
+        return id(self.ref.base) + self.spec.offset * self.dtype.itemsize
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles hold CPU tensors: they open anywhere, with no session, weights_only included."""
