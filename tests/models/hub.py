@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, built from a tiny config with random weights: no download."""
+"""Hugging Face models, built from a tiny config with random weights: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -41,18 +41,10 @@ def bert() -> tuple[Any, Batch]:
     return hf.BertForMaskedLM(config), {**batch, "attention_mask": mask[:, None, None]}
 
 
-def distilbert() -> tuple[Any, Batch]:
-    config = hf.DistilBertConfig(
-        vocab_size=WORDS, dim=16, n_layers=1, n_heads=2, hidden_dim=32,
-        max_position_embeddings=16, dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
-    return hf.DistilBertForMaskedLM(config), {"input_ids": tokens(), "labels": tokens(seed=2)}
-
-
 def gpt2() -> tuple[Any, Batch]:
     config = hf.GPT2Config(
         vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=16, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return hf.GPT2LMHeadModel(config), {"input_ids": tokens(), "labels": tokens()}
 
@@ -96,6 +88,6 @@ def clip() -> tuple[Any, Batch]:
 
 
 MODELS: dict[str, Callable[[], tuple[Any, Batch]]] = {
-    "BERT": bert, "DistilBERT": distilbert, "GPT-2": gpt2, "T5": t5, "ViT": vit,
+    "BERT": bert, "GPT-2": gpt2, "T5": t5, "ViT": vit,
     "Llama": llama, "Mistral": mistral, "CLIP": clip,
 }  # fmt: skip
