@@ -76,12 +76,12 @@ def write_out(out: KitTensor, result: torch.Tensor) -> None:
 
 def _functional(func: Any, names: list[str]) -> Any:
     """The overload that takes the same arguments but the outs."""
-    wanted = [a.name for a in func._schema.arguments if a.name not in names]
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in names]
     packet = func._overloadpacket
     for overload in packet.overloads():
         candidate = getattr(packet, overload)
         schema = candidate._schema
-        if [a.name for a in schema.arguments] == wanted and not any(
+        if [(a.name, str(a.type)) for a in schema.arguments] == wanted and not any(
             a.alias_info and a.alias_info.is_write for a in schema.arguments
         ):
             return candidate
@@ -93,13 +93,16 @@ def inplace_by_functional(func: Any) -> Plan | None:
     packet, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     if not packet.endswith("_") or packet.endswith("__"):
         return None
-    functional = getattr(getattr(torch.ops.aten, packet[:-1], None), overload, None)
+    given = {a.name: i for i, a in enumerate(func._schema.arguments)}
+    functions = getattr(torch.ops.aten, packet[:-1], None)
+    functional = functions and _taking(functions, set(given), overload)
     if functional is None:
         return None
+    order = [given[a.name] for a in functional._schema.arguments]  # polygamma(n, x)
 
     def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         check_writable(str(func), [args[0]])
-        result = functional(*args, **kwargs)
+        result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
         if not torch.can_cast(result.dtype, args[0].dtype):
             raise RuntimeError(
                 f"result type {result.dtype} can't be cast to the desired output type "
@@ -108,6 +111,15 @@ def inplace_by_functional(func: Any) -> Plan | None:
         return args[0].copy_(result)
 
     return plan
+
+
+def _taking(functions: Any, names: set[str], first: str) -> Any:
+    """An overload with these arguments, preferably `first`; None if there is none."""
+    for overload in sorted(functions.overloads(), key=lambda name: name != first):
+        function = getattr(functions, overload)
+        if {a.name for a in function._schema.arguments} == names:
+            return function
+    return None
 
 
 def _flat(values: Any) -> list[Any]:
