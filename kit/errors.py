@@ -54,14 +54,17 @@ class LoweringError(KitError):
 class UnsupportedOp(LoweringError, NotImplementedError):
     """No lowering rule is registered for an op, and it may not run on the host instead."""
 
-    def __init__(self, op: str, known: Iterable[str] = (), site: str = "", why: str = "") -> None:
+    def __init__(
+        self, op: str, known: Iterable[str] = (), site: str = "", why: str = "", skeleton: str = ""
+    ) -> None:
         close = get_close_matches(op, list(known), n=3)
         hint = f" Closest registered ops: {', '.join(close)}." if close else ""
         where = f"\n  recorded at {site}" if site else ""
         reason = f"\n  {why}" if why else ""
+        short = f"kit.Session(rules=DEFAULT_RULES | Rules({{{op!r}: your_function}}))"
+        example = "\n    ".join((skeleton or short).splitlines())
         super().__init__(
-            f"no lowering rule for op {op!r}.{hint}{where}{reason}\n"
-            f"  To add one: kit.Session(rules=DEFAULT_RULES | Rules({{{op!r}: your_function}}))"
+            f"no lowering rule for op {op!r}.{hint}{where}{reason}\n  To add one:\n    {example}"
         )
         self.op = op
         self.site = site

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from kit.errors import SessionError, UnsupportedOp
+from kit.errors import KitError, SessionError
 from kit.frontend.torch_hooks import Places
-from kit.frontend.torch_plans import make_plan, write_slots, written_tensors
+from kit.frontend.torch_host import raise_as_cpu, run_on_host
+from kit.frontend.torch_plans import make_plan
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, is_lifted
 from kit.ir import Aval
-from kit.runtime.lowering import HOLE, Scalar
+from kit.runtime.lowering import HOLE, Scalar, format_site
 from kit.runtime.session import Session
 from kit.runtime.stream import Op, Value
 
@@ -154,8 +155,19 @@ class Frontend:
         token = tuple(key)
         plan = self._plans.get(token)
         if plan is None:
-            plan = self._plans[token] = make_plan(self, session, func, args, kwargs)
+            plan = self._plans[token] = self._plan(session, func, args, kwargs)
         return plan(self, args, kwargs, tensors, numbers)
+
+    def _plan(self, session: Session, func: Any, args: Any, kwargs: Any) -> Plan:
+        try:
+            return make_plan(self, session, func, args, kwargs)
+        except KitError:
+            raise
+        except Exception as error:
+            site = format_site(self.places.sync_frame()[0])
+            error.add_note(f"kit: in {func} at {site or 'an unknown line'}")
+            raise_as_cpu(func, args, kwargs, error)
+            raise
 
     def _scan(
         self, func: Any, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float]
@@ -321,59 +333,7 @@ class Frontend:
         Raises:
             UnsupportedOp: the session is strict, or the host cannot run the op either.
         """
-        frame = self.places.sync_frame()
-        site = f"{frame[0][0].rsplit('/', 1)[-1]}:{frame[0][1]}" if frame[0][0] else ""
-        name = str(func)
-        if self.session.strict:
-            raise UnsupportedOp(name, self.session.rules, site)
-        self.session.unlowered[f"{name} at {site}" if site else name] += 1
-        cause = f"unlowered op {name}"
-        copies: dict[int, tuple[KitTensor, torch.Tensor]] = {}
-
-        def host(item: Any) -> Any:
-            if isinstance(item, KitTensor):
-                if id(item) not in copies:
-                    copies[id(item)] = item, _laid_out(self.to_host(item, cause=cause), item)
-                return copies[id(item)][1]
-            if isinstance(item, list | tuple):
-                return type(item)(host(x) for x in item)
-            return torch.device("cpu") if isinstance(item, torch.device) else item
-
-        try:
-            out = func(*map(host, args), **{k: host(v) for k, v in kwargs.items()})
-        except NotImplementedError as error:
-            raise UnsupportedOp(name, self.session.rules, site, why=str(error)[:300]) from error
-        for tensor in written_tensors(write_slots(func), args, kwargs):
-            copy = copies[id(tensor)][1]
-            if copy.shape == tensor.shape:
-                tensor.ref.write(self, self.from_host(copy, tensor.dtype))
-            else:  # an out= argument that the op has resized
-                tensor.data = self.wrap(
-                    self.from_host(copy, tensor.dtype), self.spec_of(copy.to("meta"))
-                )
-        return self._bring_back(out, list(copies.values()))
-
-    def _bring_back(self, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
-        if isinstance(out, torch.Tensor):
-            for tensor, copy in pairs:
-                if out is copy:
-                    return tensor
-            spec = self.spec_of(out.to("meta"))
-            return self.wrap(self.from_host(out, out.dtype), spec)
-        if isinstance(out, list | tuple):
-            return type(out)(self._bring_back(x, pairs) for x in out)
-        return out
-
-
-def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
-    """A copy with the strides that the program sees; some ops compute by them."""
-    strides = like.stride()
-    if any(s == 0 and n > 1 for n, s in zip(host.shape, strides, strict=True)):
-        return host.clone()  # and not numpy's memory, which cannot be resized
-    span = 1 + sum((n - 1) * s for n, s in zip(host.shape, strides, strict=True))
-    if span > max(host.numel(), 1):
-        return host.clone()
-    return torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host)
+        return run_on_host(self, func, args, kwargs)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

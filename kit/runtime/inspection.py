@@ -71,6 +71,8 @@ class Inspection:
     device: Any
     step: int
     unlowered: Counter[str]
+    unlowered_ns: Counter[str]
+    skeletons: dict[str, str]
 
     def metrics(self) -> dict[str, float]:
         """Counters since the session was opened; times in nanoseconds."""
@@ -101,7 +103,11 @@ class Inspection:
         ]
         lines += self.stepper.describe()
         lines += self._executor.compiles.explain()
-        lines += [f"ran on the host, {n} times: {op}" for op, n in self.unlowered.most_common()]
+        for op, n in self.unlowered.most_common():
+            ms = self.unlowered_ns[op] / 1e6
+            lines.append(f"ran on the host, {n} times, {ms:.1f} ms: {op}")
+        for name, skeleton in self.skeletons.items():
+            lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
         return "\n".join(lines)
 
     def environment(self) -> dict[str, str]:

@@ -75,7 +75,9 @@ class Session(Inspection):
         self.strict = strict
         self.device = pick_device(self.settings.device)
         self.syncs: list[SyncPoint] = []
-        self.unlowered: Counter[str] = Counter()
+        self.unlowered: Counter[str] = Counter()  # "aten.x at file:line" -> times
+        self.unlowered_ns: Counter[str] = Counter()
+        self.skeletons: dict[str, str] = {}  # the beginning of a rule for each of these ops
         self.is_open = False
         self.step = 0
         self.max_pending_bytes = MAX_PENDING_BYTES
@@ -279,6 +281,13 @@ class Session(Inspection):
         self._counts["segment.count"] += 1
         self._counts[f"cut.{task.cut}"] += 1
         self._recorder.cut(task)
+
+    def note_unlowered(self, name: str, site: str, ns: int, skeleton: str) -> None:
+        """An op without a rule has run on the host."""
+        key = f"{name} at {site}" if site else name
+        self.unlowered[key] += 1
+        self.unlowered_ns[key] += ns
+        self.skeletons[name] = skeleton
 
     def note_replay(self, start: int) -> None:
         """A step was issued without being recorded."""

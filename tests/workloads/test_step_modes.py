@@ -86,7 +86,10 @@ def reasons(build: Callable[[Context], Any], steps: int = 12) -> dict[str, int]:
         for _ in range(steps):
             session.run_step(step)
         assert "replay.steps" not in session.metrics()
-        assert any(line.startswith("recorded") and "because" in line for line in session.explain().splitlines())
+        assert any(
+            line.startswith("recorded") and "because" in line
+            for line in session.explain().splitlines()
+        )
         return dict(session.stepper.reasons)
 
 
