@@ -29,6 +29,16 @@ from kit.runtime.session import Session, current_session
 __all__ = ["open_session", "register"]
 
 
+_OUTS = (
+    "kron.out",
+    "matmul.out",
+    "linalg_matrix_rank.out",
+    "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out",
+    "linalg_matrix_rank.atol_rtol_float_out",
+)
+
+
 def open_session(
     settings: Settings | None = None,
     *,
@@ -65,6 +75,9 @@ def register() -> None:
     # One op in the graph instead of torch's five forward and eight backward: a kernel of the
     # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
+    # Torch's own versions of these write through memory that it takes to be shared, or not at all.
+    for name in _OUTS:
+        library.impl(name, _never, "PrivateUse1")
     torch.kit._libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
     keep_shared_parameters()
     optimizer = importlib.import_module("torch.optim.optimizer")

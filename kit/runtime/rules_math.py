@@ -180,7 +180,7 @@ def _var(x: Array, dim: Dims = None, *, correction: Any = 1, keepdim: bool = Fal
     square = jnp.square(jnp.abs(x - jnp.mean(x, axis=axes, keepdims=True)))
     total = jnp.sum(square, axis=axes, keepdims=keepdim)
     count = x.size // max(total.size, 1)
-    return total / max(count - (1 if correction is None else correction), 0)
+    return total / jnp.maximum(count - (1 if correction is None else correction), 0)
 
 
 def _arg(function: Any) -> Rule:
