@@ -11,10 +11,13 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_flatten, tree_map
 
-__all__ = ["Seen", "gradients", "moved", "other_strides", "same", "seeded", "seen"]
+__all__ = ["Seen", "as_good", "gradients", "moved", "other_strides", "same", "seeded", "seen"]
 
 RTOL = 2e-4  # XLA and torch sum in other orders
 ATOL = 5e-5  # of the tensor's largest number, if that is more than 1
+
+
+WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,21 @@ def seen(item: Any) -> Any:
 def moved(item: Any, device: str, *, through_a_view: bool = False) -> Any:
     """A copy on the device, a leaf of autograd if the original was one.
 
-    `through_a_view`: each tensor becomes every second number of a larger one.
+    Device "wide" is the CPU in double precision. `through_a_view`: each tensor becomes every second
+    number of a larger one.
     """
+    wide = device == "wide"
+    device = "cpu" if wide else device
 
     def move(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             x, wants_grad = x.detach().clone().to(device), x.requires_grad
+            x = x.to(WIDER.get(x.dtype, x.dtype)) if wide else x
             if through_a_view:
                 x = torch.stack([torch.ones_like(x), x], -1)[..., 1]
             return x.requires_grad_(wants_grad)
-        return torch.device(device) if isinstance(x, torch.device) else x
+        is_device = isinstance(x, torch.device) or x == "cpu"
+        return torch.device(device) if is_device else x
 
     return tree_map(move, item)
 
@@ -84,6 +92,21 @@ def _same_tensor(a: Seen, b: Seen, exact: bool, loose: float) -> None:
         size = y.abs()[y.isfinite()].max().item() if y.isfinite().any() else 0
         atol = ATOL * loose * max(1.0, float(size))
         assert_close(x, y, rtol=RTOL * loose, atol=atol, equal_nan=True)
+
+
+def as_good(got: Any, expected: Any, exact: Any) -> bool:
+    """True if no tensor of `got` is much further from the exact numbers than CPU torch's is."""
+    leaves = zip(*(tree_flatten(x)[0] for x in (got, expected, exact)), strict=True)
+    return all(_error(a, c) <= 4 * _error(b, c) for a, b, c in leaves if isinstance(b, Seen))
+
+
+def _error(a: Seen, exact: Seen) -> float:
+    x, y = a.numbers, exact.numbers
+    if x.shape != y.shape or x.isnan().ne(y.isnan()).any():
+        return float("inf")
+    size = y.abs()[y.isfinite()].max().item() if y.isfinite().any() else 0
+    gap = (x.to(y.dtype) - y).abs()[~(x == y) & ~y.isnan()]
+    return gap.max().item() + 1e-5 * size if gap.numel() else 1e-5 * size
 
 
 def other_strides(got: Any, expected: Any) -> str:

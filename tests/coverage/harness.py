@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_flatten
 from kit.errors import KitError
 from kit.frontend.torch_device import open_session
 from kit.run import Settings
-from tests.coverage.comparison import gradients, moved, other_strides, same, seeded, seen
+from kit.runtime.session import current_session
+from tests.coverage.comparison import as_good, gradients, moved, other_strides, same, seeded, seen
 
 __all__ = [
     "CLASSES",
@@ -44,6 +45,9 @@ CLASSES = ("native", "reads", "host", "unsupported", "error", "wrong", "untested
 SAMPLES = 6  # of each entry, spread over its list
 LARGEST = 20_000  # elements of a sample
 UNDEFINED = ("empty", "new_empty", "resize", "_unsafe_masked_index_put")  # no defined numbers
+
+# Entries whose numbers differ more between CPU torch and XLA, how much more, and why.
+LOOSE = {"Muon": 100.0}  # rounds to bfloat16 at each of its iterations; equal in float32
 
 Run = Callable[..., Any]
 
@@ -122,21 +126,26 @@ class Collector:
             if again is not None and not self.name.startswith(UNDEFINED):
                 same(again, got, exact=True)  # the same seed, the same numbers
         except AssertionError as error:
-            return "wrong", str(error)
+            if not (exact and self._is_as_good(run, got, expected)):
+                return "wrong", str(error)
         self.strides = self.strides or other_strides(got, expected)
         if unlowered:
             return "host", ", ".join(dict.fromkeys(unlowered))
         return ("reads", ", ".join(sorted(syncs))) if syncs else ("native", "")
+
+    def _is_as_good(self, run: Run, got: Any, expected: Any) -> bool:
+        """Where numbers cancel, neither device's are exact: ask double precision."""
+        try:
+            same(got, expected, exact=False)
+            return as_good(got, expected, seen(run("wide")))
+        except Exception:  # noqa: BLE001 - it cannot run in double precision
+            return False
 
     def verdict(self) -> Verdict:
         """The entry's."""
         why = " ".join(self.why.split())[:200]
         worst = self.worst if self.samples else "untested"
         return Verdict(self.kind, self.name, worst, why, self.samples, self.strides)
-
-
-# Entries whose numbers differ more between CPU torch and XLA, and by how much.
-LOOSE: dict[str, float] = {}
 
 
 def _spread(items: Iterable[Any], count: int = SAMPLES) -> list[Any]:
@@ -222,7 +231,8 @@ def _out(op: Any, sample: Any) -> Run:
             several = isinstance(like, list | tuple)
             out = tuple(map(torch.empty_like, like)) if several else torch.empty_like(like)
             result = op(given[0], *given[1], **given[2], out=out)
-        return out, tuple(result) if several else result
+        result = tuple(result) if several else result
+        return sample.output_process_fn_grad(out), sample.output_process_fn_grad(result)
 
     return run
 
@@ -284,7 +294,7 @@ def _module(info: Any, given: Any, training: bool) -> Run:
     return run
 
 
-IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
+IMPLEMENTATIONS = ("foreach", "fused", "capturable")
 
 
 def check_optimizer(info: Any) -> Verdict:
@@ -292,6 +302,8 @@ def check_optimizer(info: Any) -> Verdict:
     collector = Collector("optimizer", entry_name(info))
     known = inspect.signature(info.optim_cls.__init__).parameters
     for given in info.optim_inputs_func(device="cpu"):
+        if "differentiable" in given.kwargs:
+            continue
         plain = {k: v for k, v in given.kwargs.items() if k not in IMPLEMENTATIONS}
         reference = partial(_optimizer(info, plain), "cpu")
         collector.compare(_optimizer(info, plain), exact=True, like=reference)
@@ -324,6 +336,8 @@ def _optimizer(info: Any, changes: dict[str, Any]) -> Run:
         for _ in range(5):
             loss()
             optimizer.step(loss if info.step_requires_closure else None)
+            if device == "kit":
+                current_session().mark_step()
         return list(model.parameters())
 
     return run
