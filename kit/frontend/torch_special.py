@@ -9,6 +9,7 @@ import torch
 
 from kit.errors import SessionError
 from kit.frontend.torch_attention import ATTENTION
+from kit.frontend.torch_random import RANDOM
 from kit.frontend.torch_sequences import SEQUENCES
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
 from kit.runtime.lowering import HOLE, Scalar
@@ -160,74 +161,6 @@ def _turn(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     return args[0]  # type: ignore[no-any-return]
 
 
-def _random(name: str, *parameters: tuple[str, Any]) -> Special:
-    """An in-place random fill; its parameters are inputs, and so is the random key."""
-
-    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-        target: KitTensor = args[0]
-        _no_generator(func, args, kwargs)
-        named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
-        values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
-        target.ref.write(home, random_value(home, name, target.spec, values))
-        return target
-
-    return special
-
-
-def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
-    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
-        raise RuntimeError(
-            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; device kit draws "
-            "by torch.manual_seed"
-        )
-
-
-def random_value(home: Frontend, name: str, spec: Spec, numbers: dict[str, float]) -> Any:
-    """A value drawn by rule `name`; `numbers` are its parameters."""
-    session = home.session
-    static = {"size": spec.shape, "dtype": spec.aval.dtype}
-    dtype = "float64" if spec.dtype is torch.float64 else "float32"
-    holes = {
-        **{k: Scalar(dtype) for k in numbers},
-        "seed": Scalar("float64"),
-        "call": Scalar("float64"),
-    }
-    lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
-    op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
-    return home.record(op, [], lifted)[0]
-
-
-def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-    x, p, train = args[0], float(args[1]), args[2] if len(args) > 2 else True
-    if train is False or p == 0.0:
-        ones = home.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
-        return x.clone(), home.wrap(home.full(ones, True), ones)
-    session = home.session
-    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
-    mask = home.spec(spec.shape, spec.stride, 0, torch.bool)
-    holes = {"p": Scalar("float32"), "seed": Scalar("float64"), "call": Scalar("float64")}
-    op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)
-    numbers = [p, float(session.seed), session.next_random()]
-    y, keep = home.record(op, [x.ref.read(home)], numbers)
-    return home.wrap(y, spec), home.wrap(keep, mask)
-
-
-def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-    target: KitTensor = args[0]
-    _no_generator(func, args, kwargs)
-    uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
-    draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
-    p = (
-        args[1]
-        if len(args) > 1 and not isinstance(args[1], torch.Generator)
-        else kwargs.get("p", 0.5)
-    )
-    if str(func) == "aten.bernoulli.default":
-        return (draw < target).to(target.dtype)
-    target.copy_((draw < p).to(target.dtype))
-    return target
-
-
 def _no_resize(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     if str(func) == "aten.resize_.default" and tuple(args[1]) == tuple(args[0].shape):
         return args[0]
@@ -301,15 +234,11 @@ SPECIAL: dict[str, Special] = {
     "aten.new_full.default": _like(None),
     "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
-    "aten.uniform_.default": _random("kit.uniform", ("low", 0.0), ("high", 1.0)),
-    "aten.normal_.default": _random("kit.normal", ("mean", 0.0), ("std", 1.0)),
-    "aten.bernoulli_.float": _bernoulli, "aten.bernoulli.default": _bernoulli,
-    "aten.native_dropout.default": _dropout,
     "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
     "aten.arange.start_out": _arange,
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES, **ATTENTION,
+    **SEQUENCES, **ATTENTION, **RANDOM,
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,

@@ -336,6 +336,11 @@ def _key(seed: Any, call: Any) -> Array:
     return jax.random.fold_in(jax.random.key(seed.astype(jnp.uint32)), call.astype(jnp.uint32))
 
 
+def _wide(dtype: str) -> Any:
+    """The type to draw in: bfloat16 has 128 numbers between 1/2 and 1, and so no tails."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
 def _bernoulli(p: Any, *, seed: Any, call: Any, size: Sequence[int]) -> Array:
     return jax.random.bernoulli(_key(seed, call), p, tuple(size))
 
@@ -348,11 +353,11 @@ def _dropout(x: Array, *, p: Any, seed: Any, call: Any) -> tuple[Array, Array]:
 def _uniform(
     *, low: Any, high: Any, seed: Any, call: Any, size: Sequence[int], dtype: str
 ) -> Array:
-    return jax.random.uniform(_key(seed, call), tuple(size), dtype) * (high - low) + low
+    return jax.random.uniform(_key(seed, call), tuple(size), _wide(dtype)) * (high - low) + low
 
 
 def _normal(*, mean: Any, std: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
-    return jax.random.normal(_key(seed, call), tuple(size), dtype) * std + mean
+    return jax.random.normal(_key(seed, call), tuple(size), _wide(dtype)) * std + mean
 
 
 def _randint(
@@ -361,9 +366,35 @@ def _randint(
     return jax.random.randint(_key(seed, call), tuple(size), low, high, jnp.int64).astype(dtype)
 
 
+def _exponential(*, rate: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
+    return jax.random.exponential(_key(seed, call), tuple(size), _wide(dtype)) / rate
+
+
+def _cauchy(
+    *, median: Any, sigma: Any, seed: Any, call: Any, size: Sequence[int], dtype: str
+) -> Array:
+    return jax.random.cauchy(_key(seed, call), tuple(size), _wide(dtype)) * sigma + median
+
+
+def _geometric(*, p: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:
+    """How many tries the first success takes: 1, 2, ..."""
+    return jax.random.geometric(_key(seed, call), p, tuple(size)).astype(dtype)
+
+
+def _multinomial(weights: Array, *, count: int, replacement: bool, seed: Any, call: Any) -> Array:
+    key, logits = _key(seed, call), jnp.log(weights)
+    if replacement:
+        shape = (count, *weights.shape[:-1])
+        return jnp.moveaxis(jax.random.categorical(key, logits, shape=shape), 0, -1)
+    noise = jax.random.gumbel(key, weights.shape, weights.dtype)  # the largest are a fair draw
+    return lax.top_k(logits + noise, count)[1]
+
+
 RANDOM = Rules({
     "kit.bernoulli": _bernoulli, "kit.dropout": _dropout, "kit.uniform": _uniform,
     "kit.normal": _normal, "kit.randint": _randint,
+    "kit.log_normal": lambda **k: jnp.exp(_normal(**k)), "kit.exponential": _exponential,
+    "kit.cauchy": _cauchy, "kit.geometric": _geometric, "kit.multinomial": _multinomial,
     "aten.native_dropout_backward.default": lambda g, mask, scale: g * mask * scale,
 })  # fmt: skip
 
