@@ -72,6 +72,7 @@ def register() -> None:
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
+    library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
     # One op in the graph instead of torch's five forward and eight backward: a kernel of the
     # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
@@ -161,6 +162,16 @@ def _empty_strided(
     pin_memory: Any = None,
 ) -> KitTensor:
     return _home().empty(size, dtype, stride)
+
+
+def _zeros(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> torch.Tensor:
+    return torch.zeros(size, dtype=dtype, device="kit")
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import SessionError
+from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_attention import ATTENTION
 from kit.frontend.torch_random import RANDOM
 from kit.frontend.torch_sequences import SEQUENCES
@@ -154,6 +154,25 @@ def _as_strided(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     return KitTensor.wrap(home, View(base, op), spec)
 
 
+def _as_strided_scatter(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """A copy of the whole memory, with `source` written where the strides say."""
+    tensor, source, size, stride = args[:4]
+    given = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    base = tensor.ref.base
+    whole = home.wrap(base.read(home), base.spec)
+    offset = tensor.spec.offset if given is None else given
+    torch.as_strided(whole, size, stride, offset).copy_(source)
+    return torch.as_strided(whole, tensor.spec.shape, tensor.spec.stride, tensor.spec.offset)
+
+
+def _no_sparse(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    frame = home.places.sync_frame()[0]
+    raise UnsupportedOp(
+        str(func), site=f"{frame[0]}:{frame[1]}",
+        why="device kit has no sparse tensors: nn.Embedding(sparse=False), or x.cpu().to_sparse()",
+    )  # fmt: skip
+
+
 def _turn(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
     twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
@@ -236,6 +255,8 @@ SPECIAL: dict[str, Special] = {
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
     "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
     "aten.arange.start_out": _arange,
+    "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
+    "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
     **SEQUENCES, **ATTENTION, **RANDOM,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kit.runtime.rules_attention import ATTENTION_RULES
 from kit.runtime.rules_conv import CONV_RULES
+from kit.runtime.rules_fft import FFT_RULES
 from kit.runtime.rules_index import INDEX_RULES
 from kit.runtime.rules_jax import JAX
 from kit.runtime.rules_linalg import LINALG_RULES
@@ -28,6 +29,7 @@ DEFAULT_RULES = (
     | CONV_RULES
     | RESIZE_RULES
     | INDEX_RULES
+    | FFT_RULES
     | LINALG_RULES
     | SPECIAL_RULES
     | PRIMS

@@ -88,7 +88,16 @@ VIEWS = Rules({
     "aten.unfold.default": _unfold, "aten.as_strided.default": _as_strided,
     "aten.alias.default": lambda x: x, "aten.detach.default": lambda x: x,
     "aten.view.dtype": lambda x, dtype: x.view(dtype),
+    "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
+    "aten.view_as_real.default": lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1),
+    "aten.view_as_complex.default": lambda x: lax.complex(x[..., 0], x[..., 1]),
 })  # fmt: skip
+
+_BACK = {  # what a view shows, as what it is a view of
+    "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
+    "aten.view_as_real.default": VIEWS["aten.view_as_complex.default"],
+    "aten.view_as_complex.default": VIEWS["aten.view_as_real.default"],
+}  # fmt: skip
 
 
 def _write_view(
@@ -103,6 +112,8 @@ def _write_view(
             inverse = sorted(range(base.ndim), key=lambda i: args[0][i] % base.ndim)
             return jnp.transpose(new, inverse)
         return jnp.reshape(new, base.shape)
+    if view in _BACK:
+        return _BACK[view](new)
     if view == "aten.view.dtype":
         return new.view(base.dtype).reshape(base.shape)
     if view in ("aten.select.int", "aten.slice.Tensor"):
@@ -185,6 +196,19 @@ def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) ->
     return jnp.zeros(sizes, grad.dtype).at[(slice(None),) * (dim % len(sizes)) + (index,)].set(grad)
 
 
+def _diagonal_scatter(
+    x: Array, source: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Array:
+    where = jnp.diagonal(jnp.arange(x.size).reshape(x.shape), offset, dim1, dim2)
+    return x.reshape(-1).at[where.reshape(-1)].set(source.reshape(-1)).reshape(x.shape)
+
+
+def _diagonal_backward(
+    grad: Array, sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Array:
+    return _diagonal_scatter(jnp.zeros(sizes, grad.dtype), grad, offset, dim1, dim2)
+
+
 def _triangle(keep_lower: bool) -> Any:
     def rule(x: Array, diagonal: int = 0) -> Array:
         return jnp.tril(x, diagonal) if keep_lower else jnp.triu(x, diagonal)
@@ -222,4 +246,6 @@ SHAPE_RULES = VIEWS | Rules({
     "aten.scatter_add.default": _scatter_add,
     "aten.slice_backward.default": _slice_backward,
     "aten.select_backward.default": _select_backward,
+    "aten.diagonal_scatter.default": _diagonal_scatter,
+    "aten.diagonal_backward.default": _diagonal_backward,
 })  # fmt: skip
