@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import UnsupportedOp
 from kit.frontend.torch_tensor import KitTensor, Spec
 from kit.runtime.lowering import HOLE, Scalar
 
@@ -170,21 +169,11 @@ def _not_nested(home: Frontend, func: Any, args: Any, kwargs: Any) -> bool:
     return False
 
 
-def _no_nested(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-    site = home.places.sync_frame()[0]
-    raise UnsupportedOp(
-        str(func), (), f"{site[0]}:{site[1]}",
-        why="device kit has no nested tensors: give nn.TransformerEncoder "
-        "enable_nested_tensor=False, or leave its mask_check on",
-    )  # fmt: skip
-
-
 ATTENTION: dict[str, Callable[..., Any]] = {
     "aten.scaled_dot_product_attention.default": _whole,
     "aten._scaled_dot_product_fused_attention_overrideable.default": _attention,
     "aten._scaled_dot_product_fused_attention_overrideable_backward.default": _attention_backward,
     "aten._nested_tensor_from_mask_left_aligned.default": _not_nested,
-    "aten._nested_tensor_from_mask.default": _no_nested,
 }
 
 

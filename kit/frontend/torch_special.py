@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import SessionError, UnsupportedOp
+from kit.errors import SessionError
 from kit.frontend.torch_attention import ATTENTION
 from kit.frontend.torch_random import RANDOM
+from kit.frontend.torch_refused import REFUSED
 from kit.frontend.torch_sequences import SEQUENCES
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
 from kit.runtime.lowering import HOLE, Scalar
@@ -165,14 +166,6 @@ def _as_strided_scatter(home: Frontend, func: Any, args: Any, kwargs: Any) -> An
     return torch.as_strided(whole, tensor.spec.shape, tensor.spec.stride, tensor.spec.offset)
 
 
-def _no_sparse(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-    frame = home.places.sync_frame()[0]
-    raise UnsupportedOp(
-        str(func), site=f"{frame[0]}:{frame[1]}",
-        why="device kit has no sparse tensors: nn.Embedding(sparse=False), or x.cpu().to_sparse()",
-    )  # fmt: skip
-
-
 def _turn(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
     twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
@@ -259,7 +252,7 @@ SPECIAL: dict[str, Special] = {
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES, **ATTENTION, **RANDOM,
+    **SEQUENCES, **ATTENTION, **RANDOM, **REFUSED,
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,
