@@ -19,7 +19,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: lab test report clean check
+.PHONY: lab test report clean check coverage-table
 .DEFAULT_GOAL := lab
 
 lab: $(VENV)/.installed
@@ -40,6 +40,10 @@ test: check
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+# Every float32 entry of torch's own test tables on device kit; writes docs/op_coverage.md.
+coverage-table: $(VENV)/.installed-test
+	$(PY) scripts/coverage_table.py
 
 clean:
 	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
