@@ -93,6 +93,8 @@ def inplace_by_functional(func: Any) -> Plan | None:
     packet, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     if not packet.endswith("_") or packet.endswith("__"):
         return None
+    if str(func._schema.arguments[0].type) != "Tensor":  # an op over lists
+        return None
     given = {a.name: i for i, a in enumerate(func._schema.arguments)}
     functions = getattr(torch.ops.aten, packet[:-1], None)
     functional = functions and _taking(functions, set(given), overload)

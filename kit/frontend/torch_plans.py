@@ -19,6 +19,7 @@ import torch
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_attention import ATTENTION_SHAPES
 from kit.frontend.torch_losses import LOSS_SHAPES
+from kit.frontend.torch_masks import masked_write
 from kit.frontend.torch_out import inplace_by_functional, out_plan
 from kit.frontend.torch_sequences import CELL_SHAPES
 from kit.frontend.torch_special import SPECIAL
@@ -57,7 +58,7 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
         return lambda home, args, kwargs, tensors, numbers: special(home, func, args, kwargs)
     _check_devices(home, name, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
-        return _host_plan(func)
+        return masked_write(func, args) or _host_plan(func)
     schema = func._schema
     writes = write_slots(func)
     if any(a.is_out for a in schema.arguments):
@@ -72,13 +73,26 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
             return plan
         decomposition = None if writes else home.decompositions.get(func)
         if decomposition is not None:
-            return lambda home, args, kwargs, t, n: decomposition(*args, **kwargs)
+            return _decomposed(func, decomposition)
         if func._can_decompose():
-            return lambda home, args, kwargs, t, n: func.decompose(*args, **kwargs)
+            return _decomposed(func, func.decompose)
         return _host_plan(func)
     if writes:
         return _inplace_plan(home, session, func, name, args, kwargs)
     return _compute_plan(home, session, func, name, args, kwargs)
+
+
+def _decomposed(func: Any, decomposition: Callable[..., Any]) -> Plan:
+    """Torch's own decomposition; what has no rule in it is reported under the op's own name."""
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        outer, home.decomposing = home.decomposing, home.decomposing or func
+        try:
+            return decomposition(*args, **kwargs)
+        finally:
+            home.decomposing = outer
+
+    return plan
 
 
 def _host_plan(func: Any) -> Plan:

@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from kit.runtime.rules import Rule, Rules
 from kit.runtime.rules_math import BINARY, TERNARY, UNARY, vector_norm
+from kit.runtime.rules_special import SPECIAL_RULES
 
 __all__ = ["LAYERS", "MULTI_TENSOR", "NN_RULES", "OPTIMIZERS", "RANDOM"]
 
@@ -167,6 +168,13 @@ def _foreach_add(xs: Any, ys: Any, alpha: Any = 1) -> list[Array]:
     return _each(BINARY["aten.add.Tensor"])(xs, ys, alpha=alpha)
 
 
+_FOREACH_UNARY = (
+    "abs", "acos", "asin", "atan", "ceil", "clone", "cos", "cosh", "erf", "erfc", "exp", "expm1",
+    "floor", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+
+
 def _foreach_table() -> dict[str, Rule]:
     table: dict[str, Rule] = {
         "aten._foreach_add.List": _foreach_add,
@@ -179,6 +187,12 @@ def _foreach_table() -> dict[str, Rule]:
         ],
         "aten._foreach_copy.default": lambda xs, ys, non_blocking=False: list(ys),
         "aten._foreach_pow.ScalarAndTensor": lambda base, xs: [jnp.power(base, x) for x in xs],
+        "aten._foreach_frac.default": lambda xs: [x - jnp.trunc(x) for x in xs],
+        "aten._foreach_max.default": lambda xs: [jnp.max(x) for x in xs],
+        "aten._foreach_mm.default": lambda xs, ys: list(map(jnp.matmul, xs, ys)),
+        "aten._foreach_powsum.Scalar": lambda xs, p, dtype=None: [
+            jnp.sum(jnp.abs(x if dtype is None else x.astype(dtype)) ** p) for x in xs
+        ],
         "aten._foreach_zero.default": lambda xs: [jnp.zeros_like(x) for x in xs],
     }
     for op in ("mul", "div"):
@@ -188,8 +202,8 @@ def _foreach_table() -> dict[str, Rule]:
     for op in ("add", "sub"):
         for overload in ("Scalar", "ScalarList"):
             table[f"aten._foreach_{op}.{overload}"] = _each(BINARY[f"aten.{op}.Tensor"])
-    for op in ("sqrt", "neg", "abs", "exp", "reciprocal", "sign", "rsqrt"):
-        table[f"aten._foreach_{op}.default"] = _each(UNARY[f"aten.{op}.default"])
+    for op in _FOREACH_UNARY:
+        table[f"aten._foreach_{op}.default"] = _each((UNARY | SPECIAL_RULES)[f"aten.{op}.default"])
     for op, rule in (
         ("maximum", jnp.maximum),
         ("minimum", jnp.minimum),
@@ -305,6 +319,33 @@ def _fused_sgd(
     return [x for out in outs for x in out]
 
 
+def _fused_adagrad(
+    params: Any,
+    grads: Any,
+    sums: Any,
+    steps: Any,
+    *,
+    lr: Any,
+    lr_decay: Any,
+    weight_decay: Any,
+    eps: Any,
+    maximize: bool,
+    grad_scale: Array | None = None,
+    found_inf: Array | None = None,
+) -> list[Array]:
+    outs: list[list[Array]] = [[], [], [], list(steps)]
+    for p, raw, s0, t in zip(params, grads, sums, steps, strict=True):
+        g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
+        outs[1].append(g)
+        g = (-g if maximize else g).astype(p.dtype) + _to(weight_decay, p) * p
+        rate = _to(lr / (1 + (t.astype(jnp.float64) - 1) * lr_decay), p)
+        s1 = s0 + g * g
+        p1 = p - rate * g / (jnp.sqrt(s1) + _to(eps, p))
+        for out, old, new in ((outs[0], p, p1), (outs[2], s0, s1)):
+            out.append(new if found_inf is None else jnp.where(found_inf > 0, old, new))
+    return [x for out in outs for x in out]
+
+
 def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     bad = jnp.stack([jnp.any(~jnp.isfinite(g)) for g in grads]).any() if grads else False
     return [*(g * inv_scale.astype(g.dtype) for g in grads), jnp.where(bad, 1.0, found_inf)]
@@ -326,6 +367,8 @@ OPTIMIZERS = Rules({
     "aten._fused_adam.default": _fused_adam(False), "aten._fused_adamw.default": _fused_adam(True),
     "aten._fused_adam.tensor_lr": _fused_adam(False),
     "aten._fused_adamw.tensor_lr": _fused_adam(True),
+    "aten._fused_adagrad.default": _fused_adagrad,
+    "aten._fused_adagrad.tensor_lr": _fused_adagrad,
     "aten._fused_sgd.default": _fused_sgd, "aten._fused_sgd.tensor_lr": _fused_sgd,
     "aten._amp_foreach_non_finite_check_and_unscale.default": _unscale,
     "aten._amp_update_scale.default": _update_scale,
