@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.coverage.harness import (  # noqa: E402 - after the path to it
-    CLASSES,
     Verdict,
     check_module,
     check_op,
@@ -28,6 +26,7 @@ from tests.coverage.harness import (  # noqa: E402 - after the path to it
     entries,
     entry_name,
 )
+from tests.coverage.table import PAGE, page  # noqa: E402
 
 PATIENCE = 180  # seconds for one entry
 # As in the tests: the CPU, nothing compiled before, and a rule has to name each dtype.
@@ -38,15 +37,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 CHECKS = {"op": check_op, "module": check_module, "optimizer": check_optimizer}
-MEANING = {
-    "native": "everything is recorded and runs on the device",
-    "reads": "native, but the op itself needs numbers to know its shape: a sync point",
-    "host": "an aten op without a rule ran in torch on the CPU: right, named, a sync point",
-    "unsupported": "a clear error of kit's; nothing is computed",
-    "error": "an error that CPU torch does not raise",
-    "wrong": "other numbers than CPU torch",
-    "untested": "CPU torch refuses every sample",
-}
 
 
 def work(kind: str, numbers: list[int]) -> None:
@@ -119,59 +109,24 @@ def _run_batch(kind: str, numbers: list[int], found: dict[int, Verdict]) -> list
     return [i for i in numbers if i not in found]
 
 
-def table(verdicts: list[Verdict]) -> str:
-    """The page, in Markdown."""
-    import torch
-
-    lines = [
-        "# Which torch ops device kit runs, and how",
-        "",
-        "Made by `make coverage-table`; do not edit. Each float32 entry of torch's own test tables "
-        "(`op_db`, `module_db`, `optim_db`) was run on device kit and on CPU torch "
-        f"{torch.__version__.split('+')[0]}, up to five samples an entry, forward and gradients, "
-        "and compared.",
-        "",
-        "| class | ops | modules | optimizers | meaning |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    count: dict[tuple[str, str], int] = defaultdict(int)
-    for v in verdicts:
-        count[v.kind, v.verdict] += 1
-    kinds = ("op", "module", "optimizer")
-    totals = {k: sum(v.kind == k for v in verdicts) for k in kinds}
-    for name in CLASSES:
-        cells = [f"{count[k, name]} ({count[k, name] / max(totals[k], 1):.1%})" for k in kinds]
-        lines.append(f"| {name} | {' | '.join(cells)} | {MEANING[name]} |")
-    lines.append(f"| all | {' | '.join(str(totals[k]) for k in kinds)} | |")
-    for name in CLASSES:
-        chosen = sorted((v for v in verdicts if v.verdict == name), key=lambda v: (v.kind, v.name))
-        if chosen:
-            lines += ["", f"## {name}: {MEANING[name]}", ""]
-            lines += _list(chosen) if name == "native" else _rows(chosen)
-    return "\n".join(lines) + "\n"
-
-
-def _list(verdicts: list[Verdict]) -> list[str]:
-    return [", ".join(f"`{v.name}`" for v in verdicts)]
-
-
-def _rows(verdicts: list[Verdict]) -> list[str]:
-    safe = [(v.name, v.why.replace("|", "\\|").replace("<", "&lt;")) for v in verdicts]
-    return ["| entry | why |", "| --- | --- |", *(f"| `{name}` | {why} |" for name, why in safe)]
-
-
 def main() -> None:
     """Run everything, or be one worker of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "op_coverage.md")
+    parser.add_argument("--output", type=Path, default=PAGE)
+    parser.add_argument("--verdicts", type=Path, help="keep them in this file, or read them there")
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
     if options.worker:
         work(options.worker[0], [int(x) for x in options.worker[1:]])
         return
-    verdicts = [v for kind in CHECKS for v in run_workers(kind, options.jobs)]
-    options.output.write_text(table(verdicts), encoding="utf-8")
+    if options.verdicts and options.verdicts.exists():
+        verdicts = [Verdict(**v) for v in json.loads(options.verdicts.read_text())]
+    else:
+        verdicts = [v for kind in CHECKS for v in run_workers(kind, options.jobs)]
+    if options.verdicts:
+        options.verdicts.write_text(json.dumps([asdict(v) for v in verdicts], indent=0))
+    options.output.write_text(page(verdicts), encoding="utf-8")
     wrong = [v.name for v in verdicts if v.verdict == "wrong"]
     say(f"{len(verdicts)} entries, {len(wrong)} wrong: {', '.join(wrong)}")
 

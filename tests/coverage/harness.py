@@ -28,6 +28,8 @@ from torch.utils._pytree import tree_flatten
 from kit.errors import KitError
 from kit.frontend.torch_device import open_session
 from kit.run import Settings
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import current_session
 from tests.coverage.comparison import as_good, gradients, moved, other_strides, same, seeded, seen
 
@@ -91,8 +93,8 @@ def entry_name(entry: Any) -> str:
 class Collector:
     """The worst class over the samples of one entry."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name = kind, name
+    def __init__(self, kind: str, name: str, rules: Rules = DEFAULT_RULES) -> None:
+        self.kind, self.name, self.rules = kind, name, rules
         self.worst, self.why, self.strides, self.samples = "native", "", "", 0
 
     def compare(self, run: Run, *, exact: bool, label: str = "", like: Run | None = None) -> None:
@@ -112,7 +114,7 @@ class Collector:
 
     def _on_kit(self, run: Run, expected: Any, exact: bool) -> tuple[str, str]:
         try:
-            with open_session(Settings(mode="lazy")) as session:
+            with open_session(Settings(mode="lazy"), rules=self.rules) as session:
                 got = seen(run("kit"))
                 unlowered = sorted(str(name).split(" at ")[0] for name in session.unlowered)
                 syncs = {s.cause for s in session.syncs} - {"copy to host"}
@@ -157,10 +159,14 @@ def _spread(items: Iterable[Any], count: int = SAMPLES) -> list[Any]:
 
 
 def check_op(
-    op: Any, dtype: torch.dtype = torch.float32, *, samples: int = SAMPLES, variants: bool = True
+    op: Any,
+    dtype: torch.dtype = torch.float32,
+    *,
+    samples: int = SAMPLES,
+    rules: Rules = DEFAULT_RULES,
 ) -> Verdict:
     """Forward and gradients of one entry of `op_db`, and its in-place and `out=` forms."""
-    collector = Collector("op", entry_name(op))
+    collector = Collector("op", entry_name(op), rules)
     differentiable = dtype in op.supported_backward_dtypes("cpu") if op.supports_autograd else False
     with seeded():
         chosen = _spread(op.sample_inputs("cpu", dtype, requires_grad=differentiable), samples)
@@ -169,7 +175,7 @@ def check_op(
         run = _forward(op, sample, differentiable)
         exact = _is_exact(op.name, run)
         collector.compare(run, exact=exact)
-        if variants and i in (0, len(chosen) - 1):
+        if i in (0, len(chosen) - 1):
             for label, other in _variants(op, sample, differentiable):
                 collector.compare(other, exact=_is_exact(op.name, other), label=label)
     return collector.verdict()
@@ -297,11 +303,11 @@ def _module(info: Any, given: Any, training: bool) -> Run:
 IMPLEMENTATIONS = ("foreach", "fused", "capturable")
 
 
-def check_optimizer(info: Any) -> Verdict:
+def check_optimizer(info: Any, *, samples: int = 100) -> Verdict:
     """Five steps of a small model with each of the entry's settings, in each implementation."""
     collector = Collector("optimizer", entry_name(info))
     known = inspect.signature(info.optim_cls.__init__).parameters
-    for given in info.optim_inputs_func(device="cpu"):
+    for given in _spread(info.optim_inputs_func(device="cpu"), samples):
         if "differentiable" in given.kwargs:
             continue
         plain = {k: v for k, v in given.kwargs.items() if k not in IMPLEMENTATIONS}
