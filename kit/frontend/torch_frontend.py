@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from kit.errors import KitError, SessionError
+from kit.frontend.torch_failures import stand_ins
 from kit.frontend.torch_hooks import Places
 from kit.frontend.torch_host import raise_as_cpu, run_on_host
 from kit.frontend.torch_plans import make_plan
@@ -58,6 +59,8 @@ class Frontend:
     def __init__(self) -> None:
         self.device = torch.device("kit", 0)
         self.places = Places()
+        self._kept: BaseException | None = None  # the error of a backward pass
+        self.decomposing: Any = None  # the op that torch is taking apart
         self._session: Session | None = None
         self._plans: dict[Any, Plan] = {}
         self._static: dict[Any, bool] = {}
@@ -98,6 +101,7 @@ class Frontend:
 
     def mark_step(self) -> None:
         """A new step begins."""
+        self.raise_kept()
         self.places.mark_step()
 
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
@@ -130,6 +134,8 @@ class Frontend:
         places = self.places
         if _graph_task_id() != places.task:
             places.relocate()
+            if self._kept is not None:
+                self.raise_kept()
         bulk = session.bulk
         if places.phase is not session.phase or (bulk is not None and bulk.size >= bulk.limit):
             session.begin(places.phase)
@@ -157,6 +163,20 @@ class Frontend:
         if plan is None:
             plan = self._plans[token] = self._plan(session, func, args, kwargs)
         return plan(self, args, kwargs, tensors, numbers)
+
+    def failed(self, func: Any, args: Any, kwargs: Any, error: BaseException) -> Any:
+        """An op has failed: raise its error, or keep it if torch's autograd is under way."""
+        if _graph_task_id() == -1:
+            raise error
+        if self._kept is None:
+            self._kept = error
+        return stand_ins(self, func, args, kwargs)
+
+    def raise_kept(self) -> None:
+        """Raise the first error of a backward pass that is over."""
+        if self._kept is not None and _graph_task_id() == -1:
+            error, self._kept = self._kept, None
+            raise error
 
     def _plan(self, session: Session, func: Any, args: Any, kwargs: Any) -> Plan:
         try:

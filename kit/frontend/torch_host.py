@@ -33,9 +33,11 @@ def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     start = time.perf_counter_ns()
     session = home.session
     site = format_site(home.places.sync_frame()[0])
-    name = str(func)
+    # `prims` are an inner language: a user's rule is for the op that was taken apart into them
+    asked = home.decomposing if func.namespace == "prims" and home.decomposing else func
+    name = str(asked)
     if session.strict:
-        raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(func))
+        raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(asked))
     cause = f"unlowered op {name}"
     copies: Copies = {}
 
@@ -52,11 +54,11 @@ def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*map(host, args), **{k: host(v) for k, v in kwargs.items()})
     except NotImplementedError as error:
         raise UnsupportedOp(
-            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(func)
+            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
         ) from error
     _write_back(home, func, args, kwargs, copies)
     results = _bring_back(home, out, list(copies.values()))
-    session.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(func))
+    session.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
     return results
 
 

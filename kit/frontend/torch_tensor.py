@@ -143,9 +143,19 @@ class KitTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if args and args[0].__class__ is KitTensor:
-            return args[0].spec.home.dispatch(func, args, kwargs)
-        return _home_of(args, kwargs).dispatch(func, args, kwargs)
+        known = args and args[0].__class__ is KitTensor
+        home = args[0].spec.home if known else _home_of(args, kwargs)
+        try:
+            return home.dispatch(func, args, kwargs)
+        except BaseException as error:
+            return home.failed(func, args, kwargs, error)  # raises, but not inside backward
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Gradients, as torch computes them; an error of an op in it is raised at its end."""
+        try:
+            super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            self.home.raise_kept()
 
     @property
     def home(self) -> Frontend:

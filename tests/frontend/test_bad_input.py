@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kit.errors import ExecutionError, SessionError
+from kit.errors import ExecutionError, SessionError, UnsupportedOp
 from kit.frontend.torch_device import open_session
 
 D = "kit"
@@ -92,3 +92,21 @@ def test_memory_that_is_not_there_is_an_error_at_its_line() -> None:
         with pytest.raises(ExecutionError):
             x.cpu()
         assert torch.ones(2, device=D).sum().item() == 2.0
+
+
+def test_an_error_inside_backward_is_raised_and_the_process_lives() -> None:
+    with open_session(strict=True) as session:
+        x = torch.linspace(0.5, 1.5, 4).to(D).requires_grad_()
+        loss = torch.digamma(x).sum()  # its gradient is `polygamma`, which has no rule
+        with pytest.raises(UnsupportedOp, match=r"polygamma[\s\S]*test_bad_input\.py"):
+            loss.backward()
+        y = torch.ones(2, device=D, requires_grad=True)
+        (y * 2.5).sum().backward()
+        assert y.grad is not None
+        assert y.grad.tolist() == [2.5, 2.5]
+        loss = torch.digamma(x).sum()
+        torch.autograd.grad(loss, x)  # no method of ours: the next op raises
+        with pytest.raises(UnsupportedOp, match="polygamma"):
+            y + 1
+        assert (y + 1).tolist() == [2.0, 2.0]
+        assert session.is_open
