@@ -147,7 +147,7 @@ class KitTensor(torch.Tensor):
         home = args[0].spec.home if known else _home_of(args, kwargs)
         try:
             return home.dispatch(func, args, kwargs)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised there, or kept
             return home.failed(func, args, kwargs, error)  # raises, but not inside backward
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
