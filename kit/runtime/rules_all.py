@@ -5,6 +5,7 @@ from __future__ import annotations
 from kit.runtime.rules_attention import ATTENTION_RULES
 from kit.runtime.rules_conv import CONV_RULES
 from kit.runtime.rules_fft import FFT_RULES
+from kit.runtime.rules_grid import GRID_RULES
 from kit.runtime.rules_index import INDEX_RULES
 from kit.runtime.rules_jax import JAX
 from kit.runtime.rules_linalg import LINALG_RULES
@@ -30,6 +31,7 @@ DEFAULT_RULES = (
     | RESIZE_RULES
     | INDEX_RULES
     | FFT_RULES
+    | GRID_RULES
     | LINALG_RULES
     | SPECIAL_RULES
     | PRIMS

@@ -236,6 +236,8 @@ REDUCTIONS = Rules({
 
 def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
     product = jnp.matmul(a, b)
+    if not jnp.issubdtype(c.dtype, jnp.inexact):  # torch rounds the factors of integers to zero
+        beta, alpha = (jnp.asarray(x).astype(c.dtype) for x in (beta, alpha))
     if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
         return alpha * product
     if not (isinstance(alpha, int) and alpha == 1):
@@ -257,6 +259,8 @@ def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool])
 MATMUL = Rules({
     "aten.linear.default": _linear, "aten.linear_backward.default": _linear_backward,
     "aten.mm.default": jnp.matmul, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
+    "aten.addbmm.default": lambda c, a, b, *, beta=1, alpha=1: _addmm(
+        c, jnp.concatenate(a, -1), jnp.concatenate(b, 0), beta=beta, alpha=alpha),
     "aten.dot.default": jnp.matmul, "aten.addmm.default": _addmm, "aten.baddbmm.default": _addmm,
 })  # fmt: skip
 
