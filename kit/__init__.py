@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kit import jax as jax
     from kit.api import Explorer, Session, report, run, sweep
     from kit.run import Run, Settings
+    from kit.runtime.rules import Rules
+    from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compiles import CompileView
     from kit.widgets.graph import GraphView
     from kit.widgets.timeline import TimelineView
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DEFAULT_RULES",
     "CompileView",
     "Context",
     "Explorer",
     "GraphView",
+    "Rules",
     "Run",
     "Session",
     "Settings",
@@ -47,6 +51,8 @@ __all__ = [
 
 _HOMES = {
     "CompileView": "kit.widgets.compiles",
+    "DEFAULT_RULES": "kit.runtime.rules_all",
+    "Rules": "kit.runtime.rules",
     "Context": "kit.workloads.context",
     "Explorer": "kit.api",
     "GraphView": "kit.widgets.graph",

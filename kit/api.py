@@ -74,7 +74,7 @@ def Session(
 
     Args:
         settings: bulk sizes, segment mode and device; `kit.Settings()` if not given.
-        rules: lowering rules; yours are `DEFAULT_RULES | Rules({"aten.x.default": function})`.
+        rules: lowering rules; yours: `kit.DEFAULT_RULES | kit.Rules({"aten.x.default": function})`.
         strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
     """
     from kit.frontend.torch_device import open_session

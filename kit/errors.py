@@ -61,7 +61,7 @@ class UnsupportedOp(LoweringError, NotImplementedError):
         hint = f" Closest registered ops: {', '.join(close)}." if close else ""
         where = f"\n  recorded at {site}" if site else ""
         reason = f"\n  {why}" if why else ""
-        short = f"kit.Session(rules=DEFAULT_RULES | Rules({{{op!r}: your_function}}))"
+        short = f"kit.Session(rules=kit.DEFAULT_RULES | kit.Rules({{{op!r}: your_function}}))"
         example = "\n    ".join((skeleton or short).splitlines())
         super().__init__(
             f"no lowering rule for op {op!r}.{hint}{where}{reason}\n  To add one:\n    {example}"

@@ -40,7 +40,7 @@ def test_a_room_of_the_same_name_does_not_hide_the_function(room: str):
 
 
 def test_the_names_are_sorted():
-    assert kit.__all__ == sorted(kit.__all__)
+    assert kit.__all__ == sorted(kit.__all__, key=lambda name: (not name.isupper(), name))
 
 
 def test_dir_lists_every_public_name():

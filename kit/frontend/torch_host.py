@@ -155,7 +155,7 @@ def rule_skeleton(func: Any) -> str:
         f"    # {'; '.join(notes)}\n"
         f"    # gives {', '.join(returns) or 'nothing'}; dtypes are cast to torch's\n"
         f"    return ...  # in jax.numpy\n\n"
-        f"kit.Session(rules=DEFAULT_RULES | Rules({{{name!r}: {rule}}}))"
+        f"kit.Session(rules=kit.DEFAULT_RULES | kit.Rules({{{name!r}: {rule}}}))"
     )
 
 

@@ -27,7 +27,7 @@ def test_an_op_without_a_rule_is_right_counted_and_timed() -> None:
         assert session.unlowered_ns[key] > 0
         text = session.explain()
         assert "ran on the host, 2 times" in text
-        assert "Rules({'aten.bincount.default': bincount})" in text
+        assert "kit.Rules({'aten.bincount.default': bincount})" in text
 
 
 def test_a_strict_session_raises_with_the_line_and_the_rule_to_write() -> None:
