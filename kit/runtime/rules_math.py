@@ -96,7 +96,22 @@ def _lerp(x: Array, y: Array, w: Any) -> Array:
 
 
 def _pow(x: Any, y: Any) -> Array:
-    return jnp.power(x, y)
+    integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
+    return _integer_pow(x, y) if integers and isinstance(y, Array) else jnp.power(x, y)
+
+
+def _integer_pow(x: Any, y: Array) -> Array:
+    """By squaring, modulo 2**64 as in torch; jnp.power looks at six bits of the exponent only."""
+    x, y = jnp.broadcast_arrays(jnp.asarray(x).astype(jnp.int64), y.astype(jnp.int64))
+
+    def square(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        out, base, rest = state
+        return jnp.where(rest & 1 == 1, out * base, out), base * base, rest >> 1
+
+    start = (jnp.ones_like(x), x, jnp.maximum(y, 0))
+    out: Array = lax.while_loop(lambda state: jnp.any(state[2] > 0), square, start)[0]
+    fraction = jnp.where(x == 1, 1, jnp.where(x == -1, jnp.where(y & 1 == 1, -1, 1), 0))
+    return jnp.where(y < 0, fraction, out)
 
 
 BINARY = _table(
