@@ -53,11 +53,12 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run_workers(kind: str, jobs: int) -> list[Verdict]:
-    """All entries of a kind, shared among worker processes."""
-    known = entries(kind)
-    waiting = list(range(len(known)))[::-1]
-    found: dict[int, Verdict] = {}
+def run_workers(kind: str, jobs: int, known: list[Verdict]) -> list[Verdict]:
+    """All entries of a kind but those that are known, shared among worker processes."""
+    names = [entry_name(entry) for entry in entries(kind)]
+    done = {v.name: v for v in known if v.kind == kind}
+    found = {i: done[name] for i, name in enumerate(names) if name in done}
+    waiting = [i for i in range(len(names)) if i not in found][::-1]
     lock = threading.Lock()
 
     def keep_working() -> None:
@@ -68,8 +69,9 @@ def run_workers(kind: str, jobs: int) -> list[Verdict]:
                 return
             rest = _run_batch(kind, batch, found)
             while rest:  # the first of the rest has crashed or hung
-                name = entry_name(known[rest[0]])
+                name = names[rest[0]]
                 found[rest[0]] = Verdict(kind, name, "error", "the process crashed or hung")
+                say(f"{'crashed':12}{name}")
                 rest = _run_batch(kind, rest[1:], found)
 
     threads = [threading.Thread(target=keep_working) for _ in range(jobs)]
@@ -114,16 +116,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=PAGE)
-    parser.add_argument("--verdicts", type=Path, help="keep them in this file, or read them there")
+    parser.add_argument("--verdicts", type=Path, help="kept in this file; those there are not run")
+    parser.add_argument("--again", action="store_true", help="run again what was not native")
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
     if options.worker:
         work(options.worker[0], [int(x) for x in options.worker[1:]])
         return
+    known: list[Verdict] = []
     if options.verdicts and options.verdicts.exists():
-        verdicts = [Verdict(**v) for v in json.loads(options.verdicts.read_text())]
-    else:
-        verdicts = [v for kind in CHECKS for v in run_workers(kind, options.jobs)]
+        known = [Verdict(**v) for v in json.loads(options.verdicts.read_text())]
+        known = [v for v in known if v.verdict == "native" or not options.again]
+    verdicts = [v for kind in CHECKS for v in run_workers(kind, options.jobs, known)]
     if options.verdicts:
         options.verdicts.write_text(json.dumps([asdict(v) for v in verdicts], indent=0))
     options.output.write_text(page(verdicts), encoding="utf-8")
