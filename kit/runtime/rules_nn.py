@@ -338,7 +338,8 @@ def _fused_adagrad(
         g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
         outs[1].append(g)
         g = (-g if maximize else g).astype(p.dtype) + _to(weight_decay, p) * p
-        rate = _to(lr / (1 + (t.astype(jnp.float64) - 1) * lr_decay), p)
+        later = 1 + (t.astype(jnp.float64) - 1) * lr_decay
+        rate = _to(jnp.asarray(lr).astype(jnp.float64) / later, p)
         s1 = s0 + g * g
         p1 = p - rate * g / (jnp.sqrt(s1) + _to(eps, p))
         for out, old, new in ((outs[0], p, p1), (outs[2], s0, s1)):
