@@ -333,7 +333,7 @@ def _fused_adagrad(
     grad_scale: Array | None = None,
     found_inf: Array | None = None,
 ) -> list[Array]:
-    outs: list[list[Array]] = [[], [], [], list(steps)]
+    outs: list[list[Array]] = [[], [], [], list(steps)]  # only one overload writes the steps
     for p, raw, s0, t in zip(params, grads, sums, steps, strict=True):
         g = raw if grad_scale is None else raw / grad_scale.astype(raw.dtype)
         outs[1].append(g)
@@ -369,7 +369,7 @@ OPTIMIZERS = Rules({
     "aten._fused_adam.tensor_lr": _fused_adam(False),
     "aten._fused_adamw.tensor_lr": _fused_adam(True),
     "aten._fused_adagrad.default": _fused_adagrad,
-    "aten._fused_adagrad.tensor_lr": _fused_adagrad,
+    "aten._fused_adagrad.tensor_lr": lambda *a, **k: _fused_adagrad(*a, **k)[: -len(a[3])],
     "aten._fused_sgd.default": _fused_sgd, "aten._fused_sgd.tensor_lr": _fused_sgd,
     "aten._amp_foreach_non_finite_check_and_unscale.default": _unscale,
     "aten._amp_update_scale.default": _update_scale,
