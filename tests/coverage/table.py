@@ -52,8 +52,8 @@ def _introduction(verdicts: Sequence[Verdict]) -> list[str]:
         f"With torch {version('torch').split('+')[0]} and jax {version('jax')}: "
         f"{right / len(tested):.1%} of the {len(tested)} op entries that can run are right "
         "(native, reads or host), and "
-        f"{sum(v.verdict == 'wrong' for v in verdicts) or 'none'} of all entries "
-        "is silently wrong.",
+        f"{sum(v.verdict == 'wrong' for v in verdicts) or 'no'} entry of any kind is silently "
+        "wrong.",
     ]
 
 
