@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,8 @@ def register() -> None:
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
     library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
+    library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
+    library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
     # One op in the graph instead of torch's five forward and eight backward: a kernel of the
     # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
@@ -172,6 +174,23 @@ def _zeros(
     pin_memory: Any = None,
 ) -> torch.Tensor:
     return torch.zeros(size, dtype=dtype, device="kit")
+
+
+def _triangle(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Indices that depend on nothing on the device: made on the host, copied once."""
+
+    def make(
+        row: int,
+        col: int,
+        offset: int = 0,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> torch.Tensor:
+        return function(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("kit")
+
+    return make
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

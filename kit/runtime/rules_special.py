@@ -34,6 +34,11 @@ def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
     return rule
 
 
+def _digamma(x: Array) -> Array:
+    """As in torch, infinite at 0 and not a number at the other poles."""
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
 def _mvlgamma(x: Array, p: int) -> Array:
     return special.multigammaln(_float(x), p)
 
@@ -88,7 +93,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1,
     "special_i1e": special.i1e, "special_ndtri": special.ndtri,
     "special_log_ndtr": special.log_ndtr, "special_entr": special.entr, "lgamma": lax.lgamma,
-    "digamma": lax.digamma, "erfc": special.erfc, "erfinv": lax.erf_inv, "exp2": jnp.exp2,
+    "digamma": _digamma, "erfc": special.erfc, "erfinv": lax.erf_inv, "exp2": jnp.exp2,
     "sinh": jnp.sinh, "cosh": jnp.cosh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh,
     "atanh": jnp.arctanh, "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan,
     "sinc": jnp.sinc,
