@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import UnsupportedOp
+from kit.runtime.lowering import format_site
 
 if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
@@ -15,8 +16,8 @@ __all__ = ["REFUSED"]
 
 def _refuse(why: str) -> Callable[..., Any]:
     def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-        file, line = home.places.sync_frame()[0]
-        raise UnsupportedOp(str(func), (), f"{file}:{line}", why=why)
+        site = format_site(home.places.sync_frame()[0])
+        raise UnsupportedOp(str(func), (), site, why=why)
 
     return special
 
