@@ -55,6 +55,20 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+def test_a_replay_that_donates_gives_the_same_bits() -> None:
+    def losses(donates: bool) -> list[float]:
+        settings = Settings(mode="lazy", step_mode="replay", batch_size=4)
+        with open_session(settings) as session:
+            session.donates = donates
+            torch.manual_seed(0)
+            step = regression(Context(settings, "kit"))
+            kept = [session.run_step(step) for _ in range(12)]
+            assert session.metrics()["replay.steps"] > 4
+            return [x.item() for x in kept]
+
+    assert losses(True) == losses(False)
+
+
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
     base = Settings(batch_size=4, steps=VERIFY_EVERY + 8, warmup=CONFIRM + 3, **changes)
@@ -245,6 +259,7 @@ def test_a_wrong_guess_changes_nothing() -> None:
 
 def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
     with open_session(Settings(mode="lazy")) as session:
+        session.donates = True  # as on a GPU
         weight = torch.zeros(1000, device="kit")
         session.run_step(lambda: weight.add_(1.5))
         session.wait_all()
