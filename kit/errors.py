@@ -6,6 +6,7 @@
     ├── LoweringError                     an op could not become XLA
     │   └── UnsupportedOp (NotImplementedError)   no rule, and it may not run on the host
     ├── ExecutionError (RuntimeError)     XLA failed while a segment was compiled or run
+    ├── EngineError (RuntimeError)        the engine was used as it cannot be: closed, forked, freed
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
     ├── TimelineError (ValueError)        a question that this timeline cannot answer
     ├── RunFileError (ValueError)         a saved run is damaged, foreign, or too large
@@ -22,6 +23,7 @@ from difflib import get_close_matches
 
 __all__ = [
     "Cancelled",
+    "EngineError",
     "ExecutionError",
     "GraphError",
     "KitError",
@@ -72,6 +74,10 @@ class UnsupportedOp(LoweringError, NotImplementedError):
 
 class ExecutionError(KitError, RuntimeError):
     """XLA failed to compile or to run a segment; the message names the op and the user's line."""
+
+
+class EngineError(KitError, RuntimeError):
+    """The engine was used as it cannot be: closed, in a forked child, on a freed variable."""
 
 
 class GraphError(KitError, ValueError):
