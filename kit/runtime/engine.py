@@ -11,7 +11,7 @@ order: reads run together, a write runs alone.
 An operation enters all of its queues at once, under one lock. So every wait is for an operation
 that was pushed earlier, and a cycle cannot be written down.
 
-`NaiveEngine` runs each operation where it is pushed: the meaning, without the threads.
+`NaiveEngine`, in `operations.py`, is the same meaning without the threads.
 """
 
 from __future__ import annotations
@@ -22,71 +22,21 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from kit.errors import Cancelled, EngineError, ExecutionError, KitError
+from kit.errors import EngineError
+from kit.runtime.operations import (
+    CANCELLED,
+    DONE,
+    RUNNING,
+    WAITING,
+    Operation,
+    Variable,
+    outcome,
+)
 
-__all__ = ["Engine", "NaiveEngine", "Operation", "Variable"]
-
-
-class Variable:
-    """A tag with a version, and the operations that wait to read or write what it stands for."""
-
-    __slots__ = ("error", "is_freed", "last_write", "name", "queue", "readers", "version")
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self.version = 0  # writes that have ended
-        self.error: BaseException | None = None  # what poisoned it; a whole overwrite heals it
-        self.is_freed = False
-        self.readers = 0  # operations that may read it now; -1: one may write it
-        self.queue: deque[tuple[Operation, bool]] = deque()  # (operation, it writes)
-        self.last_write: Operation | None = None
-
-    def __repr__(self) -> str:
-        return f"Variable({self.name or hex(id(self))}, version {self.version})"
-
-
-_WAITING, _RUNNING, _CANCELLED, _DONE = range(4)
-
-
-class Operation:
-    """One pushed function: what it waits for, and what became of it."""
-
-    __slots__ = ("device", "function", "gates", "name", "number", "priority", "reads", "site",
-                 "state", "waits", "writes")  # fmt: skip
-
-    def __init__(
-        self,
-        function: Callable[[], object],
-        reads: Sequence[Variable],
-        writes: Sequence[Variable],
-        priority: int,
-        name: str,
-        site: str,
-        device: Hashable,
-    ) -> None:
-        self.function: Callable[[], object] | None = function
-        self.reads = reads
-        self.writes = writes
-        self.priority = priority
-        self.name = name
-        self.site = site
-        self.device = device
-        self.state = _WAITING
-        self.gates: list[Any] | None = None  # a lock for each thread that waits for it
-        # set by `push`: `number`, in program order; `waits`, queues that have not let it through
-        self.number: int
-        self.waits: int
-
-    @property
-    def is_done(self) -> bool:
-        """True once it has ended, well or not."""
-        return self.state == _DONE
-
-    def __repr__(self) -> str:
-        what = self.name or getattr(self.function, "__name__", "operation")
-        return f"{what} at {self.site}" if self.site else what
+__all__ = ["Engine"]
 
 
 class _Lane:
@@ -122,15 +72,22 @@ class Engine:
 
     Args:
         workers: threads for each device; they start with the first operation of that device.
+        setting: makes what each thread enters before its first operation.
 
     Raises:
         EngineError: `workers` is not a whole number of at least 1.
     """
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise EngineError(f"workers must be a whole number of at least 1, not {workers!r}")
         self.workers = workers
+        self._setting = setting
         self._lock = allocate_lock()
         self._lanes: dict[Hashable, _Lane] = {}
         self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
@@ -190,13 +147,13 @@ class Engine:
                 if variable in writes:
                     continue  # its write is in the queue; one operation needs one place
                 if variable.readers < 0 or variable.queue:  # RAW
-                    variable.queue.append((op, False))
+                    variable.queue.append(op)
                     waits += 1
                 else:
                     variable.readers += 1
             for variable in writes:
                 if variable.readers or variable.queue:  # WAR, WAW
-                    variable.queue.append((op, True))
+                    variable.queue.append(op)
                     waits += 1
                 else:
                     variable.readers = -1
@@ -223,9 +180,9 @@ class Engine:
         Returns whether it came in time.
         """
         with self._lock:
-            if op.state == _WAITING:
-                op.state = _CANCELLED
-            return op.state == _CANCELLED
+            if op.state == WAITING:
+                op.state = CANCELLED
+            return op.state == CANCELLED
 
     def report(self, error: BaseException, op: Operation | None = None) -> None:
         """Let the next `wait_all` raise this, as if `op` had; for functions that carry errors."""
@@ -242,7 +199,7 @@ class Engine:
 
     def wait(self, op: Operation) -> None:
         """Block until the operation has ended, well or not. An interrupt leaves it running."""
-        if op.state == _DONE:
+        if op.state == DONE:
             return
         if os.getpid() != self._pid:
             raise EngineError(_FORKED)
@@ -251,7 +208,7 @@ class Engine:
         gate = allocate_lock()
         gate.acquire()
         with self._lock:
-            if op.state == _DONE:
+            if op.state == DONE:
                 return
             if op.gates is None:
                 op.gates = []
@@ -304,8 +261,8 @@ class Engine:
         with self._lock:
             self._is_closed = True
             for op in self._pending if cancel else ():
-                if op.state == _WAITING:
-                    op.state = _CANCELLED
+                if op.state == WAITING:
+                    op.state = CANCELLED
             pending = list(self._pending)
         for op in pending:
             self.wait(op)
@@ -334,6 +291,10 @@ class Engine:
         return lane
 
     def _work(self, lane: _Lane) -> None:
+        with self._setting():
+            self._loop(lane)
+
+    def _loop(self, lane: _Lane) -> None:
         op: Operation | None = None
         while True:
             gate = None
@@ -342,8 +303,8 @@ class Engine:
                     self._complete(op, lane)
                 op = lane.take()
                 if op is not None:
-                    if op.state == _WAITING:
-                        op.state = _RUNNING
+                    if op.state == WAITING:
+                        op.state = RUNNING
                     lane.wake()  # it was left to us to pass on what we let through
                 elif self._is_closed and not self._pending:
                     return
@@ -359,7 +320,7 @@ class Engine:
 
     def _run(self, op: Operation) -> None:
         """Run it, or hand on the poison of what it reads."""
-        error, is_new = _outcome(op)
+        error, is_new = outcome(op)
         for variable in op.writes:
             variable.error = error
         if error is not None and is_new:
@@ -367,7 +328,7 @@ class Engine:
 
     def _complete(self, op: Operation, mine: _Lane) -> None:
         """Let through who waits for it. Holds the lock; the caller looks after its own lane."""
-        op.state = _DONE
+        op.state = DONE
         op.function = None  # a closure may hold arrays
         del self._pending[op]
         writes = op.writes
@@ -393,7 +354,8 @@ class Engine:
         """The head of the queue may go: one write, or every read up to the next write."""
         queue = variable.queue
         while queue:
-            op, is_write = queue[0]
+            op = queue[0]
+            is_write = variable in op.writes
             if is_write:
                 if variable.readers:
                     return
@@ -409,66 +371,6 @@ class Engine:
                     lane.wake()
             if is_write:
                 return
-
-
-class NaiveEngine:
-    """The same meaning with no threads: each operation runs where it is pushed."""
-
-    def __init__(self) -> None:
-        self._failures: list[BaseException] = []
-
-    def variable(self, name: str = "") -> Variable:
-        """A new variable; nothing has written it."""
-        return Variable(name)
-
-    def push(self, function: Callable[[], object], reads: Sequence[Variable] = (),
-             writes: Sequence[Variable] = (), *, priority: int = 0, name: str = "", site: str = "",
-             device: Hashable = None) -> Operation:  # fmt: skip
-        """Run `function()` now."""
-        op = Operation(function, reads, writes, priority, name, site, device)
-        error, is_new = _outcome(op)
-        if error is not None and is_new:
-            self._failures.append(error)
-        for variable in dict.fromkeys(writes):
-            variable.error = error
-            variable.version += 1
-        op.state = _DONE
-        return op
-
-    def wait_to_read(self, variable: Variable) -> None:
-        """Raise what poisoned the variable, if anything did."""
-        if variable.error is not None:
-            self._failures = [x for x in self._failures if x is not variable.error]
-            raise variable.error.with_traceback(None)
-
-    def wait_all(self) -> None:
-        """Raise the first failure that no wait has raised yet."""
-        failures, self._failures = self._failures, []
-        if failures:
-            raise failures[0].with_traceback(None)
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
-
-def _outcome(op: Operation) -> tuple[BaseException | None, bool]:
-    """Run it unless something that it reads is poisoned: its error, and whether that is news."""
-    for variable in op.reads:
-        if variable.error is not None:
-            return variable.error, False
-    if op.state == _CANCELLED:
-        return Cancelled(f"{op!r} was cancelled before it began"), False
-    function = op.function
-    assert function is not None
-    try:
-        function()
-    except KitError as error:
-        return error, True
-    except BaseException as error:  # noqa: BLE001 - the waiter gets it, the thread lives
-        wrapped = ExecutionError(f"{op!r} failed: {type(error).__name__}: {str(error)[:2000]}")
-        wrapped.__cause__ = error
-        return wrapped, True
-    return None, False
 
 
 def _nothing() -> None:

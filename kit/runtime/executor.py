@@ -1,18 +1,19 @@
-"""The worker: takes tasks in program order, finds or compiles their executable, runs it.
+"""Runs tasks: finds or compiles their executables and issues them from the engine's workers.
 
-One thread and one queue, so every read comes after the write that it depends on (RAW), and buffers
-are immutable, so there is nothing to order for WAR and WAW. On CPU the worker waits until the
-results are there: a task that is done has run. On a GPU it only issues; a reader waits.
+To the engine a task writes one variable, its results, and reads those of the tasks that made its
+leaves (RAW). Buffers are immutable, so there is nothing else to order, but for donated memory: a
+task that gives its leaves' memory to its results also writes their variables (WAR). On CPU a worker
+waits until the results are there: a task that is done has run. On a GPU it only issues.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
 from kit.runtime.compiles import CompileLog
 from kit.runtime.disk_cache import counting_hits, use_disk_cache
+from kit.runtime.engine import Engine
 from kit.runtime.lowering import Executable, Source, compile_segment, format_site
 from kit.runtime.rules import Rules
 from kit.runtime.stream import Op, Task
@@ -63,30 +65,39 @@ class ExecutableCache:
 
 
 class Executor:
-    """Runs tasks on one jax device, in the order in which they are pushed."""
+    """Runs tasks on one jax device, as early as the values that they read are there."""
 
-    def __init__(self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool) -> None:
+    def __init__(
+        self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool, workers: int = 1
+    ) -> None:
         self.device = device
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
         self.is_tracing = False
         self.compiles = CompileLog()
+        self.engine = Engine(workers, setting=self._setting)
+        self.recovered: list[str] = []  # segments that failed whole, and not op by op
         self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
-        self._failure: BaseException | None = None  # the first that nobody has been told of
         self._cache = cache.executables
-        self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._loop, name="kit worker", daemon=True)
 
     def start(self) -> None:
-        """Start the worker thread."""
+        """Get ready; the worker starts with the first task."""
         use_disk_cache()
-        self._thread.start()
 
     def push(self, task: Task) -> None:
         """Hand a task over; returns at once."""
-        self._queue.put(task)
+        made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
+        over = {made_by[i] for i in task.dead}  # WAR: their other readers must come first
+        reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
+        writes = (task.variable, *(v for v in over if v is not None))
+        task.operation = self.engine.push(partial(self._execute, task), reads, writes)
+
+    def wait(self, task: Task) -> None:
+        """Block until the task has run, or on a GPU has been issued."""
+        if task.operation is not None:
+            self.engine.wait(task.operation)
 
     def put(self, array: Any) -> Any:
         """Copy a host array to the device.
@@ -98,16 +109,9 @@ class Executor:
             self.counts["transfer_to_device.bytes"] += array.nbytes
             return jax.device_put(array, self.device)
 
-    def take_failure(self, known: BaseException | None = None) -> BaseException | None:
-        """The first error that nobody has been told of, once; or just forget a `known` one."""
-        failure = self._failure
-        if known is None or failure is known:
-            self._failure = None
-        return failure
-
     def finish(self, task: Task) -> None:
         """Wait until the device has run the task."""
-        task.done.wait()
+        self.wait(task)
         if self._waits:
             return
         cells = [cell for output in task.outputs if (cell := output()) is not None]
@@ -119,34 +123,37 @@ class Executor:
                     raise
 
     def close(self) -> None:
-        """Let the queue drain, then end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        """Run what is pending, then end the thread."""
+        self.engine.close()
 
-    def _loop(self) -> None:
+    @contextlib.contextmanager
+    def _setting(self) -> Iterator[None]:
+        """For a worker thread only: rules mean what they say whatever the user's own jax says."""
         with (
-            # this thread only: rules mean what they say whatever the user's own jax is set to
             jax.enable_x64(True),
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
             jax.default_device(self.device),
         ):
-            while (task := self._queue.get()) is not None:
+            yield
+
+    def _execute(self, task: Task) -> None:
+        """Run a task; never raises: what fails is noted on the cells that it would have filled."""
+        try:
+            if any(leaf.error is not None for leaf in task.leaves):
+                self._salvage(task, None)
+            else:
                 try:
-                    if not task.is_cancelled:
-                        self._run(task)
-                except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
-                    self._poison(task, error)
-                finally:
-                    if not self.is_tracing:  # a graph of the step needs them; nothing else does
-                        task.leaves = []
-                    task.done.set()
+                    self._run(task)
+                except Exception as error:  # noqa: BLE001
+                    self._salvage(task, error)
+        except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
+            self._poison(task, {slot: _explained(task, error) for slot in task.wanted})
+        finally:
+            if not self.is_tracing:  # a graph of the step needs them; nothing else does
+                task.leaves = []
 
     def _run(self, task: Task) -> None:
-        for leaf in task.leaves:
-            if leaf.error is not None:
-                self._poison(task, leaf.error)
-                return
         arrays = [leaf.array for leaf in task.leaves]
         run = self._run_launched if self._launch else self._run_fused
         results = run(task, arrays)
@@ -181,23 +188,29 @@ class Executor:
     def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
         slots: list[Any] = []
-        taken = 0
+        scalars = iter(task.scalars)
         for i, (op, refs) in enumerate(task.bulk.nodes()):
-            sources = list(dict.fromkeys(refs))
-            leaf = {r: -1 - k for k, r in enumerate(sources)}
-            node = (op, tuple(leaf[r] for r in refs))
-            inputs = [slots[r] if r >= 0 else arrays[-1 - r] for r in sources]
-            executable = self._find(
-                task, ("launch", op.id, node[1]), partial(_alone, node, inputs), i
-            )
-            task.issued.append((executable, i))
-            if op.scalars:
-                inputs.append(np.array(task.scalars[taken : taken + op.scalars], np.float64))
-                taken += op.scalars
-            if i == 0:
-                task.dispatch_ns = (time.perf_counter_ns(), 0)
-            slots.extend(executable.run(inputs))
+            given = {r: slots[r] if r >= 0 else arrays[-1 - r] for r in refs}
+            numbers = list(islice(scalars, op.scalars))
+            slots.extend(self._run_alone(task, i, op, refs, given, numbers))
         return [slots[s] for s in task.wanted]
+
+    def _run_alone(
+        self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
+        numbers: list[float],
+    ) -> list[Any]:  # fmt: skip
+        """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
+        leaf = {r: -1 - k for k, r in enumerate(given)}
+        inputs = list(given.values())
+        node = (op, tuple(leaf[r] for r in refs))
+        key = ("launch", op.id, node[1])
+        executable = self._find(task, key, partial(_alone, node, inputs), i)
+        task.issued.append((executable, i))
+        if op.scalars:
+            inputs.append(np.array(numbers, np.float64))
+        if not task.dispatch_ns[0]:
+            task.dispatch_ns = (time.perf_counter_ns(), 0)
+        return executable.run(inputs)
 
     def _find(
         self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
@@ -232,25 +245,71 @@ class Executor:
                 self.spans.append(Span("host/worker", name, kind, *when, segment=task.index))
         return executable
 
-    def _poison(self, task: Task, error: BaseException) -> None:
-        """Every output carries the error until something reads it, or forgets it."""
-        if not isinstance(error, KitError):
-            frames = task.bulk.frames
-            sites = dict.fromkeys(format_site(f[0]) for f in frames if f[0][0])
-            where = ", ".join(list(sites)[:3]) or "an unknown line"
-            first = task.bulk.ops[0].name if task.bulk.ops else "nothing"
-            wrapped = ExecutionError(
-                f"segment {task.index} ({len(task.bulk.ops)} ops from {first}, recorded at "
-                f"{where}) failed: {type(error).__name__}: {str(error)[:2000]}"
-            )
-            wrapped.__cause__ = error
-            error = wrapped
-        task.error = error
-        if self._failure is None and not task.is_guess:
-            self._failure = error
-        for output in task.outputs:
-            if (cell := output()) is not None:
-                cell.error = error
+    def _salvage(self, task: Task, failure: Exception | None) -> None:
+        """Something failed, in the segment or before it: run op by op what can still be run.
+
+        The segment's inputs are immutable, so its ops can be run again: those before the culprit
+        keep their values, those that do not depend on it get theirs, the others get its error.
+        """
+        if any(a is not None and a.is_deleted() for a in (leaf.array for leaf in task.leaves)):
+            assert failure is not None
+            raise failure  # their memory was given to the results
+        slots: list[Any] = []  # arrays and errors
+        inputs = [leaf.array if leaf.error is None else leaf.error for leaf in task.leaves]
+        errors = []
+        scalars = iter(task.scalars)
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
+            numbers = list(islice(scalars, op.scalars))
+            by_ref = {r: slots[r] if r >= 0 else inputs[-1 - r] for r in refs}
+            poison = next((x for x in by_ref.values() if isinstance(x, BaseException)), None)
+            if poison is None:
+                try:
+                    results = self._run_alone(task, i, op, refs, by_ref, numbers)
+                    slots.extend(jax.block_until_ready(results))
+                    continue
+                except Exception as error:  # noqa: BLE001
+                    poison = _explained(task, error, i)
+                    errors.append(poison)
+            slots.extend([poison] * len(op.outputs))
+        if failure is not None and not errors:
+            self.counts["segment.recovered"] += 1
+            why = f"{type(failure).__name__}: {str(failure)[:300]}"
+            self.recovered = [*self.recovered[-9:], f"segment {task.index}: {why}"]
+        for output, slot in zip(task.outputs, task.wanted, strict=True):
+            if (cell := output()) is not None and not isinstance(slots[slot], BaseException):
+                cell.array = slots[slot]
+        bad = {s: slots[s] for s in task.wanted if isinstance(slots[s], BaseException)}
+        self._poison(task, bad, errors)
+
+    def _poison(
+        self, task: Task, errors: dict[int, Any], new: Sequence[BaseException] | None = None
+    ) -> None:
+        """Cells carry the errors, by slot; `wait_all` raises those that are new."""
+        for output, slot in zip(task.outputs, task.wanted, strict=True):
+            if slot in errors and (cell := output()) is not None:
+                cell.error = errors[slot]
+        if not task.is_guess:
+            for error in dict.fromkeys(errors.values() if new is None else new):
+                self.engine.report(error, task.operation)
+
+
+def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:
+    """The error with the op and the user's line; kit's own errors say that themselves."""
+    if isinstance(error, KitError):
+        return error
+    bulk = task.bulk
+    ops = f"{len(bulk.ops)} op{'s' if len(bulk.ops) != 1 else ''}"
+    if culprit is not None:
+        site = format_site(bulk.frames[culprit][0]) or "an unknown line"
+        what = f"{bulk.ops[culprit].name}, recorded at {site}, failed in segment {task.index} "
+        what += f"({ops}, {bulk.phase})"
+    else:
+        sites = dict.fromkeys(format_site(f[0]) for f in bulk.frames if f[0][0])
+        where = ", ".join(list(sites)[:3]) or "an unknown line"
+        what = f"segment {task.index} ({ops} from {bulk.ops[0].name}, recorded at {where}) failed"
+    wrapped = ExecutionError(f"{what}: {type(error).__name__}: {str(error)[:2000]}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _alone(node: tuple[Op, tuple[int, ...]], inputs: list[Any]) -> Source:

@@ -277,6 +277,11 @@ class Session(Inspection):
         self._last = task
         self._executor.push(task)
 
+    def cancel(self, task: Task) -> None:
+        """A guess was wrong: it need not run."""
+        if task.operation is not None:
+            self._executor.engine.cancel(task.operation)
+
     def _note_segment(self, task: Task) -> None:
         self._counts["segment.count"] += 1
         self._counts[f"cut.{task.cut}"] += 1
@@ -330,9 +335,7 @@ class Session(Inspection):
         if last is None:
             return
         start = time.perf_counter_ns()
-        last.done.wait()
-        if (failure := self._executor.take_failure()) is not None:
-            raise failure
+        self._executor.engine.wait_all()
         self._executor.finish(last)
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
@@ -373,10 +376,10 @@ class Session(Inspection):
             if value.bulk is not None:
                 self._cut(cut)
         if value.cell is not None and value.cell.task is not None:
-            value.cell.task.done.wait()
+            self._executor.wait(value.cell.task)
         if (error := value.error) is not None:
-            self._executor.take_failure(error)
-            raise error
+            self._executor.engine.forgive(error)
+            raise error.with_traceback(None)
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
         stop = time.perf_counter_ns()

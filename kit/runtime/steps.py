@@ -363,7 +363,8 @@ class Stepper:
     def _abandon(self) -> None:
         """The guesses that nobody has confirmed are wrong; those that wait need not run."""
         for guess in self._guesses[self._confirmed :]:
-            guess.is_cancelled, guess.read = True, []
+            self._session.cancel(guess)
+            guess.read = []
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []
 

@@ -10,7 +10,6 @@ a value that has no holder but its bulk is one that the program can never ask fo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
@@ -18,6 +17,7 @@ from typing import Any
 from weakref import ref
 
 from kit.ir import Aval
+from kit.runtime.operations import Operation, Variable
 
 __all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value"]
 
@@ -219,12 +219,11 @@ class Task:
     scalars: list[float] = field(default_factory=list)
     outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
     plan_ns: tuple[int, int] = (0, 0)
-    done: threading.Event = field(default_factory=threading.Event)
-    error: BaseException | None = None
+    variable: Variable = field(default_factory=Variable)  # its results, for the engine
+    operation: Operation | None = None  # once it has been pushed
     is_cached: bool = True
     dispatch_ns: tuple[int, int] = (0, 0)
     executable: Any = None  # known beforehand if the task repeats another one
     is_guess: bool = False  # issued before the program has asked for it
-    is_cancelled: bool = False  # a wrong guess; it need not run
     read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)

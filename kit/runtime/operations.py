@@ -1,0 +1,135 @@
+"""What an engine runs: operations that read and write variables. And how, if there were no threads.
+
+`NaiveEngine` runs each operation where it is pushed. That is the meaning of a program; the engine
+with threads, in `engine.py`, is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from kit.errors import Cancelled, ExecutionError, KitError
+
+__all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "NaiveEngine", "Operation", "Variable"]
+
+
+class Variable:
+    """A tag with a version, and the operations that wait to read or write what it stands for."""
+
+    __slots__ = ("error", "is_freed", "last_write", "name", "queue", "readers", "version")
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.version = 0  # writes that have ended
+        self.error: BaseException | None = None  # what poisoned it; a whole overwrite heals it
+        self.is_freed = False
+        self.readers = 0  # operations that may read it now; -1: one may write it
+        self.queue: deque[Operation] = deque()  # in program order; those that write come alone
+        self.last_write: Operation | None = None
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name or hex(id(self))}, version {self.version})"
+
+
+WAITING, RUNNING, CANCELLED, DONE = range(4)
+
+
+class Operation:
+    """One pushed function: what it waits for, and what became of it."""
+
+    __slots__ = ("device", "function", "gates", "name", "number", "priority", "reads", "site",
+                 "state", "waits", "writes")  # fmt: skip
+
+    def __init__(
+        self,
+        function: Callable[[], object],
+        reads: Sequence[Variable],
+        writes: Sequence[Variable],
+        priority: int,
+        name: str,
+        site: str,
+        device: Hashable,
+    ) -> None:
+        self.function: Callable[[], object] | None = function
+        self.reads = reads
+        self.writes = writes
+        self.priority = priority
+        self.name = name
+        self.site = site
+        self.device = device
+        self.state = WAITING
+        self.gates: list[Any] | None = None  # a lock for each thread that waits for it
+        # set by `push`: `number`, in program order; `waits`, queues that have not let it through
+        self.number: int
+        self.waits: int
+
+    @property
+    def is_done(self) -> bool:
+        """True once it has ended, well or not."""
+        return self.state == DONE
+
+    def __repr__(self) -> str:
+        what = self.name or getattr(self.function, "__name__", "operation")
+        return f"{what} at {self.site}" if self.site else what
+
+
+class NaiveEngine:
+    """The same meaning with no threads: each operation runs where it is pushed."""
+
+    def __init__(self) -> None:
+        self._failures: list[BaseException] = []
+
+    def variable(self, name: str = "") -> Variable:
+        """A new variable; nothing has written it."""
+        return Variable(name)
+
+    def push(self, function: Callable[[], object], reads: Sequence[Variable] = (),
+             writes: Sequence[Variable] = (), *, priority: int = 0, name: str = "", site: str = "",
+             device: Hashable = None) -> Operation:  # fmt: skip
+        """Run `function()` now."""
+        op = Operation(function, reads, writes, priority, name, site, device)
+        error, is_new = outcome(op)
+        if error is not None and is_new:
+            self._failures.append(error)
+        for variable in dict.fromkeys(writes):
+            variable.error = error
+            variable.version += 1
+        op.state = DONE
+        return op
+
+    def wait_to_read(self, variable: Variable) -> None:
+        """Raise what poisoned the variable, if anything did."""
+        if variable.error is not None:
+            self._failures = [x for x in self._failures if x is not variable.error]
+            raise variable.error.with_traceback(None)
+
+    def wait_all(self) -> None:
+        """Raise the first failure that no wait has raised yet."""
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0].with_traceback(None)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def outcome(op: Operation) -> tuple[BaseException | None, bool]:
+    """Run it unless something that it reads is poisoned: its error, and whether that is news."""
+    for variable in op.reads:
+        if variable.error is not None:
+            return variable.error, False
+    if op.state == CANCELLED:
+        return Cancelled(f"{op!r} was cancelled before it began"), False
+    function = op.function
+    assert function is not None
+    try:
+        function()
+    except KitError as error:
+        return error, True
+    except BaseException as error:  # noqa: BLE001 - the waiter gets it, the thread lives
+        wrapped = ExecutionError(f"{op!r} failed: {type(error).__name__}: {str(error)[:2000]}")
+        wrapped.__cause__ = error
+        return wrapped, True
+    return None, False
