@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kit import errors as errors
     from kit import jax as jax
-    from kit.api import Explorer, Session, report, run, sweep
+    from kit.api import Explorer, Session, bulk, report, run, set_bulk_size, sweep
     from kit.run import Run, Settings
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
@@ -42,9 +42,11 @@ __all__ = [
     "Settings",
     "TimelineView",
     "Workload",
+    "bulk",
     "errors",
     "report",
     "run",
+    "set_bulk_size",
     "sweep",
     "workload",
 ]
@@ -61,8 +63,10 @@ _HOMES = {
     "Settings": "kit.run",
     "TimelineView": "kit.widgets.timeline",
     "Workload": "kit.workloads.context",
+    "bulk": "kit.api",
     "report": "kit.api",
     "run": "kit.api",
+    "set_bulk_size": "kit.api",
     "sweep": "kit.api",
     "workload": "kit.workloads.context",
 }

@@ -6,12 +6,13 @@ joins two rooms that must not know each other: views see data, never the machine
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import SettingsError
+from kit.errors import SessionError, SettingsError
 from kit.run import Run, Settings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kit.runtime.session import Session as RuntimeSession
     from kit.widgets.explorer import Explorer as ExplorerWidget
 
-__all__ = ["Explorer", "Session", "report", "run", "sweep"]
+__all__ = ["Explorer", "Session", "bulk", "report", "run", "set_bulk_size", "sweep"]
 
 Progress = Callable[[str, float], None]
 DEFAULT_SWEEP: dict[str, list[Any]] = {
@@ -81,6 +82,47 @@ def Session(
     from kit.runtime.rules_all import DEFAULT_RULES
 
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
+
+
+def bulk(size: int | tuple[int, int]) -> contextlib.AbstractContextManager[None]:
+    """Inside `with kit.bulk(size):` this thread's segments hold `size` ops, as MXNet's `bulk` did.
+
+    The block's end issues what is left, also when an exception leaves it. Scopes nest, and only
+    this thread's ops are affected: each thread has its own size.
+
+    Args:
+        size: ops a segment; or (forward, backward).
+
+    Raises:
+        SettingsError: the size is not a whole number of at least 1.
+        SessionError: no session is open here.
+    """
+    return _session("kit.bulk").bulk_scope(size)
+
+
+def set_bulk_size(size: int | tuple[int, int]) -> int | tuple[int, int]:
+    """Ops a segment from now on, in this thread; gives the size of before, to put it back.
+
+    What has been recorded is issued at once if it is more than that.
+
+    Raises:
+        SettingsError: the size is not a whole number of at least 1.
+        SessionError: no session is open here.
+    """
+    return _session("kit.set_bulk_size").set_bulk_size(size)
+
+
+def _session(name: str) -> RuntimeSession:
+    from kit.runtime.session import current_session
+
+    session = current_session()
+    if session is None:
+        raise SessionError(
+            f"{name} needs an open session here: put it inside `with kit.Session():`. A thread of "
+            "your own sees its parent's session if it runs in a copy of its context: "
+            "threading.Thread(target=contextvars.copy_context().run, args=(work,))"
+        )
+    return session
 
 
 def Explorer(

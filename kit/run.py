@@ -15,6 +15,7 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
+from kit.run_bulk import UNLIMITED, BulkSizes, check_bulk_size, sizes_from_environment
 from kit.run_compiles import Compile
 from kit.trace import BreakdownRow, Headline, SyncPoint, Timeline, breakdown, headline
 
@@ -36,7 +37,6 @@ STEP_MODES = ("retrace", "replay", "speculate")
 LOSS_SCALING = ("none", "static", "dynamic, host check", "dynamic, on device")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
-UNLIMITED = 1_000_000  # a bulk size that no step reaches
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Settings:
     """
 
     mode: str = "bulked"  # "torch": native, without kit; "imperative": bulk 1; "lazy": no limit
-    bulk_forward: int = 15  # ops a segment, forward; MXNet's default
-    bulk_backward: int = 15  # ops a segment, backward and update
+    # ops a segment; the defaults, MXNet's 15, come from the environment: see `kit.run_bulk`
+    bulk_forward: int = field(default_factory=lambda: sizes_from_environment().forward)
+    bulk_backward: int = field(default_factory=lambda: sizes_from_environment().backward)
     segment_mode: str = "fuse"  # "fuse": a segment is one XLA program; "launch": op by op, one wait
     step_mode: str = "retrace"  # record every step; or issue it again, or before it is recorded
     loss_scaling: str = "none"
@@ -61,6 +62,8 @@ class Settings:
     warmup: int = 3  # steps before them: compiles happen here
     seed: int = 0
     device: str = "auto"  # "auto": a GPU if there is one
+    # ops a segment of a module's forward pass without gradients; by default all of it is one
+    bulk_inference: int = field(default_factory=lambda: sizes_from_environment().inference)
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, MODES)
@@ -69,6 +72,8 @@ class Settings:
         _one_of("loss_scaling", self.loss_scaling, LOSS_SCALING)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("device", self.device, DEVICES)
+        for name in ("bulk_forward", "bulk_backward", "bulk_inference"):
+            check_bulk_size(name, getattr(self, name))
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -80,11 +85,16 @@ class Settings:
     @property
     def bulk_sizes(self) -> tuple[int, int]:
         """Effective (forward, backward) bulk sizes: the mode overrides the two numbers."""
+        return self.bulk_in_force.forward, self.bulk_in_force.backward
+
+    @property
+    def bulk_in_force(self) -> BulkSizes:
+        """All of the effective bulk sizes."""
         if self.mode == "imperative":
-            return 1, 1
+            return BulkSizes(1, 1, 1)
         if self.mode == "lazy":
-            return UNLIMITED, UNLIMITED
-        return self.bulk_forward, self.bulk_backward
+            return BulkSizes(UNLIMITED, UNLIMITED, UNLIMITED)
+        return BulkSizes(self.bulk_forward, self.bulk_backward, self.bulk_inference)
 
     def replace(self, **changes: Any) -> Settings:
         """A copy with some fields changed; an unknown name is an error that lists them all."""
@@ -99,7 +109,7 @@ class Settings:
         return asdict(self)
 
 
-_LEAST = {"bulk_forward": 1, "bulk_backward": 1, "batch_size": 1, "accumulate": 1, "prefetch": 0,
+_LEAST = {"batch_size": 1, "accumulate": 1, "prefetch": 0,
           "steps": 1, "warmup": 0, "seed": 0}  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from kit.runtime.lowering import HOLE, format_site
 from kit.runtime.rules_jax import OneEquation, Static
 from kit.runtime.session import Session
 from kit.runtime.stream import Frame, Op, Value
+from kit.runtime.streams import Stream
 
 __all__ = ["Bound", "Equation", "Program", "key_kind", "numbers_aval"]
 
@@ -97,15 +98,17 @@ class Bound:
         values[: len(arguments)] = arguments
         values[len(arguments) : len(arguments) + len(self.constants)] = self.constants
         arguments.clear()
-        for op, equation in zip(self.ops, program.equations, strict=True):
-            session.begin(equation.phase)
-            _issue(session, op, equation, values)
+        with session.lock:
+            stream = session.stream
+            for op, equation in zip(self.ops, program.equations, strict=True):
+                stream.begin(equation.phase)
+                _issue(stream, op, equation, values)
         return [values[place] for place in program.results]  # type: ignore[misc]
 
 
-def _issue(session: Session, op: Op, equation: Equation, values: list[Any]) -> None:
+def _issue(stream: Stream, op: Op, equation: Equation, values: list[Any]) -> None:
     """Record one equation. A function of its own, so that its locals hold no value afterwards."""
-    made = session.record(op, [values[i] for i in equation.reads], (), equation.frame)
+    made = stream.record(op, [values[i] for i in equation.reads], (), equation.frame)
     for place, value in zip(equation.fills, made, strict=True):
         if place >= 0:
             values[place] = value

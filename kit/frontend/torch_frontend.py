@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules import module as nn_module
 
 from kit.errors import KitError, SessionError
 from kit.frontend.torch_failures import stand_ins
@@ -23,6 +24,7 @@ from kit.ir import Aval
 from kit.runtime.lowering import HOLE, Scalar, format_site
 from kit.runtime.session import Session
 from kit.runtime.stream import Op, Value
+from kit.runtime.streams import Stream
 
 __all__ = ["Frontend", "Plan"]
 
@@ -58,7 +60,7 @@ class Frontend:
 
     def __init__(self) -> None:
         self.device = torch.device("kit", 0)
-        self.places = Places()
+        self._hooks: list[Any] = []
         self._kept: BaseException | None = None  # the error of a backward pass
         self.decomposing: Any = None  # the op that torch is taking apart
         self._session: Session | None = None
@@ -86,7 +88,12 @@ class Frontend:
         """The session opens: follow the program."""
         self._session = session
         session.seed = torch.initial_seed() % 2**32
-        self.places.open()
+        session.is_inference = self._is_inference
+        self._follow(session.stream)
+        self._hooks = [
+            nn_module.register_module_forward_pre_hook(self._enter_module),
+            nn_module.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
         self._threads = torch.autograd.set_multithreading_enabled(False)
@@ -95,9 +102,40 @@ class Frontend:
     def close(self) -> None:
         """The session closes: its tensors can only raise now."""
         self._threads.__exit__(None, None, None)
-        self.places.close()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         self._session = None
         self._plans.clear()
+
+    @property
+    def places(self) -> Places:
+        """Where in the program this thread is."""
+        stream = self.session.stream
+        return stream.places or self._follow(stream)
+
+    def _follow(self, stream: Stream) -> Places:
+        """A thread records for the first time."""
+        places = stream.places = Places()
+        if not stream.is_main:  # for good: nobody can undo it when the session closes
+            torch.autograd.set_multithreading_enabled(False)
+        return places
+
+    def _enter_module(self, module: Any, args: Any) -> None:
+        stream = None if self._session is None else self._session.here.stream
+        if stream is not None and stream.places is not None:
+            stream.places.enter(module)
+            stream.look()
+
+    def _leave_module(self, module: Any, args: Any, output: Any) -> None:
+        stream = None if self._session is None else self._session.here.stream
+        if stream is not None and stream.places is not None:
+            stream.places.leave(module)
+            stream.look()
+
+    def _is_inference(self) -> bool:
+        """A network's forward pass without gradients; a loop over tensors is none."""
+        return not torch.is_grad_enabled() and bool(self.places.scope)
 
     def mark_step(self) -> None:
         """A new step begins."""
@@ -131,14 +169,19 @@ class Frontend:
         session = self._session
         if session is None:
             session = self.session
-        places = self.places
+        with session.lock:
+            return self._dispatch(session, func, args, kwargs)
+
+    def _dispatch(self, session: Session, func: Any, args: Any, kwargs: Any) -> Any:
+        stream = session.here.stream or session.join()
+        places = stream.places or self._follow(stream)
         if _graph_task_id() != places.task:
             places.relocate()
             if self._kept is not None:
                 self.raise_kept()
-        bulk = session.bulk
-        if places.phase is not session.phase or (bulk is not None and bulk.size >= bulk.limit):
-            session.begin(places.phase)
+        bulk = stream.bulk
+        if places.phase is not stream.phase or (bulk is not None and bulk.size >= bulk.limit):
+            stream.begin(places.phase)
         key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
         tensors: list[KitTensor] = []
         numbers: list[float] = []
@@ -224,10 +267,7 @@ class Frontend:
     def record(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> list[Value]:
         """Append an op to the stream, at the place in the user's code that we are at."""
         places = self.places
-        session = self._session
-        if session is None:
-            session = self.session
-        return session.record(op, inputs, numbers, places.frame())
+        return self.session.stream.record(op, inputs, numbers, places.frame())
 
     def record_one(
         self, op: Op, tensors: list[KitTensor], numbers: Sequence[float], collect: Collect | None
@@ -236,7 +276,8 @@ class Frontend:
         session = self._session
         if session is None:
             session = self.session
-        frame = self.places.frame()
+        stream = session.here.stream or session.join()
+        frame = (stream.places or self._follow(stream)).frame()
         if collect is None:
             inputs = []
             for tensor in tensors:
@@ -245,9 +286,9 @@ class Frontend:
                 inputs.append(ref.read(self, frame) if value is None else value)
         else:
             inputs = collect()
-        bulk = session.bulk
+        bulk = stream.bulk
         if bulk is None:
-            bulk = session.new_bulk()
+            bulk = stream.new_bulk()
         if numbers:
             bulk.scalars.extend(numbers)
         return bulk.add_one(op, inputs, frame)
@@ -260,6 +301,13 @@ class Frontend:
         static = {"size": spec.shape, "dtype": spec.aval.dtype}
         op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))
         return self.record(op, [], numbers)[0]
+
+    def zeros(self, aval: Aval) -> Value:
+        """Memory that is about to be overwritten whole."""
+        static = {"size": aval.shape, "dtype": aval.dtype}
+        return self.record(self.session.intern("kit.full", ((0,), static), (), (aval,), 0), [], [])[
+            0
+        ]
 
     def write_view(self, op: Op, base: Value, new: Value) -> Value:
         """The base's next value, after what `op` shows of it was overwritten."""

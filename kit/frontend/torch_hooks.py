@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 import torch
-from torch.nn.modules import module as nn_module
 
 from kit.runtime.stream import Frame, Site
 
@@ -30,7 +29,7 @@ _sequence = torch._C._autograd._get_sequence_nr
 
 
 class Places:
-    """Follows the program: which module, which phase, which line."""
+    """Follows the program in one thread: which module, which phase, which line."""
 
     def __init__(self) -> None:
         self.scope = ""
@@ -43,21 +42,6 @@ class Places:
         self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
-        self._handles: list[Any] = []
-        self._thread = 0
-
-    def open(self) -> None:
-        """Start to follow modules and optimizers."""
-        self._handles = [
-            nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, always_call=True),
-        ]
-
-    def close(self) -> None:
-        """Stop following; every hook is removed."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
 
     def mark_step(self) -> None:
         """A new step begins forward."""
@@ -127,7 +111,8 @@ class Places:
             self._is_user[name] = not (library or frozen)
         return self._is_user[name]
 
-    def _enter(self, module: Any, args: Any) -> None:
+    def enter(self, module: Any) -> None:
+        """A module's forward pass begins in this thread."""
         if _graph_task_id() == -1:
             self.task, self.phase = -1, "forward"
         parent = self._stack[-1] if self._stack else None
@@ -135,7 +120,8 @@ class Places:
         self.scope = f"{parent[1]}.{name}" if parent else name
         self._stack.append((module, self.scope))
 
-    def _leave(self, module: Any, args: Any, output: Any) -> None:
+    def leave(self, module: Any) -> None:
+        """It ends, well or not."""
         while self._stack:
             found, _ = self._stack.pop()
             if found is module:

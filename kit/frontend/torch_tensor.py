@@ -8,8 +8,8 @@ while every recorded op stays pure.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from math import copysign, prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,6 +75,20 @@ class Buffer:
         self.version += 1
 
 
+# Views that show their parent element for element if the shape is the same, and those that show
+# each element once if there are as many: writing them leaves nothing of what was there.
+_SAME = frozenset(
+    f"aten.{name}" for name in ("slice.Tensor", "alias.default", "detach.default", "view.default")
+)
+_WHOLE = _SAME | {
+    f"aten.{name}"
+    for name in (
+        "permute.default", "t.default", "transpose.int", "unsqueeze.default", "squeeze.default",
+        "squeeze.dim",
+    )
+}  # fmt: skip
+
+
 class View:
     """One view op away from `parent`."""
 
@@ -102,7 +116,13 @@ class View:
 
     def write(self, home: Frontend, value: Value) -> None:
         """Write what it shows: a new version of the parent, and so of the base."""
-        self.parent.write(home, home.write_view(self.op, self.parent.read(home), value))
+        op, parent = self.op, self.parent
+        if op.name in _SAME and op.outputs == op.avals:  # `x[:] = y`: nothing of the old is left
+            parent.write(home, value)
+        else:
+            is_whole = op.name in _WHOLE and prod(op.outputs[0].shape) == prod(op.avals[0].shape)
+            old = home.zeros(op.avals[0]) if is_whole else parent.read(home)
+            parent.write(home, home.write_view(op, old, value))
         self.cached = None  # the base has it; derive it again if it is read
 
 
@@ -118,7 +138,7 @@ class _Storage:
 
     def nbytes(self) -> int:
         """How much memory it is."""
-        return math.prod(self._base.spec.shape) * self._base.spec.dtype.itemsize
+        return prod(self._base.spec.shape) * self._base.spec.dtype.itemsize
 
 
 class KitTensor(torch.Tensor):
@@ -255,7 +275,7 @@ def _home_of(args: Any, kwargs: Any) -> Frontend:
 
 def is_lifted(number: float) -> bool:
     """True for floats that become inputs of the program; 0 and 1 stay constants, -0.0 does not."""
-    return number not in (0.0, 1.0) or (number == 0.0 and math.copysign(1.0, number) < 0)
+    return number not in (0.0, 1.0) or (number == 0.0 and copysign(1.0, number) < 0)
 
 
 def check_writable(name: str, written: list[KitTensor]) -> None:

@@ -273,8 +273,8 @@ class Executor:
             slots.extend([poison] * len(op.outputs))
         if failure is not None and not errors:
             self.counts["segment.recovered"] += 1
-            why = f"{type(failure).__name__}: {str(failure)[:300]}"
-            self.recovered = [*self.recovered[-9:], f"segment {task.index}: {why}"]
+            why = f"segment {task.index}: {_summary(failure)}"
+            self.recovered = [*self.recovered[-9:], why]
         for output, slot in zip(task.outputs, task.wanted, strict=True):
             if (cell := output()) is not None and not isinstance(slots[slot], BaseException):
                 cell.array = slots[slot]
@@ -307,9 +307,18 @@ def _explained(task: Task, error: BaseException, culprit: int | None = None) -> 
         sites = dict.fromkeys(format_site(f[0]) for f in bulk.frames if f[0][0])
         where = ", ".join(list(sites)[:3]) or "an unknown line"
         what = f"segment {task.index} ({ops} from {bulk.ops[0].name}, recorded at {where}) failed"
-    wrapped = ExecutionError(f"{what}: {type(error).__name__}: {str(error)[:2000]}")
+    wrapped = ExecutionError(f"{what}: {_summary(error)}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def _summary(error: BaseException) -> str:
+    """Type and text; of a traceback in XLA's text, which the cause keeps, its last line."""
+    text = str(error)
+    before, found, trace = text.partition("Traceback (most recent call last):")
+    if found:
+        return trace.strip().splitlines()[-1].strip()[:2000] or before
+    return f"{type(error).__name__}: {text[:2000]}"
 
 
 def _alone(node: tuple[Op, tuple[int, ...]], inputs: list[Any]) -> Source:

@@ -5,16 +5,24 @@ The counters have the names and the meaning that pytorch/xla's `metrics_report` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from kit.ir import Graph, Segment
 from kit.ir.diff import GraphDiff
 from kit.run import Compile
+from kit.run_bulk import sizes_from_environment
+from kit.runtime.capture import freeze_trace
+from kit.runtime.profiler import profiled
+from kit.runtime.recorder import Recorder
+from kit.trace import SyncPoint, Timeline
 
 if TYPE_CHECKING:
     from kit.runtime.executor import Executor
@@ -66,17 +74,18 @@ def as_text(rows: list[tuple[str, int, float, float, str]]) -> str:
 class Inspection:
     """The part of a session that only looks: every method may be called at any time."""
 
+    _counts: Counter[str]
     _executor: Executor
+    _recorder: Recorder
+    stream: Any
+    syncs: list[SyncPoint]
+    wait_all: Callable[[], None]
     stepper: Stepper
     device: Any
     step: int
     unlowered: Counter[str]
     unlowered_ns: Counter[str]
     skeletons: dict[str, str]
-
-    def metrics(self) -> dict[str, float]:
-        """Counters since the session was opened; times in nanoseconds."""
-        raise NotImplementedError
 
     @property
     def compiles(self) -> tuple[Compile, ...]:
@@ -101,14 +110,29 @@ class Inspection:
             f"{m['compile.from_disk']} from disk), {m['cache.hits']} segments found in the cache",
             f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
         ]
+        said = sizes_from_environment().origin
+        environment = f"; in the environment: {said}" if said != "defaults" else ""
+        lines.append(f"bulk sizes: {self.stream.sizes} ({self.stream.sizes.origin}{environment})")
         lines += self.stepper.describe()
         lines += self._executor.compiles.explain()
+        lines += [f"failed whole and ran op by op: {what}" for what in self._executor.recovered]
         for op, n in self.unlowered.most_common():
             ms = self.unlowered_ns[op] / 1e6
             lines.append(f"ran on the host, {n} times, {ms:.1f} ms: {op}")
         for name, skeleton in self.skeletons.items():
             lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
         return "\n".join(lines)
+
+    def note_unlowered(self, name: str, site: str, ns: int, skeleton: str) -> None:
+        """An op without a rule has run on the host."""
+        key = f"{name} at {site}" if site else name
+        self.unlowered[key] += 1
+        self.unlowered_ns[key] += ns
+        self.skeletons[name] = skeleton
+
+    def note_replay(self, start: int) -> None:
+        """A step was issued without being recorded."""
+        self._recorder.add("replay", "plan", start, time.perf_counter_ns())
 
     def environment(self) -> dict[str, str]:
         """Device and versions, for the reader of a saved run."""
@@ -119,3 +143,50 @@ class Inspection:
             "system": f"{platform.system()} {platform.machine()}",
             "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
         }
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the session was opened; times in nanoseconds."""
+        counts = {**self._counts, **self._executor.counts}
+        counts.update(self.stepper.counts)
+        counts.setdefault("segment.count", 0)
+        counts["unlowered.count"] = sum(self.unlowered.values())
+        return {name: float(counts[name]) for name in sorted(counts)}
+
+    @contextlib.contextmanager
+    def span(self, kind: str, name: str) -> Iterator[None]:
+        """Time something that the host does, such as preparing input, for the timeline."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._recorder.add(name, kind, start, time.perf_counter_ns())
+
+    def trace(
+        self, steps: Callable[[Callable[[], None]], None], *, lead_in: int = 0
+    ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
+        """Run steps under the profiler; give their timeline, and the graph and cuts of the first.
+
+        `steps(end_step)` runs the steps and calls `end_step()` after each. The first `lead_in` of
+        them only fill the pipeline: the timeline begins after them and ends with the last step.
+        """
+        self.wait_all()
+        recorder, executor = self._recorder, self._executor
+        recorder.start(lead_in)
+        self.stream.phase = ""
+        executor.spans.clear()
+        executor.is_tracing = True
+        first_sync = len(self.syncs)
+        with profiled() as profile:
+            try:
+                steps(recorder.end_step)
+                recorder.stop()
+                self.wait_all()
+            finally:
+                executor.is_tracing = False
+                recorder.stop()
+        spans = [*recorder.spans, *executor.spans]
+        notes = self.stepper.describe()
+        frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
+        recorder.clear()  # its tasks hold arrays
+        executor.spans.clear()
+        return frozen

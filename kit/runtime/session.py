@@ -19,26 +19,26 @@ import jax
 import numpy as np
 
 from kit.errors import SessionError
-from kit.ir import Aval, Graph, Segment
+from kit.ir import Aval
 from kit.run import Settings
-from kit.runtime.capture import freeze_trace
+from kit.run_bulk import BulkSizes
+from kit.runtime.ends import watch_ends
 from kit.runtime.executor import ExecutableCache, Executor
 from kit.runtime.inspection import Inspection
 from kit.runtime.lowering import format_site
-from kit.runtime.profiler import pick_device, profiled
+from kit.runtime.profiler import pick_device
 from kit.runtime.recorder import Recorder
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.steps import Draw, Stepper
-from kit.runtime.stream import Bulk, Cell, Frame, Op, Task, Value
-from kit.trace import SyncPoint, Timeline
+from kit.runtime.stream import Cell, Frame, Op, Task, Value
+from kit.runtime.streams import Here, Stream
+from kit.trace import SyncPoint
 
 __all__ = ["Session", "current_session"]
 
 _CURRENT: ContextVar[Session | None] = ContextVar("kit_session", default=None)
 MAX_PENDING_BYTES = 8 << 30  # of results that a growing bulk holds; then it is cut
-MAX_PENDING_OPS = 20_000  # XLA's compile time grows faster than the ops
-LOOK_EVERY = 500  # ops between two looks at what is pending
 RUN_AHEAD = 1  # steps that may be recorded before the oldest has run
 
 
@@ -81,20 +81,19 @@ class Session(Inspection):
         self.is_open = False
         self.step = 0
         self.max_pending_bytes = MAX_PENDING_BYTES
-        self.phase = "forward"
         self.seed = self.settings.seed
         self.random_calls = 0
-        self.lock = threading.RLock()  # autograd records from a thread of its own
+        self.lock = threading.RLock()  # held while an op is recorded: several threads may
         self._cache = ExecutableCache() if cache is None else cache
         launch, step_mode = self.settings.segment_mode == "launch", self.settings.step_mode
         self._executor = Executor(self.device, rules, self._cache, launch=launch)
         self._frontends = tuple(frontends)
-        self._limits = dict(zip(("forward", "backward"), self.settings.bulk_sizes, strict=True))
-        self._limits["update"] = self._limits["backward"]
         # Not op by op, not for a guess (both are read again); on CPU it made BERT 1.5x as slow.
         self.donates = self.device.platform != "cpu" and not launch and step_mode != "speculate"
-        self._is_lazy = self.settings.mode == "lazy"  # one program a step, as pytorch/xla does
-        self.bulk: Bulk | None = None
+        self.is_lazy = self.settings.mode == "lazy"
+        self.is_inference: Callable[[], bool] = bool  # a front end that knows says it
+        self.here = Here()
+        self._streams: list[Stream] = []
         self._last: Task | None = None
         self._segments = 0
         self._position = 0  # of the next segment in its step
@@ -114,12 +113,14 @@ class Session(Inspection):
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
             self._executor.start()
+            self.join()
             undo.callback(self._executor.close)
             token = _CURRENT.set(self)
             undo.callback(_CURRENT.reset, token)
             for frontend in self._frontends:
                 frontend.open(self)
                 undo.callback(frontend.close)
+            undo.push(watch_ends(self))
             self._exits = undo.pop_all()
         self.is_open = True
         return self
@@ -156,47 +157,74 @@ class Session(Inspection):
             name, template, avals, outputs, scalars, is_view=is_view, writes=writes
         )
 
-    def begin(self, phase: str) -> None:
-        """A call of the program begins: cut now if the bulk is full or the phase has changed.
+    @property
+    def bulk_sizes(self) -> BulkSizes:
+        """The sizes in force in this thread."""
+        return self.stream.sizes
 
-        Now, not when the bulk became full, because by now its temporaries have died; and not in
-        the middle of a call, because the views that it has read would be lost.
+    @property
+    def stream(self) -> Stream:
+        """The op stream of the thread that asks."""
+        return self.here.stream or self.join()
+
+    def join(self) -> Stream:
+        """This thread records from now on too: its bulk and its bulk sizes are its own."""
+        with self.lock:
+            made = Stream(self, self.settings.bulk_in_force, is_main=not self._streams)
+            self._streams = [s for s in self._streams if s.bulk is not None or s.is_main
+                             or s.thread.is_alive()]  # fmt: skip
+            self._streams.append(made)
+            self.here.stream = made
+        return made
+
+    def set_bulk_size(self, size: int | tuple[int, int]) -> int | tuple[int, int]:
+        """Ops a segment from now on, in this thread; gives the size of before.
+
+        Args:
+            size: for everything, or (forward, backward); inference takes the forward one.
+
+        Raises:
+            SettingsError: it is not a whole number of at least 1.
         """
-        bulk = self.bulk
-        if bulk is not None:
-            if self.phase and phase != self.phase and not self._is_lazy:
-                self._cut("phase")
-            elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
-                self._cut(why)
-            elif phase != self.phase:
-                bulk.phases.append((len(bulk.ops), phase))
-        self.phase = phase
-        if not self.stepper.is_fetching:  # what a loader copies for a replay is no recording
-            self._recorder.enter(phase)
+        before = self._set_sizes(BulkSizes.scope(size))
+        return before.pair
 
-    def _is_full(self, bulk: Bulk) -> str:
-        """Why the bulk must end; empty if it may go on to the next look at its size."""
-        if bulk.size >= self._limits[bulk.phase]:
-            return "size"
-        if bulk.pending_bytes() > self.max_pending_bytes or bulk.size >= MAX_PENDING_OPS:
-            return "bytes"
-        bulk.limit = min(bulk.size + LOOK_EVERY, self._limits[bulk.phase])
-        return ""
+    @contextlib.contextmanager
+    def bulk_scope(self, size: int | tuple[int, int]) -> Iterator[None]:
+        """Inside the block this thread's segments hold `size` ops; its end issues what is left."""
+        before = self._set_sizes(BulkSizes.scope(size))
+        try:
+            yield
+        finally:
+            if self.is_open:
+                self.flush("scope")
+                self._set_sizes(before)
+
+    def _set_sizes(self, sizes: BulkSizes) -> BulkSizes:
+        if not self.is_open:
+            raise SessionError("the session is closed; a bulk size belongs inside its `with` block")
+        with self.lock:
+            return self.stream.set_sizes(sizes)
+
+    def end_of_cell(self) -> None:
+        """A notebook's cell has ended: what it has recorded is issued, not kept for the next."""
+        if self.is_open:
+            self.flush("end of cell")
+
+    def begin(self, phase: str) -> None:
+        """A call of the program begins; see `Stream.begin`."""
+        self.stream.begin(phase)
 
     def record(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
     ) -> list[Value]:
         """Append one op to the stream; its outputs are returned as pending values."""
-        bulk = self.bulk
-        if bulk is None:
-            bulk = self.new_bulk()
-        return bulk.add(op, inputs, scalars, frame)
+        return self.stream.record(op, inputs, scalars, frame)
 
-    def new_bulk(self) -> Bulk:
-        """The bulk that grows from now on."""
-        phase = self.phase or "forward"
-        self.bulk = Bulk(phase, min(self._limits[phase], LOOK_EVERY))
-        return self.bulk
+    def note_phase(self, phase: str) -> None:
+        """The main thread has come to this phase."""
+        if not self.stepper.is_fetching:  # what a loader copies for a replay is no recording
+            self._recorder.enter(phase)
 
     def constant(self, array: Any, kind: str = "input") -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
@@ -213,12 +241,19 @@ class Session(Inspection):
         self.random_calls += 1
         return Draw(self.random_calls)
 
-    def _cut(self, cut: str) -> None:
-        bulk, self.bulk = self.bulk, None
+    def flush(self, cut: str, *, everywhere: bool = False) -> None:
+        """Cut what this thread has recorded, or every thread, and issue it."""
+        with self.lock:
+            for stream in list(self._streams) if everywhere else [self.stream]:
+                self.cut(stream, cut, keep_views=stream is not self.here.stream)
+
+    def cut(self, stream: Stream, cut: str, *, keep_views: bool = False) -> None:
+        """End a stream's bulk and issue it; the caller holds the lock."""
+        bulk, stream.bulk = stream.bulk, None
         if bulk is None or not bulk.ops:
             return
         start = time.perf_counter_ns()
-        kept = bulk.close()
+        kept = bulk.close(keep_views=keep_views)
         wanted = tuple(value.slot for value in kept)
         dead = bulk.dead_leaves() if self.donates else ()
         avals = tuple(leaf.aval for leaf in bulk.leaves)
@@ -229,7 +264,11 @@ class Session(Inspection):
         self._position += 1
         bulk.leaves, bulk.leaf_of = [], {}
         self._counts["record.ops"] += len(bulk.ops)
-        guess = self.stepper.note_cut(task, kept)
+        guess = None
+        if stream.is_main:
+            guess = self.stepper.note_cut(task, kept)
+        else:
+            self.stepper.note_obstacle(f"another thread, {stream.thread.name}, records ops")
         if guess is None:
             task.index = self.next_segment()
             for value in kept:
@@ -287,17 +326,6 @@ class Session(Inspection):
         self._counts[f"cut.{task.cut}"] += 1
         self._recorder.cut(task)
 
-    def note_unlowered(self, name: str, site: str, ns: int, skeleton: str) -> None:
-        """An op without a rule has run on the host."""
-        key = f"{name} at {site}" if site else name
-        self.unlowered[key] += 1
-        self.unlowered_ns[key] += ns
-        self.skeletons[name] = skeleton
-
-    def note_replay(self, start: int) -> None:
-        """A step was issued without being recorded."""
-        self._recorder.add("replay", "plan", start, time.perf_counter_ns())
-
     # -- waiting ---------------------------------------------------------------------------------
 
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
@@ -329,20 +357,20 @@ class Session(Inspection):
             ExecutionError, LoweringError: a segment failed since the last `wait_all`, and nobody
                 has read what it poisoned; the first one that did.
         """
-        with self.lock:
-            self._cut("sync")
-            last = self._last
+        self.flush("sync", everywhere=True)
+        last = self._last
         if last is None:
             return
         start = time.perf_counter_ns()
-        self._executor.engine.wait_all()
-        self._executor.finish(last)
+        with self._unlocked():
+            self._executor.engine.wait_all()
+            self._executor.finish(last)
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
     def mark_step(self) -> None:
         """End the step: cut and issue. Waits only if the device is more than a step behind."""
         with self.lock:
-            self._cut("mark_step")
+            self.flush("mark_step")
             self.step += 1
             self._position = 0
             for frontend in self._frontends:
@@ -352,10 +380,11 @@ class Session(Inspection):
         while len(self._markers) > RUN_AHEAD:
             start = time.perf_counter_ns()
             oldest = self._markers.pop(0)
-            self._executor.finish(oldest)
+            with self._unlocked():
+                self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         self._recorder.leave()
-        self.phase = ""  # the next op says which
+        self.stream.phase = ""  # the next op says which
 
     def run_step(self, step: Callable[[], Any]) -> Any:
         """Run one step of the program as `settings.step_mode` says, end it, and give its result.
@@ -373,13 +402,28 @@ class Session(Inspection):
         if not self.is_open:
             raise SessionError(_CLOSED)
         with self.lock:
-            if value.bulk is not None:
-                self._cut(cut)
+            if (bulk := value.bulk) is not None:  # it hangs on the value, whoever records it
+                self.cut(bulk.stream, cut, keep_views=bulk.stream is not self.here.stream)
         if value.cell is not None and value.cell.task is not None:
-            self._executor.wait(value.cell.task)
+            with self._unlocked():
+                self._executor.wait(value.cell.task)
         if (error := value.error) is not None:
             self._executor.engine.forgive(error)
             raise error.with_traceback(None)
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """While this thread waits the others record, however deep in a call of its own it is."""
+        depth = 0
+        with contextlib.suppress(RuntimeError):  # released as often as it was taken
+            while True:
+                self.lock.release()
+                depth += 1
+        try:
+            yield
+        finally:
+            for _ in range(depth):
+                self.lock.acquire()
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
         stop = time.perf_counter_ns()
@@ -392,55 +436,6 @@ class Session(Inspection):
         self._counts["sync.count"] += 1
         self._counts["sync.ns"] += stop - start
         self._recorder.add(f"{cause} at {where}" if where else cause, "wait", start, stop)
-
-    # -- looking inside --------------------------------------------------------------------------
-
-    def metrics(self) -> dict[str, float]:
-        """Counters since the session was opened; times in nanoseconds."""
-        counts = {**self._counts, **self._executor.counts}
-        counts.update(self.stepper.counts)
-        counts.setdefault("segment.count", 0)
-        counts["unlowered.count"] = sum(self.unlowered.values())
-        return {name: float(counts[name]) for name in sorted(counts)}
-
-    @contextlib.contextmanager
-    def span(self, kind: str, name: str) -> Iterator[None]:
-        """Time something that the host does, such as preparing input, for the timeline."""
-        start = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            self._recorder.add(name, kind, start, time.perf_counter_ns())
-
-    def trace(
-        self, steps: Callable[[Callable[[], None]], None], *, lead_in: int = 0
-    ) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
-        """Run steps under the profiler; give their timeline, and the graph and cuts of the first.
-
-        `steps(end_step)` runs the steps and calls `end_step()` after each. The first `lead_in` of
-        them only fill the pipeline: the timeline begins after them and ends with the last step.
-        """
-        self.wait_all()
-        recorder, executor = self._recorder, self._executor
-        recorder.start(lead_in)
-        self.phase = ""
-        executor.spans.clear()
-        executor.is_tracing = True
-        first_sync = len(self.syncs)
-        with profiled() as profile:
-            try:
-                steps(recorder.end_step)
-                recorder.stop()
-                self.wait_all()
-            finally:
-                executor.is_tracing = False
-                recorder.stop()
-        spans = [*recorder.spans, *executor.spans]
-        notes = self.stepper.describe()
-        frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
-        recorder.clear()  # its tasks hold arrays
-        executor.spans.clear()
-        return frozen
 
 
 def _array(value: Value) -> Any:

@@ -263,7 +263,9 @@ class Stepper:
             self._ahead.append((fetch, batch, fresh.inputs))
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
-        if self._session.bulk is not None or list(map(_type, batches)) != list(map(_type, old)):
+        if self._session.stream.bulk is not None or list(map(_type, batches)) != list(
+            map(_type, old)
+        ):
             self.reasons["the batch has another shape, or computes on the device"] += 1
             return None
         self._ahead = []

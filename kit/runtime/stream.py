@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from kit.ir import Aval
 from kit.runtime.operations import Operation, Variable
+
+if TYPE_CHECKING:
+    from kit.runtime.streams import Stream
 
 __all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value"]
 
@@ -88,6 +91,7 @@ class Bulk:
     __slots__ = (
         "frames",
         "key",
+        "kind",
         "leaf_of",
         "leaves",
         "limit",
@@ -96,11 +100,14 @@ class Bulk:
         "phases",
         "scalars",
         "size",
+        "stream",
         "values",
         "views",
     )
 
-    def __init__(self, phase: str, limit: int) -> None:
+    def __init__(self, stream: Stream, phase: str, kind: str, limit: int) -> None:
+        self.stream = stream
+        self.kind = kind  # the phase, or "inference": which size is its limit
         self.phase = phase  # of its first op; only a lazy bulk spans several
         self.phases: list[tuple[int, str]] = [(0, phase)]  # (first op, phase)
         self.limit = limit
@@ -151,6 +158,8 @@ class Bulk:
             else:
                 leaf = self.leaf_of.get(id(value))
                 if leaf is None:
+                    if value.bulk is not None:  # pending in another thread
+                        value.bulk.flush("another thread")
                     leaf = self.leaf_of[id(value)] = len(self.leaves)
                     self.leaves.append(value)
                 key.append(-1 - leaf)
@@ -163,17 +172,21 @@ class Bulk:
             yield op, tuple(self.key[at:stop])
             at = stop + 1
 
-    def close(self) -> list[Value]:
+    def flush(self, cut: str) -> None:
+        """End it now, for somebody in another thread who needs one of its values."""
+        self.stream.session.cut(self.stream, cut, keep_views=True)
+
+    def close(self, *, keep_views: bool = False) -> list[Value]:
         """Give the values that something alive still needs; the rest will never leave the device.
 
         The returned list is in slot order. Views are left out: their holder makes them again from
-        the base when it needs them.
+        the base when it needs them, unless the holder is another thread's bulk.
         """
         held = _held(self.values)
         self.values = []
         for value in held:
             value.bulk = None
-        return [value for value in held if value.slot not in self.views]
+        return held if keep_views else [v for v in held if v.slot not in self.views]
 
     def pending_bytes(self) -> int:
         """Bytes of the results so far that somebody holds."""

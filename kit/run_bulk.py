@@ -1,0 +1,106 @@
+"""How many ops one segment holds: the numbers, where they come from, and MXNet's variables.
+
+    KIT_BULK_MAX_NODE_TRAIN       ops a segment while training; 15 if it is not set
+    KIT_BULK_MAX_NODE_TRAIN_FWD   the same, forward only; falls back to the one above
+    KIT_BULK_MAX_NODE_TRAIN_BWD   the same, backward and update
+    KIT_BULK_TRAIN                0: no bulking while training, each op is a segment
+    KIT_BULK_INFERENCE            0: nor in inference; else a network's whole forward pass is one
+
+They are read each time that a `Settings` is made, and give its defaults: what is said in the
+settings or by `kit.bulk(...)` is stronger. 0 and 1 both mean one op a segment, as in MXNet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kit.errors import SettingsError
+
+__all__ = ["DEFAULT_BULK", "UNLIMITED", "BulkSizes", "check_bulk_size", "sizes_from_environment"]
+
+UNLIMITED = 1_000_000  # a bulk size that no step reaches
+DEFAULT_BULK = 15  # MXNet's
+
+_TRAIN, _INFERENCE = "KIT_BULK_TRAIN", "KIT_BULK_INFERENCE"
+_MAX = "KIT_BULK_MAX_NODE_TRAIN"
+
+
+@dataclass(frozen=True)
+class BulkSizes:
+    """Ops a segment, by what is recorded, and who said so."""
+
+    forward: int
+    backward: int  # of the backward pass and of the update
+    inference: int  # of a module's forward pass while no gradients are recorded
+    origin: str = "settings"  # "settings" or "scope"; where defaults come from: see the function
+
+    @classmethod
+    def scope(cls, size: Any) -> BulkSizes:
+        """For everything that a scope records: one size, or (forward, backward).
+
+        Raises:
+            SettingsError: it is not a whole number of at least 1, or two of them.
+        """
+        pair = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+        forward, backward = (check_bulk_size("a bulk size", n) for n in pair)
+        return cls(forward, backward, forward, "scope")
+
+    def of(self, kind: str) -> int:
+        """The size for "forward", "backward", "update" or "inference"."""
+        return int(getattr(self, "backward" if kind == "update" else kind))
+
+    @property
+    def pair(self) -> int | tuple[int, int]:
+        """As `set_bulk_size` takes it: one number if forward and backward are the same."""
+        return self.forward if self.forward == self.backward else (self.forward, self.backward)
+
+    def __str__(self) -> str:
+        names = ("forward", "backward", "inference")
+        sizes = (getattr(self, name) for name in names)
+        words = ("unlimited" if n >= UNLIMITED else f"{n:,}" for n in sizes)
+        return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
+
+
+def check_bulk_size(name: str, size: Any) -> int:
+    """The size itself.
+
+    Raises:
+        SettingsError: it is not a whole number of at least 1.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise SettingsError(
+            f"{name} must be a whole number of at least 1, not {size!r}. 1 makes each op a segment "
+            f"of its own; any large number, such as {UNLIMITED:_}, means no limit."
+        )
+    return size
+
+
+def sizes_from_environment(environ: Mapping[str, str] | None = None) -> BulkSizes:
+    """The default sizes of now; `origin` names the variables that are set.
+
+    Raises:
+        SettingsError: a variable holds something that is not a number; it is named.
+    """
+    given = os.environ if environ is None else environ
+    both = _number(given, _MAX, DEFAULT_BULK)
+    forward, backward = _number(given, f"{_MAX}_FWD", both), _number(given, f"{_MAX}_BWD", both)
+    if not _number(given, _TRAIN, 1):
+        forward = backward = 1
+    inference = UNLIMITED if _number(given, _INFERENCE, 1) else 1
+    names = (_TRAIN, _INFERENCE, _MAX, f"{_MAX}_FWD", f"{_MAX}_BWD")
+    said = ", ".join(f"{name}={given[name]}" for name in names if given.get(name, "").strip())
+    return BulkSizes(max(forward, 1), max(backward, 1), inference, said or "defaults")
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise SettingsError(
+            f"the environment variable {name} must be a whole number of at least 0, not {text!r}"
+        )
+    return int(text)
