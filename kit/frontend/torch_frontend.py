@@ -60,6 +60,10 @@ class Frontend:
 
     def __init__(self) -> None:
         self.device = torch.device("kit", 0)
+        self.is_tracing = False  # a hybridized function runs for the first time
+        self.overwritten: list[Buffer] = []  # by it
+        self.programs: dict[Any, dict[Any, Any]] = {}  # of hybridized functions, by kind of call
+        self.shared_zeros: dict[Spec, Value] = {}
         self._hooks: list[Any] = []
         self._kept: BaseException | None = None  # the error of a backward pass
         self.decomposing: Any = None  # the op that torch is taking apart
@@ -107,6 +111,8 @@ class Frontend:
         self._hooks = []
         self._session = None
         self._plans.clear()
+        self.programs.clear()
+        self.shared_zeros.clear()
 
     @property
     def places(self) -> Places:

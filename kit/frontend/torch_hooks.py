@@ -52,6 +52,12 @@ class Places:
             self._stack.clear()
             self.scope = ""
 
+    def follow(self) -> str:
+        """The phase of now."""
+        if _graph_task_id() != self.task:
+            self.relocate()
+        return self.phase
+
     def relocate(self) -> None:
         """A backward pass begins or ends: from its end on it is the update."""
         self.task = _graph_task_id()

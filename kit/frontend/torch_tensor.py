@@ -73,6 +73,11 @@ class Buffer:
         """Make `value` the next version."""
         self.value = value
         self.version += 1
+        if home.is_tracing:
+            home.overwritten.append(self)
+
+    def forget(self) -> None:
+        """There is nothing to derive again."""
 
 
 # Views that show their parent element for element if the shape is the same, and those that show
@@ -124,6 +129,11 @@ class View:
             old = home.zeros(op.avals[0]) if is_whole else parent.read(home)
             parent.write(home, home.write_view(op, old, value))
         self.cached = None  # the base has it; derive it again if it is read
+
+    def forget(self) -> None:
+        """Derive its value, and those on the way to it, again at the next read."""
+        self.cached = None
+        self.parent.forget()
 
 
 class _Storage:

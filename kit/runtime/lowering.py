@@ -28,6 +28,7 @@ __all__ = [
     "HOLE",
     "Executable",
     "Hole",
+    "Program",
     "Scalar",
     "Source",
     "compile_segment",
@@ -141,6 +142,15 @@ class Source:
         return op.outputs[output]
 
 
+class Program(Source):
+    """Ops that are one op of a larger segment: what `kit.hybrid` has in its template."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"program {self.digest()} of {len(self.nodes)} ops"
+
+
 @dataclass(eq=False)
 class Executable:
     """A compiled segment: `run([*leaves, scalars])` gives its results."""
@@ -209,6 +219,14 @@ def _interpret(
     slots: list[Any] = []
     for i, (op, refs) in enumerate(source.nodes):
         tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
+        if op.name == "kit.hybrid":
+            inner: Program = op.template[1]["program"]
+            if op.scalars:
+                tensors.append([next(numbers) for _ in range(op.scalars)])
+            places = list(sites[i : i + 1]) * len(inner.nodes)
+            with jax.named_scope(f"n{i}"):
+                slots.extend(_interpret(inner, tensors, inner.wanted, rules, places))
+            continue
         rule = rules.find(op.name)
         if rule is None:
             raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
