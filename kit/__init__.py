@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from kit import errors as errors
     from kit import jax as jax
     from kit.api import Explorer, Session, bulk, report, run, set_bulk_size, sweep
+    from kit.frontend.torch_hybrid import hybridize
+    from kit.frontend.torch_multi import (
+        all_finite,
+        clip_by_global_norm,
+        global_norm,
+        multi_adamw,
+        multi_lamb,
+        multi_sgd,
+        reset_arrays,
+    )
     from kit.run import Run, Settings
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
@@ -42,9 +52,17 @@ __all__ = [
     "Settings",
     "TimelineView",
     "Workload",
+    "all_finite",
     "bulk",
+    "clip_by_global_norm",
     "errors",
+    "global_norm",
+    "hybridize",
+    "multi_adamw",
+    "multi_lamb",
+    "multi_sgd",
     "report",
+    "reset_arrays",
     "run",
     "set_bulk_size",
     "sweep",
@@ -63,6 +81,19 @@ _HOMES = {
     "Settings": "kit.run",
     "TimelineView": "kit.widgets.timeline",
     "Workload": "kit.workloads.context",
+    **dict.fromkeys(
+        (
+            "all_finite",
+            "clip_by_global_norm",
+            "global_norm",
+            "multi_adamw",
+            "multi_lamb",
+            "multi_sgd",
+            "reset_arrays",
+        ),
+        "kit.frontend.torch_multi",
+    ),
+    "hybridize": "kit.frontend.torch_hybrid",
     "bulk": "kit.api",
     "report": "kit.api",
     "run": "kit.api",

@@ -18,7 +18,7 @@ import gc
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -55,8 +55,11 @@ class _Trace:
     leaves: list[int] = field(default_factory=list)  # which bases it reads
     scalars: list[float] = field(default_factory=list)
     shared: list[Value] = field(default_factory=list)  # results that depend on nothing
-    effects: list[tuple[int, int]] = field(default_factory=list)  # (base, result)
-    written: list[int] = field(default_factory=list)  # arguments whose memory is written
+    copies: bool = False  # some results are what arguments were before
+    changed: list[int] | None = None  # bases that get a new value; None: all, in order
+    becomes: list[int] = field(default_factory=list)  # which result each of them gets
+    pick: Callable[[list[Value]], Sequence[Value]] = tuple  # those of them, quickly
+    written: list[int] | None = None  # arguments whose memory is written; None: all
     result: Any = None  # what to return, with `_Made` for tensors
 
 
@@ -210,7 +213,7 @@ def _flatten(value: Any, tensors: list[KitTensor], key: list[Any], odd: set[str]
 
 def _bases(refs: list[Any], key: list[Any]) -> list[Buffer]:
     """The buffers behind the arguments, each once; which one each shows goes to the key."""
-    if set(map(type, refs)) == _BUFFERS and len(set(map(id, refs))) == len(refs):
+    if set(map(type, refs)) == _BUFFERS and len(set(refs)) == len(refs):
         return refs
     bases: list[Buffer] = []
     number: dict[int, int] = {}
@@ -245,17 +248,19 @@ def _learn(home: Frontend, bulk: Bulk, result: Any, tensors: list[KitTensor], ba
             results.append(value)
         return number[id(value)]
 
+    changed = []
     for i, (base, old) in enumerate(zip(bases, before, strict=True)):
         if base.value is not None and base.value is not old:
-            if id(base.value) in known:
-                return "it makes one argument share another one's memory"
-            trace.effects.append((i, place(base.value)))
+            changed.append(i)
+            trace.becomes.append(place(base.value))
+    trace.changed = changed if len(changed) < len(bases) else None
     touched = {id(base) for base in writes}
-    trace.written = [i for i, t in enumerate(tensors) if id(t.ref.base) in touched]
+    overwritten = [i for i, t in enumerate(tensors) if id(t.ref.base) in touched]
+    trace.written = overwritten if len(overwritten) < len(tensors) else None
     reached = set(own)  # buffers, and values that views keep, which we know how to reach
     for tensor in tensors:
         _chain(tensor.ref, reached)
-    made = _describe(result, tensors, own, known, place, reached)
+    made = _describe(result, tensors, own, place, reached)
     if isinstance(made, str):
         return made
     trace.result = made
@@ -277,7 +282,7 @@ def _chain(ref: Buffer | View, reached: set[int]) -> tuple[Buffer, tuple[Op, ...
     return ref, tuple(reversed(views))
 
 
-def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int], known: dict[int, int],
+def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int],
               place: Callable[[Value], int], reached: set[int]) -> Any:  # fmt: skip
     """The result with `_Made` in place of tensors; or, as a str, why it cannot be made again."""
     if isinstance(value, KitTensor):
@@ -287,13 +292,13 @@ def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int], known: 
         base, views = _chain(value.ref, reached)
         if id(base) in own:
             return _Made(base=own[id(base)], views=views, spec=value.spec)
-        if base.value is None or id(base.value) in known:
+        if base.value is None:
             return "it returns memory that it has not written"
         reached.add(id(base))
         return _Made(value=place(base.value), base_spec=base.spec, views=views, spec=value.spec)
     if type(value) in (list, tuple, dict):
         items = value.values() if type(value) is dict else value
-        parts = [_describe(item, tensors, own, known, place, reached) for item in items]
+        parts = [_describe(item, tensors, own, place, reached) for item in items]
         if (why := next((p for p in parts if isinstance(p, str)), None)) is not None:
             return why
         return dict(zip(value, parts, strict=True)) if type(value) is dict else type(value)(parts)
@@ -346,21 +351,31 @@ def _compile(home: Frontend, bulk: Bulk, trace: _Trace, results: list[Value],
     nodes = list(bulk.nodes())
     constant = _constants(nodes, bulk.scalars)
     constants: dict[Any, int] = {}
-    order: list[tuple[bool, int]] = []  # of each result: (is it shared, where)
+    order: list[tuple[str, int]] = []  # of each result: what it is, and which one of those
     wanted: list[int] = []
     for value in results:
-        key = constant[value.slot]
-        if key is None:
-            order.append((False, len(wanted)))
+        if id(value) in known:
+            order.append(("old", known[id(value)]))  # what an argument was before
+            trace.copies = True
+        elif (key := constant[value.slot]) is None:
+            order.append(("made", len(wanted)))
             wanted.append(value.slot)
-            continue
-        if key not in constants:
-            constants[key] = len(trace.shared)
-            trace.shared.append(value)
-        order.append((True, constants[key]))
+        else:
+            if key not in constants:
+                constants[key] = len(trace.shared)
+                trace.shared.append(value)
+            order.append(("shared", constants[key]))
     shift = len(trace.shared)
-    position = [k if is_shared else shift + k for is_shared, k in order]
-    trace.effects = [(base, position[k]) for base, k in trace.effects]
+    begin = {"shared": 0, "made": shift, "old": shift + len(wanted)}
+    position = [begin[what] + k for what, k in order]
+    trace.becomes = [position[k] for k in trace.becomes]
+    if len(trace.becomes) > 1:
+        trace.pick = itemgetter(*trace.becomes)
+    elif trace.becomes:
+        (only,) = trace.becomes
+        trace.pick = lambda values: (values[only],)
+    else:
+        trace.pick = lambda values: ()
     trace.result = _renumber(trace.result, position)
     if not wanted:
         return
@@ -383,10 +398,12 @@ def _compile(home: Frontend, bulk: Bulk, trace: _Trace, results: list[Value],
     avals = tuple(bulk.leaves[k].aval for k in leaves)
     program = Program(kept, avals, len(scalars), tuple(slots[s] for s in wanted))
     trace.leaves = [known[id(bulk.leaves[k])] for k in leaves]
-    by_base = {base: k - shift for base, k in trace.effects if k >= shift}
+    bases = range(len(trace.becomes)) if trace.changed is None else trace.changed
+    pairs = zip(bases, trace.becomes, strict=True)
+    by_base = {base: k - shift for base, k in pairs if shift <= k < begin["old"]}
     place_of = {base: k for k, base in enumerate(trace.leaves)}
     writes = _leading_writes(by_base, place_of)
-    outputs = tuple(v.aval for v, (shared, _) in zip(results, order, strict=True) if not shared)
+    outputs = tuple(v.aval for v, (what, _) in zip(results, order, strict=True) if what == "made")
     holes = (HOLE,) * len(avals)
     trace.op = home.session.intern(
         "kit.hybrid", (holes, {"program": program}), avals, outputs, len(scalars), writes=writes
@@ -440,11 +457,15 @@ def _again(home: Frontend, trace: _Trace, tensors: list[KitTensor], bases: list[
         draws = (session.next_random() if isinstance(x, Draw) else x for x in trace.scalars)
         inputs = [bases[i].value or bases[i].read(home) for i in trace.leaves]
         values = values + stream.record(trace.op, inputs, list(draws), home.places.frame())
-    if trace.written:
+    if trace.copies:
+        values = values + [base.read(home) for base in bases]
+    if trace.written is not None:
         written([tensors[i] for i in trace.written])
-    for i, k in trace.effects:
-        base = bases[i]
-        base.value = values[k]
+    else:
+        written(tensors)
+    changed = bases if trace.changed is None else [bases[i] for i in trace.changed]
+    for base, value in zip(changed, trace.pick(values), strict=True):
+        base.value = value
         base.version += 1
     return _make(home, trace.result, tensors, bases, values)
 
