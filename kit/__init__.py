@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kit import errors as errors
     from kit import jax as jax
-    from kit.api import Explorer, Session, bulk, report, run, set_bulk_size, sweep
+    from kit.api import Explorer, Session, bulk, plan, report, run, set_bulk_size, sweep
     from kit.frontend.torch_hybrid import hybridize
     from kit.frontend.torch_multi import (
         all_finite,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compiles import CompileView
     from kit.widgets.graph import GraphView
+    from kit.widgets.plan import PlanView
+    from kit.widgets.segments import SegmentView
     from kit.widgets.timeline import TimelineView
     from kit.workloads.context import Context, Workload, workload
 
@@ -46,8 +48,10 @@ __all__ = [
     "Context",
     "Explorer",
     "GraphView",
+    "PlanView",
     "Rules",
     "Run",
+    "SegmentView",
     "Session",
     "Settings",
     "TimelineView",
@@ -61,6 +65,7 @@ __all__ = [
     "multi_adamw",
     "multi_lamb",
     "multi_sgd",
+    "plan",
     "report",
     "reset_arrays",
     "run",
@@ -76,6 +81,8 @@ _HOMES = {
     "Context": "kit.workloads.context",
     "Explorer": "kit.api",
     "GraphView": "kit.widgets.graph",
+    "PlanView": "kit.widgets.plan",
+    "SegmentView": "kit.widgets.segments",
     "Run": "kit.run",
     "Session": "kit.api",
     "Settings": "kit.run",
@@ -95,6 +102,7 @@ _HOMES = {
     ),
     "hybridize": "kit.frontend.torch_hybrid",
     "bulk": "kit.api",
+    "plan": "kit.api",
     "report": "kit.api",
     "run": "kit.api",
     "set_bulk_size": "kit.api",

@@ -16,11 +16,12 @@ from kit.errors import SessionError, SettingsError
 from kit.run import Run, Settings
 
 if TYPE_CHECKING:
+    from kit.ir.plan import OpStream
     from kit.runtime.rules import Rules
     from kit.runtime.session import Session as RuntimeSession
     from kit.widgets.explorer import Explorer as ExplorerWidget
 
-__all__ = ["Explorer", "Session", "bulk", "report", "run", "set_bulk_size", "sweep"]
+__all__ = ["Explorer", "Session", "bulk", "plan", "report", "run", "set_bulk_size", "sweep"]
 
 Progress = Callable[[str, float], None]
 DEFAULT_SWEEP: dict[str, list[Any]] = {
@@ -51,6 +52,22 @@ def run(
     from kit.workloads.experiment import run as measure
 
     return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)
+
+
+def plan(workload: Any, settings: Settings | None = None) -> OpStream:
+    """Record one step of a workload without running it: the op stream that `kit.PlanView` shows.
+
+    `kit.ir.plan.plan(stream, forward, backward)` cuts it by any bulk sizes, as the runtime would.
+
+    Raises:
+        SettingsError: mode "torch" has no op stream.
+    """
+    from kit.workloads.lazy_run import record_plan
+
+    chosen = settings or Settings()
+    if chosen.mode == "torch":
+        raise SettingsError("mode 'torch' runs without kit's runtime, so nothing is cut there")
+    return record_plan(workload, chosen)
 
 
 def sweep(

@@ -76,6 +76,7 @@ class Executor:
         self.is_tracing = False
         self.compiles = CompileLog()
         self.engine = Engine(workers, setting=self._setting)
+        self.held: list[Task] | None = None  # instead of running them; until somebody needs one
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
         self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
@@ -88,6 +89,9 @@ class Executor:
 
     def push(self, task: Task) -> None:
         """Hand a task over; returns at once."""
+        if self.held is not None:
+            self.held.append(task)
+            return
         made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
         over = {made_by[i] for i in task.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
@@ -96,6 +100,11 @@ class Executor:
 
     def wait(self, task: Task) -> None:
         """Block until the task has run, or on a GPU has been issued."""
+        if self.held and task.operation is None:
+            held, self.held = self.held, None
+            for waiting in held:
+                self.push(waiting)
+            self.held = []
         if task.operation is not None:
             self.engine.wait(task.operation)
 
@@ -110,8 +119,9 @@ class Executor:
             return jax.device_put(array, self.device)
 
     def finish(self, task: Task) -> None:
-        """Wait until the device has run the task."""
-        self.wait(task)
+        """Wait until the device has run the task, if it is to run."""
+        if task.operation is not None:
+            self.wait(task)
         if self._waits:
             return
         cells = [cell for output in task.outputs if (cell := output()) is not None]

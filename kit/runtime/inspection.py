@@ -17,9 +17,10 @@ import jax
 
 from kit.ir import Graph, Segment
 from kit.ir.diff import GraphDiff
+from kit.ir.plan import OpStream
 from kit.run import Compile
 from kit.run_bulk import sizes_from_environment
-from kit.runtime.capture import freeze_trace
+from kit.runtime.capture import freeze_step, freeze_trace
 from kit.runtime.profiler import profiled
 from kit.runtime.recorder import Recorder
 from kit.trace import SyncPoint, Timeline
@@ -80,6 +81,8 @@ class Inspection:
     stream: Any
     syncs: list[SyncPoint]
     wait_all: Callable[[], None]
+    mark_step: Callable[[], None]
+    is_planning: bool
     stepper: Stepper
     device: Any
     step: int
@@ -190,3 +193,32 @@ class Inspection:
         recorder.clear()  # its tasks hold arrays
         executor.spans.clear()
         return frozen
+
+    def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:
+        """Record steps without running them; gives the ops of the last one, to be cut by `plan`.
+
+        What a step reads must be computed all the same, and a note says where. Afterwards the
+        session only holds what was recorded: nothing of it will run.
+        """
+        recorder, executor = self._recorder, self._executor
+        executor.held, executor.is_tracing, self.is_planning = [], True, True
+        for _ in range(steps):  # the first makes the optimizer's state
+            recorder.start(0)
+            first_sync = len(self.syncs)
+            step()
+            self.mark_step()
+        recorder.stop()
+        tasks = [task for task, _ in recorder.tasks]
+        graph, segments, nodes = freeze_step(tasks)
+        pairs = [(nodes[task.index], task.bulk) for task in tasks]
+        calls = [ids[k] for ids, bulk in pairs for k in bulk.calls if k < len(ids)]
+        views = [i for ids, bulk in pairs for i, op in zip(ids, bulk.ops, strict=True)
+                 if op.is_view]  # fmt: skip
+        notes = dict.fromkeys(
+            f"{s.cause} at {s.site or 'an unknown line'} reads a value: what is before it was run"
+            for s in self.syncs[first_sync:]
+        )
+        executor.held, executor.is_tracing = [], False
+        executor.spans.clear()
+        recorder.clear()
+        return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)

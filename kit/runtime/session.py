@@ -79,6 +79,7 @@ class Session(Inspection):
         self.unlowered_ns: Counter[str] = Counter()
         self.skeletons: dict[str, str] = {}  # the beginning of a rule for each of these ops
         self.is_open = False
+        self.is_planning = False  # see `plan`
         self.step = 0
         self.max_pending_bytes = MAX_PENDING_BYTES
         self.seed = self.settings.seed

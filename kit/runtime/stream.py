@@ -89,6 +89,7 @@ class Bulk:
     """Ops recorded since the last cut, in program order."""
 
     __slots__ = (
+        "calls",
         "frames",
         "key",
         "kind",
@@ -120,6 +121,7 @@ class Bulk:
         self.values: list[Value] = []  # by slot
         self.views: set[int] = set()  # slots that are views
         self.size = 0  # ops that count: not views
+        self.calls: list[int] = [0]  # ops that begin a call; kept while a step is only planned
 
     def add(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame

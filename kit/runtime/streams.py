@@ -40,6 +40,8 @@ class Stream:
         """
         bulk = self.bulk
         if bulk is not None:
+            if self.session.is_planning:
+                bulk.calls.append(len(bulk.ops))
             if self.phase and phase != self.phase and not self._spans_phases:
                 self.session.cut(self, "phase")
             elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
@@ -104,6 +106,8 @@ class Stream:
 
     def _next_look(self, bulk: Bulk) -> int:
         """The size at which `_is_full` is asked again."""
+        if self.session.is_planning:
+            return 0  # at each call
         return min(bulk.size + LOOK_EVERY, self.sizes.of(bulk.kind))
 
 

@@ -24,6 +24,7 @@ from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
 from kit.widgets.graph import GraphView
 from kit.widgets.rerun import Reruns, RunStep
+from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
     FONT,
     INK,
@@ -161,8 +162,8 @@ class Explorer(VBox):
         self.headline = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))
         self.timeline = TimelineView()
         self.graph = GraphView()
-        self.syncs, self.breakdown, self.unlowered, self.notes = (
-            HTML(layout=Layout(width="auto")) for _ in range(4)
+        self.syncs, self.breakdown, self.unlowered, self.segments, self.notes = (
+            HTML(layout=Layout(width="auto")) for _ in range(5)
         )
         self.failure = HTML(layout=Layout(width="auto"))
         self.rerun_button = _button("Run again", "measure the current settings once more", "info")
@@ -193,7 +194,7 @@ class Explorer(VBox):
                       margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
         return [heading, self.controls, bar, self.failure, self.headline, self.timeline, columns,
-                self.notes]  # fmt: skip
+                self.segments, self.notes]  # fmt: skip
 
     @traitlets.observe("settings")
     def _settings_changed(self, _: dict[str, Any]) -> None:
@@ -212,6 +213,7 @@ class Explorer(VBox):
             self.syncs.value = sync_table_html(run)
             self.breakdown.value = breakdown_html(run)
             self.unlowered.value = unlowered_html(run) + recompiles_html(run.compiles)
+            self.segments.value = folded_segments_html(run)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
             self._say(f"measured in {took_s:.1f} s")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kit.ir.plan import OpStream
 from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.session import Session
 from kit.workloads.context import Context, as_workload
 from kit.workloads.loop import loop
 
-__all__ = ["measure"]
+__all__ = ["measure", "record_plan"]
 
 TRACED_STEPS = 2
 LEAD_IN = 2  # traced steps that only fill the pipeline
@@ -72,6 +73,15 @@ def measure(
             name=chosen.name,
             environment={**session.environment(), **versions},
         )
+
+
+def record_plan(workload: Any, settings: Settings) -> OpStream:
+    """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
+    chosen = as_workload(workload)
+    recorded = settings.replace(mode="lazy", step_mode="retrace")  # nothing but reads cuts it
+    opened, context, _ = _OPEN[chosen.framework](recorded, None)
+    with opened as session:
+        return session.plan(chosen(context()))
 
 
 Opened = tuple[Session, Callable[[], Context], dict[str, str]]

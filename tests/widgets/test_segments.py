@@ -1,0 +1,41 @@
+"""The table of segments: sums, the dearest ones, hostile names."""
+
+from __future__ import annotations
+
+from kit.run import Settings
+from kit.run_segments import segment_costs
+from kit.widgets.segments import MAX_ROWS, SegmentView, folded_segments_html, segments_html
+from kit.widgets.theme import format_ns
+from tests.factories import empty_run, make_run
+
+
+def test_there_is_a_row_for_each_segment_and_a_sum() -> None:
+    run = make_run(Settings(bulk_forward=5, bulk_backward=5))
+    html = segments_html(run)
+    costs = segment_costs(run)
+    assert html.count("<tr") == len(costs) + 2
+    assert f"<b>{len(costs)} segments</b>" in html
+    assert format_ns(sum(c.device_ns for c in costs)) in html
+
+
+def test_of_many_the_dearest_are_shown_and_all_are_summed() -> None:
+    run = make_run(Settings(bulk_forward=1, bulk_backward=1), scopes=30, kernels=400)
+    assert len(run.segments) > MAX_ROWS
+    html = segments_html(run)
+    assert html.count("<tr") == MAX_ROWS + 2
+    assert f"The {MAX_ROWS} dearest of {len(run.segments):,} segments" in html
+
+
+def test_hostile_names_stay_text_and_no_segments_is_said() -> None:
+    assert "<script>" not in segments_html(make_run(hostile=True))
+    assert "nothing was cut" in segments_html(empty_run())
+    assert folded_segments_html(empty_run()) == ""
+
+
+def test_the_view_follows_its_run() -> None:
+    view = SegmentView()
+    assert view.table.value == ""
+    view.run = make_run()
+    assert "Segments" in view.table.value
+    view.run = make_run(Settings(mode="torch"))
+    assert "nothing was cut" in view.table.value
