@@ -42,30 +42,84 @@ def run_of(found: list[Span], steps: int) -> Run:
                segments=cut)  # fmt: skip
 
 
-@given(st.lists(spans(), max_size=12), st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+def slow_issues(found: list[Span], segment: int, steps: int) -> tuple[list[Span], int, float]:
+    """The kernels that count, of how many issues they are, and the mean gap before one."""
+    kernels = sorted(
+        (s for s in found if s.kind == "kernel"), key=lambda s: (s.start_ns, -s.stop_ns)
+    )
+    stretches: list[list[Span]] = []
+    gaps: list[int | None] = []
+    for i, kernel in enumerate(kernels):
+        if stretches and stretches[-1][0].segment == kernel.segment:
+            stretches[-1].append(kernel)
+            continue
+        free = max((k.stop_ns for k in kernels[:i]), default=None)
+        gaps.append(None if free is None else max(0, kernel.start_ns - free))
+        stretches.append([kernel])
+    mine = [n for n, group in enumerate(stretches) if group[0].segment == segment]
+    known = [gap for n in mine if (gap := gaps[n]) is not None]
+    issued = sum(s.kind == "dispatch" and s.segment == segment for s in found) or steps
+    if len(mine) > issued + 1:
+        return [k for n in mine for k in stretches[n]], issued, sum(known) / issued
+    whole = [n for n in mine if 0 < n < len(stretches) - 1] or mine
+    gap = sum(known) / len(known) if known else math.nan
+    return [k for n in whole for k in stretches[n]], max(len(whole), 1), gap
+
+
+@given(st.lists(spans(), max_size=14), st.integers(1, 3))
+@settings(max_examples=300, deadline=None)
 def test_costs_equal_a_count_of_every_nanosecond(found: list[Span], steps: int) -> None:
     costs = segment_costs(run_of(found, steps))
+    is_profiled = any(s.kind == "kernel" for s in found)
 
-    def busy(ns: int, kind: str, segment: int | None) -> bool:
-        return any(
-            s.kind == kind and s.start_ns <= ns < s.stop_ns and segment in (None, s.segment)
-            for s in found
-        )
+    def busy(ns: int, among: list[Span]) -> bool:
+        return any(s.start_ns <= ns < s.stop_ns for s in among)
 
+    waits = [s for s in found if s.kind == "wait"]
     for cost in costs:
-        k = cost.index
-        kernel = [busy(ns, "kernel", k) for ns in range(END)]
-        dispatch = [busy(ns, "dispatch", k) for ns in range(END)]
-        wait = [busy(ns, "wait", None) for ns in range(END)]
-        assert cost.device_ns == sum(kernel) / steps
-        pairs = list(zip(kernel, dispatch, wait, strict=True))
-        assert cost.host_ns == sum(d and not k for k, d, _ in pairs) / steps
-        assert cost.wait_ns == sum(k and w for k, _, w in pairs) / steps
-        assert cost.kernels == sum(s.kind == "kernel" and s.segment == k for s in found) / steps
-        assert (cost.ops, cost.bytes_in, cost.bytes_out) == (2, 16 * k, 16)
-        named = {s.node for s in found if s.kind == "kernel" and s.segment == k}
-        assert cost.fused == 2 - (2 * k in named) - (2 * k + 1 in named)
+        kernels, dispatches = (
+            [s for s in found if s.kind == kind and s.segment == cost.index]
+            for kind in ("kernel", "dispatch")
+        )
+        alone = sum(busy(ns, dispatches) and not busy(ns, kernels) for ns in range(END))
+        assert cost.host_ns == alone / max(len(dispatches), 1)
+        assert (cost.ops, cost.bytes_in, cost.bytes_out) == (2, 16 * cost.index, 16)
+        if not is_profiled:
+            assert math.isnan(cost.device_ns + cost.wait_ns)
+            assert math.isnan(cost.gap_ns + cost.kernels)
+            assert math.isnan(cost.fused)
+            continue
+        kept, issues, gap = slow_issues(found, cost.index, steps)
+        assert cost.device_ns == sum(busy(ns, kept) for ns in range(END)) / issues
+        both = sum(busy(ns, kept) and busy(ns, waits) for ns in range(END))
+        assert cost.wait_ns == both / issues
+        assert cost.kernels == len(kept) / issues
+        assert cost.fused == 2 - len(
+            {s.node for s in kernels} & {2 * cost.index, 2 * cost.index + 1}
+        )
+        assert cost.gap_ns == gap or math.isnan(cost.gap_ns) and math.isnan(gap)
+
+
+def test_a_segment_that_the_window_shows_once_is_not_halved() -> None:
+    """The device runs half a step behind: two steps of the host show one of segment 0."""
+
+    def issue(segment: int, start: int) -> list[Span]:
+        return [Span("host/worker", "d", "dispatch", start, start + 8, segment),
+                Span("device/0", "k", "kernel", start + 2, start + 7, segment)]  # fmt: skip
+
+    found = [*issue(2, 0), *issue(0, 10), *issue(1, 20), *issue(2, 30), *issue(1, 45)]
+    zero, one, two = segment_costs(run_of(found, 2))
+    assert [c.kernels for c in (zero, one, two)] == [1, 1, 1]
+    assert [c.device_ns for c in (zero, one, two)] == [5, 5, 5]
+    assert [c.host_ns for c in (zero, one, two)] == [3, 3, 3]
+    assert (zero.gap_ns, one.gap_ns, two.gap_ns) == (5, (5 + 10) / 2, 5)
+
+
+def test_an_issue_cut_by_the_edge_of_the_window_does_not_count_beside_whole_ones() -> None:
+    times = ((0, 0, 1), (1, 5, 9), (0, 10, 20), (1, 22, 24))
+    found = [Span("device/0", "k", "kernel", start, stop, k) for k, start, stop in times]
+    zero, one, _ = segment_costs(run_of(found, 2))
+    assert (zero.device_ns, one.device_ns) == (10, 4)
 
 
 def test_a_gap_is_from_the_end_of_everything_before_to_the_first_kernel() -> None:
@@ -76,7 +130,7 @@ def test_a_gap_is_from_the_end_of_everything_before_to_the_first_kernel() -> Non
              kernel(0, 47, 50)]  # fmt: skip
     zero, one, two = segment_costs(run_of(found, 1))
     assert (zero.gap_ns, two.gap_ns) == (7, 0)
-    assert one.gap_ns == 4 + 0  # it begins twice: segment 2 has begun in between
+    assert one.gap_ns == (4 + 0) / 2  # it begins twice: segment 2 has begun in between
     assert math.isnan(segment_costs(run_of([kernel(0, 0, 9)], 1))[1].gap_ns)
 
 

@@ -10,10 +10,28 @@ from torch import Tensor, nn
 
 from kit.workloads.context import Context, workload
 
-__all__ = ["mlp"]
+__all__ = ["flips", "mlp"]
 
 WIDTH = 16
 LAYERS = 8
+FLIPS = 1000
+
+
+@workload
+def flips(ctx: Context) -> Callable[[], Any]:
+    """MXNet's own test of bulking: 1000 flips of an array of 10, forward and backward."""
+    array = torch.arange(10.0).to(ctx.device).requires_grad_()
+
+    def step() -> Tensor:
+        x: Tensor = array
+        for _ in range(FLIPS):
+            x = x.flip(0)
+        loss = x.sum()
+        loss.backward()
+        array.grad = None
+        return loss.detach()
+
+    return step
 
 
 @workload
