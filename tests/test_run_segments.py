@@ -97,7 +97,7 @@ def test_costs_equal_a_count_of_every_nanosecond(found: list[Span], steps: int) 
         assert cost.fused == 2 - len(
             {s.node for s in kernels} & {2 * cost.index, 2 * cost.index + 1}
         )
-        assert cost.gap_ns == gap or math.isnan(cost.gap_ns) and math.isnan(gap)
+        assert cost.gap_ns == gap or (math.isnan(cost.gap_ns) and math.isnan(gap))
 
 
 def test_a_segment_that_the_window_shows_once_is_not_halved() -> None:
