@@ -29,12 +29,15 @@ _HEADS = (
     "waited",
     "gap",
 )
-_WIDTHS = (14, 12, 6, 7, 8, 10, 10, 8, 9, 8, 8)
+_WIDTHS = (14, 10, 6, 6, 8, 9, 9, 9, 10, 9, 10)
 
 
 def segments_html(run: Run) -> str:
     """A row a segment with the sums below; where there are many, the dearest ones."""
-    costs = segment_costs(run)
+    return _html(segment_costs(run))
+
+
+def _html(costs: tuple[SegmentCost, ...]) -> str:
     if not costs:
         return section("Segments", sentence("This run has no segments: nothing was cut."))
     shown = costs
@@ -48,13 +51,28 @@ def segments_html(run: Run) -> str:
     rows = [_row(c, top) for c in shown]
     rows.append(_sums(costs))
     note += (
-        "Means of the traced steps. Fused: ops that no kernel is named after. "
+        "Means of one issue in the traced steps. Fused: ops that no kernel is named after. "
         "Host: a worker was busy with the segment and none of its "
         "kernels ran. Waited: the host stood at a sync point while it ran. Gap: the device had "
-        "nothing to do before it."
+        "nothing to do before it. A bar compares with the longest of its column."
     )
     body = table(_HEADS, rows, "llrrrrrrrrr", widths=_WIDTHS, has_total=True)
-    return section("Segments", body + sentence(note))
+    return section("Segments", sentence(_verdict(costs)) + body + sentence(note))
+
+
+def _verdict(costs: tuple[SegmentCost, ...]) -> str:
+    """Where to look first, in one sentence."""
+    if all(math.isnan(c.device_ns) for c in costs):
+        return "No kernel was seen: what the device did is unknown."
+    text = f"The device worked {format_ns(_sum(costs, 'device_ns'))} a step"
+    longest = _longest_gap(costs)
+    if longest is None:
+        return f"{text} and was never idle between two segments."
+    return (
+        f"{text} and was idle {format_ns(_sum(costs, 'gap_ns'))} between segments. The longest "
+        f"gap, {format_ns(longest.gap_ns)}, is before segment {longest.index} "
+        f"({safe_text(longest.phase)})."
+    )
 
 
 def folded_segments_html(run: Run) -> str:
@@ -62,23 +80,33 @@ def folded_segments_html(run: Run) -> str:
     costs = segment_costs(run)
     if not costs:
         return ""
-    gap = sum(c.gap_ns for c in costs if not math.isnan(c.gap_ns))
-    host = sum(c.host_ns for c in costs)
+    gap, host = _sum(costs, "gap_ns"), _sum(costs, "host_ns")
+    gaps = "" if math.isnan(gap) else f", {format_ns(gap)} of gaps between them"
     line = (f"{len(costs):,} segment{'s' * (len(costs) != 1)} a step: {format_ns(host)} to launch "
-            f"them, {format_ns(gap)} of gaps between them")  # fmt: skip
+            f"them{gaps}")  # fmt: skip
     return (
         f'<details style="font:13px/1.6 {FONT};color:{INK}"><summary style="cursor:pointer">'
         f'{line}</summary><div style="overflow-x:auto;max-width:860px;margin-top:6px">'
-        f"{segments_html(run)}</div></details>"
+        f"{_html(costs)}</div></details>"
     )
 
 
 def _cost(c: SegmentCost) -> float:
-    return c.host_ns + c.device_ns + (0 if math.isnan(c.gap_ns) else c.gap_ns)
+    return sum(x for x in (c.host_ns, c.device_ns, c.gap_ns) if not math.isnan(x))
 
 
 def _most(values: list[float]) -> float:
     return max((v for v in values if not math.isnan(v)), default=0.0)
+
+
+def _sum(costs: tuple[SegmentCost, ...], name: str) -> float:
+    """Of what is known; nan if nothing is."""
+    known = [x for c in costs if not math.isnan(x := getattr(c, name))]
+    return sum(known) if known else math.nan
+
+
+def _longest_gap(costs: tuple[SegmentCost, ...]) -> SegmentCost | None:
+    return max((c for c in costs if c.gap_ns > 0), key=lambda c: c.gap_ns, default=None)
 
 
 def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
@@ -90,43 +118,55 @@ def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
         f"{mark}{c.index} {safe_text(c.phase)}",
         safe_text(c.cut, 40) + fresh,
         f"{c.ops:,}",
-        f"{c.fused:,}",
-        f"{c.kernels:,.3g}",
+        _count(c.fused),
+        _count(c.kernels),
         format_bytes(c.bytes_in),
         format_bytes(c.bytes_out),
         _time(c.host_ns, top["host_ns"], COLORS["dispatch"]),
         _time(c.device_ns, top["device_ns"], tint(COLORS["kernel"], 0.6)),
         _time(c.wait_ns, top["wait_ns"], tint(COLORS["wait"], 0.5)),
-        _time(c.gap_ns, top["gap_ns"], tint(COLORS["backward"], 0.4)),
+        _gap(c.gap_ns, top["gap_ns"]),
     ]
+
+
+def _count(n: float) -> str:
+    return f'<span style="color:{MUTED}">?</span>' if math.isnan(n) else f"{n:,.4g}"
+
+
+def _gap(ns: float, top: float) -> str:
+    """The longest one stands out: bold, on a ground of its own."""
+    text = _time(ns, top, tint(COLORS["backward"], 0.2))
+    if not top or ns != top:
+        return text
+    return (f'<div style="font-weight:600;background:{COLORS["backward"]}40;border-radius:4px;'
+            f'margin:-2px -4px;padding:2px 4px">{text}</div>')  # fmt: skip
 
 
 def _time(ns: float, top: float, color: str) -> str:
     """A time with a bar under it; the longest of its column fills the cell."""
-    if math.isnan(ns):
-        return f'<span style="color:{MUTED}">none</span>'
-    width = 100 * ns / top if top else 0
-    bar = (f'<div style="height:3px;border-radius:2px;margin-top:2px;margin-left:auto;'
-           f'background:{color};width:{width:.0f}%"></div>')  # fmt: skip
-    return f"{format_ns(ns)}{bar}"
+    if math.isnan(ns) or not ns:
+        return f'<span style="color:{MUTED}">{"?" if math.isnan(ns) else 0}</span>'
+    text = f'<span style="white-space:nowrap">{format_ns(ns)}</span>'
+    if not top:
+        return text
+    return (
+        f'{text}<div style="height:3px;border-radius:2px;margin-top:2px;margin-left:auto;'
+        f'background:{color};width:{100 * ns / top:.0f}%"></div>'
+    )
 
 
 def _sums(costs: tuple[SegmentCost, ...]) -> list[str]:
-    gaps = sum(c.gap_ns for c in costs if not math.isnan(c.gap_ns))
     word = "segment" if len(costs) == 1 else "segments"
+    times = (_sum(costs, name) for name in ("host_ns", "device_ns", "wait_ns", "gap_ns"))
     return [
         f"<b>{len(costs):,} {word}</b>",
         "",
         f"{sum(c.ops for c in costs):,}",
-        f"{sum(c.fused for c in costs):,}",
-        f"{sum(c.kernels for c in costs):,.4g}",
+        _count(_sum(costs, "fused")),
+        _count(_sum(costs, "kernels")),
         format_bytes(sum(c.bytes_in for c in costs)),
         format_bytes(sum(c.bytes_out for c in costs)),
-        *(
-            format_ns(sum(getattr(c, n) for c in costs))
-            for n in ("host_ns", "device_ns", "wait_ns")
-        ),
-        format_ns(gaps),
+        *(f"<b>{_time(t, 0, '')}</b>" for t in times),
     ]
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from kit.run import Settings
 from kit.run_segments import segment_costs
+from kit.trace import Timeline
 from kit.widgets.segments import MAX_ROWS, SegmentView, folded_segments_html, segments_html
-from kit.widgets.theme import format_ns
+from kit.widgets.theme import COLORS, format_ns
 from tests.factories import empty_run, make_run
 
 
@@ -39,3 +43,24 @@ def test_the_view_follows_its_run() -> None:
     assert "Segments" in view.table.value
     view.run = make_run(Settings(mode="torch"))
     assert "nothing was cut" in view.table.value
+
+
+def test_the_longest_gap_stands_out_and_is_named() -> None:
+    run = make_run(Settings(bulk_forward=5, bulk_backward=5))
+    longest = max(
+        (c for c in segment_costs(run) if not math.isnan(c.gap_ns)), key=lambda c: c.gap_ns
+    )
+    html = segments_html(run)
+    assert html.count(f"{COLORS['backward']}40") == 1
+    said = f"{format_ns(longest.gap_ns)}, is before segment {longest.index} ({longest.phase})"
+    assert said in html
+
+
+def test_without_kernels_the_device_is_unknown_not_idle() -> None:
+    run = make_run()
+    host = [s for s in run.timeline.spans if s.kind != "kernel"]
+    unseen = replace(run, timeline=Timeline.of(host, run.timeline.syncs))
+    html = segments_html(unseen) + folded_segments_html(unseen)
+    assert "what the device did is unknown" in html
+    assert "nan" not in html
+    assert "of gaps" not in html
