@@ -71,6 +71,9 @@ def plan(
     - it ends before a call of another phase, unless `lazy`
     - it ends where the recording was forced to: at a read, at an op without a rule
 
+    Not planned is what protects the runtime and depends on memory: it also ends a segment at
+    20,000 ops or when its pending results grow too large. Nor is the size for inference.
+
     Raises:
         SettingsError: a size is not a whole number of at least 1.
     """

@@ -34,17 +34,21 @@ def streams(draw: Any) -> OpStream:
     for name in phases:
         if draw(st.integers(0, 3)) == 0:
             nodes.append(node("parameter", [], name[1:]))
-        inputs = draw(st.lists(st.integers(0, max(len(nodes) - 1, 0)), max_size=2)) if nodes else []
         i = len(nodes)
-        nodes.append(node("aten.add.Tensor", inputs, name[1:]))
+        values = [(k, output) for k in range(i) for output in range(len(nodes[k].avals))]
+        inputs = draw(st.lists(st.sampled_from(values), max_size=3)) if values else []
+        outputs = (F,) * draw(st.integers(1, 2))
+        nodes.append(Node("aten.add.Tensor", tuple(inputs), (), outputs, phase=name[1:]))
         if draw(st.integers(0, 3)):
             calls.add(i)
         if draw(st.integers(0, 4)) == 0:
             views.add(i)
         if draw(st.integers(0, 7)) == 0:
             forced[i] = "sync"
-    wanted = tuple((i, 0) for i in range(len(nodes)) if draw(st.booleans()))
-    return OpStream(Graph(tuple(nodes), wanted), frozenset(calls), frozenset(views), forced)
+    wanted = tuple((i, k) for i, n in enumerate(nodes) for k in range(len(n.avals))
+                   if draw(st.integers(0, 2)) == 0)  # fmt: skip
+    graph = Graph(tuple(nodes), wanted).check()
+    return OpStream(graph, frozenset(calls), frozenset(views), forced)
 
 
 def slow_plan(stream: OpStream, forward: int, backward: int, lazy: bool) -> list[tuple[Any, str]]:
@@ -81,17 +85,20 @@ def test_plan_equals_the_slow_policy(
     assert [(list(s.nodes), s.cut) for s in made] == slow_plan(stream, forward, backward, lazy)
     graph = stream.graph
     for segment in made:
-        inside = set(segment.nodes)
-        for i, k in segment.reads:
-            assert i not in inside
-            assert any((i, k) in graph.nodes[j].inputs for j in inside)
-        for j in inside:
-            outside = any(
-                (j, 0) in graph.nodes[u].inputs
-                for u in range(len(graph.nodes))
-                if u not in inside and not graph.nodes[u].is_variable
-            )
-            assert ((j, 0) in segment.writes) == (outside or (j, 0) in graph.wanted)
+        inside = list(segment.nodes)
+        reads: list[tuple[int, int]] = []
+        for i in inside:
+            for source in graph.nodes[i].inputs:
+                if source[0] not in inside and source not in reads:
+                    reads.append(source)
+        writes = []
+        for i in inside:
+            for k in range(len(graph.nodes[i].avals)):
+                users = [j for j, n in enumerate(graph.nodes) if (i, k) in n.inputs]
+                if (i, k) in graph.wanted or any(j not in inside for j in users):
+                    writes.append((i, k))
+        assert (list(segment.reads), list(segment.writes)) == (reads, writes)
+        assert segment.phase == graph.nodes[inside[0]].phase
 
 
 def test_the_unit_of_pr_14200_is_one_segment_and_was_four() -> None:
