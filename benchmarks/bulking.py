@@ -1,26 +1,30 @@
-"""What bulking is worth: the engine's own cost, the curve over the bulk size, and a jax.jit.
+"""What bulking buys: the engine's own cost, step time against bulk size, fused against jax.jit.
 
-    python benchmarks/bulking.py [--rounds 5] [--quick] [--mxnet mx/bin/python]
+    python benchmarks/bulking.py [--quick] [--rounds 5] [--mxnet mx/bin/python]
 
-1. the engine: microseconds for each no-op operation, pushed and completed by one worker
-2. the curve: step time by bulk size, 1 to unlimited, segments fused or launched op by op, for
-   MXNet's 1000 flips, an MLP step and a BERT step; fitted as T = N c + ceil(N / k) s
-3. a chain of 500 ops where the user waits after each segment, against only the worker waiting:
-   what fewer syncs and what fewer launches are worth
-4. `fuse` without a limit against one hand-written jax.jit, training and inference
+(a) the engine, without jax: microseconds for each no-op pushed and completed, with one worker
+(b) the curve: step time by bulk size, the segments issued op by op ("launch") or as one program
+    each ("fuse"); and a plain chain where the user waits for each segment, or only the worker does,
+    which tells fewer syncs from fewer launches. Each curve is fitted as T = N c + S s: N ops, c
+    each; S segments, s each. S is counted; without cuts at phases it is ceil(N / k).
+(c) one program for all of a small MLP's step, against one hand-written jax.jit of the same
 
-Numbers are medians of rounds in which the parts of a comparison alternate.
+The parts of a comparison take turns in each round; numbers are medians over the rounds. `--mxnet`
+names a Python that has MXNet 1.9.1; `peers/mxnet_seeds.py` says how to make it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,223 +36,324 @@ import numpy as np
 import torch
 
 import kit
-from kit.run_bulk import UNLIMITED
+from kit.run import UNLIMITED
 from kit.runtime.engine import Engine
-from kit.workloads import bert, flips, mlp
+from kit.workloads import bert_of, flips, mlp
+from kit.workloads.context import Context, Workload
 
 SIZES = (1, 2, 5, 15, 50, 200, UNLIMITED)
+QUICK_SIZES = (1, 5, 15, 200, UNLIMITED)
+NOISE = 0.05  # a rise of less is not called one
+Way = Callable[[], Any]
+
+
+def clock(function: Way) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    function()
+    return (time.perf_counter() - start) * 1e3
+
+
+def in_turns(ways: dict[Any, Way], rounds: int, warm: int = 1) -> dict[Any, float]:
+    """Median milliseconds of each; the first rounds only warm up."""
+    times: dict[Any, list[float]] = {name: [] for name in ways}
+    for i in range(rounds + warm):
+        for name, way in ways.items():
+            ms = clock(way)
+            if i >= warm:
+                times[name].append(ms)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def table(title: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    names = list(head)
+    print(f"\n{title}\n\n| {' | '.join(names)} |\n| --- |{' ---: |' * (len(names) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(x if isinstance(x, str) else f'{x:.3g}' for x in row)} |", flush=True)
+
+
+# -- (a) ------------------------------------------------------------------------------------------
 
 
 def nothing() -> None:
-    """An operation that costs only what the engine adds."""
+    pass
 
 
-def engine_cost(rounds: int, count: int = 5000) -> None:
-    print("1. Engine, us for each no-op operation pushed and completed (1 worker)\n")
-    kinds: dict[str, list[float]] = {}
-    for _ in range(rounds * 3):
-        for name in ("no variable", "one write each", "chain", "in place"):
-            engine = Engine(1)
-            v = [engine.variable() for _ in range(1000)]
-            engine.push(nothing)
+def engine_cost(rounds: int, ops: int) -> None:
+    """No-ops: what the engine adds to a call."""
+    engine = Engine(workers=1)
+    each = [engine.variable() for _ in range(ops + 1)]
+    one = engine.variable()
+    push = engine.push
+
+    def inline() -> None:
+        for _ in range(ops):
+            nothing()
+
+    def independent() -> None:
+        for v in each:
+            push(nothing, (), (v,))
+        engine.wait_all()
+
+    def chain() -> None:
+        for a, b in itertools.pairwise(each):
+            push(nothing, (a,), (b,))
+        engine.wait_all()
+
+    def in_place() -> None:
+        for _ in range(ops):
+            push(nothing, (one,), (one,))
+        engine.wait_all()
+
+    def round_trips() -> None:
+        for _ in range(ops // 20):
+            push(nothing, (), (one,))
             engine.wait_all()
-            start = time.perf_counter()
-            for i in range(count):
-                if name == "no variable":
-                    engine.push(nothing)
-                elif name == "one write each":
-                    engine.push(nothing, (), (v[i % 1000],))
-                elif name == "chain":
-                    engine.push(nothing, (v[i % 1000],), (v[(i + 1) % 1000],))
-                else:
-                    engine.push(nothing, (v[0],), (v[0],))
-            engine.wait_all()
-            kinds.setdefault(name, []).append((time.perf_counter() - start) * 1e6 / count)
-            if name == "chain":
-                start = time.perf_counter()
-                for _ in range(100):
-                    engine.push(nothing)
-                    engine.wait_all()
-                trip = (time.perf_counter() - start) * 1e4
-                kinds.setdefault("push and wait, round trip", []).append(trip)
-            engine.close()
-    for name, values in kinds.items():
-        print(f"- {name}: {statistics.median(values):.2f} us (best {min(values):.2f})")
+
+    ways = {"inline call": inline, "independent": independent, "chain": chain,
+            "in place": in_place, "push and wait_all, each": round_trips}  # fmt: skip
+    found = in_turns(ways, rounds)
+    engine.close()
+    rows = []
+    for name, ms in found.items():
+        us = ms * 1e3 / (ops // 20 if name.endswith("each") else ops)
+        rows.append((name, us, us / (found["inline call"] * 1e3 / ops)))
+    table("(a) The engine: no-ops pushed and completed, one worker",
+          ("", "us an op", "x an inline call"), rows)  # fmt: skip
 
 
-def fit(ops: int, sizes: Sequence[int], ms: Sequence[float]) -> tuple[float, float, float]:
-    """c and s of T = N c + ceil(N / k) s in microseconds, and the largest relative residual."""
-    segments = np.array([-(-ops // min(k, ops)) for k in sizes], float)
-    system = np.stack([np.full(len(sizes), float(ops)), segments], axis=1)
-    times = np.array(ms) * 1e3
-    (c, s), *_ = np.linalg.lstsq(system / times[:, None], np.ones(len(sizes)), rcond=None)
-    off = np.abs(system @ np.array([c, s]) - times) / times
-    return float(c), float(s), float(off.max())
+# -- (b) ------------------------------------------------------------------------------------------
 
 
-def curve(name: str, workload: Any, rounds: int, sizes: Sequence[int]) -> dict[str, list[float]]:
-    """Step time by bulk size in both segment modes."""
-    settings = kit.Settings(steps=6, warmup=3)
-    native = kit.run(workload, settings.replace(mode="torch")).step_ms
-    stream = kit.plan(workload)
-    found: dict[str, list[float]] = {}
-    for mode in ("fuse", "launch"):
-        times = [
-            statistics.median(
-                kit.run(
-                    workload,
-                    settings.replace(bulk_forward=k, bulk_backward=k, segment_mode=mode),
-                ).step_ms
-                for _ in range(rounds)
-            )
-            for k in sizes
-        ]
-        found[mode] = times
-        c, s, off = fit(stream.counted, sizes, times)
-        cells = " | ".join(f"{t:.3g}" for t in times)
-        gain = times[0] / times[sizes.index(15)]
-        print(f"| {name}, {mode} ({stream.counted} ops; torch {native:.3g}) | {cells} "
-              f"| {gain:.2f}x | {c:.2g} + {s:.3g}, {off:.0%} |")  # fmt: skip
-        worse = [f"{a:,} to {b:,}" for a, b, x, y in zip(sizes, sizes[1:], times, times[1:],
-                 strict=False) if y > 1.05 * x]  # fmt: skip
-        if worse:
-            print(f"| ↳ slower again from {', '.join(worse)} |" + " |" * (len(sizes) + 2))
-    return found
+def name_of(size: int) -> str:
+    return "unlimited" if size >= UNLIMITED else str(size)
 
 
-def curves(rounds: int, sizes: Sequence[int], mxnet: str) -> None:
-    print("\n2. Milliseconds a step by bulk size\n")
-    heads = " | ".join("unlimited" if k >= UNLIMITED else f"{k}" for k in sizes)
-    print(f"| | {heads} | 15 against 1 | fit: c + s us, worst residual |")
-    print("| --- |" + " ---: |" * (len(sizes) + 2))
-    for name, workload in (("flips", flips), ("mlp", mlp), ("bert", bert)):
-        curve(name, workload, rounds, sizes)
-    if mxnet:
-        script = Path(__file__).parent / "peers" / "mxnet_seeds.py"
-        said = subprocess.run([mxnet, str(script)], capture_output=True, text=True, check=True)
-        by_size = json.loads(said.stdout.splitlines()[-1])["flips"]
-        for kind in ("symbolic", "gluon static"):
-            row = {int(k): v[kind] for k, v in by_size.items()}
-            cells = " | ".join(f"{row.get(min(k, 1000), float('nan')):.3g}" for k in sizes)
-            print(f"| flips, MXNet 1.9.1 {kind} | {cells} | {row[1] / row[15]:.2f}x | |")
+def fit(points: dict[int, tuple[float, float, float]]) -> str:
+    """T = N c + S s through {size: (ms, ops, segments)}; squares of the relative errors."""
+    t, n, s = np.array(list(points.values())).T
+    cost, *_ = np.linalg.lstsq(np.stack([n / t, s / t], axis=1), np.ones(len(t)), rcond=None)
+    worst = float(np.max(np.abs((n * cost[0] + s * cost[1]) / t - 1)))
+    text = f"{cost[0] * 1e3:.3g} us/op + {cost[1] * 1e3:.3g} us/segment, within {worst:.0%}"
+    rises = []
+    for (small, before), (large, after) in itertools.pairwise(points.items()):
+        if (rise := after[0] / before[0] - 1) > NOISE:
+            rises.append(f"{name_of(small)} to {name_of(large)} {rise:+.0%}")
+    return f"{text}; not monotone: {', '.join(rises)}" if rises else f"{text}; monotone"
 
 
-def two_effects(rounds: int, count: int = 500) -> None:
-    print(f"\n3. A chain of {count} ops on (100, 100), milliseconds\n")
-    sizes = [k for k in SIZES if k < UNLIMITED] + [count]
-    print("| | " + " | ".join(map(str, sizes)) + " | fit: c + s us, worst residual |")
-    print("| --- |" + " ---: |" * (len(sizes) + 1))
+def curves(title: str, found: dict[str, dict[int, tuple[float, float, float]]]) -> None:
+    sizes = list(next(iter(found.values())))
+    rows = [[name, *(points[k][0] for k in sizes), fit(points)] for name, points in found.items()]
+    ops = max(p[1] for points in found.values() for p in points.values())
+    table(f"{title}: ms by bulk size ({ops:.0f} ops)",
+          ("", *map(name_of, sizes), "T = N c + S s"), rows)  # fmt: skip
+    for name, points in found.items():
+        ideal = [f"{name_of(k)}: {p[2]:.0f} ({math.ceil(p[1] / k)})" for k, p in points.items()]
+        print(f"\n{name}: segments (and ceil(N / k)): {', '.join(ideal)}")
+
+
+def measured(
+    session: Any, ways: dict[int, Way], rounds: int, steps: int
+) -> dict[int, tuple[float, float, float]]:
+    """Size -> (ms, ops, segments) of one call."""
+    times: dict[int, list[float]] = {size: [] for size in ways}
+    counts: dict[int, tuple[float, float]] = {}
+
+    def many(way: Way) -> None:
+        for _ in range(steps):
+            way()
+        session.wait_all()
+
+    for i in range(rounds + 1):
+        for size, way in ways.items():
+            session.set_bulk_size(size)
+            for _ in range(2 if i else 3):  # the first round compiles; later, old values die
+                way()
+            session.wait_all()
+            before = session.metrics()
+            ms = clock(partial(many, way)) / steps
+            after = session.metrics()
+            if i:
+                times[size].append(ms)
+                ops, segments = (after[x] - before[x] for x in ("record.ops", "segment.count"))
+                counts[size] = ops / steps, segments / steps
+    return {k: (statistics.median(v), *counts[k]) for k, v in times.items()}
+
+
+def workload_curve(workload: Workload, sizes: tuple[int, ...], rounds: int, steps: int) -> None:
+    found = {}
     for mode in ("launch", "fuse"):
-        for who in ("only the worker waits", "the user waits after each segment"):
-            times = []
-            for k in sizes:
-                with kit.Session(kit.Settings(segment_mode=mode)) as session, torch.no_grad():
-                    x = torch.ones(100, 100, device="kit")
-                    session.wait_all()
-                    found = []
-                    for _ in range(rounds + 2):
-                        start = time.perf_counter()
-                        y = x
-                        with kit.bulk(k):
-                            for i in range(count // 2):
-                                y = y * 0.999 + 0.001
-                                if who.startswith("the user") and not (2 * i + 2) % k:
-                                    session.wait_all()
-                        session.wait_all()
-                        found.append((time.perf_counter() - start) * 1e3)
-                        del y
-                    times.append(statistics.median(found[2:]))
-            c, s, off = fit(count, sizes, times)
-            cells = " | ".join(f"{t:.3g}" for t in times)
-            print(f"| {mode}, {who} | {cells} | {c:.2g} + {s:.3g}, {off:.0%} |")
+        settings = kit.Settings(segment_mode=mode)
+        with kit.Session(settings) as session:
+            torch.manual_seed(0)
+            step = workload(Context(settings, "kit"))
+            ways = dict.fromkeys(sizes, partial(session.run_step, step))
+            found[mode] = measured(session, ways, rounds, steps)
+    curves(f"(b) {workload.name}", found)
 
 
-def against_jit(rounds: int, layers: int = 6, width: int = 256, batch: int = 256) -> None:
-    print("\n4. `fuse` without a limit against one jax.jit of the same program\n")
+def chain(session: Any, x: Any, a: Any, b: Any, ops: int, wait: int) -> Any:
+    """`ops` ops on x, one after the other; the user waits after each `wait` of them."""
+    for i in range(1, ops + 1):
+        x = x * a if i % 2 else x + b
+        if i % wait == 0:
+            session.wait_all()
+    session.wait_all()
+    return x
+
+
+def chain_curve(sizes: tuple[int, ...], rounds: int, ops: int = 500) -> None:
+    """Fewer syncs against fewer launches, on arrays of (100, 100)."""
+    found: dict[str, dict[int, tuple[float, float, float]]] = {}
+    for mode in ("launch", "fuse"):
+        with kit.Session(kit.Settings(segment_mode=mode)) as session, torch.no_grad():
+            leaves = [torch.rand(100, 100).to("kit") for _ in range(3)]
+            run = partial(chain, session, *leaves, ops)
+            for who in ("the worker waits", "the user waits"):
+                is_user = who == "the user waits"
+                ways = {k: partial(run, k if is_user else ops) for k in sizes}
+                found[f"{mode}, {who}"] = measured(session, ways, rounds, 4)
+    curves("(b) A chain of (100, 100)", found)
+
+
+def mxnet_curve(python: str, is_quick: bool) -> None:
+    script = Path(__file__).parent / "peers" / "mxnet_seeds.py"
+    command = [python, str(script), "--only", "flips", *(["--quick"] if is_quick else [])]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {}
+    for name, row in json.loads(said.splitlines()[-1])["flips"].items():
+        points = {int(k): (ms, 2000.0, 2.0 * math.ceil(1000 / int(k))) for k, ms in row.items()}
+        found[f"MXNet 1.9.1, {name}"] = points
+    curves("(b) flips in MXNet", found)
+
+
+# -- (c) ------------------------------------------------------------------------------------------
+
+RATE = 0.01
+Layers = list[tuple[Any, Any]]
+
+
+def predict(p: Layers, x: Any) -> Any:
+    for w, b in p:
+        x = jnp.tanh(x @ w + b)
+    return x
+
+
+def loss_of(p: Layers, x: Any, y: Any) -> Any:
+    return jnp.mean((predict(p, x) - y) ** 2)
+
+
+def train(p: Layers, x: Any, y: Any) -> Any:
+    loss, g = jax.value_and_grad(loss_of)(p, x, y)
+    return jax.tree.map(lambda p, g: p - RATE * g, p, g), loss
+
+
+def by_hand(part: str, weights: list[Any], x: Any, y: Any) -> tuple[Way, list[Any]]:
+    """One call of the jitted function, waited for; and the losses that it will have had."""
+    state: Layers = [(jnp.asarray(w), jnp.zeros(len(w))) for w in weights]
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    jitted, losses = jax.jit(train if part == "training step" else predict), []
+
+    def train_once() -> None:
+        nonlocal state
+        state, loss = jitted(state, x, y)
+        losses.append(loss)
+        jax.block_until_ready((state, loss))
+
+    def infer_once() -> None:
+        jax.block_until_ready(jitted(state, x))
+
+    return (train_once if part == "training step" else infer_once), losses
+
+
+def on_kit(part: str, session: Any, weights: list[Any], x: Any, y: Any) -> tuple[Way, list[Any]]:
+    """The same on device "kit", from the same weights."""
+    net = torch.nn.Sequential()
+    for w in weights:
+        linear = torch.nn.Linear(*w.shape)
+        torch.nn.init.zeros_(linear.bias)
+        linear.weight.data = torch.from_numpy(w.T.copy())
+        net.extend([linear, torch.nn.Tanh()])
+    net, losses = net.to("kit"), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+    x, y = torch.from_numpy(x).to("kit"), torch.from_numpy(y).to("kit")
+
+    def train_step() -> Any:
+        loss = torch.nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    def infer() -> Any:
+        with torch.no_grad():
+            return net(x)
+
+    def train_once() -> None:
+        losses.append(session.run_step(train_step))
+        session.wait_all()
+
+    def infer_once() -> None:
+        kept = session.run_step(infer)
+        session.wait_all()
+        del kept
+
+    return (train_once if part == "training step" else infer_once), losses
+
+
+def against_jit(rounds: int, steps: int, width: int, layers: int = 8, batch: int = 64) -> None:
+    """One program for everything, against the same written by hand."""
     rng = np.random.default_rng(0)
-    weights = [rng.normal(size=(width, width)).astype(np.float32) * 0.05 for _ in range(layers)]
-    data = rng.normal(size=(batch, width)).astype(np.float32)
+    weights = [(rng.normal(size=(width, width)) / width**0.5).astype("float32")
+               for _ in range(layers)]  # fmt: skip
+    data = [rng.normal(size=(batch, width)).astype("float32") for _ in range(2)]
+    settings = kit.Settings(mode="lazy", segment_mode="fuse")
+    rows = []
+    for part, step_mode in itertools.product(("training step", "inference"), ("retrace", "replay")):
+        with kit.Session(settings.replace(step_mode=step_mode)) as session:
+            theirs, their_losses = by_hand(part, weights, *data)
+            ours, our_losses = on_kit(part, session, weights, *data)
+            ways = {"jax": partial(repeat, theirs, steps), "kit": partial(repeat, ours, steps)}
+            found = in_turns(ways, rounds, warm=2)
+            pairs = [(float(a), float(b)) for a, b in zip(our_losses, their_losses, strict=True)]
+            off = max((abs(a / b - 1) for a, b in pairs), default=math.nan)
+        rows.append((f"{part}, {step_mode}", found["kit"] / steps, found["jax"] / steps,
+                     found["kit"] / found["jax"], off))  # fmt: skip
+    table(f"(c) MLP, {layers} layers of {width}, batch {batch}: fuse unlimited against jax.jit",
+          ("", "kit ms", "jax.jit ms", "ratio", "largest difference of a loss"), rows)  # fmt: skip
 
-    def forward(ws: Any, x: Any) -> Any:
-        for w in ws:
-            x = jnp.tanh(x @ w)
-        return (x * x).mean()
 
-    def train(ws: Any, x: Any) -> Any:
-        loss, grads = jax.value_and_grad(forward)(ws, x)
-        return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], loss
-
-    state = {"ws": [jnp.asarray(w) for w in weights]}
-    x = jnp.asarray(data)
-    trained, inferred = jax.jit(train, donate_argnums=0), jax.jit(forward)
-
-    def jax_training() -> Any:
-        state["ws"], loss = trained(state["ws"], x)
-        return jax.block_until_ready(loss)
-
-    def jax_inference() -> Any:
-        return jax.block_until_ready(inferred(state["ws"], x))
-
-    with kit.Session(kit.Settings(mode="lazy")) as session:
-        ours = [torch.tensor(w).to("kit").requires_grad_() for w in weights]
-        xs = torch.tensor(data).to("kit")
-
-        def loss_of() -> Any:
-            y = xs
-            for w in ours:
-                y = torch.tanh(y @ w)
-            return y.square().mean()
-
-        def kit_training() -> Any:
-            loss = loss_of()
-            grads = torch.autograd.grad(loss, ours)
-            with torch.no_grad():
-                for w, g in zip(ours, grads, strict=True):
-                    w.sub_(g, alpha=0.1)
-            loss = loss.detach()
-            session.mark_step()
-            session.wait_all()
-            return loss
-
-        def kit_inference() -> Any:
-            with torch.no_grad():
-                found = loss_of()
-            session.wait_all()
-            return found
-
-        for name, mine, theirs in (("training", kit_training, jax_training),
-                                   ("inference", kit_inference, jax_inference)):  # fmt: skip
-            ratios, devices, times = [], [], []
-            for i in range(rounds * 6):
-                start = time.perf_counter()
-                theirs()
-                middle = time.perf_counter()
-                before = session.metrics().get("execute.ns", 0.0)
-                kept = mine()
-                stop = time.perf_counter()
-                ran = (session.metrics()["execute.ns"] - before) / 1e9
-                if i > 5:
-                    ratios.append((stop - middle) / (middle - start))
-                    devices.append(ran / (middle - start))
-                    times.append(((middle - start) * 1e3, (stop - middle) * 1e3))
-                del kept
-            jit, whole = (statistics.median(t[k] for t in times) for k in (0, 1))
-            print(f"- {name}: jit {jit:.2f} ms; kit recorded and run {whole:.2f} ms, "
-                  f"{statistics.median(ratios):.2f}x; its program alone "
-                  f"{statistics.median(devices):.2f}x")  # fmt: skip
+def repeat(function: Way, times: int) -> None:
+    for _ in range(times):
+        function()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round, fewer sizes")
+    parser.add_argument("--quick", action="store_true", help="less than a minute")
     parser.add_argument("--mxnet", default="", help="a Python that has MXNet 1.9.1")
-    chosen = parser.parse_args()
-    rounds = 1 if chosen.quick else chosen.rounds
-    engine_cost(rounds)
-    curves(rounds, (1, 15, UNLIMITED) if chosen.quick else SIZES, chosen.mxnet)
-    two_effects(rounds)
-    against_jit(max(rounds, 2))
+    parser.add_argument("--part", choices=("a", "b", "c"), help="only this one")
+    options = parser.parse_args()
+    quick, part = options.quick, options.part
+    rounds = 2 if quick else options.rounds
+    sizes = QUICK_SIZES if quick else SIZES
+    print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, torch {torch.__version__}, "
+          f"jax {jax.__version__}")  # fmt: skip
+    if part in (None, "a"):
+        engine_cost(3 if quick else 7, 5_000 if quick else 20_000)
+    if part in (None, "b"):
+        chain_curve(sizes, rounds)
+        workload_curve(flips, sizes, rounds, 2 if quick else 5)
+        if options.mxnet:
+            mxnet_curve(options.mxnet, quick)
+        workload_curve(mlp, sizes, rounds, 5 if quick else 20)
+        workload_curve(bert_of("tiny"), (1, 15, UNLIMITED) if quick else sizes, rounds, 2)
+    if part in (None, "c"):
+        against_jit(max(rounds, 3), 20, 64)
+        if not quick:
+            against_jit(rounds, 10, 512)
 
 
 if __name__ == "__main__":
