@@ -5,12 +5,14 @@ block at an eighth of the width and small images, for a CPU.
 
 Source: He et al. 2015, arXiv 1512.03385, with the stride in the 3x3 convolution (v1b, as in
 gluon-cv and torchvision); Szegedy et al. 2015, arXiv 1512.00567, laid out as in torchvision.
+
+Dropout is left out, so that every mode computes the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +26,8 @@ __all__ = ["LAYOUTS", "MODELS", "Inception3", "ResNet50", "convnet", "inception_
            "inception_v3_inference", "resnet50_v1b", "resnet50_v1b_inference"]  # fmt: skip
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+AUXILIARY = 0.4  # weight of Inception's second loss, as in TensorFlow-Slim
+INCEPTION_EPS = 1e-3  # of its batch norms, as published
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,23 @@ class Size:
     image: int  # pixels a side
     classes: int
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3)  # of a ResNet's stages
+    auxiliary: bool = False  # Inception's second head, used in training only
 
 
 def _unit(inputs: int, outputs: int, kernel: Any, **options: Any) -> nn.Sequential:
     """Convolution, batch norm, ReLU."""
     conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **options)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def _start(network: nn.Module) -> None:
+    """Weights that keep the size of what passes, as the published nets have (arXiv 1502.01852).
+
+    torch's own shrink it at each ReLU: in eval mode an untrained net would forget its images.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
 
 class Bottleneck(nn.Module):
@@ -81,6 +96,7 @@ class ResNet50(nn.Module):
                 inputs = 4 * width
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(inputs, size.classes)
+        _start(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits. Shape: (N, classes)."""
@@ -115,8 +131,24 @@ def _pooled(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(3, 1, 1), _unit(inputs, outputs, 1))
 
 
+class Auxiliary(nn.Module):
+    """Inception's second head: a classifier of what leaves the C blocks."""
+
+    def __init__(self, inputs: int, middle: int, outputs: int, classes: int) -> None:
+        super().__init__()
+        self.units = _way(inputs, (middle, 1), (outputs, 5))
+        self.head = nn.Linear(outputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits. Shape: (N, inputs, H, H) to (N, classes); H is 17 for images of 299."""
+        large = x.shape[-1] >= 17
+        x = functional.avg_pool2d(x, 5, 3) if large else functional.adaptive_avg_pool2d(x, 5)
+        x = functional.adaptive_avg_pool2d(self.units(x), 1)
+        return self.head(x.flatten(1))  # type: ignore[no-any-return]
+
+
 class Inception3(nn.Module):
-    """Inception-v3 without its auxiliary head; (N, 3, image, image) to (N, classes)."""
+    """Inception-v3; (N, 3, image, image) to (N, classes), twice if trained with a second head."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -149,6 +181,8 @@ class Inception3(nn.Module):
                 _pooled(n, w(192)),
             ))  # fmt: skip
             n = 4 * w(192)
+        self.auxiliary_at = len(blocks) - 1
+        self.auxiliary = Auxiliary(n, w(128), w(768), size.classes) if size.auxiliary else None
         blocks.append(Branches(  # D: to half the size
             _way(n, (w(192), 1), (w(320), 3, 0, 2)),
             _way(n, (w(192), 1), (w(192), *row), (w(192), *column), (w(192), 3, 0, 2)),
@@ -166,11 +200,21 @@ class Inception3(nn.Module):
             n = w(320) + 4 * d + w(192)
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(n, size.classes)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = INCEPTION_EPS
+        _start(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits. Shape: (N, classes)."""
-        x = self.blocks(self.stem(x))
-        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits, and in training the auxiliary head's if there is one. Shape: (N, classes)."""
+        x = self.stem(x)
+        second: Tensor | None = None
+        for i, block in enumerate(self.blocks):
+            x = block(x)
+            if i == self.auxiliary_at and self.auxiliary is not None and self.training:
+                second = self.auxiliary(x)
+        logits: Tensor = self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits if second is None else (logits, second)
 
 
 # name -> (network, its sizes)
@@ -184,8 +228,9 @@ MODELS: dict[str, tuple[Callable[[Size], nn.Module], dict[str, Size]]] = {
 
 
 def convnet(
-    model: str, size: str = "auto", layout: str = "NCHW", *, training: bool = True
-) -> Workload:
+    model: str, size: str = "auto", layout: str = "NCHW", *, training: bool = True,
+    auxiliary: bool = False,
+) -> Workload:  # fmt: skip
     """A step of one network: SGD with momentum on made-up images, or inference.
 
     Args:
@@ -194,21 +239,25 @@ def convnet(
         layout: "NCHW", or "NHWC": torch's channels_last. On device "kit" XLA chooses the layout of
             what lies between a program's inputs and outputs by itself.
         training: false is the forward pass alone, in eval mode and without gradients.
+        auxiliary: train Inception-v3 with its second head.
 
     Raises:
-        SettingsError: one of the names is unknown; the message lists them.
+        SettingsError: one of the names is unknown; the message lists them. Or there is no second
+            head to train.
     """
     for name, value, known in (("model", model, [*MODELS]), ("layout", layout, [*LAYOUTS]),
                                ("size", size, ["auto", "full", "tiny"])):  # fmt: skip
         if value not in known:
             raise SettingsError(f"{name} must be one of {known}, not {value!r}")
+    if auxiliary and (model != "inception_v3" or not training):
+        raise SettingsError("auxiliary=True is for the training of 'inception_v3' only")
     make, sizes = MODELS[model]
 
     def build(ctx: Context) -> Callable[[], Any]:
         chosen = sizes[("full" if _on_gpu(ctx) else "tiny") if size == "auto" else size]
         torch.manual_seed(ctx.seed)
         memory: Any = LAYOUTS[layout]
-        network: Any = make(chosen)
+        network: Any = make(replace(chosen, auxiliary=auxiliary))
         network = network.to(memory_format=memory).to(ctx.device)
         many = max(ctx.batch_size, 16 if chosen.divide > 1 else 4)
         images = torch.randn(many, 3, chosen.image, chosen.image)
@@ -218,7 +267,8 @@ def convnet(
 
     what = "training" if training else "inference"
     name = "_".join([model, *(["nhwc"] if layout == "NHWC" else []), *([] if training else [what])])
-    return Workload(name, build, f"{model}, {size}, {layout}, {what}")
+    doc = f"{model}, {size}, {layout}, {what}{', with its auxiliary head' if auxiliary else ''}"
+    return Workload(name, build, doc)
 
 
 def _training(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Callable[[], Any]:
@@ -230,8 +280,8 @@ def _training(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Ca
         for _ in range(ctx.accumulate):
             images, labels = next(batches)
             with ctx.autocast():
-                logits = network(images.contiguous(memory_format=memory))
-                loss = functional.cross_entropy(logits, labels) / ctx.accumulate
+                found = network(images.contiguous(memory_format=memory))
+                loss = _loss(found, labels) / ctx.accumulate
             scaler.scale(loss).backward()
             total = total + loss.detach()
         scaler.step(optimizer)
@@ -240,6 +290,13 @@ def _training(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Ca
         return total  # type: ignore[no-any-return]
 
     return step
+
+
+def _loss(found: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+    if isinstance(found, tuple):
+        logits, second = found
+        return _loss(logits, labels) + AUXILIARY * _loss(second, labels)
+    return functional.cross_entropy(found, labels)
 
 
 def _inference(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Callable[[], Any]:

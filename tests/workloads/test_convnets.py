@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,17 @@ from torch.nn import functional
 
 import kit
 from kit.errors import SettingsError
+from kit.workloads.context import Context, Workload
 from kit.workloads.convnets import LAYOUTS, MODELS, convnet
+
+
+@pytest.fixture
+def _float64() -> Iterator[None]:
+    """Rounding grows through batch norm and flips ReLUs: in float32, torch's own two layouts give
+    gradients of the small Inception that differ by percents."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +35,16 @@ def test_the_full_networks_have_the_published_size(model: str, parameters: int) 
         side = sizes["full"].image
         assert network(torch.empty(2, 3, side, side)).shape == (2, 1000)
     assert sum(p.numel() for p in network.parameters()) == parameters
+
+
+def test_inception_with_its_second_head_has_the_published_size() -> None:
+    make, sizes = MODELS["inception_v3"]
+    with torch.device("meta"):
+        network = make(replace(sizes["full"], auxiliary=True))
+        images = torch.empty(2, 3, 299, 299)
+        assert [x.shape for x in network(images)] == [(2, 1000), (2, 1000)]
+        assert network.eval()(images).shape == (2, 1000)
+    assert sum(p.numel() for p in network.parameters()) == 27_161_264
 
 
 def gradients(model: str, device: str, layout: str) -> list[torch.Tensor]:
@@ -52,6 +74,51 @@ def test_gradients_and_statistics_equal_native_torch(model: str, layout: str) ->
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
 
 
+def natively(workload: Workload, settings: kit.Settings) -> list[float]:
+    step = workload(Context(settings.replace(mode="torch"), "cpu"))
+    return [step().item() for _ in range(settings.steps)]
+
+
+def on_kit(workload: Workload, settings: kit.Settings) -> list[float]:
+    """The losses, of steps that wait for nothing and leave nothing to the host."""
+    with kit.Session(settings, strict=True) as session:
+        step = workload(Context(settings, "kit"))
+        losses = [session.run_step(step) for _ in range(settings.steps)]
+        assert not session.syncs
+        assert not session.unlowered
+        return [loss.item() for loss in losses]
+
+
+@pytest.mark.usefixtures("_float64")
+@pytest.mark.parametrize(("model", "layout", "mode", "options"), [
+    ("resnet50_v1b", "NCHW", "lazy", {}),
+    ("resnet50_v1b", "NHWC", "lazy", {}),
+    ("resnet50_v1b", "NCHW", "bulked", {}),
+    ("resnet50_v1b", "NHWC", "bulked", {}),
+    ("inception_v3", "NHWC", "lazy", {}),
+    ("inception_v3", "NCHW", "bulked", {"auxiliary": True}),
+])  # fmt: skip
+def test_three_training_steps_equal_native_torch(
+    model: str, layout: str, mode: str, options: dict[str, bool]
+) -> None:
+    workload = convnet(model, "tiny", layout, **options)
+    settings = kit.Settings(mode=mode, bulk_forward=15, bulk_backward=15, steps=3)
+    expected = natively(workload, settings)
+    assert on_kit(workload, settings) == pytest.approx(expected, rel=1e-6)
+    assert len(set(expected)) == 3  # it changes the weights
+
+
+@pytest.mark.parametrize("model", [*MODELS])
+@pytest.mark.parametrize("layout", [*LAYOUTS])
+@pytest.mark.parametrize("mode", ["lazy", "bulked"])
+def test_inference_sees_its_images_as_native_torch_does(model: str, layout: str, mode: str) -> None:
+    workload = convnet(model, "tiny", layout, training=False)
+    settings = kit.Settings(mode=mode, bulk_forward=15, bulk_inference=15, steps=2)
+    expected = natively(workload, settings)
+    assert expected[0] != pytest.approx(expected[1], rel=1e-3)
+    assert on_kit(workload, settings) == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["bulked", "lazy"])
 def test_a_step_runs_on_the_device_alone_and_learns(mode: str) -> None:
     workload = convnet("resnet50_v1b", "tiny")
@@ -79,3 +146,6 @@ def test_wrong_names_are_refused_with_the_right_ones() -> None:
         convnet("inception_v3", layout="CHWN")
     with pytest.raises(SettingsError, match="size must be one of"):
         convnet("inception_v3", "small")
+    for model, training in (("resnet50_v1b", True), ("inception_v3", False)):
+        with pytest.raises(SettingsError, match="auxiliary=True is for the training"):
+            convnet(model, training=training, auxiliary=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import kit
@@ -35,3 +38,13 @@ def test_the_ways_differ_in_the_ops_that_they_record() -> None:
 def test_a_wrong_way_is_refused() -> None:
     with pytest.raises(SettingsError, match="how must be one of 'loop'"):
         zero_grad_by("memset")
+
+
+def test_the_file_of_the_same_name_does_not_hide_the_workload() -> None:
+    code = (
+        "from kit.workloads.zero_grad import WAYS\n"
+        "from kit.workloads import zero_grad\n"
+        "print(type(zero_grad).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "Workload", done.stderr
