@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         reset_arrays,
     )
     from kit.run import Run, Settings
+    from kit.run_segments import segment_costs
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compiles import CompileView
@@ -69,6 +70,7 @@ __all__ = [
     "report",
     "reset_arrays",
     "run",
+    "segment_costs",
     "set_bulk_size",
     "sweep",
     "workload",
@@ -106,6 +108,7 @@ _HOMES = {
     "report": "kit.api",
     "run": "kit.api",
     "set_bulk_size": "kit.api",
+    "segment_costs": "kit.run_segments",
     "sweep": "kit.api",
     "workload": "kit.workloads.context",
 }
