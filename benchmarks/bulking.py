@@ -42,7 +42,7 @@ from kit.workloads import bert_of, flips, mlp
 from kit.workloads.context import Context, Workload
 
 SIZES = (1, 2, 5, 15, 50, 200, UNLIMITED)
-QUICK_SIZES = (1, 5, 15, 200, UNLIMITED)
+QUICK_SIZES = (1, 15, 200, UNLIMITED)
 NOISE = 0.05  # a rise of less is not called one
 Way = Callable[[], Any]
 
@@ -345,7 +345,7 @@ def main() -> None:
         engine_cost(3 if quick else 7, 5_000 if quick else 20_000)
     if part in (None, "b"):
         chain_curve(sizes, rounds)
-        workload_curve(flips, sizes, rounds, 2 if quick else 5)
+        workload_curve(flips, sizes, rounds, 1 if quick else 5)
         if options.mxnet:
             mxnet_curve(options.mxnet, quick)
         workload_curve(mlp, sizes, rounds, 5 if quick else 20)
