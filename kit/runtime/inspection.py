@@ -6,6 +6,7 @@ The counters have the names and the meaning that pytorch/xla's `metrics_report` 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import time
@@ -70,6 +71,18 @@ def as_text(rows: list[tuple[str, int, float, float, str]]) -> str:
             line += f"{total:>14.2f} {unit:4}{per_step:>12.3f} {unit} a step"
         lines.append(line)
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """What a trace keeps makes Python's garbage collector stop everything for 0.2 s; not now."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Inspection:
@@ -179,7 +192,7 @@ class Inspection:
         executor.spans.clear()
         executor.is_tracing = True
         first_sync = len(self.syncs)
-        with profiled() as profile:
+        with profiled() as profile, _no_collection():
             try:
                 steps(recorder.end_step)
                 recorder.stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -32,13 +32,14 @@ from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.steps import Draw, Stepper
 from kit.runtime.stream import Cell, Frame, Op, Task, Value
-from kit.runtime.streams import Here, Stream
+from kit.runtime.streams import Here, Stream, unlocked
 from kit.trace import SyncPoint
 
 __all__ = ["Session", "current_session"]
 
 _CURRENT: ContextVar[Session | None] = ContextVar("kit_session", default=None)
 MAX_PENDING_BYTES = 8 << 30  # of results that a growing bulk holds; then it is cut
+MAX_AHEAD = 256  # segments that may wait to run: memory, and Python's garbage collector, notice
 RUN_AHEAD = 1  # steps that may be recorded before the oldest has run
 
 
@@ -99,6 +100,7 @@ class Session(Inspection):
         self._segments = 0
         self._position = 0  # of the next segment in its step
         self._markers: list[Task] = []
+        self._ahead: deque[Task] = deque()  # the latest segments
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
         self.stepper = Stepper(self, step_mode)
@@ -315,7 +317,20 @@ class Session(Inspection):
     def push(self, task: Task) -> None:
         """Hand a task to the worker."""
         self._last = task
+        self._ahead.append(task)
         self._executor.push(task)
+
+    def throttle(self) -> None:
+        """The program is about to record more: wait if it is too far ahead of the device."""
+        ahead = self._ahead
+        if len(ahead) > MAX_AHEAD:
+            start = time.perf_counter_ns()
+            with unlocked(self.lock):
+                self._executor.finish(ahead[-MAX_AHEAD // 2])  # not one by one: threads switch
+            for _ in range(MAX_AHEAD // 2):
+                ahead.popleft()
+            self._counts["ahead.count"] += 1
+            self._recorder.add("segments ahead", "ahead", start, time.perf_counter_ns())
 
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
@@ -363,7 +378,7 @@ class Session(Inspection):
         if last is None:
             return
         start = time.perf_counter_ns()
-        with self._unlocked():
+        with unlocked(self.lock):
             self._executor.engine.wait_all()
             self._executor.finish(last)
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
@@ -381,7 +396,7 @@ class Session(Inspection):
         while len(self._markers) > RUN_AHEAD:
             start = time.perf_counter_ns()
             oldest = self._markers.pop(0)
-            with self._unlocked():
+            with unlocked(self.lock):
                 self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         self._recorder.leave()
@@ -406,25 +421,11 @@ class Session(Inspection):
             if (bulk := value.bulk) is not None:  # it hangs on the value, whoever records it
                 self.cut(bulk.stream, cut, keep_views=bulk.stream is not self.here.stream)
         if value.cell is not None and value.cell.task is not None:
-            with self._unlocked():
+            with unlocked(self.lock):
                 self._executor.wait(value.cell.task)
         if (error := value.error) is not None:
             self._executor.engine.forgive(error)
             raise error.with_traceback(None)
-
-    @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        """While this thread waits the others record, however deep in a call of its own it is."""
-        depth = 0
-        with contextlib.suppress(RuntimeError):  # released as often as it was taken
-            while True:
-                self.lock.release()
-                depth += 1
-        try:
-            yield
-        finally:
-            for _ in range(depth):
-                self.lock.acquire()
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
         stop = time.perf_counter_ns()

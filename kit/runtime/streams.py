@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.run_bulk import BulkSizes
@@ -12,7 +13,7 @@ from kit.runtime.stream import Bulk, Frame, Op, Value
 if TYPE_CHECKING:
     from kit.runtime.session import Session
 
-__all__ = ["Here", "Stream"]
+__all__ = ["Here", "Stream", "unlocked"]
 
 MAX_PENDING_OPS = 20_000  # XLA's compile time grows faster than the ops
 LOOK_EVERY = 500  # ops between two looks at what is pending
@@ -44,8 +45,10 @@ class Stream:
                 bulk.calls.append(len(bulk.ops))
             if self.phase and phase != self.phase and not self._spans_phases:
                 self.session.cut(self, "phase")
+                self.session.throttle()
             elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
                 self.session.cut(self, why)
+                self.session.throttle()
             elif phase != self.phase:
                 bulk.phases.append((len(bulk.ops), phase))
         self.phase = phase
@@ -115,3 +118,18 @@ class Here(threading.local):
     """What belongs to the thread that asks."""
 
     stream: Stream | None = None
+
+
+@contextlib.contextmanager
+def unlocked(lock: Any) -> Iterator[None]:
+    """While this thread waits the others record, however deep in a call of its own it is."""
+    depth = 0
+    with contextlib.suppress(RuntimeError):  # released as often as it was taken
+        while True:
+            lock.release()
+            depth += 1
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            lock.acquire()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -159,11 +160,31 @@ def _profile(step: Callable[[], Any], device: str, finish: Callable[[], None]) -
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+    profile = torch.profiler.profile(activities=activities, acc_events=True)
+    with _quiet():
+        profile.start()
+    try:
         for i in range(TRACED_STEPS):
             with torch.profiler.record_function(f"{STEP}{i}"):
                 step()
                 if i == TRACED_STEPS - 1:
                     with torch.profiler.record_function(FINISH):
                         finish()
+    finally:
+        with _quiet():
+            profile.stop()
     return list(profile.events())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Kineto writes a line of its own to the terminal, which a notebook shows in red."""
+    terminal = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(nowhere)
