@@ -136,6 +136,27 @@ class Executor:
         """Run what is pending, then end the thread."""
         self.engine.close()
 
+    def overheads(self) -> tuple[int, int]:
+        """Nanoseconds, median of 50: one launch of a program that does next to nothing, with its
+        end; and one empty operation pushed to the worker and waited for."""
+        launches: list[int] = []
+
+        def launch() -> None:
+            one = jax.device_put(np.zeros(1, np.float32), self.device)
+            program = jax.jit(lambda x: x + 1).lower(one).compile()
+            for _ in range(51):
+                start = time.perf_counter_ns()
+                jax.block_until_ready(program(one))
+                launches.append(time.perf_counter_ns() - start)
+
+        self.engine.wait(self.engine.push(launch, name="measure launches"))
+        waits = []
+        for _ in range(50):
+            start = time.perf_counter_ns()
+            self.engine.wait(self.engine.push(_nothing))
+            waits.append(time.perf_counter_ns() - start)
+        return int(np.median(launches[1:])), int(np.median(waits))
+
     @contextlib.contextmanager
     def _setting(self) -> Iterator[None]:
         """For a worker thread only: rules mean what they say whatever the user's own jax says."""
@@ -329,6 +350,10 @@ def _summary(error: BaseException) -> str:
     if found:
         return trace.strip().splitlines()[-1].strip()[:2000] or before
     return f"{type(error).__name__}: {text[:2000]}"
+
+
+def _nothing() -> None:
+    """What is pushed to see what pushing costs."""
 
 
 def _alone(node: tuple[Op, tuple[int, ...]], inputs: list[Any]) -> Source:

@@ -168,6 +168,15 @@ class Inspection:
         counts["unlowered.count"] = sum(self.unlowered.values())
         return {name: float(counts[name]) for name in sorted(counts)}
 
+    def overheads(self) -> dict[str, float]:
+        """What one launch and one wait cost here and now, measured; nanoseconds.
+
+        Keys: `overhead.launch_ns`, `overhead.sync_ns`, as in a run's metrics.
+        """
+        self.wait_all()
+        launch, sync = self._executor.overheads()
+        return {"overhead.launch_ns": float(launch), "overhead.sync_ns": float(sync)}
+
     @contextlib.contextmanager
     def span(self, kind: str, name: str) -> Iterator[None]:
         """Time something that the host does, such as preparing input, for the timeline."""

@@ -34,10 +34,10 @@ _WIDTHS = (14, 10, 6, 6, 8, 9, 9, 9, 10, 9, 10)
 
 def segments_html(run: Run) -> str:
     """A row a segment with the sums below; where there are many, the dearest ones."""
-    return _html(segment_costs(run))
+    return _html(run, segment_costs(run))
 
 
-def _html(costs: tuple[SegmentCost, ...]) -> str:
+def _html(run: Run, costs: tuple[SegmentCost, ...]) -> str:
     if not costs:
         return section("Segments", sentence("This run has no segments: nothing was cut."))
     shown = costs
@@ -56,6 +56,12 @@ def _html(costs: tuple[SegmentCost, ...]) -> str:
         "kernels ran. Waited: the host stood at a sync point while it ran. Gap: the device had "
         "nothing to do before it. A bar compares with the longest of its column."
     )
+    launch, sync = (run.metrics.get(f"overhead.{name}_ns") for name in ("launch", "sync"))
+    if launch is not None and sync is not None:
+        note += (
+            f" Measured on this machine: launching next to nothing takes {format_ns(launch)}, "
+            f"handing over to the worker and waiting for it {format_ns(sync)}."
+        )
     body = table(_HEADS, rows, "llrrrrrrrrr", widths=_WIDTHS, has_total=True)
     return section("Segments", sentence(_verdict(costs)) + body + sentence(note))
 
@@ -87,7 +93,7 @@ def folded_segments_html(run: Run) -> str:
     return (
         f'<details style="font:13px/1.6 {FONT};color:{INK}"><summary style="cursor:pointer">'
         f'{line}</summary><div style="overflow-x:auto;max-width:860px;margin-top:6px">'
-        f"{_html(costs)}</div></details>"
+        f"{_html(run, costs)}</div></details>"
     )
 
 

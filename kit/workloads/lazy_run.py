@@ -54,7 +54,7 @@ def measure(
             cancelled=cancelled,
         )
         syncs = tuple(session.syncs[before:])
-        metrics = session.metrics()
+        metrics = session.metrics() | session.overheads()
         if progress is not None:
             progress("tracing", 0.95)
         timeline, graphs, segments = session.trace(_steps(step, session), lead_in=LEAD_IN)

@@ -22,6 +22,8 @@ import kit
 from kit.errors import EngineError, ExecutionError, SessionError, SettingsError
 from kit.run_bulk import UNLIMITED, sizes_from_environment
 from kit.runtime.session import MAX_AHEAD
+from kit.widgets.segments import segments_html
+from kit.workloads import mlp
 
 
 def cuts(session: Any) -> dict[str, int]:
@@ -512,3 +514,10 @@ def test_a_program_that_runs_ahead_waits_for_the_device_now_and_then() -> None:
         assert y.tolist() == [MAX_AHEAD * 3.0] * 3
         assert session.metrics()["ahead.count"] >= 1
         timer.join()
+
+
+def test_launch_and_sync_overheads_are_measured_and_kept_with_the_run() -> None:
+    run = kit.run(mlp, kit.Settings(steps=1, warmup=1))
+    for name in ("overhead.launch_ns", "overhead.sync_ns"):
+        assert 0 < run.metrics[name] < 1e9
+    assert "launching next to nothing takes" in segments_html(run)
