@@ -153,3 +153,17 @@ def test_tensors_of_two_sessions_do_not_mix():
                 b + a
             assert (b + b).tolist() == [2.0, 2.0]
         assert (a + a).tolist() == [2.0, 2.0]
+
+
+def test_max_pooling_gives_values_and_places_of_nan_too() -> None:
+    pool = torch.nn.functional.max_pool2d
+    x = torch.randn(2, 3, 9, 11)
+    x[0, 0, 2, 3], x[1, 1, 1] = float("nan"), float("-inf")
+    for options in ({"kernel_size": 3, "stride": 2, "padding": 1},
+                    {"kernel_size": 2, "ceil_mode": True},
+                    {"kernel_size": 3, "dilation": 2}):  # fmt: skip
+        expected, where = pool(x, return_indices=True, **options)
+        with open_session():
+            found, places = pool(x.to("kit"), return_indices=True, **options)
+            torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+            assert torch.equal(places.cpu(), where)
