@@ -302,11 +302,15 @@ class Frontend:
     def full(self, spec: Spec, number: Any) -> Value:
         """A value filled with one number: a Python float is an input, anything else a constant."""
         numbers = []
+        given = number
         if isinstance(number, float) and is_lifted(number):
             numbers, number = [number], Scalar("float64")
         static = {"size": spec.shape, "dtype": spec.aval.dtype}
         op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))
-        return self.record(op, [], numbers)[0]
+        value = self.record(op, [], numbers)[0]
+        if not spec.shape:
+            value.number = given
+        return value
 
     def zeros(self, aval: Aval) -> Value:
         """Memory that is about to be overwritten whole."""

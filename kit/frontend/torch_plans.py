@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.errors import SessionError, UnsupportedOp
+from kit.errors import UnsupportedOp
 from kit.frontend.torch_attention import ATTENTION_SHAPES
 from kit.frontend.torch_losses import LOSS_SHAPES
 from kit.frontend.torch_masks import masked_write
@@ -28,6 +28,7 @@ from kit.frontend.torch_tensor import (
     KitTensor,
     Spec,
     View,
+    check_sessions,
     check_writable,
     is_lifted,
 )
@@ -54,6 +55,8 @@ def make_plan(home: Frontend, session: Session, func: Any, args: Any, kwargs: An
     """The plan for calls of this kind; geometry and static arguments are as in `args`."""
     name = str(func)
     if name in SPECIAL:
+        if name != "aten.copy_.default":  # it asks when it knows more
+            check_sessions(home, name, (*args, *kwargs.values()))
         special = SPECIAL[name]
         return lambda home, args, kwargs, tensors, numbers: special(home, func, args, kwargs)
     _check_devices(home, name, args, kwargs)
@@ -112,13 +115,9 @@ def _has_mask(args: Any) -> bool:
 
 def _check_devices(home: Frontend, name: str, args: Any, kwargs: Any) -> None:
     """CPU tensors do not mix with kit's, except numbers (0-d) and indices, as on any device."""
+    check_sessions(home, name, (*args, *kwargs.values()))
     for arg in (*args, *kwargs.values()):
         for x in arg if isinstance(arg, list | tuple) else (arg,):
-            if isinstance(x, KitTensor) and x.home is not home:
-                raise SessionError(
-                    f"{name} got tensors of this session and of another session; bring one over "
-                    "with x.cpu() in its own session, then .to('kit')"
-                )
             if (
                 isinstance(x, torch.Tensor)
                 and not isinstance(x, KitTensor)

@@ -12,7 +12,14 @@ from kit.frontend.torch_attention import ATTENTION
 from kit.frontend.torch_random import RANDOM
 from kit.frontend.torch_refused import REFUSED
 from kit.frontend.torch_sequences import SEQUENCES
-from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, check_writable
+from kit.frontend.torch_tensor import (
+    Buffer,
+    KitTensor,
+    Spec,
+    View,
+    check_sessions,
+    check_writable,
+)
 from kit.runtime.lowering import HOLE, Scalar
 
 if TYPE_CHECKING:
@@ -49,6 +56,10 @@ def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         target.copy_(home.to_host(source, cause="copy to host"))
         return target
     check_writable("aten.copy_", [target])
+    if (number := _number_of(source, target)) is not None:  # `x[:] = 0` makes a tensor of the 0
+        target.ref.write(home, home.full(target.spec, number))
+        return target
+    check_sessions(home, "aten.copy_", (source,))
     if not isinstance(source, KitTensor):
         value = home.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
@@ -57,6 +68,13 @@ def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         value = _cast(home, source, target.spec)
     target.ref.write(home, value)
     return target
+
+
+def _number_of(source: Any, target: KitTensor) -> Any:
+    """The number that every element of the source is, if we made it from one and it fits."""
+    if not isinstance(source, KitTensor) or source.dtype is not target.dtype:
+        return None
+    return getattr(source.ref.base.value, "number", None)
 
 
 def _cast(home: Frontend, source: KitTensor, spec: Spec) -> Any:

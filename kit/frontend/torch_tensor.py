@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
     from kit.runtime.stream import Frame, Op, Value
 
-__all__ = ["Buffer", "KitTensor", "Spec", "View", "check_writable", "is_lifted"]
+__all__ = ["Buffer", "KitTensor", "Spec", "View", "check_sessions", "check_writable", "is_lifted"]
 
 _make: Any = torch.Tensor._make_wrapper_subclass  # by position: 10 % faster than by keyword
 _STRIDED = torch.strided
@@ -286,6 +286,21 @@ def _home_of(args: Any, kwargs: Any) -> Frontend:
 def is_lifted(number: float) -> bool:
     """True for floats that become inputs of the program; 0 and 1 stay constants, -0.0 does not."""
     return number not in (0.0, 1.0) or (number == 0.0 and copysign(1.0, number) < 0)
+
+
+def check_sessions(home: Frontend, name: str, arguments: Any) -> None:
+    """Every tensor must belong to this session: another one has another engine.
+
+    Raises:
+        SessionError: one does not.
+    """
+    for argument in arguments:
+        for x in argument if isinstance(argument, list | tuple) else (argument,):
+            if isinstance(x, KitTensor) and x.home is not home:
+                raise SessionError(
+                    f"{name} got tensors of this session and of another session; bring one over "
+                    "with x.cpu() in its own session, then .to('kit')"
+                )
 
 
 def check_writable(name: str, written: list[KitTensor]) -> None:

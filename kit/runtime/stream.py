@@ -66,7 +66,8 @@ class Cell:
 class Value:
     """One array of the program: output `slot` of a bulk that still grows, or a `Cell`."""
 
-    __slots__ = ("__weakref__", "aval", "bulk", "cell", "slot")
+    __slots__ = ("__weakref__", "aval", "bulk", "cell", "number", "slot")
+    number: Any  # what all of its elements are; set where a front end knows that
 
     def __init__(self, aval: Aval, bulk: Bulk | None = None, slot: int = 0) -> None:
         self.aval = aval

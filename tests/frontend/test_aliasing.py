@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.errors import SessionError
 from kit.frontend.torch_device import open_session
 from kit.run import Settings
 
@@ -146,3 +147,40 @@ def test_assigning_data_makes_the_parameter_show_the_new_memory() -> None:
         p.data = torch.full((3,), 5.0, device="kit")
         assert p.shape == (3,)
         assert p.tolist() == [5.0] * 3
+
+
+@pytest.mark.parametrize("number", [0, 1.5, -2])
+def test_setting_elements_to_a_number_equals_torch_and_is_one_fill(number: float) -> None:
+    def write(device: str) -> list[torch.Tensor]:
+        x, n = torch.ones(3, 4).to(device), torch.ones(5, dtype=torch.int64).to(device)
+        x[:] = number
+        x[1] = number + 1
+        x[:, 2:] = x[0, 0]
+        n[2:] = int(number)
+        y = torch.ones(2, dtype=torch.float64).to(device)
+        y[:] = torch.tensor(0.1).to(device)  # rounded to float32 before
+        return [x.cpu(), n.cpu(), y.cpu()]
+
+    with open_session() as session:
+        found = write("kit")
+        a = torch.ones(3, device="kit")
+        session.wait_all()
+        before = session.metrics()["record.ops"]
+        a[:] = number
+        session.wait_all()
+        assert session.metrics()["record.ops"] - before == 2  # the number's tensor, the fill
+    for x, y in zip(found, write("cpu"), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_tensors_of_two_sessions_do_not_mix_but_numbers_do() -> None:
+    with open_session():
+        outer = torch.ones(3, device="kit")
+        with open_session():
+            inner = torch.ones(3, device="kit") * 2
+            with pytest.raises(SessionError, match="of another session"):
+                outer.copy_(inner)
+            with pytest.raises(SessionError, match="of another session"):
+                torch.cat([outer, inner])
+            outer[:] = 7  # the number is made in the inner session, and is only a number
+        assert outer.tolist() == [7.0] * 3
