@@ -175,43 +175,40 @@ class Frontend:
         session = self._session
         if session is None:
             session = self.session
-        with session.lock:
-            return self._dispatch(session, func, args, kwargs)
-
-    def _dispatch(self, session: Session, func: Any, args: Any, kwargs: Any) -> Any:
-        stream = session.here.stream or session.join()
-        places = stream.places or self._follow(stream)
-        if _graph_task_id() != places.task:
-            places.relocate()
-            if self._kept is not None:
-                self.raise_kept()
-        bulk = stream.bulk
-        if places.phase is not stream.phase or (bulk is not None and bulk.size >= bulk.limit):
-            stream.begin(places.phase)
-        key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
-        tensors: list[KitTensor] = []
-        numbers: list[float] = []
-        for arg in args:
-            kind = arg.__class__
-            if kind is KitTensor:
-                key.append(arg.spec)
-                tensors.append(arg)
-            elif kind in _PLAIN:
-                key.append(kind)
-                key.append(arg)
+        with session.lock:  # several threads may record
+            stream = session.here.stream or session.join()
+            places = stream.places or self._follow(stream)
+            if _graph_task_id() != places.task:
+                places.relocate()
+                if self._kept is not None:
+                    self.raise_kept()
+            bulk = stream.bulk
+            if places.phase is not stream.phase or (bulk is not None and bulk.size >= bulk.limit):
+                stream.begin(places.phase)
+            key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
+            tensors: list[KitTensor] = []
+            numbers: list[float] = []
+            for arg in args:
+                kind = arg.__class__
+                if kind is KitTensor:
+                    key.append(arg.spec)
+                    tensors.append(arg)
+                elif kind in _PLAIN:
+                    key.append(kind)
+                    key.append(arg)
+                else:
+                    self._scan(func, arg, key, tensors, numbers)
+            if kwargs:
+                for name in kwargs:
+                    key.append(name)
+                    self._scan(func, kwargs[name], key, tensors, numbers)
             else:
-                self._scan(func, arg, key, tensors, numbers)
-        if kwargs:
-            for name in kwargs:
-                key.append(name)
-                self._scan(func, kwargs[name], key, tensors, numbers)
-        else:
-            kwargs = _NONE
-        token = tuple(key)
-        plan = self._plans.get(token)
-        if plan is None:
-            plan = self._plans[token] = self._plan(session, func, args, kwargs)
-        return plan(self, args, kwargs, tensors, numbers)
+                kwargs = _NONE
+            token = tuple(key)
+            plan = self._plans.get(token)
+            if plan is None:
+                plan = self._plans[token] = self._plan(session, func, args, kwargs)
+            return plan(self, args, kwargs, tensors, numbers)
 
     def failed(self, func: Any, args: Any, kwargs: Any, error: BaseException) -> Any:
         """An op has failed: raise its error, or keep it if torch's autograd is under way."""
