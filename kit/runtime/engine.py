@@ -94,6 +94,9 @@ class Engine:
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
         self._is_closed = False
+        self._broken: BaseException | None = (
+            None  # what ended a worker: a bug, or a foreign variable
+        )
         self._pid = os.getpid()
 
     # -- pushing ---------------------------------------------------------------------------------
@@ -212,8 +215,16 @@ class Engine:
                 return
             if op.gates is None:
                 op.gates = []
-            op.gates.append(gate)
+            if self._broken is None:
+                op.gates.append(gate)
+            else:
+                gate.release()
         gate.acquire()
+        if self._broken is not None and op.state != DONE:
+            raise EngineError(
+                "a worker of the engine has ended, so nothing more will run. A variable of another "
+                "engine does that"
+            ) from self._broken
 
     def wait_to_read(self, variable: Variable) -> None:
         """Block until the last write of the variable that was pushed has ended.
@@ -264,7 +275,7 @@ class Engine:
                 if op.state == WAITING:
                     op.state = CANCELLED
             pending = list(self._pending)
-        for op in pending:
+        for op in pending if self._broken is None else ():
             self.wait(op)
         with self._lock:
             threads = [t for lane in self._lanes.values() for t in lane.threads]
@@ -291,14 +302,23 @@ class Engine:
         return lane
 
     def _work(self, lane: _Lane) -> None:
-        with self._setting():
-            self._loop(lane)
+        try:
+            with self._setting():
+                self._loop(lane)
+        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+            with self._lock:
+                self._broken, self._is_closed = error, True
+                for op in self._pending:
+                    for gate in op.gates or ():
+                        gate.release()
 
     def _loop(self, lane: _Lane) -> None:
         op: Operation | None = None
         while True:
             gate = None
             with self._lock:
+                if self._broken is not None:
+                    return
                 if op is not None:
                     self._complete(op, lane)
                 op = lane.take()

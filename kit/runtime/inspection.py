@@ -10,7 +10,7 @@ import gc
 import os
 import platform
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,7 @@ def _no_collection() -> Iterator[None]:
 class Inspection:
     """The part of a session that only looks: every method may be called at any time."""
 
+    _ahead: deque[Any]
     _counts: Counter[str]
     _executor: Executor
     _recorder: Recorder
@@ -213,6 +214,7 @@ class Inspection:
         notes = self.stepper.describe()
         frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
         recorder.clear()  # its tasks hold arrays
+        self._ahead.clear()
         executor.spans.clear()
         return frozen
 
@@ -243,4 +245,5 @@ class Inspection:
         executor.held, executor.is_tracing = [], False
         executor.spans.clear()
         recorder.clear()
+        self._ahead.clear()
         return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)

@@ -100,7 +100,7 @@ class Session(Inspection):
         self._segments = 0
         self._position = 0  # of the next segment in its step
         self._markers: list[Task] = []
-        self._ahead: deque[Task] = deque()  # the latest segments
+        self._ahead: deque[Task] = deque(maxlen=MAX_AHEAD + 1)  # the latest segments
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
         self.stepper = Stepper(self, step_mode)

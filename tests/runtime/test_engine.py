@@ -393,3 +393,23 @@ def test_a_forked_child_fails_loudly(engine: Engine) -> None:
     os.close(reader)
     gate.set()
     assert said.count(b"forked") == 2
+
+
+def test_a_variable_of_two_engines_ends_with_an_error_and_not_in_a_wait_for_ever() -> None:
+    one, other = Engine(1), Engine(1)
+    x = one.variable("x")
+    gate = threading.Event()
+    one.push(gate.wait, (), (x,))
+    stray = other.push(lambda: None, (x,))  # `one` will let it through, for `other` to complete
+    later = one.push(lambda: None, (), (x,))
+    gate.set()
+    said = []
+    for engine, op in ((one, later), (other, stray)):
+        try:
+            engine.wait(op)
+        except EngineError as error:
+            said.append(str(error))
+    one.close()
+    other.close()
+    assert all("another engine" in text for text in said)
+    assert said or (later.is_done and stray.is_done)

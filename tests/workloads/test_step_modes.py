@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 
 from kit.frontend.torch_device import open_session
 from kit.run import Settings
-from kit.runtime.session import Session
+from kit.runtime.session import MAX_AHEAD, Session
 from kit.runtime.steps import CONFIRM, VERIFY_EVERY
+from kit.runtime.stream import Task
 from kit.workloads.context import Context, Workload, workload
 from kit.workloads.experiment import run
 
@@ -271,3 +273,14 @@ def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
         session.run_step(lambda: weight.add_(1.5))
         assert snapshot[0].item() == 3.0
         assert weight[0].item() == 4.5
+
+
+def test_replayed_steps_leave_no_tasks_behind() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(4, device="kit")
+        for _ in range(3 * MAX_AHEAD):
+            session.run_step(lambda: (x * 2).sum())
+        session.wait_all()
+        assert session.stepper.counts["replay.steps"] > 2 * MAX_AHEAD
+        gc.collect()
+        assert sum(type(o) is Task for o in gc.get_objects()) < 2 * MAX_AHEAD
