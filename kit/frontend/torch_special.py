@@ -74,7 +74,10 @@ def _number_of(source: Any, target: KitTensor) -> Any:
     """The number that every element of the source is, if we made it from one and it fits."""
     if not isinstance(source, KitTensor) or source.dtype is not target.dtype:
         return None
-    return getattr(source.ref.base.value, "number", None)
+    home, value = target.spec.home, source.ref.base.value
+    if home.is_tracing and (value is None or value.bulk is not home.session.stream.bulk):
+        return None  # a hybridized function's argument: another number the next time
+    return getattr(value, "number", None)
 
 
 def _cast(home: Frontend, source: KitTensor, spec: Spec) -> Any:

@@ -304,3 +304,16 @@ def test_an_error_in_the_op_names_it_and_its_line() -> None:
         found = both(x)
         with pytest.raises(kit.errors.LoweringError, match=r"aten\.erf"):
             found[1].tolist()
+
+
+def test_a_tensor_made_of_one_number_is_still_an_argument() -> None:
+    @kit.hybridize
+    def put(x: torch.Tensor, number: torch.Tensor) -> None:
+        x.copy_(number)
+        x[0] = 9
+
+    with kit.Session():
+        x = torch.zeros(3, device="kit")
+        for value in (0.5, 0.25, 2.0):
+            put(x, torch.full((), value, device="kit"))
+            assert x.tolist() == [9.0, value, value]
