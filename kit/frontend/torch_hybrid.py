@@ -13,7 +13,9 @@ argument, something kept elsewhere, gradients. Then the function runs as it is e
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -55,6 +57,7 @@ class Hybrid(Generic[P, T]):
         functools.update_wrapper(self, function)
         self.reasons: dict[str, int] = {}
         self._function = function
+        self._names = _global_names(getattr(function, "__code__", None))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or issue what it did the last time on such arguments."""
@@ -76,6 +79,7 @@ class Hybrid(Generic[P, T]):
         with home.session.lock:
             refs = list(map(_ref, tensors))
             key.append(tuple(map(_spec, tensors)))
+            key.append(self._surroundings())
             bases = _bases(refs, key)
             traces = home.programs.setdefault(self, {})
             kind = tuple(key)
@@ -87,6 +91,17 @@ class Hybrid(Generic[P, T]):
             if isinstance(trace, str):
                 return self._as_it_is(args, kwargs, trace)
             return _again(home, trace, tensors, bases)  # type: ignore[no-any-return]
+
+    def _surroundings(self) -> tuple[Any, ...]:
+        """The globals and the closure that the function uses: numbers by value, others by name."""
+        function: Any = self._function
+        known = getattr(function, "__globals__", {})
+        cells = getattr(function, "__closure__", None) or ()
+        outside = [known[name] for name in self._names if name in known]
+        for cell in cells:
+            with contextlib.suppress(ValueError):  # not filled yet
+                outside.append(cell.cell_contents)
+        return tuple((type(x), repr(x)) if type(x) in _PLAIN else id(x) for x in outside)
 
     def _as_it_is(self, args: Any, kwargs: Any, why: str) -> T:
         if why not in self.reasons:
@@ -130,7 +145,9 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
 
     The function may loop, write in place, make and return tensors. Called again with arguments of
     the same shapes, dtypes and plain values, its Python does not run: what it did is issued again.
-    A float argument is part of the kind; pass a number that changes at each call as a 0-d tensor.
+    A float argument is part of the kind, as are the numbers among the function's globals and in its
+    closure; pass a number that changes at each call as a 0-d tensor. What functions that it calls
+    look up elsewhere is taken as it is at the first call.
 
     @kit.hybridize
     def zero_grad(arrays):
@@ -141,6 +158,14 @@ def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
     arguments, or gradients are recorded) runs as it is, with a warning that says why.
     """
     return Hybrid(function)
+
+
+def _global_names(code: Any) -> tuple[str, ...]:
+    """Every name that the code may look up in its globals, that of functions inside it included."""
+    if code is None:
+        return ()
+    inner = [_global_names(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return tuple(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
 
 
 def written(tensors: Sequence[KitTensor]) -> None:

@@ -317,3 +317,24 @@ def test_a_tensor_made_of_one_number_is_still_an_argument() -> None:
         for value in (0.5, 0.25, 2.0):
             put(x, torch.full((), value, device="kit"))
             assert x.tolist() == [9.0, value, value]
+
+
+RATE = 0.5
+
+
+def test_numbers_outside_of_the_function_are_seen_when_they_change() -> None:
+    global RATE
+    inside = 1.0
+
+    @kit.hybridize
+    def scaled(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x * RATE + inside for x in xs]
+
+    with kit.Session():
+        xs = [torch.ones(2, device="kit")]
+        found = []
+        for rate, add in ((0.5, 1.0), (0.5, 1.0), (2.0, 1.0), (2.0, 3.0), (0.5, 1.0)):
+            RATE, inside = rate, add
+            found.append(scaled(xs)[0].tolist()[0])
+        assert found == [1.5, 1.5, 3.0, 5.0, 1.5]
+        RATE = 0.5
