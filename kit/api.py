@@ -7,7 +7,9 @@ joins two rooms that must not know each other: views see data, never the machine
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +77,57 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     settings: Settings | None = None,
     *,
-    progress: Progress | None = None,
+    path: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[Run]:
-    """A run for each combination of the grid's values, the last name varying fastest."""
-    from kit.workloads.experiment import sweep as measure
+    """A run for each combination of the grid's values, the last name varying fastest.
+
+    An interrupt loses nothing that was measured, and with a `path` the same call goes on later.
+
+    Args:
+        workload: what `@kit.workload` decorates.
+        grid: values by the setting's name.
+        settings: of all that the grid does not name; `kit.Settings()` if not given.
+        path: a folder. Each finished run is saved there at once; runs that are there already, of
+            this workload under these settings, are loaded and not measured again. A file that is
+            damaged, or that is not the run its name says, is measured again, with a warning.
+        executor: any `concurrent.futures.Executor`: one task a cell, each with an
+            `ExecutableCache` of its own. Cells that run at the same time on one machine disturb
+            each other's timing, so each run says so in `environment["measured in parallel"]`.
+            Threads of one process take turns, because torch's random state and the profiler
+            belong to the process. A process pool has to be made with the "spawn" context.
+        progress: called with a text and a fraction of the whole. By default a bar, in a notebook
+            or on a terminal; false: none.
+        cancelled: asked between steps; true ends the sweep with `Cancelled`.
+
+    Raises:
+        SettingsError: a name or a value is wrong; nothing has been run then.
+        SweepError: some cells failed; all the others were run, and are in its `runs`.
+        SweepInterrupted: an interrupt (also a KeyboardInterrupt); what is done is in its `runs`.
+        Cancelled: `cancelled()` became true.
+    """
+    from kit.workloads.sweeps import sweep as measure
 
     chosen = {name: list(values) for name, values in grid.items()}
-    return measure(workload, chosen, settings or Settings(), progress=progress, cancelled=cancelled)
+    with _shown(progress, "sweep") as report:
+        return measure(workload, chosen, settings, path=path, executor=executor, progress=report,
+                       cancelled=cancelled)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _shown(progress: Progress | bool | None, title: str) -> Iterator[Progress | None]:
+    """The given callable, a bar, or nothing."""
+    if callable(progress):
+        yield progress
+    elif progress is False:
+        yield None
+    else:
+        from kit.widgets.progress import progress_bar
+
+        with progress_bar(title) as report:
+            yield report
 
 
 def Session(

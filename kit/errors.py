@@ -7,10 +7,13 @@
     │   └── UnsupportedOp (NotImplementedError)   no rule, and it may not run on the host
     ├── ExecutionError (RuntimeError)     XLA failed while a segment was compiled or run
     ├── EngineError (RuntimeError)        the engine was used as it cannot be: closed, forked, freed
+    ├── ScalerError (RuntimeError)        a gradient scaler was used in an order that it cannot be
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
     ├── TimelineError (ValueError)        a question that this timeline cannot answer
     ├── RunFileError (ValueError)         a saved run is damaged, foreign, or too large
     ├── LayoutError (RuntimeError)        graphviz could not lay a graph out
+    ├── SweepError (RuntimeError)         some cells of a sweep failed; the others are in `.runs`
+    ├── SweepInterrupted (KeyboardInterrupt)  a sweep was interrupted; what is done is in `.runs`
     └── Cancelled                         the user cancelled a run
 
 Each message says what is wrong, where in the user's code, and what to do about it.
@@ -18,8 +21,9 @@ Each message says what is wrong, where in the user's code, and what to do about 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "Cancelled",
@@ -30,8 +34,11 @@ __all__ = [
     "LayoutError",
     "LoweringError",
     "RunFileError",
+    "ScalerError",
     "SessionError",
     "SettingsError",
+    "SweepError",
+    "SweepInterrupted",
     "TimelineError",
     "UnsupportedOp",
 ]
@@ -80,6 +87,10 @@ class EngineError(KitError, RuntimeError):
     """The engine was used as it cannot be: closed, in a forked child, on a freed variable."""
 
 
+class ScalerError(KitError, RuntimeError):
+    """A gradient scaler was used in an order that it cannot be: torch's own rules."""
+
+
 class GraphError(KitError, ValueError):
     """A graph breaks one of the rules listed in `Graph.check`."""
 
@@ -98,3 +109,56 @@ class LayoutError(KitError, RuntimeError):
 
 class Cancelled(KitError):
     """The user cancelled a run before it ended; nothing of it is kept."""
+
+
+class SweepError(KitError, RuntimeError):
+    """Some cells of a sweep failed; all the others were run.
+
+    Attributes:
+        runs: the finished runs, in the grid's order.
+        failures: what the other cells raised, by their settings.
+    """
+
+    def __init__(self, runs: Sequence[Any], failures: Mapping[Any, BaseException]) -> None:
+        self.runs, self.failures = list(runs), dict(failures)
+        lines = [f"  {settings}\n    {type(e).__name__}: {_first_line(e)}"
+                 for settings, e in self.failures.items()]  # fmt: skip
+        super().__init__(
+            f"{_cells(len(self.failures))} of a sweep failed, {len(self.runs)} finished:\n"
+            + "\n".join(lines)
+            + "\n  The finished runs are in this error's .runs, what each cell raised in .failures"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.runs, self.failures)
+
+
+class SweepInterrupted(KitError, KeyboardInterrupt):
+    """A sweep was interrupted. What had finished is kept.
+
+    Attributes:
+        runs: the finished runs, in the grid's order.
+        missing: the settings of the cells that are still to be measured.
+    """
+
+    def __init__(self, runs: Sequence[Any], missing: Sequence[Any], path: str = "") -> None:
+        self.runs, self.missing, self.path = list(runs), list(missing), path
+        go_on = (
+            f"They are in {path!r}: call sweep again with the same path to go on."
+            if path
+            else "They are in this error's .runs (in a notebook: sys.last_value.runs). "
+            "With path=... a sweep can go on where it was interrupted."
+        )
+        total = len(self.runs) + len(self.missing)
+        super().__init__(f"interrupted: {len(self.runs)} of {_cells(total)} are done. {go_on}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.runs, self.missing, self.path)
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell{'s' * (count != 1)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:300] or "(no message)"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -251,24 +252,27 @@ def convnet(
             raise SettingsError(f"{name} must be one of {known}, not {value!r}")
     if auxiliary and (model != "inception_v3" or not training):
         raise SettingsError("auxiliary=True is for the training of 'inception_v3' only")
-    make, sizes = MODELS[model]
-
-    def build(ctx: Context) -> Callable[[], Any]:
-        chosen = sizes[("full" if _on_gpu(ctx) else "tiny") if size == "auto" else size]
-        torch.manual_seed(ctx.seed)
-        memory: Any = LAYOUTS[layout]
-        network: Any = make(replace(chosen, auxiliary=auxiliary))
-        network = network.to(memory_format=memory).to(ctx.device)
-        many = max(ctx.batch_size, 16 if chosen.divide > 1 else 4)
-        images = torch.randn(many, 3, chosen.image, chosen.image)
-        data: Any = torch.utils.data.TensorDataset(images, torch.arange(many) % chosen.classes)
-        batches = ctx.loader(data)
-        return (_training if training else _inference)(ctx, network, batches, memory)
-
+    build = partial(_build, model=model, size=size, layout=layout, training=training,
+                    auxiliary=auxiliary)  # fmt: skip
     what = "training" if training else "inference"
     name = "_".join([model, *(["nhwc"] if layout == "NHWC" else []), *([] if training else [what])])
     doc = f"{model}, {size}, {layout}, {what}{', with its auxiliary head' if auxiliary else ''}"
     return Workload(name, build, doc)
+
+
+def _build(ctx: Context, *, model: str, size: str, layout: str, training: bool,
+           auxiliary: bool) -> Callable[[], Any]:  # fmt: skip
+    make, sizes = MODELS[model]
+    chosen = sizes[("full" if _on_gpu(ctx) else "tiny") if size == "auto" else size]
+    torch.manual_seed(ctx.seed)
+    memory: Any = LAYOUTS[layout]
+    network: Any = make(replace(chosen, auxiliary=auxiliary))
+    network = network.to(memory_format=memory).to(ctx.device)
+    many = max(ctx.batch_size, 16 if chosen.divide > 1 else 4)
+    images = torch.randn(many, 3, chosen.image, chosen.image)
+    data: Any = torch.utils.data.TensorDataset(images, torch.arange(many) % chosen.classes)
+    batches = ctx.loader(data)
+    return (_training if training else _inference)(ctx, network, batches, memory)
 
 
 def _training(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Callable[[], Any]:

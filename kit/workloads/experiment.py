@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from importlib import import_module
-from itertools import product
 from typing import Any
 
 from kit.errors import Cancelled
@@ -12,6 +10,7 @@ from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads.context import as_workload
 from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.sweeps import sweep
 
 __all__ = ["run", "sweep"]
 
@@ -48,29 +47,3 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     except Exception as error:
         error.add_note(f"kit: in the workload {chosen.name!r}, mode {settings.mode!r}")
         raise
-
-
-def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
-          progress: Progress | None = None, cancelled: CancelledFn | None = None,
-          ) -> list[Run]:  # fmt: skip
-    """A run for each combination of the grid's values, the last name varying fastest.
-
-    Raises:
-        SettingsError: a name or a value is wrong; nothing has been run then.
-    """
-    base, chosen = settings or Settings(), as_workload(workload)
-    cells = [base.replace(**dict(zip(grid, values, strict=True)))
-             for values in product(*grid.values())]  # fmt: skip
-    cache = ExecutableCache()
-    runs = []
-    for i, cell in enumerate(cells):
-        inner = None if progress is None else _part(progress, i, len(cells))
-        runs.append(run(chosen, cell, progress=inner, cancelled=cancelled, cache=cache))
-    return runs
-
-
-def _part(progress: Progress, i: int, count: int) -> Progress:
-    def report(text: str, fraction: float) -> None:
-        progress(f"run {i + 1} of {count}: {text}", (i + fraction) / count)
-
-    return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def bert_of(size: str) -> Workload:
     """
     if size not in SIZES:
         raise SettingsError(f"no BERT is called {size!r}; there are: {', '.join(SIZES)}")
-    return Workload(f"bert {size}", lambda ctx: _build(ctx, SIZES[size]), _DOC)
+    return Workload(f"bert {size}", partial(_build, size=SIZES[size]), _DOC)
 
 
 def _build(ctx: Context, size: Size) -> Callable[[], Any]:
@@ -141,4 +142,4 @@ def _build(ctx: Context, size: Size) -> Callable[[], Any]:
     return step
 
 
-bert = Workload("bert", lambda ctx: _build(ctx, SIZES["tiny"]), _DOC)
+bert = Workload("bert", partial(_build, size=SIZES["tiny"]), _DOC)

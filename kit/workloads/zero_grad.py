@@ -7,6 +7,7 @@ and sync. Each way of the thread is here, and two that it asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,21 +68,22 @@ def zero_grad_by(how: str, *, arrays: int = ARRAYS, repeats: int = REPEATS) -> W
     """
     if how not in WAYS:
         raise SettingsError(f"how must be one of {', '.join(map(repr, WAYS))}, not {how!r}")
-    zero = WAYS[how]
-
-    def build(ctx: Context) -> Callable[[], Any]:
-        held = [torch.ones(SHAPE, device=ctx.device) for _ in range(arrays)]
-
-        def step() -> Tensor:
-            with torch.no_grad():
-                for _ in range(repeats):
-                    zero(held)
-                return held[-1][0, 0].clone()
-
-        return step
-
+    build = partial(_build, how=how, arrays=arrays, repeats=repeats)
     name = "zero_grad" if how == "loop" else f"zero_grad, {how}"
     return Workload(name, build, f"{arrays} tensors of 100x100 set to zero {repeats} times: {how}")
+
+
+def _build(ctx: Context, *, how: str, arrays: int, repeats: int) -> Callable[[], Any]:
+    zero = WAYS[how]
+    held = [torch.ones(SHAPE, device=ctx.device) for _ in range(arrays)]
+
+    def step() -> Tensor:
+        with torch.no_grad():
+            for _ in range(repeats):
+                zero(held)
+            return held[-1][0, 0].clone()
+
+    return step
 
 
 zero_grad = zero_grad_by("loop")

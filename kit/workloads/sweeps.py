@@ -1,0 +1,372 @@
+"""`sweep`: a run for each cell of a grid; can be interrupted, resumed and spread over workers.
+
+A finished cell is kept at once, and with a `path` also saved at once, so nothing that was measured
+is lost: not by an interrupt, and not by another cell that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import inspect
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import sys
+import threading
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from kit.errors import (
+    Cancelled,
+    ExecutionError,
+    RunFileError,
+    SettingsError,
+    SweepError,
+    SweepInterrupted,
+)
+from kit.run import Run, Settings
+from kit.runtime.executor import ExecutableCache
+from kit.workloads.context import Workload, as_workload
+from kit.workloads.loop import CancelledFn, Progress
+
+__all__ = ["sweep"]
+
+PARALLEL = "measured in parallel"  # key in a run's environment
+SOURCE = "workload source"  # key in a saved run's environment
+_POLL_S = 0.2  # how soon a cancel is seen while workers are busy
+
+# Torch's random state and XLA's profiler are one a process: two cells at once in it would draw
+# each other's numbers. So the cells that share a process take turns.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
+          path: str | os.PathLike[str] | None = None, executor: Executor | None = None,
+          progress: Progress | None = None, cancelled: CancelledFn | None = None,
+          ) -> list[Run]:  # fmt: skip
+    """A run for each combination of the grid's values, the last name varying fastest.
+
+    `kit.sweep` says more.
+
+    Raises:
+        SettingsError: a name or a value is wrong, or the workload cannot be sent to the executor's
+            processes; nothing has been run then.
+        SweepError: some cells failed; all the others were run.
+        SweepInterrupted: with the runs that had finished.
+        Cancelled: `cancelled()` became true.
+    """
+    base, chosen = settings or Settings(), as_workload(workload)
+    cells = [base.replace(**dict(zip(grid, values, strict=True)))
+             for values in product(*grid.values())]  # fmt: skip
+    if isinstance(executor, ProcessPoolExecutor):
+        _check_processes(executor, chosen)
+    state = _Sweep(chosen, cells, None if path is None else _folder(path), progress, cancelled)
+    try:
+        state.load()
+        if executor is None:
+            state.run_here()
+        else:
+            state.run_by(executor)
+    except KeyboardInterrupt as error:
+        _let_go(error)
+        missing = [c for i, c in enumerate(cells) if i not in state.runs]
+        raise SweepInterrupted(state.finished, missing, state.where) from error
+    if state.failures:
+        first = next(iter(state.failures.values()))
+        raise SweepError(state.finished, state.failures) from first
+    state.compare_machines()
+    return state.finished
+
+
+@dataclass
+class _Sweep:
+    """What is done of one sweep. Its methods may be left at any point by an interrupt."""
+
+    workload: Workload
+    cells: list[Settings]
+    folder: Path | None
+    progress: Progress | None
+    cancelled: CancelledFn | None
+    runs: dict[int, Run] = field(default_factory=dict)  # by the cell's place
+    failures: dict[Settings, BaseException] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> list[Run]:
+        return [self.runs[i] for i in sorted(self.runs)]
+
+    @property
+    def where(self) -> str:
+        return "" if self.folder is None else str(self.folder)
+
+    @property
+    def pending(self) -> list[int]:
+        return [i for i in range(len(self.cells)) if i not in self.runs]
+
+    def load(self) -> None:
+        """Take over what an earlier call has saved."""
+        if self.folder is None:
+            return
+        source = _source_of(self.workload)
+        for i, file in enumerate(_files(self.folder, self.workload, self.cells)):
+            run, why = _read(file, self.workload.name, self.cells[i], source)
+            if run is not None:
+                self.runs[i] = run
+            elif why:
+                warnings.warn(f"{file} is measured again: {why}", stacklevel=4)
+        if self.runs:
+            self.report("loaded", 0.0)
+
+    def run_here(self) -> None:
+        """One cell after the other; they share what they compile."""
+        from kit.workloads.experiment import run
+
+        cache = ExecutableCache()
+        for i in self.pending:
+            text = f"run {i + 1} of {len(self.cells)}"
+            try:
+                made = run(self.workload, self.cells[i], progress=self._part(text),
+                           cancelled=self.cancelled, cache=cache)  # fmt: skip
+            except Cancelled:
+                raise
+            except Exception as error:  # noqa: BLE001 - the other cells are still run
+                self.fail(i, error)
+            else:
+                self.keep(i, made)
+                self.report(f"{text}: done", 0.0)
+
+    def run_by(self, executor: Executor) -> None:
+        """One future a cell; those that have not started when this is left are cancelled."""
+        stop = threading.Event()
+        inside = stop.is_set if isinstance(executor, ThreadPoolExecutor) else None
+        places: dict[Future[Run], int] = {}
+        note = _workers(executor)
+        try:
+            for i in self.pending:
+                try:
+                    future = executor.submit(_measure, self.workload, self.cells[i], note, inside)
+                except Exception as error:  # noqa: BLE001 - shut down, or its processes died
+                    self.fail(i, error)
+                else:
+                    places[future] = i
+            self._collect(places)
+        except BaseException:
+            stop.set()
+            for future, i in places.items():
+                if not future.cancel() and future.done() and future.exception() is None:
+                    self.keep(i, future.result())
+            raise
+
+    def _collect(self, places: Mapping[Future[Run], int]) -> None:
+        waiting = set(places)
+        while waiting:
+            if self.cancelled is not None and self.cancelled():
+                raise Cancelled(f"cancelled with {len(self.runs)} of {len(self.cells)} cells done")
+            done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=places.__getitem__):
+                error = CancelledError() if future.cancelled() else future.exception()
+                if error is None:
+                    self.keep(places[future], future.result())
+                elif isinstance(error, Exception):
+                    self.fail(places[future], error)
+                else:
+                    raise error
+            self.report(f"{len(self.runs)} of {len(self.cells)} runs are done", 0.0)
+
+    def keep(self, i: int, run: Run) -> None:
+        """A cell is done: it is remembered first, then saved."""
+        if i in self.runs:
+            return
+        if self.folder is None:
+            self.runs[i] = run
+            return
+        noted = {**run.environment, SOURCE: _source_of(self.workload)}
+        self.runs[i] = replace(run, environment=noted)
+        try:
+            self.runs[i].save(_files(self.folder, self.workload, self.cells)[i])
+        except (OSError, RunFileError) as error:
+            warnings.warn(f"this run could not be saved, and is kept in memory only: {error}",
+                          stacklevel=5)  # fmt: skip
+
+    def fail(self, i: int, error: Exception) -> None:
+        """Keep what a cell raised."""
+        _let_go(error)
+        self.failures[self.cells[i]] = error
+
+    def compare_machines(self) -> None:
+        """Say so if saved and new runs come from different machines or versions."""
+        for native in (True, False):
+            found = [r for r in self.runs.values() if (r.settings.mode == "torch") == native]
+            for name in ("device", "jax", "torch"):
+                values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
+                if len(values) > 1:
+                    warnings.warn(f"these runs do not compare: {name} is {' or '.join(values)}",
+                                  stacklevel=4)  # fmt: skip
+
+    def report(self, text: str, fraction: float) -> None:
+        """`fraction` is of the cell that is being measured."""
+        if self.progress is not None:
+            done = len(self.runs) + len(self.failures)
+            self.progress(text, min((done + fraction) / max(len(self.cells), 1), 1.0))
+
+    def _part(self, name: str) -> Progress | None:
+        if self.progress is None:
+            return None
+        return lambda text, fraction: self.report(f"{name}: {text}", fraction)
+
+
+def _measure(workload: Workload, cell: Settings, note: str, cancelled: CancelledFn | None) -> Run:
+    """What an executor runs: one cell, with an `ExecutableCache` of its own."""
+    from kit.workloads.experiment import run
+
+    with _ONE_AT_A_TIME:
+        if cancelled is not None and cancelled():
+            raise Cancelled("the sweep has ended")
+        try:
+            made = run(workload, cell, cancelled=cancelled)
+        except Exception as error:
+            if (words := _portable(error)) is not error:
+                raise words from None
+            raise
+    return replace(made, environment={**made.environment, PARALLEL: note})
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the frames of an exception hold: the next cells need the memory."""
+    chain: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in chain:
+        chain.append(seen)
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
+    gc.collect()
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself if it can come back from another process; its words if not.
+
+    One that fails to unpickle would end the whole pool.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever its constructor raises
+        return ExecutionError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _workers(executor: Executor) -> str:
+    if isinstance(executor, ThreadPoolExecutor):
+        return "no: threads of one process take turns"
+    count = getattr(executor, "_max_workers", None)  # no executor says it publicly
+    return f"{count} workers" if isinstance(count, int) else "number of workers unknown"
+
+
+def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:
+    """Refuse what would hang or break the pool.
+
+    Raises:
+        SettingsError: the processes are forks, or the workload cannot be sent to them.
+    """
+    context = getattr(executor, "_mp_context", None) or multiprocessing.get_context()
+    if context.get_start_method() == "fork":
+        raise SettingsError(
+            "this executor forks, and a fork of a process that uses XLA can hang: make it with "
+            'ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))'
+        )
+    advice = (
+        "another process must be able to import it. Put the builder into a module, as a function "
+        "of its own, not inside another one; or use executor=None, or an executor that sends "
+        "functions whole (dask.distributed's client.get_executor(), loky)"
+    )
+    home = getattr(workload.build, "__module__", "")
+    if home == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        raise SettingsError(f"the workload {workload.name!r} was defined in a notebook or a "
+                            f"shell: {advice}")  # fmt: skip
+    try:
+        pickle.dumps(workload)
+    except Exception as error:
+        raise SettingsError(f"the workload {workload.name!r} cannot be sent to a process "
+                            f"({error}): {advice}") from error  # fmt: skip
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"path={os.fspath(path)!r} cannot be a folder for runs: {error}"
+        ) from None
+    return folder
+
+
+def _files(folder: Path, workload: Workload, cells: Iterable[Settings]) -> list[Path]:
+    """A file for each cell; a cell that the grid holds twice has two."""
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", workload.name)[:40].strip("_") or "workload"
+    seen: Counter[Settings] = Counter()
+    files = []
+    for cell in cells:
+        text = json.dumps([workload.name, cell.as_dict()], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+        seen[cell] += 1
+        again = f"-{seen[cell]}" if seen[cell] > 1 else ""
+        files.append(folder / f"{readable}-{digest}{again}.kitrun")
+    return files
+
+
+def _read(file: Path, name: str, cell: Settings, source: str) -> tuple[Run | None, str]:
+    """The saved run, or why there is none that can be trusted; "" if there is no file."""
+    try:
+        run = Run.load(file)
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, RunFileError) as error:
+        return None, str(error)
+    if run.name != name:
+        return None, "it is a run of another workload"
+    if run.settings != cell:
+        return None, "it was measured under other settings"
+    if run.environment.get(SOURCE, "") != source:
+        return None, "the workload's source has changed since"
+    return run, ""
+
+
+def _source_of(workload: Workload) -> str:
+    """Changes when the builder's text or its plain arguments do; "" where Python has no text."""
+    build: Callable[..., Any] = workload.build
+    bound: list[Any] = []
+    if isinstance(build, partial):
+        bound += [
+            *build.args,
+            *sorted(build.keywords),
+            *(v for _, v in sorted(build.keywords.items())),
+        ]
+        build = build.func
+    for cell in getattr(build, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            bound.append(cell.cell_contents)
+    plain = [repr(x) for x in bound if isinstance(x, (str, int, float))]
+    try:
+        text = inspect.getsource(build)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256("\0".join([text, *plain]).encode()).hexdigest()[:20]
