@@ -119,10 +119,14 @@ class SweepError(KitError, RuntimeError):
         failures: what the other cells raised, by their settings.
     """
 
-    def __init__(self, runs: Sequence[Any], failures: Mapping[Any, BaseException]) -> None:
-        self.runs, self.failures = list(runs), dict(failures)
-        lines = [f"  {settings}\n    {type(e).__name__}: {_first_line(e)}"
-                 for settings, e in self.failures.items()]  # fmt: skip
+    def __init__(self, runs: Sequence[Any], failures: Mapping[Any, BaseException],
+                 names: Sequence[str] = ()) -> None:  # fmt: skip
+        """`names`: the settings that tell the cells apart."""
+        self.runs, self.failures, self.names = list(runs), dict(failures), tuple(names)
+        lines = []
+        for cell, error in self.failures.items():
+            values = ", ".join(f"{name}={getattr(cell, name)!r}" for name in self.names)
+            lines.append(f"  {values or cell}: {type(error).__name__}: {_first_line(error)}")
         super().__init__(
             f"{_cells(len(self.failures))} of a sweep failed, {len(self.runs)} finished:\n"
             + "\n".join(lines)
@@ -130,7 +134,7 @@ class SweepError(KitError, RuntimeError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.runs, self.failures)
+        return type(self), (self.runs, self.failures, self.names)
 
 
 class SweepInterrupted(KitError, KeyboardInterrupt):

@@ -93,7 +93,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         raise SweepInterrupted(state.finished, missing, state.where) from error
     if state.failures:
         first = next(iter(state.failures.values()))
-        raise SweepError(state.finished, state.failures) from first
+        raise SweepError(state.finished, state.failures, list(grid)) from first
     state.compare_machines()
     return state.finished
 
@@ -251,12 +251,17 @@ def _measure(workload: Workload, cell: Settings, note: str, cancelled: Cancelled
 
 
 def _let_go(error: BaseException) -> None:
-    """Free what the frames of an exception hold: the next cells need the memory."""
+    """Free what the frames of an exception hold, the next cells need the memory; keep their text.
+
+    `traceback.clear_frames` would not do: a frame keeps its function, and that its closure.
+    """
     chain: list[BaseException] = []
     seen: BaseException | None = error
     while seen is not None and seen not in chain:
         chain.append(seen)
-        traceback.clear_frames(seen.__traceback__)
+        if seen.__traceback__ is not None:
+            seen.add_note("raised at\n" + "".join(traceback.format_tb(seen.__traceback__)))
+            seen.__traceback__ = None
         seen = seen.__cause__ or seen.__context__
     gc.collect()
 
@@ -366,7 +371,7 @@ def _source_of(workload: Workload) -> str:
             bound.append(cell.cell_contents)
     plain = [repr(x) for x in bound if isinstance(x, (str, int, float))]
     try:
-        text = inspect.getsource(build)
+        text = inspect.getsource(build if inspect.isroutine(build) else type(build))
     except (OSError, TypeError):
         return ""
     return hashlib.sha256("\0".join([text, *plain]).encode()).hexdigest()[:20]
