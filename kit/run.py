@@ -34,7 +34,13 @@ __all__ = [
 MODES = ("torch", "imperative", "bulked", "lazy")
 SEGMENT_MODES = ("fuse", "launch")
 STEP_MODES = ("retrace", "replay", "speculate")
-LOSS_SCALING = ("none", "static", "dynamic, host check", "dynamic, on device")
+LOSS_SCALING = (
+    "none",
+    "static",
+    "dynamic, host check",
+    "dynamic, on device",
+    "dynamic, deferred",
+)
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
 

@@ -6,6 +6,7 @@ Plain torch: they serve native runs on CPU and CUDA as well as device "kit".
     static                 a constant scale; no check, every step is taken
     dynamic, host check    torch's own `GradScaler`: it reads one number a step, a sync point
     dynamic, on device     the same scale and the same weights, and nothing is read
+    dynamic, deferred      the same again, for any optimizer: `kit.frontend.torch_deferred`
 
 Source of the update rule: torch/amp/grad_scaler.py; Micikevicius et al., Mixed Precision Training,
 https://arxiv.org/abs/1710.03740.
@@ -18,10 +19,18 @@ from typing import Any
 
 import torch
 
-from kit.errors import SettingsError
+from kit.errors import ScalerError, SettingsError
 from kit.run import LOSS_SCALING
 
-__all__ = ["OnDeviceScaler", "StaticScaler", "make_scaler"]
+__all__ = [
+    "OnDeviceScaler",
+    "StaticScaler",
+    "check_gradients",
+    "count_on_device",
+    "make_fused",
+    "make_scaler",
+    "starts_from_zero",
+]
 
 STATIC_SCALE = 2.0**10
 INITIAL_SCALE = 2.0**16  # torch's own default
@@ -47,8 +56,32 @@ def make_scaler(
         return torch.amp.GradScaler(device, enabled=False)
     if loss_scaling == "static":
         return StaticScaler(init_scale or STATIC_SCALE)
-    kind = torch.amp.GradScaler if loss_scaling == "dynamic, host check" else OnDeviceScaler
-    return kind(device, init_scale=init_scale or INITIAL_SCALE, **options)
+    return _kind(loss_scaling, device)(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+def _kind(loss_scaling: str, device: str) -> type[torch.amp.GradScaler]:
+    if loss_scaling == "dynamic, host check":
+        return torch.amp.GradScaler
+    if loss_scaling == "dynamic, deferred" and torch.device(device).type == "kit":
+        from kit.frontend.torch_deferred import DeferredScaler
+
+        return DeferredScaler
+    return OnDeviceScaler  # native torch cannot run a step once more: the same weights this way
+
+
+def check_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """A step without gradients does nothing, and is a mistake of the program.
+
+    Raises:
+        ScalerError: no parameter of the optimizer has one.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    if all(p.grad is None for p in params):
+        raise ScalerError(
+            f"scaler.step() got an {type(optimizer).__name__} of {len(params)} parameters none of "
+            "which has a gradient: call scaler.scale(loss).backward() before it, with a loss that "
+            "depends on them, and zero_grad() after it"
+        )
 
 
 class StaticScaler:
@@ -57,6 +90,7 @@ class StaticScaler:
     def __init__(self, scale: float) -> None:
         self._scale = scale
         self._unscaled: set[int] = set()  # ids of optimizers whose gradients are true already
+        self._stepped: set[int] = set()  # and of those that have stepped since the last `update`
 
     def scale(self, outputs: Any) -> Any:
         """A loss, or a list of them, times the scale."""
@@ -68,25 +102,37 @@ class StaticScaler:
         """Divide the optimizer's gradients by the scale, in place.
 
         Raises:
-            RuntimeError: it was done already since the last `update`.
+            ScalerError: it was done already since the last `update`, or after `step`.
         """
+        if id(optimizer) in self._stepped:
+            raise ScalerError("unscale_() is being called after step().")
         if id(optimizer) in self._unscaled:
-            raise RuntimeError("unscale_() has already been called on this optimizer since the "
-                               "last update().")  # fmt: skip
+            raise ScalerError(
+                "unscale_() has already been called on this optimizer since the last update()."
+            )
         self._unscaled.add(id(optimizer))
         grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
         if grads:
             torch._foreach_mul_(grads, 1.0 / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale if that has not been done, then step."""
+        """Unscale if that has not been done, then step.
+
+        Raises:
+            ScalerError: it has stepped already since the last `update`, or has no gradients.
+        """
+        if id(optimizer) in self._stepped:
+            raise ScalerError("step() has already been called since the last update().")
+        check_gradients(optimizer)
         if id(optimizer) not in self._unscaled:
             self.unscale_(optimizer)
+        self._stepped.add(id(optimizer))
         return optimizer.step(*args, **kwargs)
 
     def update(self) -> None:
         """The scale stays; the next step may unscale again."""
         self._unscaled.clear()
+        self._stepped.clear()
 
     def get_scale(self) -> float:
         """The scale."""
@@ -120,8 +166,9 @@ class OnDeviceScaler(torch.amp.GradScaler):
         """Step unless a gradient is infinite or not a number; the choice is made on the device."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
+        check_gradients(optimizer)
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            _make_fused(optimizer)
+            make_fused(optimizer)
         return super().step(optimizer, *args, **kwargs)
 
     def _maybe_opt_step(
@@ -129,7 +176,7 @@ class OnDeviceScaler(torch.amp.GradScaler):
         **kwargs: Any,
     ) -> Any:  # fmt: skip
         found = list(optimizer_state["found_inf_per_device"].values())
-        _count_on_device(optimizer)
+        count_on_device(optimizer)
         stepped = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
         params = [p.detach().clone() for p in stepped]
         states = [_copied(optimizer.state.get(p, {})) for p in stepped]
@@ -170,7 +217,7 @@ def _take_back_new_state(
     ]
     if not fresh:
         return
-    if _starts_from_zero(optimizer):
+    if starts_from_zero(optimizer):
         for p, key in fresh:
             tensor = optimizer.state[p][key]
             _select(bad, torch.zeros_like(tensor), tensor)
@@ -183,14 +230,15 @@ def _take_back_new_state(
 _STARTS_FROM_ZERO = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"})
 
 
-def _starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
+def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
+    """True if the state that its first step makes was zeros before that step."""
     kind = type(optimizer)
     if kind.__name__ not in _STARTS_FROM_ZERO or not kind.__module__.startswith("torch.optim."):
         return False
     return not any(group.get("dampening") for group in optimizer.param_groups)  # spares the first
 
 
-def _make_fused(optimizer: torch.optim.Optimizer) -> None:
+def make_fused(optimizer: torch.optim.Optimizer) -> None:
     """What `fused=True` at construction would have done, where the optimizer has that choice."""
     if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
         return
@@ -206,8 +254,12 @@ def _make_fused(optimizer: torch.optim.Optimizer) -> None:
     optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
 
 
-def _count_on_device(optimizer: torch.optim.Optimizer) -> None:
-    """A step counter on the host would count a step that the device takes back."""
+def count_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """A step counter on the host would count a step that the device takes back.
+
+    Raises:
+        SettingsError: it counts in a Python number.
+    """
     for group in optimizer.param_groups:
         if "capturable" in group and not group["capturable"]:
             group["capturable"] = any(p.device.type != "cpu" for p in group["params"])

@@ -15,9 +15,6 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import ref
 
-import jax
-import numpy as np
-
 from kit.errors import SessionError
 from kit.ir import Aval
 from kit.run import Settings
@@ -25,14 +22,15 @@ from kit.run_bulk import BulkSizes
 from kit.runtime.ends import watch_ends
 from kit.runtime.executor import ExecutableCache, Executor
 from kit.runtime.inspection import Inspection
-from kit.runtime.lowering import format_site
 from kit.runtime.profiler import pick_device
 from kit.runtime.recorder import Recorder
+from kit.runtime.redo import Redo
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.steps import Draw, Stepper
 from kit.runtime.stream import Cell, Frame, Op, Task, Value
 from kit.runtime.streams import Here, Stream, unlocked
+from kit.runtime.waiting import Waiting
 from kit.trace import SyncPoint
 
 __all__ = ["Session", "current_session"]
@@ -48,7 +46,7 @@ def current_session() -> Session | None:
     return _CURRENT.get()
 
 
-class Session(Inspection):
+class Session(Inspection, Waiting):
     """A place where ops are recorded and run: open it with `with`.
 
     Args:
@@ -104,6 +102,7 @@ class Session(Inspection):
         self._counts: Counter[str] = Counter()
         self._recorder = Recorder()
         self.stepper = Stepper(self, step_mode)
+        self.redo = Redo(self)
         self._exits: contextlib.ExitStack | None = None
         self._thread = 0
 
@@ -261,7 +260,8 @@ class Session(Inspection):
         dead = bulk.dead_leaves() if self.donates else ()
         avals = tuple(leaf.aval for leaf in bulk.leaves)
         task = Task(-1, bulk, wanted, cut, (tuple(bulk.key), avals, wanted, dead))
-        task.leaves = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
+        leaves: list[Cell] = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
+        task.leaves = leaves
         task.avals, task.dead, task.scalars = avals, dead, bulk.scalars
         task.step, task.position = self.step, self._position
         self._position += 1
@@ -284,6 +284,8 @@ class Session(Inspection):
                 value.cell = output()
             guess.plan_ns = (start, time.perf_counter_ns())
             self._note_segment(guess)
+        if self.redo.is_on:
+            self.redo.note(guess or task, leaves, kept)
 
     # -- what the stepper asks for ---------------------------------------------------------------
 
@@ -342,46 +344,7 @@ class Session(Inspection):
         self._counts[f"cut.{task.cut}"] += 1
         self._recorder.cut(task)
 
-    # -- waiting ---------------------------------------------------------------------------------
-
-    def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
-        """The numbers of a value, as a numpy array of its own: a sync point.
-
-        Raises:
-            ExecutionError, LoweringError: an op that it depends on failed.
-        """
-        start = time.perf_counter_ns()
-        self._settle(value, cut="sync")
-        array = np.array(_array(value))
-        self._counts["transfer_from_device.count"] += 1
-        self._counts["transfer_from_device.bytes"] += array.nbytes
-        self._note_sync(start, cause, frame)
-        return array
-
-    def wait_to_read(self, tensor: Any) -> None:
-        """Block until the tensor's numbers are there; raises what its computation raised."""
-        value = tensor if isinstance(tensor, Value) else tensor.kit_value()
-        start = time.perf_counter_ns()
-        self._settle(value, cut="sync")
-        jax.block_until_ready(_array(value))
-        self._note_sync(start, "wait_to_read", (("", 0), "", ""))
-
-    def wait_all(self) -> None:
-        """Block until everything that was recorded has run.
-
-        Raises:
-            ExecutionError, LoweringError: a segment failed since the last `wait_all`, and nobody
-                has read what it poisoned; the first one that did.
-        """
-        self.flush("sync", everywhere=True)
-        last = self._last
-        if last is None:
-            return
-        start = time.perf_counter_ns()
-        with unlocked(self.lock):
-            self._executor.engine.wait_all()
-            self._executor.finish(last)
-        self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
+    # -- steps -----------------------------------------------------------------------------------
 
     def mark_step(self) -> None:
         """End the step: cut and issue. Waits only if the device is more than a step behind."""
@@ -413,38 +376,3 @@ class Session(Inspection):
     def fetch(self, load: Callable[[], Any]) -> Any:
         """Call a loader for its next batch: a replayed step calls it again by itself."""
         return self.stepper.fetch(load)
-
-    def _settle(self, value: Value, *, cut: str) -> None:
-        if not self.is_open:
-            raise SessionError(_CLOSED)
-        with self.lock:
-            if (bulk := value.bulk) is not None:  # it hangs on the value, whoever records it
-                self.cut(bulk.stream, cut, keep_views=bulk.stream is not self.here.stream)
-        if value.cell is not None and value.cell.task is not None:
-            with unlocked(self.lock):
-                self._executor.wait(value.cell.task)
-        if (error := value.error) is not None:
-            self._executor.engine.forgive(error)
-            raise error.with_traceback(None)
-
-    def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
-        stop = time.perf_counter_ns()
-        site, via, _ = frame
-        where = format_site(site)
-        self.stepper.note_obstacle(
-            f"the step waits for the device: {cause} at {where or 'unknown'}"
-        )
-        self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
-        self._counts["sync.count"] += 1
-        self._counts["sync.ns"] += stop - start
-        self._recorder.add(f"{cause} at {where}" if where else cause, "wait", start, stop)
-
-
-def _array(value: Value) -> Any:
-    return None if value.cell is None else value.cell.array
-
-
-_CLOSED = (
-    "this tensor belongs to a kit session that has been closed. Read it inside the "
-    "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
-)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from kit.runtime.lowering import format_site
+from kit.runtime.redo import same_task
 from kit.runtime.stream import Cell, Task, Value
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ class Stepper:
         scalars = [
             session.next_random() if number.__class__ is Draw else number for number in old.scalars
         ]
-        task, cells = _same_task(old, session.next_segment(), leaves, scalars)
+        task, cells = same_task(old, session.next_segment(), leaves, scalars)
         made.append(cells)
         return task
 
@@ -320,7 +321,7 @@ class Stepper:
                 return
             scalars = [self._foresee_number(number) for number in old.scalars]
             known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
-            task, cells = _same_task(old, session.next_segment(), known, scalars)
+            task, cells = same_task(old, session.next_segment(), known, scalars)
             task.is_guess, task.read = True, known
             self._guesses.append(task)
             self._results.append(cells)
@@ -369,18 +370,6 @@ class Stepper:
             guess.read = []
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []
-
-
-def _same_task(
-    old: Task, index: int, leaves: list[Cell], scalars: list[float]
-) -> tuple[Task, list[Cell]]:
-    """The task once more on other arrays, and the cells of its results, which the caller holds."""
-    task = Task(index, old.bulk, old.wanted, old.cut, old.key)
-    task.leaves, task.avals, task.dead, task.scalars = leaves, old.avals, old.dead, scalars
-    task.executable = old.executable
-    cells = [Cell(task, slot) for slot in old.wanted]
-    task.outputs = [ref(cell) for cell in cells]
-    return task, cells
 
 
 def _type(cell: Cell) -> Any:

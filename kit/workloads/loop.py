@@ -45,6 +45,8 @@ def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[],
         except Exception as error:
             what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
             error.add_note(f"kit: this was {what}, with {settings}")
+            if "No inf checks were recorded" in str(error):  # torch says no more than that
+                error.add_note(_NO_GRADIENTS)
             raise
         mark_step()
         if i == total - 1:
@@ -59,6 +61,12 @@ def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[],
             progress(name, 0.9 * (i + 1) / total)
             before = time.perf_counter_ns()
     return times, losses
+
+
+_NO_GRADIENTS = (
+    "kit: no parameter of this optimizer has a gradient: call scaler.scale(loss).backward() before "
+    "scaler.step(optimizer), with a loss that depends on them"
+)
 
 
 def detached(loss: Any) -> Any:

@@ -1,0 +1,134 @@
+"""Where the host waits for the device: reads, which are sync points, and waits for everything."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from kit.errors import SessionError
+from kit.runtime.lowering import format_site
+from kit.runtime.stream import Frame, Task, Value
+from kit.runtime.streams import unlocked
+from kit.trace import SyncPoint
+
+if TYPE_CHECKING:
+    from kit.runtime.executor import Executor
+    from kit.runtime.recorder import Recorder
+    from kit.runtime.redo import Redo
+    from kit.runtime.steps import Stepper
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """The part of a session that waits."""
+
+    _counts: Counter[str]
+    _executor: Executor
+    _last: Task | None
+    _recorder: Recorder
+    cut: Callable[..., None]
+    flush: Callable[..., None]
+    here: Any
+    is_open: bool
+    lock: Any
+    redo: Redo
+    stepper: Stepper
+    syncs: list[SyncPoint]
+
+    def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
+        """The numbers of a value, as a numpy array of its own: a sync point.
+
+        Raises:
+            ExecutionError, LoweringError: an op that it depends on failed.
+        """
+        start = time.perf_counter_ns()
+        self._settle(value, cut="sync")
+        array = np.array(_array(value))
+        self._counts["transfer_from_device.count"] += 1
+        self._counts["transfer_from_device.bytes"] += array.nbytes
+        self._note_sync(start, cause, frame)
+        return array
+
+    def wait_to_read(self, tensor: Any) -> None:
+        """Block until the tensor's numbers are there; raises what its computation raised."""
+        value = tensor if isinstance(tensor, Value) else tensor.kit_value()
+        start = time.perf_counter_ns()
+        self._settle(value, cut="sync")
+        jax.block_until_ready(_array(value))
+        self._note_sync(start, "wait_to_read", (("", 0), "", ""))
+
+    def wait_all(self) -> None:
+        """Block until everything that was recorded has run.
+
+        Raises:
+            ExecutionError, LoweringError: a segment failed since the last `wait_all`, and nobody
+                has read what it poisoned; the first one that did.
+        """
+        self.flush("sync", everywhere=True)
+        self.redo.close()
+        last = self._last
+        if last is None:
+            return
+        start = time.perf_counter_ns()
+        with unlocked(self.lock):
+            self._executor.engine.wait_all()
+            self._executor.finish(last)
+        self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
+
+    def finish(self, task: Task) -> None:
+        """Block until the device has run this segment; others may record meanwhile."""
+        with unlocked(self.lock):
+            self._executor.finish(task)
+
+    def note_check(self, start: int) -> None:
+        """A flag that came with an earlier step was looked at, `start` is when that began."""
+        self._counts["check.count"] += 1
+        self._recorder.add("check of an earlier step", "ahead", start, time.perf_counter_ns())
+
+    def note_redo(self, segments: int) -> None:
+        """Such a flag was raised: these many segments were issued once more."""
+        self._counts["redo.count"] += 1
+        self._counts["redo.segments"] += segments
+
+    def _settle(self, value: Value, *, cut: str) -> None:
+        if not self.is_open:
+            raise SessionError(_CLOSED)
+        with self.lock:
+            if (bulk := value.bulk) is not None:  # it hangs on the value, whoever records it
+                self.cut(bulk.stream, cut, keep_views=bulk.stream is not self.here.stream)
+            if self.redo.is_on and value.cell is not None and self.redo.concerns(value.cell):
+                self.redo.close()
+        if value.cell is not None and value.cell.task is not None:
+            with unlocked(self.lock):
+                self._executor.wait(value.cell.task)
+        if (error := value.error) is not None:
+            self._executor.engine.forgive(error)
+            raise error.with_traceback(None)
+
+    def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
+        stop = time.perf_counter_ns()
+        site, via, _ = frame
+        where = format_site(site)
+        self.stepper.note_obstacle(
+            f"the step waits for the device: {cause} at {where or 'unknown'}"
+        )
+        self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
+        self._counts["sync.count"] += 1
+        self._counts["sync.ns"] += stop - start
+        self._recorder.add(f"{cause} at {where}" if where else cause, "wait", start, stop)
+
+
+def _array(value: Value) -> Any:
+    return None if value.cell is None else value.cell.array
+
+
+_CLOSED = (
+    "this tensor belongs to a kit session that has been closed. Read it inside the "
+    "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
+)
