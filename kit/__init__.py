@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kit import errors as errors
     from kit import jax as jax
-    from kit.api import Explorer, Session, bulk, plan, report, run, set_bulk_size, sweep
+    from kit.api import Explorer, Session, autotune, bulk, plan, report, run, set_bulk_size, sweep
     from kit.frontend.torch_hybrid import hybridize
     from kit.frontend.torch_multi import (
         all_finite,
@@ -58,6 +58,7 @@ __all__ = [
     "TimelineView",
     "Workload",
     "all_finite",
+    "autotune",
     "bulk",
     "clip_by_global_norm",
     "errors",
@@ -103,6 +104,7 @@ _HOMES = {
         "kit.frontend.torch_multi",
     ),
     "hybridize": "kit.frontend.torch_hybrid",
+    "autotune": "kit.api",
     "bulk": "kit.api",
     "plan": "kit.api",
     "report": "kit.api",

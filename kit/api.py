@@ -22,8 +22,19 @@ if TYPE_CHECKING:
     from kit.runtime.rules import Rules
     from kit.runtime.session import Session as RuntimeSession
     from kit.widgets.explorer import Explorer as ExplorerWidget
+    from kit.workloads.autotune import Tuned
 
-__all__ = ["Explorer", "Session", "bulk", "plan", "report", "run", "set_bulk_size", "sweep"]
+__all__ = [
+    "Explorer",
+    "Session",
+    "autotune",
+    "bulk",
+    "plan",
+    "report",
+    "run",
+    "set_bulk_size",
+    "sweep",
+]
 
 Progress = Callable[[str, float], None]
 DEFAULT_SWEEP: dict[str, list[Any]] = {
@@ -114,6 +125,61 @@ def sweep(
     with _shown(progress, "sweep") as report:
         return measure(workload, chosen, settings, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
+
+
+def autotune(
+    workload: Any,
+    settings: Settings | None = None,
+    *,
+    budget_s: float = 60.0,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    progress: Progress | bool | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Tuned:
+    """The fastest settings that can be found in a time, without changing what is computed.
+
+    `tuned = kit.autotune(bert); print(tuned.summary()); kit.run(bert, tuned.best)`. In a notebook
+    `tuned` shows step time against compile time.
+
+    Varied are the bulk size (5, 15, 50, 200 and none: mode "lazy"), `step_mode`, `segment_mode`,
+    `prefetch` (0, 2) and, if the loss scaling is dynamic, the dynamic modes, which give the same
+    weights. Settings whose losses differ from those of the given ones are shown and never chosen.
+    The chosen ones win by more than the spread of the measurement; if none does, the simplest is
+    chosen, which may be what was given.
+
+    Args:
+        workload: what `@kit.workload` decorates.
+        settings: where the search starts; `kit.Settings()` if not given.
+        budget_s: no run begins after so many seconds. The given settings are always measured.
+        vary: values by name, instead of or beside the above; `{"prefetch": [0]}` keeps that one.
+            A batch size, `accumulate` or `dtype` changes the training, so it is varied only if
+            named here. Times are then compared by sample, and losses among equal trainings.
+        progress: called with a text and a fraction of the budget. By default a bar, in a notebook
+            or on a terminal; false: none.
+        cancelled: asked between steps; true ends the search with `Cancelled`.
+
+    Raises:
+        SettingsError: a name or a value is wrong; nothing has been run then.
+        Exception: what the workload raises under the given settings. Under others an exception
+            only rules them out.
+    """
+    from kit.workloads.autotune import autotune as search
+
+    with _shown(progress, "autotune") as report:
+        return search(workload, settings, budget_s=budget_s, vary=vary, progress=report,
+                      cancelled=cancelled, draw=_draw_tuned)  # fmt: skip
+
+
+def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
+    """What a notebook shows of it; None elsewhere."""
+    from kit.widgets.progress import in_kernel
+
+    if not in_kernel():
+        return None
+    from kit.widgets.tradeoff import TradeoffView
+
+    bundle: Mapping[str, Any] = TradeoffView(tuned.tried, tuned.summary())._repr_mimebundle_()
+    return bundle
 
 
 @contextlib.contextmanager
