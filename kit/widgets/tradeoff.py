@@ -66,7 +66,8 @@ def tradeoff_columns(rows: Sequence[Row]) -> dict[str, Any]:
     Units:
         compile time in seconds, step time in milliseconds (a sample's, if batch sizes differ).
     """
-    shown = [r for r in rows if not math.isnan(r["step_ms"])]
+    measured = [r for r in rows if not math.isnan(r["step_ms"])]
+    shown = sorted(measured, key=lambda r: (r["is_best"], r["is_start"]))  # these two on top
     by_sample = _by_sample(shown)
     name = "ms_per_sample" if by_sample else "step_ms"
     xs = [r["compile_ms"] / 1e3 for r in shown]
@@ -151,6 +152,8 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     note = ("Compiling counts everything that a run under these settings alone would compile. "
             "Paid back: steps after which the faster step has won back what it compiled longer "
             "than the given settings.")  # fmt: skip
+    if any(r["compiles_from_disk"] for r in rows):
+        note += " Programs that were on disk already count with the time to load them."
     if len(rows) > MAX_ROWS:
         note += f" The first {MAX_ROWS} of {len(rows)} are shown."
     body = table(heads, cells, "l" + "r" * (len(heads) - 1), widths=widths)
@@ -203,7 +206,7 @@ def _texts(row: Row) -> dict[str, str]:
     role = " (given)" if row["is_start"] else " (best)" if row["is_best"] else ""
     return {
         "words": plain(row["words"]) + role,
-        "step": f"{_ms(row['step_ms'])}, give or take {_ms(row['spread_ms'])}",
+        "step": _give_or_take(row),
         "sample": _ms(row["ms_per_sample"]),
         "compile": f"{_ms(row['compile_ms'])}: {programs}",
         "payoff": _payoff(row),
@@ -243,13 +246,24 @@ def _cells(row: Row, start: Row | None, *, by_sample: bool, has_bytes: bool) -> 
     ratio = start["ms_per_sample"] / row["ms_per_sample"] if start and row["ms_per_sample"] else 1
     return [
         words,
-        f"{_ms(row['step_ms'])} ± {_ms(row['spread_ms'])}",
+        _give_or_take(row),
         *([_ms(row["ms_per_sample"])] if by_sample else []),
         "?" if math.isnan(ratio) else f"{ratio:.2f}x as fast",
         _ms(row["compile_ms"]),
         _payoff(row),
         *([_bytes(row["peak_bytes"])] if has_bytes else []),
     ]
+
+
+def _give_or_take(row: Row) -> str:
+    """`4.88 ± 0.63 ms`: a time and its spread in one unit."""
+    step, spread = row["step_ms"], row["spread_ms"]
+    if math.isnan(step):
+        return "unknown"
+    unit, scale = next(((u, s) for u, s in (("s", 1e-3), ("ms", 1.0)) if step * s >= 1),
+                       ("µs", 1e3))  # fmt: skip
+    decimals = 2 if step * scale < 10 else 1 if step * scale < 100 else 0
+    return f"{step * scale:,.{decimals}f} ± {spread * scale:,.{decimals}f} {unit}"
 
 
 def _payoff(row: Row) -> str:

@@ -21,7 +21,7 @@ from kit.workloads.context import Workload, as_workload
 from kit.workloads.loop import CancelledFn, Progress
 from kit.workloads.tuned import Programs, Trial, Tuned, choose, program_of, training_of, work_of
 
-__all__ = ["BULK_SIZES", "Tuned", "autotune"]
+__all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
 
 BULK_SIZES = (200, 50, 15, 5)
 EXPLORE = 0.6  # part of the budget for finding candidates; the rest is for comparing the best
@@ -51,7 +51,7 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
     start, chosen = settings or Settings(), as_workload(workload)
     if not budget_s >= 0:
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
-    axes = _axes(start, vary or {})
+    axes = axes_of(start, vary or {})
     search = _Search(chosen, start, budget_s, progress, cancelled)
     first = search.measure(start, search.short)
     _descend(search, axes)
@@ -62,7 +62,7 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
                     spent_s=search.spent_s, left_out=search.left_out, draw=draw)  # fmt: skip
 
 
-def _axes(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
+def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
     """What is varied, by name: for each value the changes that it makes."""
     axes: Axes = {}
     if not any(name in vary for name in _CUTS):
@@ -144,7 +144,8 @@ class _Search:
         except Exception as error:
             if is_first:
                 raise
-            trial.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0]:.200}"
+            words = (str(error).strip() or "(no message)").splitlines()[0]
+            trial.failure = f"{type(error).__name__}: {words:.200}"
             return trial
         reference = self._references.setdefault(training_of(settings), made)
         trial.add(made, reference, is_final=is_final)
