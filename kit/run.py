@@ -17,7 +17,16 @@ from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.run_bulk import UNLIMITED, BulkSizes, check_bulk_size, sizes_from_environment
 from kit.run_compiles import Compile
-from kit.trace import BreakdownRow, Headline, SyncPoint, Timeline, breakdown, headline
+from kit.trace import (
+    BreakdownRow,
+    Headline,
+    Limit,
+    SyncPoint,
+    Timeline,
+    breakdown,
+    headline,
+    limited_by,
+)
 
 __all__ = [
     "DEVICES",
@@ -158,6 +167,10 @@ class Run:
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
         return headline(self)
+
+    def limited_by(self) -> Limit:
+        """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""
+        return limited_by(self.timeline)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.

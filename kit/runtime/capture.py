@@ -110,15 +110,31 @@ def freeze_trace(
     numbers = {t.index: s.index for t, s in zip(first, segments, strict=True)}
     _match_other_steps(tasks, first, numbers, nodes)
     kernels = profile.kernels([task for task, _ in tasks], nodes)
+    executed = _device_steps(kernels, {task.index: step for task, step in tasks})
     steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)
     stop = max((s.stop_ns for s in steps), default=0)
-    shown = [_moved(s, start, stop, numbers) for s in (*spans, *kernels)
+    shown = [_moved(s, start, stop, numbers) for s in (*spans, *executed, *kernels)
              if s.stop_ns > start and s.start_ns < stop]  # fmt: skip
     waits = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs
              if start <= s.at_ns < stop]  # fmt: skip
     origin = "profiled" if kernels else "recorded"
     return Timeline.of(shown, waits, origin, (*profile.notes, *notes)), (graph,), segments
+
+
+def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span]:
+    """When the device was at work on each step: a step behind the host's, if all goes well."""
+    times: dict[int, list[int]] = {}
+    for kernel in kernels:
+        if kernel.segment in step_of:
+            known = times.setdefault(step_of[kernel.segment], [kernel.start_ns, kernel.stop_ns])
+            known[0] = min(known[0], kernel.start_ns)
+            known[1] = max(known[1], kernel.stop_ns)
+    return [
+        Span("steps on the device", f"step {step}" if step >= 0 else "the step before",
+             "device step", start, stop)
+        for step, (start, stop) in sorted(times.items())
+    ]  # fmt: skip
 
 
 def _match_other_steps(

@@ -29,6 +29,7 @@ from kit.trace import SyncPoint, Timeline
 if TYPE_CHECKING:
     from kit.runtime.executor import Executor
     from kit.runtime.steps import Stepper
+    from kit.runtime.streams import Here
 
 __all__ = ["Inspection", "as_text", "metrics_report"]
 
@@ -92,6 +93,7 @@ class Inspection:
     _counts: Counter[str]
     _executor: Executor
     _recorder: Recorder
+    here: Here
     stream: Any
     syncs: list[SyncPoint]
     wait_all: Callable[[], None]
@@ -179,13 +181,15 @@ class Inspection:
         return {"overhead.launch_ns": float(launch), "overhead.sync_ns": float(sync)}
 
     @contextlib.contextmanager
-    def span(self, kind: str, name: str) -> Iterator[None]:
+    def span(self, kind: str, name: str, *, at_least_ns: int = 0) -> Iterator[None]:
         """Time something that the host does, such as preparing input, for the timeline."""
         start = time.perf_counter_ns()
         try:
             yield
         finally:
-            self._recorder.add(name, kind, start, time.perf_counter_ns())
+            stop = time.perf_counter_ns()
+            if stop - start >= at_least_ns:
+                self._recorder.add(name, kind, start, stop, self.here.lane)
 
     def trace(
         self, steps: Callable[[Callable[[], None]], None], *, lead_in: int = 0

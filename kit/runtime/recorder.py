@@ -37,10 +37,10 @@ class Recorder:
         self._close(time.perf_counter_ns())
         self._on = False
 
-    def add(self, name: str, kind: str, start: int, stop: int) -> None:
-        """Note something that the recording thread did."""
+    def add(self, name: str, kind: str, start: int, stop: int, lane: str = "host/main") -> None:
+        """Note something that the recording thread did, or a loader's."""
         if self._on:
-            self.spans.append(Span("host/main", name, kind, start, stop))
+            self.spans.append(Span(lane, name, kind, start, stop))
 
     def enter(self, phase: str) -> None:
         """The program is in this phase from now on; a new step begins forward."""

@@ -233,10 +233,25 @@ class Session(Inspection, Waiting):
         start = time.perf_counter_ns()
         value = Value(Aval(tuple(array.shape), str(array.dtype)))
         value.cell = Cell(None, kind=kind)
-        self.stepper.note_input(value.cell, array)
+        if (cells := self.here.cells) is not None:
+            cells.append(value.cell)
+        else:
+            self.stepper.note_input(value.cell, array)
         value.cell.array = self._executor.put(array)
-        self._recorder.add("copy to device", "input", start, time.perf_counter_ns())
+        lane = self.here.lane
+        self._recorder.add("copy to device", "input", start, time.perf_counter_ns(), lane)
         return value
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[list[Cell]]:
+        """In a loader's thread: what it copies to the device is a batch for a later step."""
+        here = self.here
+        cells: list[Cell] = []
+        here.lane, here.cells = "host/loader", cells
+        try:
+            yield cells
+        finally:
+            here.cells = None
 
     def next_random(self) -> float:
         """A number that no other random op gets: an input, so that nothing recompiles."""
@@ -293,6 +308,11 @@ class Session(Inspection, Waiting):
     def frontends(self) -> tuple[Any, ...]:
         """The front ends that were opened with the session."""
         return self._frontends
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Call this when the session closes, before its worker ends."""
+        if self._exits is not None:
+            self._exits.callback(close)
 
     def frontend(self, kind: type[Any]) -> Any:
         """The session's front end of this class; opened now if there was none."""

@@ -120,6 +120,12 @@ class Stepper:
             now.inputs.append(cell)
             now.contents.append(array.tobytes() if array.nbytes <= SMALL else b"")
 
+    def note_batch(self, cells: list[Cell]) -> None:
+        """A loader's thread has copied these from the host, for the step that fetches now."""
+        if (now := self._now) is not None:
+            now.inputs += cells
+            now.contents += [None] * len(cells)
+
     def fetch(self, fetch: Fetch) -> Any:
         """Ask a loader for a batch; what it copies to the device is the step's input."""
         now = self._now

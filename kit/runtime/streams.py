@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.run_bulk import BulkSizes
-from kit.runtime.stream import Bulk, Frame, Op, Value
+from kit.runtime.stream import Bulk, Cell, Frame, Op, Value
 
 if TYPE_CHECKING:
     from kit.runtime.session import Session
@@ -118,6 +118,8 @@ class Here(threading.local):
     """What belongs to the thread that asks."""
 
     stream: Stream | None = None
+    lane = "host/main"  # where the timeline draws what it does
+    cells: list[Cell] | None = None  # in a loader's thread: of the batch that it copies
 
 
 @contextlib.contextmanager

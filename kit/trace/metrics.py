@@ -8,7 +8,7 @@ spans is boolean algebra on cells. That costs O(n log n) in numpy, whatever the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.timeline import KINDS, SyncPoint, Timeline
 
-__all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "SyncRow", "breakdown",
-           "breakdown_ns", "busy_fraction", "headline", "overlap_fraction", "sync_table",
-           "union_ns"]  # fmt: skip
+__all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
+           "busy_fraction", "headline", "overlap_fraction", "union_ns"]  # fmt: skip
 
 # In the order in which `breakdown` charges an instant that belongs to several of them.
 _CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kinds, span name
@@ -36,6 +35,7 @@ _CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kin
 CATEGORIES = ("device busy", "compile", "dispatch", "forward recording", "backward recording",
               "update recording", "input", "sync wait", "unknown")  # fmt: skip
 
+LOADER = "host/loader"
 Intervals = NDArray[np.int64]
 
 
@@ -62,18 +62,6 @@ class Headline:
     overlap_fraction: float  # of host recording (its waits and input left out), under a busy device
     sync_wait_ms: float
     syncs_per_step: float
-
-
-@dataclass(frozen=True, slots=True)
-class SyncRow:
-    """All sync points of one place and cause."""
-
-    site: str
-    via: str
-    cause: str
-    count: int
-    count_per_step: float
-    wait_ms_per_step: float
 
 
 class Measured(Protocol):
@@ -229,29 +217,6 @@ def headline(of: Timeline | Measured) -> Headline:
     )
 
 
-def sync_table(syncs: Iterable[SyncPoint], *, steps: int) -> tuple[SyncRow, ...]:
-    """Sync points gathered by site, library line and cause; the longest wait comes first.
-
-    `sync_table(run.sync_points, steps=len(run.step_times_ns))` is the table of the measured steps.
-
-    Units:
-        milliseconds a step
-
-    Raises:
-        TimelineError: there are sync points but no steps to average over.
-    """
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for s in syncs:
-        groups.setdefault((s.site, s.via, s.cause), []).append(s.wait_ns)
-    if groups and steps < 1:
-        raise TimelineError(f"waits per step need at least one step, not {steps}")
-    rows = [
-        SyncRow(*place, len(waits), len(waits) / steps, sum(waits) / steps / 1e6)
-        for place, waits in groups.items()
-    ]
-    return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
-
-
 def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:
     """Time cut at every edge of every set: the cells' widths, and for each set which it covers."""
     edges = np.unique(np.concatenate([s.reshape(-1) for s in sets]))
@@ -265,6 +230,7 @@ def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]
 
 def _of_category(timeline: Timeline, kinds: Sequence[str], name: str) -> Intervals:
     mask = np.isin(timeline.kind, [KINDS.index(k) for k in kinds])
+    mask &= ~timeline.where(lane=LOADER)  # what a loader's thread does, the step does not wait for
     if name:
         mask &= timeline.name == (timeline.names.index(name) if name in timeline.names else -1)
     return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
@@ -297,7 +263,7 @@ def _device_busy(timeline: Timeline) -> float:
 def _recording_overlap(timeline: Timeline) -> float:
     """A recording thread that waits or copies is not recording, though its phase goes on."""
     kinds = ("record", "wait", "input", "ahead", "kernel")
-    widths, (record, *away, busy) = _cells(*(timeline.intervals(kind=k) for k in kinds))
+    widths, (record, *away, busy) = _cells(*(_of_category(timeline, (k,), "") for k in kinds))
     recording = record & ~np.logical_or.reduce(away)
     if not busy.any() or not widths[recording].any():
         return math.nan

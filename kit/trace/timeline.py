@@ -19,6 +19,7 @@ __all__ = ["COLUMNS", "KINDS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
 # step: one whole step. record..input: what the host did. kernel: what the device did.
 # ahead: the host has nothing to do until the device catches up, and lets it.
+# device step: from the first to the last kernel of one step.
 KINDS = (
     "step",
     "record",
@@ -30,6 +31,7 @@ KINDS = (
     "input",
     "kernel",
     "ahead",
+    "device step",
 )
 # The arrays of a timeline, and the type of each: one entry a span.
 COLUMNS = {"lane": "int32", "kind": "int32", "name": "int32", "start_ns": "int64",

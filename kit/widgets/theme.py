@@ -73,11 +73,14 @@ LABELS = MappingProxyType({
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
 _OTHER = "#8b97a3"
+_STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 _MATH = re.compile(r"\$\$|\\[(\[]")
 
 
 def kind_color(kind: str, name: str = "") -> str:
     """The colour of a span: a `record` span has the colour of the phase that it is named after."""
+    if kind == "device step":
+        return _STEP_COLORS[name[-1:] in "13579"]
     if kind == "record":
         return COLORS.get(name, COLORS["forward"])
     return COLORS.get(kind, _OTHER)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import queue
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from kit.errors import SettingsError
 from kit.run import Settings
+from kit.workloads.loading import endless, fetched, prefetched
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "prefetched", "workload"]
+__all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
 
 Step = Callable[[], Any]
 FRAMEWORKS = ("torch", "jax")
@@ -134,17 +130,24 @@ class Context:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=getattr(torch, self.settings.dtype))
 
-    def loader(self, dataset: torch.utils.data.Dataset[Any]) -> Iterator[Any]:
+    def loader(self, dataset: Any) -> Iterator[Any]:
         """Batches for ever, on the device, in an order that depends on the seed only.
 
-        With `prefetch=k`, a thread prepares up to k batches on the host while the step runs.
+        With `prefetch=k`, a thread prepares up to k batches while the step runs, and on device
+        "kit" copies them there too.
+
+        Args:
+            dataset: a torch dataset with a length; or any iterable of batches, such as a DataLoader
+                of your own, which is taken as it is, and from the start when it ends.
 
         Raises:
-            SettingsError: the dataset is smaller than a batch.
+            SettingsError: the dataset is smaller than a batch, or the iterable ends for good.
         """
         import torch
 
-        length = len(dataset)  # type: ignore[arg-type]
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            return self._on_device(endless(_iterable(dataset)))
+        length = len(dataset)
         if length < self.batch_size:
             raise SettingsError(
                 f"batch_size={self.batch_size}, but the dataset has only {length} items; "
@@ -154,32 +157,41 @@ class Context:
             dataset, batch_size=self.batch_size, shuffle=True, drop_last=True,
             generator=torch.Generator().manual_seed(self.seed),
         )  # fmt: skip
-        batches = _endless(loader)
-        if self.settings.prefetch:
-            batches = prefetched(batches, self.settings.prefetch)
-        return self._on_device(batches)
+        return self._on_device(endless(loader))
+
+    def micro_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """`accumulate` batches, whose gradients make one update.
+
+        On device "kit" what was recorded is issued after each, so that the device works on one
+        while the next is recorded, as pytorch/xla's `mark_step` in the loop would do.
+        """
+        from kit.runtime.session import current_session
+
+        for i in range(self.accumulate):
+            if i and self.device == "kit" and (session := current_session()) is not None:
+                session.flush("micro-batch")
+            yield next(batches)
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
+        depth = self.settings.prefetch
         if self.device != "kit":
-            while True:
-                yield _to(next(batches), self.device)
+            for batch in prefetched(batches, depth) if depth else batches:
+                yield _to(batch, self.device)
+            return
         from kit.runtime.session import current_session
 
         session = current_session()
         assert session is not None, "device kit has a session while its workload runs"
-
-        def load() -> Any:
-            with session.span("input", "next batch"):
-                batch = next(batches)
-            return _to(batch, self.device)
-
-        while True:
-            yield session.fetch(load)
+        yield from fetched(session, batches, lambda batch: _to(batch, "kit"), depth)
 
 
-def _endless(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
+def _iterable(source: Any) -> Iterable[Any]:
+    if isinstance(source, Iterable):
+        return source
+    raise SettingsError(
+        f"ctx.loader takes a dataset with a length, or an iterable of batches, not a "
+        f"{type(source).__name__}"
+    )
 
 
 def _to(batch: Any, device: str) -> Any:
@@ -192,35 +204,3 @@ def _to(batch: Any, device: str) -> Any:
     if isinstance(batch, list | tuple):
         return [_to(value, device) for value in batch]
     return batch
-
-
-def prefetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
-    """The same batches, prepared ahead by a thread that ends with this iterator."""
-    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def offer(item: tuple[Any, BaseException | None]) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                ready.put(item, timeout=0.05)
-                return
-
-    def prepare() -> None:
-        try:
-            while not stopped.is_set():
-                offer((next(batches), None))
-        except BaseException as error:  # noqa: BLE001 - raised where the batch is asked for
-            offer((None, error))
-
-    thread = threading.Thread(target=prepare, name="kit prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            batch, error = ready.get()
-            if error is not None:
-                raise error
-            yield batch
-    finally:
-        stopped.set()
-        if thread is not threading.current_thread():  # the garbage collector may run there
-            thread.join()

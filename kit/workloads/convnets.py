@@ -281,8 +281,7 @@ def _training(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> Ca
 
     def step() -> Tensor:
         total: Any = 0
-        for _ in range(ctx.accumulate):
-            images, labels = next(batches)
+        for images, labels in ctx.micro_batches(batches):
             with ctx.autocast():
                 found = network(images.contiguous(memory_format=memory))
                 loss = _loss(found, labels) / ctx.accumulate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -12,7 +11,8 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.frontend.jax_frontend import device_put
 from kit.runtime.session import current_session
-from kit.workloads.context import Context, prefetched
+from kit.workloads.context import Context
+from kit.workloads.loading import fetched, prefetched
 
 __all__ = ["JaxContext"]
 
@@ -29,7 +29,8 @@ class JaxContext(Context):
     def loader(self, dataset: Any) -> Iterator[Any]:
         """Batches for ever, on the device, in an order that depends on the seed only.
 
-        With `prefetch=k`, a thread prepares up to k batches on the host while the step runs.
+        With `prefetch=k`, a thread prepares up to k batches while the step runs, and on device
+        "kit" copies them there too.
 
         Args:
             dataset: a pytree of arrays with equally many items along their first axis, or a
@@ -45,9 +46,7 @@ class JaxContext(Context):
                 "choose a smaller batch or give more data"
             )
         batches = _shuffled(length, take, self.batch_size, self.seed)
-        if self.settings.prefetch:
-            batches = prefetched(batches, self.settings.prefetch)
-        return _fetched(batches)
+        return _fetched(batches, self.settings.prefetch)
 
     def scaler(self) -> NoReturn:
         """Not for jax: a step scales its loss itself, as `settings.loss_scaling` says."""
@@ -89,14 +88,8 @@ def _shuffled(length: int, take: Take, size: int, seed: int) -> Iterator[Any]:
             yield take(order[start : start + size])
 
 
-def _fetched(batches: Iterator[Any]) -> Iterator[Any]:
+def _fetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
     session = current_session()
-
-    def load() -> Any:
-        timed = contextlib.nullcontext() if session is None else session.span("input", "next batch")
-        with timed:
-            batch = next(batches)
-        return device_put(batch)
-
-    while True:
-        yield load() if session is None else session.fetch(load)
+    if session is not None:
+        return fetched(session, batches, device_put, depth)
+    return map(device_put, prefetched(batches, depth) if depth else batches)

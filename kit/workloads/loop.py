@@ -42,6 +42,12 @@ def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[],
             before = time.perf_counter_ns()
         try:
             loss = step()
+        except StopIteration as error:
+            raise SettingsError(
+                f"an iterator that the step reads has ended, at step {i + 1} of {total}: give it "
+                "more data, ask for fewer steps, or take batches from ctx.loader(dataset), which "
+                "starts again"
+            ) from error
         except Exception as error:
             what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
             error.add_note(f"kit: this was {what}, with {settings}")

@@ -128,8 +128,7 @@ def _build(ctx: Context, size: Size) -> Callable[[], Any]:
 
     def step() -> Tensor:
         total: Any = 0
-        for _ in range(ctx.accumulate):
-            ids, labels = next(batches)
+        for ids, labels in ctx.micro_batches(batches):
             with ctx.autocast():
                 loss = model(ids, labels) / ctx.accumulate
             scaler.scale(loss).backward()

@@ -48,8 +48,7 @@ def mlp(ctx: Context) -> Callable[[], Any]:
 
     def step() -> Tensor:
         total: Any = 0
-        for _ in range(ctx.accumulate):
-            x, y = next(batches)
+        for x, y in ctx.micro_batches(batches):
             with ctx.autocast():
                 loss = (model(x) - y).square().mean() / ctx.accumulate
             scaler.scale(loss).backward()

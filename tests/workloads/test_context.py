@@ -71,6 +71,27 @@ def test_an_exception_in_the_dataset_arrives_at_next_with_and_without_prefetch()
             list(itertools.islice(batches, 5))
 
 
+def test_an_iterable_of_batches_is_taken_as_it_is_and_again_from_the_start() -> None:
+    own = torch.utils.data.DataLoader(Numbers(6), batch_size=2)
+    for prefetch in (0, 2):
+        batches = Context(Settings(batch_size=5, prefetch=prefetch), "cpu").loader(own)
+        taken = [batch[0].tolist() for batch in itertools.islice(batches, 4)]
+        assert taken == [[0, 1], [2, 3], [4, 5], [0, 1]]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_that_ends_for_good_says_after_how_many_batches(prefetch: int) -> None:
+    once = (torch.ones(1) * i for i in range(3))
+    batches = Context(Settings(prefetch=prefetch), "cpu").loader(once)
+    with pytest.raises(SettingsError, match="ended after 3 batches"):
+        list(itertools.islice(batches, 5))
+
+
+def test_what_gives_no_batches_is_named() -> None:
+    with pytest.raises(SettingsError, match="not a int"):
+        Context(Settings(), "cpu").loader(3)
+
+
 def test_the_prefetch_thread_ends_with_its_iterator() -> None:
     batches: Any = Context(Settings(batch_size=2, prefetch=3), "cpu").loader(Numbers(8))
     next(batches)

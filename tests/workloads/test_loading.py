@@ -1,0 +1,131 @@
+"""Input on device kit: the loader's thread prepares and copies ahead, and what goes wrong there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import kit
+from kit.errors import SettingsError
+from kit.trace import breakdown
+
+QUICK = kit.Settings(mode="lazy", steps=6, warmup=3, batch_size=4)
+
+
+class Slow(torch.utils.data.Dataset[Any]):
+    """Items that cost host time: numpy's sort lets other threads run, as decoding does."""
+
+    def __init__(self, size: int, *, fail_at: int = -1) -> None:
+        self.size, self.fail_at = size, fail_at
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.fail_at:
+            raise OSError("disk gone")
+        noise = np.sort(np.random.default_rng(index).standard_normal(self.size))
+        return torch.from_numpy(noise[:: self.size // 64].astype(np.float32)[:64])
+
+
+def workload_of(data: Any, *, work: int = 2) -> kit.Workload:
+    @kit.workload
+    def reading(ctx: kit.Context) -> Callable[[], Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(work))).to(ctx.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        batches = ctx.loader(data)
+
+        def step() -> Any:
+            total: Any = 0
+            for x in ctx.micro_batches(batches):
+                loss = model(x).square().mean() / ctx.accumulate
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+            return total
+
+        return step
+
+    return reading
+
+
+def spans_of(run: kit.Run, lane: str) -> list[str]:
+    return [s.name for s in run.timeline.spans if s.lane == lane and s.kind == "input"]
+
+
+def test_prefetch_moves_preparation_and_copy_to_the_loaders_lane() -> None:
+    reading = workload_of(Slow(20_000), work=12)
+    plain, ahead = (kit.run(reading, QUICK.replace(prefetch=k)) for k in (0, 2))
+    assert {"next batch", "copy to device"} <= set(spans_of(plain, "host/main"))
+    assert "host/loader" not in plain.timeline.lanes
+    assert {"next batch", "copy to device"} <= set(spans_of(ahead, "host/loader"))
+    assert set(spans_of(ahead, "host/main")) <= {"waiting for a batch"}
+    assert ahead.losses == plain.losses
+
+
+@pytest.mark.parametrize("settings", [
+    QUICK, QUICK.replace(mode="bulked", bulk_forward=3), QUICK.replace(step_mode="replay", steps=9),
+    QUICK.replace(step_mode="speculate"), QUICK.replace(accumulate=3),
+])  # fmt: skip
+def test_prefetch_changes_no_number(settings: kit.Settings) -> None:
+    reading = workload_of(Slow(256))
+    plain = kit.run(reading, settings)
+    ahead = kit.run(reading, settings.replace(prefetch=2))
+    assert ahead.losses == plain.losses
+    assert ahead.metrics.get("replay.steps") == plain.metrics.get("replay.steps")
+
+
+def test_a_step_that_waits_for_its_batches_is_named_input_bound() -> None:
+    run = kit.run(workload_of(Slow(400_000)), QUICK.replace(steps=3, prefetch=1))
+    assert run.limited_by().what == "input"
+    assert run.limited_by().share > 0.5
+    quick = kit.run(workload_of(Slow(64), work=40), QUICK.replace(batch_size=64))
+    assert quick.limited_by().what != "input"
+
+
+def test_the_loaders_own_work_is_not_charged_to_the_step() -> None:
+    run = kit.run(workload_of(Slow(256), work=20), QUICK.replace(prefetch=2))
+    charged = {row.category: row.exposed_ms for row in breakdown(run.timeline)}
+    loader = run.timeline.intervals(lane="host/loader")
+    assert len(loader)
+    waiting = [s for s in run.timeline.spans if s.lane == "host/main" and s.kind == "input"]
+    assert charged["input"] <= sum(s.stop_ns - s.start_ns for s in waiting) / 1e6 + 1e-9
+
+
+def test_micro_batches_are_issued_one_by_one() -> None:
+    run = kit.run(workload_of(Slow(256)), QUICK.replace(accumulate=3))
+    cuts = [segment.cut for segment in run.segments]
+    assert cuts == ["micro-batch", "micro-batch", "mark_step"]
+    native = kit.run(workload_of(Slow(256)), QUICK.replace(accumulate=3, mode="torch"))
+    np.testing.assert_allclose(run.losses, native.losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_exception_of_the_dataset_comes_out_of_the_step(prefetch: int) -> None:
+    with pytest.raises(OSError, match="disk gone"):
+        kit.run(workload_of(Slow(64, fail_at=5)), QUICK.replace(prefetch=prefetch, steps=20))
+    assert not any(t.name == "kit prefetch" for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_that_ends_early_says_so(prefetch: int) -> None:
+    once = (torch.ones(4, 64) for _ in range(5))
+    with pytest.raises(SettingsError, match="the loader ended after 5 batches"):
+        kit.run(workload_of(once), QUICK.replace(prefetch=prefetch))
+
+
+def test_an_iterator_of_the_users_own_that_ends_names_the_step() -> None:
+    @kit.workload
+    def finite(ctx: kit.Context) -> Callable[[], Any]:
+        values = iter([torch.ones(2), torch.ones(2)])
+        return lambda: next(values).to(ctx.device).sum()
+
+    with pytest.raises(SettingsError, match="has ended, at step 3 of 9"):
+        kit.run(finite, QUICK)
