@@ -108,7 +108,8 @@ def sweep(
             `ExecutableCache` of its own. Cells that run at the same time on one machine disturb
             each other's timing, so each run says so in `environment["measured in parallel"]`.
             Threads of one process take turns, because torch's random state and the profiler
-            belong to the process. A process pool has to be made with the "spawn" context.
+            belong to the process. A process pool has to be made with the "spawn" context; on one
+            GPU, XLA_PYTHON_CLIENT_PREALLOCATE=false lets its processes share the memory.
         progress: called with a text and a fraction of the whole. By default a bar, in a notebook
             or on a terminal; false: none.
         cancelled: asked between steps; true ends the sweep with `Cancelled`.

@@ -173,7 +173,7 @@ def _html(head: str, text: str, times: str) -> str:
     return (
         f'<div style="font:13px/1.5 {FONT};color:{INK};margin-left:10px;overflow-wrap:anywhere">'
         f"<b>{safe_text(head, 40)}</b>&ensp;{safe_text(text, 300)}"
-        f'<span style="color:{MUTED}">&ensp;{safe_text(times)}</span></div>'
+        f'<span style="color:{MUTED};white-space:nowrap">&ensp;{safe_text(times)}</span></div>'
     )
 
 

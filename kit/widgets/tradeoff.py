@@ -109,13 +109,12 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
         y_axis_type="log" if made["is_log"] else "linear",
         x_axis_label="compile time, once (s)",
         y_axis_label=made["y_label"],
-        title="step time against compile time",
+        title="step time against compile time   (line: nothing else is better in both)",
         sizing_mode="stretch_width", height=340, min_width=420, tools=[], name="tradeoff",
     )  # fmt: skip
     source = ColumnDataSource(made["points"])
     plot.step(x="x", y="y", mode="after", source=ColumnDataSource(made["front"]), line_width=2,
-              line_color=_FRONT, line_alpha=0.55, legend_label="nothing is better in both",
-              name="front")  # fmt: skip
+              line_color=_FRONT, line_alpha=0.55, name="front")  # fmt: skip
     plot.segment(x0="x", x1="x", y0="low", y1="high", source=source, line_color=FAINT)
     dots = plot.scatter(x="x", y="y", size="size", fill_color="color", line_color="edge",
                         line_width=1.5, source=source, name="points")  # fmt: skip
@@ -132,8 +131,6 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
                                                                    swatch="@color")))  # fmt: skip
     plot.toolbar.active_drag, plot.toolbar.active_scroll = drag, wheel
     style_figure(plot)
-    for legend in plot.legend:
-        legend.location = "top_right"
     return plot
 
 

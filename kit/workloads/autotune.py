@@ -68,20 +68,18 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
     if not any(name in vary for name in _CUTS):
         sizes = [{"mode": "bulked", "bulk_forward": n, "bulk_backward": n} for n in BULK_SIZES]
         axes["bulk size"] = [{"mode": "lazy"}, *sizes]
-    named: dict[str, Sequence[Any]] = {
-        "step_mode": STEP_MODES,
-        "segment_mode": SEGMENT_MODES,
-        "prefetch": (0, 2),
-    }
+    named: dict[str, Sequence[Any]] = dict(vary)  # first what the user has named: a budget may end
     if start.loss_scaling.startswith("dynamic"):  # they give the same weights
-        named["loss_scaling"] = [x for x in LOSS_SCALING if x.startswith("dynamic")]
+        named.setdefault("loss_scaling", [x for x in LOSS_SCALING if x.startswith("dynamic")])
+    named = {**named, "step_mode": STEP_MODES, "prefetch": (0, 2), "segment_mode": SEGMENT_MODES,
+             **vary}  # fmt: skip
     known = [f.name for f in fields(Settings) if f.name not in _FIXED]
     for name, values in vary.items():
         if name not in known:
             raise SettingsError(f"{name!r} cannot be varied; there are: {', '.join(known)}")
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise SettingsError(f"vary[{name!r}] must be a list of values, not {values!r}")
-    axes |= {name: [{name: x} for x in values] for name, values in (named | dict(vary)).items()}
+    axes |= {name: [{name: x} for x in values] for name, values in named.items()}
     for options in axes.values():
         for option in options:
             start.replace(**option)  # a value that cannot be is refused before anything runs
@@ -196,7 +194,12 @@ def _halve(search: _Search, settings: Sequence[Settings], name: str) -> list[Tri
         good = sorted((t for t in measured if t.is_possible), key=lambda t: t.ms_per_sample)
         if len(good) <= 2 or not search.has_time(EXPLORE):
             return good[:2]
-        survivors = [t.settings for t in good[: (len(good) + 1) // 2]]
+        limit = good[0].ms_per_sample + good[0].spread_per_sample
+        better = good[: (len(good) + 1) // 2]
+        open_ = [t for t in better if t.ms_per_sample - t.spread_per_sample <= limit]
+        if len(open_) == 1:
+            return open_
+        survivors = [t.settings for t in open_]
         steps = min(2 * steps, search.full)
 
 

@@ -90,7 +90,8 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     except KeyboardInterrupt as error:
         _let_go(error)
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
-        raise SweepInterrupted(state.finished, missing, state.where) from error
+        # `from None`: where a step was when Ctrl-C came says nothing
+        raise SweepInterrupted(state.finished, missing, state.where) from None
     if state.failures:
         first = next(iter(state.failures.values()))
         raise SweepError(state.finished, state.failures, list(grid)) from first
@@ -163,7 +164,8 @@ class _Sweep:
         try:
             for i in self.pending:
                 try:
-                    future = executor.submit(_measure, self.workload, self.cells[i], note, inside)
+                    future = executor.submit(_measure, self.workload, self.cells[i], note, inside,
+                                             os.getpid())  # fmt: skip
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
                     self.fail(i, error)
                 else:
@@ -234,7 +236,8 @@ class _Sweep:
         return lambda text, fraction: self.report(f"{name}: {text}", fraction)
 
 
-def _measure(workload: Workload, cell: Settings, note: str, cancelled: CancelledFn | None) -> Run:
+def _measure(workload: Workload, cell: Settings, note: str, cancelled: CancelledFn | None,
+             home: int) -> Run:  # fmt: skip
     """What an executor runs: one cell, with an `ExecutableCache` of its own."""
     from kit.workloads.experiment import run
 
@@ -244,8 +247,8 @@ def _measure(workload: Workload, cell: Settings, note: str, cancelled: Cancelled
         try:
             made = run(workload, cell, cancelled=cancelled)
         except Exception as error:
-            if (words := _portable(error)) is not error:
-                raise words from None
+            if os.getpid() != home and not _is_portable(error):
+                raise ExecutionError(f"{type(error).__name__}: {error}") from None
             raise
     return replace(made, environment={**made.environment, PARALLEL: note})
 
@@ -266,16 +269,13 @@ def _let_go(error: BaseException) -> None:
     gc.collect()
 
 
-def _portable(error: Exception) -> Exception:
-    """The error itself if it can come back from another process; its words if not.
-
-    One that fails to unpickle would end the whole pool.
-    """
+def _is_portable(error: Exception) -> bool:
+    """Whether it can come back from another process: one that cannot would end the whole pool."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its constructor raises
-        return ExecutionError(f"{type(error).__name__}: {error}")
-    return error
+        return False
+    return True
 
 
 def _workers(executor: Executor) -> str:
