@@ -221,10 +221,10 @@ def _labels(rows: Sequence[Row], xs: list[float], ys: list[float], x_end: float)
     for i, row in enumerate(rows):
         if not (row["is_start"] or row["is_best"]):
             continue
-        text = f"best: {plain(row['words'], 48)}" if row["is_best"] else "as given"
+        text = f"best: {plain(row['words'], 30)}" if row["is_best"] else "as given"
         if row["is_start"] and row["is_best"]:
             text = "as given, the best"
-        is_right = xs[i] > 0.55 * x_end
+        is_right = xs[i] > 0.5 * x_end
         values = (xs[i], ys[i], text, "right" if is_right else "left", -12 if is_right else 12,
                   14 if row["is_best"] else -14)  # fmt: skip
         for key, cell in zip(columns, values, strict=True):

@@ -9,6 +9,7 @@ Source: successive halving, Jamieson and Talwalkar, https://arxiv.org/abs/1502.0
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,7 +26,7 @@ __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
 
 BULK_SIZES = (200, 50, 15, 5)
 EXPLORE = 0.6  # part of the budget for finding candidates; the rest is for comparing the best
-FINALISTS = 4  # and the start
+FINALISTS = 3  # beside the start and the simplest that is as fast
 ROUNDS = 3  # in which the finalists take turns
 SWEEPS = 2  # over all settings: the second sees what the first has changed
 MIN_STEPS = 4
@@ -144,6 +145,8 @@ class _Search:
                 raise
             words = (str(error).strip() or "(no message)").splitlines()[0]
             trial.failure = f"{type(error).__name__}: {words:.200}"
+            error.__traceback__ = None  # its frames hold memory that the next run needs
+            gc.collect()
             return trial
         reference = self._references.setdefault(training_of(settings), made)
         trial.add(made, reference, is_final=is_final)
@@ -208,8 +211,11 @@ def _final(search: _Search, first: Trial) -> list[Trial]:
     others = (t for t in search.trials.values() if t.is_possible and t is not first)
     # By how fast it may be: one that ran a few noisy steps has not lost yet.
     possible = sorted(others, key=lambda t: t.ms_per_sample - t.spread_per_sample)
-    finalists = [first, *possible[:FINALISTS]]
+    simple = choose([first, *possible], first)  # the one to beat, if it is as fast
+    finalists = list(dict.fromkeys([first, simple, *possible[:FINALISTS]]))
     if len(finalists) == 1:
+        if any(not t.is_same for t in search.trials.values()) and search.has_time():
+            search.measure(first.settings, search.short)  # does it agree with itself?
         return finalists
     for i in range(ROUNDS):
         for k in range(len(finalists)):

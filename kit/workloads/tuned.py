@@ -93,7 +93,7 @@ class Programs:
             self.from_disk = sum(c.is_from_disk for c in run.compiles)
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """One setting: its runs, and whether it may be chosen."""
 
@@ -204,7 +204,8 @@ class Tuned:
         milliseconds; `tried` has one mapping for each setting, the fastest first: `words`,
         `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `compile_ms`, `compiles`,
         `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`
-        (nan: not measured), `runs`, `steps`, `note`, `is_start`, `is_best`, `is_possible`.
+        (nan: not measured), `runs`, `steps`, `note`, `is_same` (the losses agree), `is_start`,
+        `is_best`, `is_possible`.
     """
 
     best: Settings
@@ -241,6 +242,10 @@ class Tuned:
         """What was found, in words, and what to do with it."""
         best, start = self._row("is_best"), self._row("is_start")
         lines = [_verdict(best, start, self.speedup, len(self.tried))]
+        if not start["is_same"]:
+            lines.append("Its losses differ from one run to the next under the same settings, so "
+                         "that no other can be told to compute the same: seed what is random, with "
+                         "ctx.seed.")  # fmt: skip
         for note in dict.fromkeys(row["note"] for row in self.tried if row["note"]):
             names = "; ".join(row["words"] for row in self.tried if row["note"] == note)
             lines.append(f"Not chosen, {note}: {names}.")
@@ -265,7 +270,7 @@ def _order(trial: Trial) -> tuple[bool, float]:
 
 def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
     note = f"because it failed with {trial.failure}" if trial.failure else ""
-    if not trial.is_same:
+    if not trial.is_same and trial is not first:
         note = "because its losses differ"
     return {
         "words": trial.words,
@@ -282,6 +287,7 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
         "runs": len(trial.runs),
         "steps": sum(len(run.step_times_ns) for run in trial.runs),
         "note": note,
+        "is_same": trial.is_same,
         "is_start": trial is first,
         "is_best": trial is best,
         "is_possible": trial.is_possible,
@@ -289,7 +295,9 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
 
 
 def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, count: int) -> str:
-    spread = max(best["spread_ms"], start["spread_ms"])
+    is_same = training_of(best["settings"]) == training_of(start["settings"])
+    name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
+    spread = max(row["spread_ms"] * row[name] / row["step_ms"] for row in (best, start))
     if best["is_start"]:
         return (
             f"What you gave is the best of {count} settings: {start['step_ms']:.3g} ms a step. "
@@ -300,19 +308,10 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
         cost = f"compiling takes {-more:.1f} s less"
     else:
         cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
-    samples = (
-        ""
-        if _same_batch(best, start)
-        else (f"; {best['ms_per_sample']:.3g} ms a sample instead of {start['ms_per_sample']:.3g}")
-    )
     return (
-        f"{best['words']}: {speedup:.3g}x as fast as what you gave ({best['step_ms']:.3g} ms a "
-        f"step instead of {start['step_ms']:.3g}, spread {spread:.2g} ms{samples}); {cost}."
+        f"{best['words']}: {speedup:.3g}x as fast as what you gave ({best[name]:.3g} ms a {unit} "
+        f"instead of {start[name]:.3g}, spread {spread:.2g} ms); {cost}."
     )
-
-
-def _same_batch(best: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
-    return training_of(best["settings"]) == training_of(start["settings"])
 
 
 def _steps(row: Mapping[str, Any]) -> str:

@@ -111,6 +111,15 @@ def test_a_setting_with_other_losses_is_reported_and_never_chosen():
     assert "Not chosen, because its losses differ: prefetch 3." in tuned.summary()
 
 
+def test_a_start_that_differs_from_itself_is_told_to_be_seeded():
+    losses = iter(range(1, 100))
+    sleepy = Sleepy(lambda s: 1.0, loss=lambda s: float(next(losses)))
+    tuned = kit.autotune(sleepy.workload, NATIVE, vary={**NOTHING, "prefetch": [1]})
+    assert tuned.best == NATIVE
+    assert "losses differ from one run to the next" in tuned.summary()
+    assert "because its losses differ: prefetch 1" in tuned.summary()
+
+
 def test_the_batch_size_is_compared_by_sample_and_only_if_named():
     sleepy = Sleepy(lambda s: 4.0, loss=lambda s: float(s.batch_size))
     tuned = kit.autotune(sleepy.workload, NATIVE, vary={**NOTHING, "batch_size": [4, 8, 64]})
