@@ -164,7 +164,8 @@ class _Widget:
         self._text.value = _html(self._title, error, f"after {times.split(',')[0]}")
 
     def close(self) -> None:
-        self._box.close()
+        for widget in (self._box, self._bar, self._text):  # closing a box leaves what is in it
+            widget.close()
 
 
 def _html(head: str, text: str, times: str) -> str:

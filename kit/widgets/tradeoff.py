@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
+from bokeh.models import (
+    ColumnDataSource,
+    HoverTool,
+    NumeralTickFormatter,
+    PanTool,
+    Range1d,
+    ResetTool,
+    WheelZoomTool,
+)
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout, VBox
 
@@ -131,6 +139,7 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
                                                                    swatch="@color")))  # fmt: skip
     plot.toolbar.active_drag, plot.toolbar.active_scroll = drag, wheel
     style_figure(plot)
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")  # no powers of ten
     return plot
 
 

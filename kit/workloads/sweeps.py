@@ -89,6 +89,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
             state.run_by(executor)
     except KeyboardInterrupt as error:
         _let_go(error)
+        state.save()  # the interrupt may have come while a run was being written
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
         # `from None`: where a step was when Ctrl-C came says nothing
         raise SweepInterrupted(state.finished, missing, state.where) from None
@@ -110,6 +111,7 @@ class _Sweep:
     cancelled: CancelledFn | None
     runs: dict[int, Run] = field(default_factory=dict)  # by the cell's place
     failures: dict[Settings, BaseException] = field(default_factory=dict)
+    saved: set[int] = field(default_factory=set)
 
     @property
     def finished(self) -> list[Run]:
@@ -132,6 +134,7 @@ class _Sweep:
             run, why = _read(file, self.workload.name, self.cells[i], source)
             if run is not None:
                 self.runs[i] = run
+                self.saved.add(i)
             elif why:
                 warnings.warn(f"{file} is measured again: {why}", stacklevel=4)
         if self.runs:
@@ -188,7 +191,7 @@ class _Sweep:
                 error = CancelledError() if future.cancelled() else future.exception()
                 if error is None:
                     self.keep(places[future], future.result())
-                elif isinstance(error, Exception):
+                elif isinstance(error, Exception) and not isinstance(error, Cancelled):
                     self.fail(places[future], error)
                 else:
                     raise error
@@ -198,16 +201,24 @@ class _Sweep:
         """A cell is done: it is remembered first, then saved."""
         if i in self.runs:
             return
+        if self.folder is not None:
+            noted = {**run.environment, SOURCE: _source_of(self.workload)}
+            run = replace(run, environment=noted)
+        self.runs[i] = run
+        self.save()
+
+    def save(self) -> None:
+        """Write what is not in the folder yet."""
         if self.folder is None:
-            self.runs[i] = run
             return
-        noted = {**run.environment, SOURCE: _source_of(self.workload)}
-        self.runs[i] = replace(run, environment=noted)
-        try:
-            self.runs[i].save(_files(self.folder, self.workload, self.cells)[i])
-        except (OSError, RunFileError) as error:
-            warnings.warn(f"this run could not be saved, and is kept in memory only: {error}",
-                          stacklevel=5)  # fmt: skip
+        files = _files(self.folder, self.workload, self.cells)
+        for i in sorted(set(self.runs) - self.saved):
+            try:
+                self.runs[i].save(files[i])
+            except (OSError, RunFileError) as error:
+                warnings.warn(f"this run could not be saved, and is kept in memory only: {error}",
+                              stacklevel=6)  # fmt: skip
+            self.saved.add(i)
 
     def fail(self, i: int, error: Exception) -> None:
         """Keep what a cell raised."""

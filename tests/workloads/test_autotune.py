@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 import torch
 from hypothesis import given, settings
@@ -333,3 +335,25 @@ def test_losses_agree_within_two_thousandths(losses: list[float], off: float):
         assert not same_losses(run(shifted), run(losses))
     assert not same_losses(run([math.nan]), run([1.0]))
     assert same_losses(run([math.nan]), run([math.nan]))
+
+
+CELL = """
+import kit, torch
+def still(ctx):
+    return lambda: torch.ones(())
+vary = {"mode": [], "step_mode": [], "segment_mode": [], "prefetch": [1]}
+kit.autotune(still, kit.Settings(mode="torch", steps=4), budget_s=5, vary=vary)
+"""
+
+
+@pytest.mark.notebook
+def test_in_a_notebook_the_result_is_a_view():
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(CELL)]
+    nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute()
+    (result,) = [o for o in book.cells[0].outputs if o.output_type == "execute_result"]
+    assert "application/vnd.jupyter.widget-view+json" in result.data
+    assert "settings" in result.data["text/plain"]
+    state = book.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    shown = [m["state"].get("value", "") for m in state.values()]
+    assert any("Settings tried" in str(text) for text in shown)
