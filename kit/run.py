@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from kit.trace import (
     headline,
     limited_by,
 )
+
+if TYPE_CHECKING:
+    from kit.run_advice import Advice
 
 __all__ = [
     "DEVICES",
@@ -171,6 +174,12 @@ class Run:
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""
         return limited_by(self.timeline)
+
+    def advice(self) -> tuple[Advice, ...]:
+        """What costs time, on which line, and what would remove it; see `kit.run_advice`."""
+        from kit.run_advice import advise
+
+        return advise(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.

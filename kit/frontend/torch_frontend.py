@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.modules import module as nn_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kit.errors import KitError, SessionError
 from kit.frontend.torch_failures import stand_ins
 from kit.frontend.torch_hooks import Places
 from kit.frontend.torch_host import raise_as_cpu, run_on_host
+from kit.frontend.torch_optimizers import prefer_fused
 from kit.frontend.torch_plans import make_plan
 from kit.frontend.torch_tensor import Buffer, KitTensor, Spec, View, is_lifted
 from kit.ir import Aval
@@ -97,6 +99,7 @@ class Frontend:
         self._hooks = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(prefer_fused),
         ]
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ from kit.runtime.stream import Frame, Site
 __all__ = ["Places"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_INSTALLED = tuple(
+    path + os.sep for name in ("purelib", "platlib", "stdlib", "platstdlib")
+    if (path := sysconfig.get_paths().get(name))
+)  # fmt: skip
 _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
@@ -89,17 +94,27 @@ class Places:
         return found
 
     def sync_frame(self) -> Frame:
-        """The user's line, and the library line that it called if that is another one."""
-        site, via = _NOWHERE, ""
+        """The user's line, and the line of a library that it called, if that did it.
+
+        A library is what is installed, torch and Python's own modules among it: a metric or a
+        logger that reads a number is not where the user can do something.
+        """
+        site, via, library = _NOWHERE, "", _NOWHERE
         frame: Any = sys._getframe(1)
         while frame is not None:
-            name = frame.f_code.co_filename
+            name, line = frame.f_code.co_filename, frame.f_lineno
             if self._belongs_to_user(name):
-                site = (name, frame.f_lineno)
-                break
-            if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
-                via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{frame.f_lineno}"
+                path = _installed(name)
+                if not path:
+                    site = (name, line)
+                    break
+                if library is _NOWHERE:
+                    library, via = (name, line), via or f"{path}:{line}"
+            elif not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
+                via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{line}"
             frame = frame.f_back
+        if site is _NOWHERE and library is not _NOWHERE:
+            site, via = library, ""
         return site, via, self.scope
 
     def _backward_frame(self) -> Frame:
@@ -145,3 +160,11 @@ class Places:
                     name = path
             self._names[key] = name
         return self._names[key]
+
+
+def _installed(path: str) -> str:
+    """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
+    for folder in _INSTALLED:
+        if path.startswith(folder) and not path.startswith(_OWN_USER_CODE):
+            return path.removeprefix(folder).removeprefix("site-packages/").replace(os.sep, "/")
+    return ""

@@ -222,6 +222,10 @@ class KitTensor(torch.Tensor):
         host = self.home.to_host(self, cause="print")
         return repr(host).replace("tensor(", "kit tensor(", 1)
 
+    def __format__(self, spec: str) -> str:
+        """One number as torch formats it, `f"{loss:.3f}"`: a sync point."""
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
     def untyped_storage(self) -> Any:
         """Whose memory this is: good for telling whether two tensors share theirs."""
         return _Storage(self.ref.base)

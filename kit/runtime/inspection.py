@@ -160,6 +160,7 @@ class Inspection:
             "jax": jax.__version__,
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
+            "cores": str(os.cpu_count()),
             "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
         }
 

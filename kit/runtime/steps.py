@@ -7,7 +7,8 @@ retrace    record every step; equal segments reuse their executables
 replay     after `CONFIRM` equal steps, issue the known executables without running the step's
            Python; record every `VERIFY_EVERY`th step to check
 speculate  issue the executables of the last step as soon as their inputs are there, while the
-           step is recorded; a segment that turns out to be equal takes over the results
+           step is recorded; a segment that turns out to be equal takes over the results. Only the
+           first segments that did not change between the last two steps are guessed
 
 All three run the same executables on the same arrays: the numbers are the same to the bit.
 """
@@ -71,6 +72,7 @@ class Stepper:
         self._now: Recording | None = None  # the step that is being recorded
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
+        self._alike = 0  # first segments of the last step that were equal to those before
         self._replayed = 0  # since the last recorded one
         self._guesses: list[Task] = []
         self._confirmed = 0  # guesses that the recording has reached
@@ -94,7 +96,7 @@ class Stepper:
             session.mark_step()
         except BaseException:
             self._abandon()
-            self._now, self._last, self._equal = None, None, 0
+            self._now, self._last, self._equal, self._alike = None, None, 0, 0
             raise
         self._finish(result)
         return result
@@ -205,6 +207,7 @@ class Stepper:
             self.note_obstacle("the step sets the state of the random numbers")
         reason = "" if last is None else _difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
+        self._alike = 0 if last is None else _alike(last, now)
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
             self.reasons[reason + late] += 1
@@ -315,10 +318,10 @@ class Stepper:
     def _guess(self) -> None:
         """Issue the segments of the last step whose inputs are all there."""
         last, now = self._last, self._now
-        if self.mode != "speculate" or last is None or now is None or not self._equal:
+        if self.mode != "speculate" or last is None or now is None:
             return
         session = self._session
-        while len(self._guesses) < len(last.tasks):
+        while len(self._guesses) < self._alike:
             old = last.tasks[len(self._guesses)]
             leaves = [
                 self._foresee(last, now, source) for source in last.sources[len(self._guesses)]
@@ -405,6 +408,16 @@ def _difference(last: Recording, now: Recording, *, replay: bool) -> str:
         if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
             return f"the step keeps a tensor of each step, made at {_site(last.tasks[number], i)}"
     return ""
+
+
+def _alike(last: Recording, now: Recording) -> int:
+    """How many segments at the start of two steps are the same, and read from the same places."""
+    count = 0
+    for old, new, *sources in zip(last.tasks, now.tasks, last.sources, now.sources, strict=False):
+        if _task_difference(old, new) or sources[0] != sources[1]:
+            break
+        count += 1
+    return count
 
 
 def _task_difference(old: Task, new: Task) -> str:

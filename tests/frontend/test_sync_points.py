@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import sys
 import threading
 from typing import Any
@@ -56,6 +58,27 @@ def test_a_read_inside_a_library_names_the_users_line_and_the_library_line() -> 
         (sync,) = session.syncs
     assert sync.site == f"{HERE}:{here}"
     assert sync.via.startswith("torch/amp/grad_scaler.py:")
+
+
+def test_a_number_in_a_format_string_is_torchs_text_and_one_sync_point() -> None:
+    with open_session() as session:
+        x = torch.ones(3, device="kit").sum() * 2.5
+        assert f"{x:.3f} {x}" == "7.500 7.5"
+        assert [s.cause for s in session.syncs] == ["item", "item"]
+        with pytest.raises(TypeError, match="unsupported format string"):
+            f"{torch.ones(3, device='kit'):.2f}"
+
+
+def test_a_logger_that_reads_a_number_is_the_users_line_through_the_logger() -> None:
+    log = logging.getLogger("kit test")
+    log.propagate = False
+    log.addHandler(logging.StreamHandler(io.StringIO()))
+    with open_session() as session:
+        log.warning("loss %s", torch.ones(3, device="kit").sum())
+        here = line() - 1
+        (sync,) = session.syncs
+    assert (sync.cause, sync.site) == ("print", f"{HERE}:{here}")
+    assert sync.via.startswith("logging/__init__.py:")
 
 
 def test_repr_of_a_pending_tensor_runs_nothing() -> None:
