@@ -121,7 +121,8 @@ class _Line:
     def show(self, text: str, fraction: float, times: str) -> None:
         full = round(fraction * _WIDTH)
         bar = "█" * full + "░" * (_WIDTH - full)
-        self._write(f"{bar} {fraction:4.0%}  {self._title}: {text}  [{times}]")
+        after = f"  {times}" if times else ""  # before the text, which may be cut off
+        self._write(f"{bar} {fraction:4.0%}{after}  {self._title}: {text}")
 
     def fail(self, error: str, times: str) -> None:
         self._write(f"{self._title}: {error}  [after {times.split(',')[0]}]")
