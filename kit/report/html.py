@@ -25,6 +25,7 @@ from bokeh.resources import Resources
 from kit.errors import SettingsError
 from kit.report.grid import Axis, axes_of, cell_of
 from kit.run import Run
+from kit.widgets.advice import advice_html
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
 from kit.widgets.segments import folded_segments_html
@@ -150,6 +151,7 @@ def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
 def _run_block(run: Run, pool: dict[str, int]) -> dict[str, Any]:
     return {
         "headline": headline_html(run),
+        "advice": advice_html(run),
         "syncs": sync_table_html(run),
         "breakdown": breakdown_html(run),
         "unlowered": unlowered_html(run) + recompiles_html(run.compiles),

@@ -17,7 +17,7 @@ __all__ = ["LIMITS", "Limit", "SyncRow", "idle_after", "limited_by", "sync_table
 
 LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "unknown")
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
-_LATE_NS = 50_000  # the host may see that a wait has ended before the last kernel's end is noted
+_END = np.iinfo(np.int64).max
 
 _GROUP = {"device busy": "device", "dispatch": "dispatch", "compile": "compile",
           "forward recording": "recording", "backward recording": "recording",
@@ -81,28 +81,34 @@ def sync_table(
 
 
 def idle_after(timeline: Timeline) -> tuple[int, ...]:
-    """For each of `timeline.syncs`, how long the device had nothing to do when the wait ended.
+    """For each of `timeline.syncs`, device time lost because the host had waited there.
 
-    While the host waits, nobody gives the device more work: when the value is there the device is
-    idle, until the host has recorded and issued something again. A gap between kernels is charged
-    to the first wait that ends in it, once.
+    A host that waits records nothing, so when the value is there the device has nothing to do until
+    more is recorded and issued: what was prepared ahead is used up. Charged to a wait is the time
+    in which no kernel ran, from its end to the next wait, but not more than it lasted: without it
+    the host could have got ahead by no more than that. What is left over is charged to earlier
+    waits of the same step. Gaps inside one program are the program's own.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
     """
     gaps = _gaps(timeline)
-    taken = np.zeros(len(gaps), bool)
-    found = []
-    for sync in timeline.syncs:
-        end = sync.at_ns + sync.wait_ns
-        fits = (gaps[:, 1] > end) & (gaps[:, 0] <= end + _LATE_NS) & ~taken
-        if not fits.any():
-            found.append(0)
-            continue
-        lengths = np.where(fits, gaps[:, 1] - gaps[:, 0], -1)
-        chosen = int(np.argmax(lengths))
-        taken[chosen] = True
-        found.append(int(lengths[chosen]))
+    starts = np.array([s.at_ns for s in timeline.syncs], np.int64)
+    ends = starts + np.array([s.wait_ns for s in timeline.syncs], np.int64)
+    steps = np.sort(timeline.intervals(kind="step")[:, 0])
+    step_of = np.searchsorted(steps, starts, side="right")
+    left = (ends - starts).tolist()
+    found = [0] * len(left)
+    for i, end in enumerate(ends):
+        until = starts[i + 1] if i + 1 < len(starts) else _END
+        idle = int((np.minimum(gaps[:, 1], until) - np.maximum(gaps[:, 0], end)).clip(0).sum())
+        for j in range(i, -1, -1):
+            if step_of[j] != step_of[i] or not idle:
+                break
+            taken = min(left[j], idle)
+            found[j] += taken
+            left[j] -= taken
+            idle -= taken
     return tuple(found)
 
 
@@ -110,8 +116,8 @@ def limited_by(timeline: Timeline) -> Limit:
     """What the steps spend their time on: the device, or else what keeps it waiting most.
 
     The device, if it is busy for at least `BUSY` of the time. Otherwise the largest part of the
-    rest, where the idle time that follows a sync point counts as the sync point's and not as that
-    of the recording in which it shows.
+    rest, where device time that was lost to a wait (`idle_after`) counts as the sync point's and
+    not as that of the recording in which it shows.
 
     Raises:
         TimelineError: no step was traced.
@@ -122,9 +128,12 @@ def limited_by(timeline: Timeline) -> Limit:
     whole = sum(charged.values())
     if not whole:
         raise TimelineError("what limits a step is known from traced steps only: none is there")
-    moved = min(sum(idle_after(timeline)), charged["recording"])
-    charged["sync"] += moved
-    charged["recording"] -= moved
+    lost = sum(idle_after(timeline))
+    for name in ("recording", "dispatch", "unknown"):  # where that time shows
+        moved = min(lost, charged[name])
+        charged[name] -= moved
+        charged["sync"] += moved
+        lost -= moved
     device = charged["device"] / whole
     if device >= BUSY:
         return Limit("device", device)
@@ -143,12 +152,20 @@ def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:
 
 
 def _gaps(timeline: Timeline) -> NDArray[np.int64]:
-    """When no kernel ran, within the traced steps. Shape: (n, 2)."""
-    kernels, steps = timeline.intervals(kind="kernel"), timeline.intervals(kind="step")
-    if not len(kernels):
+    """When the device had no program to run, within the traced steps. Shape: (n, 2)."""
+    mask = timeline.where(kind="kernel")
+    steps = timeline.intervals(kind="step")
+    if not mask.any() or not len(steps):
         return np.zeros((0, 2), np.int64)
-    kernels = kernels[np.argsort(kernels[:, 0])]
-    ends = np.maximum.accumulate(kernels[:, 1])
-    last = max(int(steps[:, 1].max()) if len(steps) else 0, int(ends[-1]))
-    stops = np.append(kernels[1:, 0], last)
-    return np.stack([ends, stops], axis=1)[stops > ends]
+    start, stop, segment = timeline.start_ns[mask], timeline.stop_ns[mask], timeline.segment[mask]
+    last = np.maximum.accumulate(stop)
+    # the segment of the kernel that has ended last so far
+    latest = segment[np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))]
+    begun = np.sort(timeline.intervals(kind="device step")[:, 0])
+    same_step = np.searchsorted(begun, start[1:], "right") == np.searchsorted(begun, last[:-1])
+    inside = (latest[:-1] == segment[1:]) & (segment[1:] >= 0) & same_step
+    low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
+    from_, to = np.append(low, last), np.append(start, high)
+    kept = (to > from_) & ~np.concatenate([[False], inside, [False]])
+    gaps: NDArray[np.int64] = np.stack([from_, to], axis=1)[kept]
+    return gaps

@@ -16,6 +16,8 @@ __all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls"]
 
 BULK_SIZES = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 BATCH_SIZES = (2, 4, 8, 16, 32)
+PREFETCH = (0, 1, 2, 4, 8)
+ACCUMULATE = (1, 2, 4, 8)
 _MODE_LABELS = {"torch": "torch (native)"}
 _MODE_TIPS = {
     "torch": "PyTorch as it is, without the kit's runtime: the baseline",
@@ -45,6 +47,8 @@ class Controls(VBox):
         self.bulk_forward = _slider(_bulk_options(settings.bulk_forward))
         self.bulk_backward = _slider(_bulk_options(settings.bulk_backward))
         self.batch_size = _slider(_options(BATCH_SIZES, settings.batch_size))
+        self.accumulate = _slider(_options(ACCUMULATE, settings.accumulate))
+        self.prefetch = _slider(_options(PREFETCH, settings.prefetch))
         self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="auto"))
         self.dtype = Dropdown(options=DTYPES, layout=Layout(width="auto"))
         self.step_mode = Dropdown(options=STEP_MODES, layout=Layout(width="auto"))
@@ -53,6 +57,8 @@ class Controls(VBox):
             "bulk_forward": self.bulk_forward,
             "bulk_backward": self.bulk_backward,
             "batch_size": self.batch_size,
+            "accumulate": self.accumulate,
+            "prefetch": self.prefetch,
             "loss_scaling": self.loss_scaling,
             "dtype": self.dtype,
             "step_mode": self.step_mode,
@@ -68,6 +74,8 @@ class Controls(VBox):
             _labelled("bulk size, forward", self.bulk_forward),
             _labelled("bulk size, backward", self.bulk_backward),
             _labelled("batch size", self.batch_size),
+            _labelled("micro-batches a step", self.accumulate),
+            _labelled("batches prefetched", self.prefetch),
             _labelled("loss scaling", self.loss_scaling),
             _labelled("autocast dtype", self.dtype),
             _labelled("step mode", self.step_mode),
@@ -96,6 +104,8 @@ class Controls(VBox):
             _offer(self.bulk_forward, _bulk_options(settings.bulk_forward))
             _offer(self.bulk_backward, _bulk_options(settings.bulk_backward))
             _offer(self.batch_size, _options(BATCH_SIZES, settings.batch_size))
+            _offer(self.accumulate, _options(ACCUMULATE, settings.accumulate))
+            _offer(self.prefetch, _options(PREFETCH, settings.prefetch))
             for name, control in self._by_name.items():
                 value = getattr(settings, name)
                 control.value = min(value, UNLIMITED) if name.startswith("bulk_") else value

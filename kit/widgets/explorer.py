@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -19,6 +20,7 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, VBox
 
 from kit.errors import SessionError
 from kit.run import Run, Settings
+from kit.widgets.advice import AdviceView
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
@@ -160,6 +162,7 @@ class Explorer(VBox):
 
     def _build(self) -> None:
         self.headline = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))
+        self.advice = AdviceView(self._try)
         self.timeline = TimelineView()
         self.graph = GraphView()
         self.syncs, self.breakdown, self.unlowered, self.segments, self.notes = (
@@ -193,8 +196,8 @@ class Explorer(VBox):
                       width="auto", grid_gap="24px", align_items="flex-start",
                       margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
-        return [heading, self.controls, bar, self.failure, self.headline, self.timeline, columns,
-                self.segments, self.notes]  # fmt: skip
+        return [heading, self.controls, bar, self.failure, self.headline, self.advice,
+                self.timeline, columns, self.segments, self.notes]  # fmt: skip
 
     @traitlets.observe("settings")
     def _settings_changed(self, _: dict[str, Any]) -> None:
@@ -208,6 +211,7 @@ class Explorer(VBox):
             took_s = time.perf_counter() - self._started_s
             self.runs = [*self.runs, run][-MAX_RUNS:]
             self.headline.value = headline_html(run, previous)
+            self.advice.run = run
             self.timeline.run = run
             self.graph.run = run
             self.syncs.value = sync_table_html(run)
@@ -243,6 +247,9 @@ class Explorer(VBox):
                 self._say(
                     "cancelled; the picture is of the run before" if self.run else "cancelled"
                 )
+
+    def _try(self, change: Mapping[str, Any]) -> None:
+        self._guarded(partial(self.set, **change))
 
     def _guarded(self, act: Any) -> None:
         """Do what a control asks for; an exception is shown under the controls."""

@@ -15,6 +15,7 @@ from html import escape
 import numpy as np
 
 from kit.run import UNLIMITED, Run
+from kit.run_advice import sync_cure
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.theme import COLORS
 
@@ -96,14 +97,14 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
 
 
 def sync_table_html(run: Run) -> str:
-    """Where the host waited: line, library line, cause, times and milliseconds a step."""
+    """Where the host waited, what that cost the device, and what would remove it."""
     syncs, steps, which = _syncs(run)
     if not steps:
         return section("Sync points", sentence("No step was measured."))
     if not syncs:
         text = f"No sync points: in {which} the host never waited for the device."
         return section("Sync points", sentence(text))
-    rows = sync_table(syncs, steps=steps)
+    rows = sync_table(syncs, steps=steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)
     cells = []
     for row in rows[:_MAX_ROWS]:
@@ -111,20 +112,26 @@ def sync_table_html(run: Run) -> str:
         site = (
             safe_text(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
         )
+        change = sync_cure(row, run).change
+        cure = "".join(
+            f'<div style="color:{MUTED}">try {safe_text(name)}={safe_text(repr(value))}</div>'
+            for name, value in change.items()
+        )
+        idle = "unknown" if math.isnan(row.idle_ms_per_step) else _amount(row.idle_ms_per_step)
         cells.append([
-            f'<div style="{_CODE}">{site}{via}</div>',
+            f'<div style="{_CODE}">{site}{via}{cure}</div>',
             safe_text(row.cause, 60),
             _amount(row.count_per_step),
             _amount(row.wait_ms_per_step) + _bar(row.wait_ms_per_step / most, COLORS["wait"]),
+            idle,
         ])  # fmt: skip
     more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
-    note = f"Mean over {which}."
+    note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
     if more > 0:
         note += f" {more} more places, together {_amount(rest)} ms a step, are not shown."
-    rows_html = table(
-        ["line", "cause", "a step", "ms a step"], cells, "llrr", widths=(46, 20, 12, 22)
-    )
+    heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
+    rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14))
     return section("Sync points", rows_html + sentence(note))
 
 

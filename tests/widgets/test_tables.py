@@ -132,7 +132,7 @@ def test_what_cannot_be_known_is_called_unknown():
 
 def test_sync_points_are_counted_and_timed_a_step():
     text = str(Reader(sync_table_html(run_with(5.0, syncs=3, wait_ms=1.5))))
-    assert "train.py:4 through lib.py:2 item 3 4.5" in text
+    assert "train.py:4 through lib.py:2 try step_mode='speculate' item 3 4.5 unknown" in text
     assert "2 untraced steps" in text
 
 
@@ -141,7 +141,7 @@ def test_without_untraced_steps_the_traced_ones_are_counted_and_said():
     timeline = Timeline.of(spans, [SyncPoint(3, 2_000_000, "print", "a.py:1")])
     run = Run(Settings(), (), (), timeline)
     text = str(Reader(sync_table_html(run)))
-    assert "a.py:1 print 0.5 1" in text
+    assert "a.py:1 try step_mode='speculate' print 0.5 1 unknown" in text
     assert "2 traced steps" in text
 
 

@@ -62,10 +62,11 @@ def test_any_two_kinds_can_be_told_apart(vision):
 
 
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():
-    drawn = [kind for kind in KINDS if kind not in ("step", "record")]
+    drawn = [kind for kind in KINDS if kind not in ("step", "record", "device step")]
     assert {kind_color(kind) for kind in drawn} == {COLORS[kind] for kind in drawn}
     assert kind_color("record", "backward") == COLORS["backward"]
     assert set(LABELS) == set(COLORS)
+    assert kind_color("device step", "step 0") != kind_color("device step", "step 1")
 
 
 def test_an_unknown_kind_or_phase_still_has_a_colour():
