@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kit import errors as errors
     from kit import jax as jax
-    from kit.api import Explorer, Session, autotune, bulk, plan, report, run, set_bulk_size, sweep
+    from kit.api import (
+        Explorer,
+        Session,
+        autotune,
+        bulk,
+        compare,
+        plan,
+        report,
+        run,
+        set_bulk_size,
+        sweep,
+    )
     from kit.frontend.torch_hybrid import hybridize
     from kit.frontend.torch_multi import (
         all_finite,
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
     from kit.run_segments import segment_costs
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
+    from kit.widgets.compare import Comparison
     from kit.widgets.compiles import CompileView
     from kit.widgets.graph import GraphView
     from kit.widgets.plan import PlanView
@@ -45,6 +57,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "Comparison",
     "CompileView",
     "Context",
     "Explorer",
@@ -61,6 +74,7 @@ __all__ = [
     "autotune",
     "bulk",
     "clip_by_global_norm",
+    "compare",
     "errors",
     "global_norm",
     "hybridize",
@@ -78,6 +92,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "kit.widgets.compare",
     "CompileView": "kit.widgets.compiles",
     "DEFAULT_RULES": "kit.runtime.rules_all",
     "Rules": "kit.runtime.rules",
@@ -106,6 +121,7 @@ _HOMES = {
     "hybridize": "kit.frontend.torch_hybrid",
     "autotune": "kit.api",
     "bulk": "kit.api",
+    "compare": "kit.api",
     "plan": "kit.api",
     "report": "kit.api",
     "run": "kit.api",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kit.ir.plan import OpStream
     from kit.runtime.rules import Rules
     from kit.runtime.session import Session as RuntimeSession
+    from kit.widgets.compare import Comparison
     from kit.widgets.explorer import Explorer as ExplorerWidget
     from kit.workloads.autotune import Tuned
 
@@ -29,6 +30,7 @@ __all__ = [
     "Session",
     "autotune",
     "bulk",
+    "compare",
     "plan",
     "report",
     "run",
@@ -126,6 +128,54 @@ def sweep(
     with _shown(progress, "sweep") as report:
         return measure(workload, chosen, settings, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
+
+
+def compare(
+    workload_or_runs: Any,
+    settings: Sequence[Settings] | None = None,
+    *,
+    baseline: int = 0,
+    repeats: int = 1,
+    progress: Progress | bool | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Comparison:
+    """Several settings of one workload, or finished runs, side by side.
+
+    In a notebook: a table, and the timelines on one time axis. On a terminal: the table.
+    `kit.compare(bert, [kit.Settings(loss_scaling=s) for s in ("none", "dynamic, host check")])`
+
+    Args:
+        workload_or_runs: what `@kit.workload` decorates; or one finished run or several, which are
+            taken as they are.
+        settings: one run for each; they share what they compile. Not given with finished runs.
+        baseline: the place of the run that the others are compared with.
+        repeats: how often to measure each, all settings in turn, so that a machine that is slow
+            for a while is slow for all. The run with the median step time is kept; of an even
+            number, the faster one in the middle.
+        progress: called with a text and a fraction of the whole. By default a bar, in a notebook
+            or on a terminal; false: none.
+        cancelled: asked between steps; true ends it with `Cancelled`, and nothing is kept.
+
+    Raises:
+        SettingsError: there is nothing to compare, or an argument is wrong; nothing has been run.
+        Exception: whatever the workload raises, unchanged.
+    """
+    from kit.widgets.compare import Comparison
+    from kit.widgets.compare_data import check_baseline
+
+    if isinstance(workload_or_runs, Run | Iterable):
+        if settings is not None or repeats != 1:
+            raise SettingsError("these runs are finished; give the workload itself to run it")
+        if isinstance(workload_or_runs, Run):
+            return Comparison((workload_or_runs,), baseline)
+        return Comparison(tuple(workload_or_runs), baseline)
+    from kit.workloads.rounds import rounds
+
+    cells = [settings] if isinstance(settings, Settings) else list(settings or ())
+    check_baseline(baseline, max(len(cells), 1))
+    with _shown(progress, "compare") as report:
+        runs = rounds(workload_or_runs, cells, repeats, progress=report, cancelled=cancelled)
+    return Comparison(tuple(runs), baseline)
 
 
 def autotune(

@@ -10,9 +10,26 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from bokeh.core.properties import value
+from bokeh.models import (
+    BoxZoomTool,
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    LabelSet,
+    Legend,
+    LegendItem,
+    PanTool,
+    Range1d,
+    ResetTool,
+    Title,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
 from ipywidgets import HTML, Layout, VBox
 
 from kit.run import Run
+from kit.widgets import tables
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compare_data import (
     COLUMNS,
@@ -23,9 +40,19 @@ from kit.widgets.compare_data import (
     comparison_rows,
     verdict,
 )
-from kit.widgets.compare_strips import comparison_columns, comparison_figure
+from kit.widgets.compare_strips import SOURCES, comparison_columns
 from kit.widgets.live_plot import LivePlot
-from kit.widgets.tables import FONT, INK, MUTED, safe_text, section, sentence, table
+from kit.widgets.tables import safe_text, section, sentence, table
+from kit.widgets.theme import (
+    BACKGROUND,
+    COLORS,
+    FONT,
+    INK,
+    LABELS,
+    MUTED,
+    hover_card,
+    style_figure,
+)
 
 __all__ = [
     "Comparison",
@@ -38,8 +65,12 @@ __all__ = [
 ]
 
 _STAR = "★"
-_WIDTHS = (25, 11, 9, 8, 7, 10, 8, 8, 8, 6)
-_LEAST_PX = 660  # narrower, the table scrolls
+_WIDTHS = (22, 11, 9, 9, 8, 9, 8, 8, 9, 7)
+_LEGEND_COLS = 6  # as many as fit beside each other in a narrow notebook
+_BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
+             ("run", "@run"))  # fmt: skip
+_SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
+_LEAST_PX = 690  # narrower, the table scrolls
 _NOTE = (
     f"{_STAR} best of its column. Step: median of the untraced steps, quartiles below. A sample: "
     "the step over batch size and micro-batches. Recording hidden: the part of the host's "
@@ -49,7 +80,7 @@ _NOTE = (
 
 
 def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
-    """The numbers of the runs as a table, and which one is the quickest.
+    """The numbers of the runs as a table, and which one is the fastest.
 
     Raises:
         SettingsError: there are no runs, or no run has the number `baseline`.
@@ -67,7 +98,7 @@ def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
 
 
 def _label(i: int, row: ComparisonRow, is_baseline: bool) -> str:
-    tag = f'<div style="color:{MUTED};font-size:12px">baseline</div>' if is_baseline else ""
+    tag = f'<div style="color:{tables.MUTED};font-size:12px">baseline</div>' if is_baseline else ""
     return (
         f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_text(row.label)}</div>{tag}'
     )
@@ -78,7 +109,7 @@ def _cell(cell: Cell) -> str:
     if cell.is_best:
         text = f'<b title="best of its column">{_STAR}&thinsp;{text}</b>'
     if cell.note:
-        text += f'<div style="color:{MUTED};font-size:11px">{escape(cell.note)}</div>'
+        text += f'<div style="color:{tables.MUTED};font-size:11px">{escape(cell.note)}</div>'
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
@@ -134,6 +165,95 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
+def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
+    """One strip for each run, all with one time axis; a new figure each time.
+
+    Raises:
+        SettingsError: there are no runs, or no run has the number `baseline`.
+    """
+    columns = comparison_columns(runs, baseline)
+    axis = columns["axis"]
+    plot = figure(
+        x_range=Range1d(0, axis["x_end"], bounds=None),
+        y_range=Range1d(axis["end"], -0.1),
+        height=columns["height"],
+        sizing_mode="stretch_width",
+        min_width=420,
+        tools=[],
+        title=columns["title"],
+        x_axis_label="time since the first traced step began (ms)   -   drag: pan, "
+        "ctrl + wheel: zoom",
+        name="comparison",
+    )
+    plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
+                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
+    plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
+    source = {name: ColumnDataSource(columns[name])
+              for name in SOURCES}  # fmt: skip
+    bars, marks = _draw(plot, source)
+    _add_legend(plot, columns["kinds"])
+    style_figure(plot)
+    plot.ygrid.grid_line_color = None
+    plot.yaxis[0].major_label_text_color = INK
+    _add_tools(plot, bars, marks)
+    return plot
+
+
+def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
+    red = COLORS["wait"]
+    steps, syncs = source["steps"], source["syncs"]
+    plot.quad(left=0, right="right", top="top", bottom="bottom", color="#f4f6f8", line_color=None,
+              source=source["tracks"], name="tracks")  # fmt: skip
+    plot.quad(left="left_ms", right="right_ms", top="top", bottom="under", color="color",
+              line_color=None, source=steps, name="steps")  # fmt: skip
+    plot.quad(left="x", right="right", top="top", bottom="bottom", source=syncs, color=red,
+              fill_alpha=0.16, line_color=None, name="waits")  # fmt: skip
+    bars = plot.quad(left="left_ms", right="right_ms", top="top", bottom="bottom",
+                     fill_color="color", fill_alpha="alpha", line_color=None, source=source["bars"],
+                     name="bars")  # fmt: skip
+    for x in ("left_ms", "right_ms"):
+        plot.segment(x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color="#8b97a3",
+                     line_width=1)  # fmt: skip
+    plot.segment(x0="x", x1="x", y0="top", y1="bottom", source=syncs, line_color=red,
+                 line_dash="dashed", line_width=1.3)  # fmt: skip
+    plot.text(x="x", y="y", text="text", source=source["texts"], text_align="center",
+              text_baseline="middle", text_font=value(FONT), text_font_size="10px",
+              text_color=MUTED)  # fmt: skip
+    marks = plot.scatter(x="x", y="top", source=syncs, marker="inverted_triangle", size=9,
+                         fill_color=red, line_color=BACKGROUND, name="syncs")  # fmt: skip
+    plot.add_layout(LabelSet(x=2, y="y", text="text", x_units="screen", source=source["titles"],
+                             text_font=value(FONT), text_font_size="11px", text_color=INK,
+                             text_font_style="bold", text_baseline="middle"))  # fmt: skip
+    return bars, marks
+
+
+def _add_legend(plot: figure, kinds: Sequence[str]) -> None:
+    items = []
+    for kind in kinds:
+        key = plot.quad(left=0, right=0, top=-2, bottom=-1, color=COLORS[kind], line_color=None)
+        items.append(LegendItem(label=LABELS[kind], renderers=[key]))
+    plot.add_layout(Legend(items=items, orientation="horizontal", name="kinds", ncols=_LEGEND_COLS,
+                           location="left"), "below")  # fmt: skip
+
+
+def _add_tools(plot: figure, bars: Any, marks: Any) -> None:
+    drag = PanTool(dimensions="width")
+    wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
+    card = hover_card("@name", _BAR_CARD, swatch="@color")
+    sync = hover_card("sync point: @cause", _SYNC_CARD, swatch=COLORS["wait"])
+    plot.add_tools(
+        drag,
+        wheel,
+        BoxZoomTool(dimensions="width"),
+        ResetTool(),
+        HoverTool(renderers=[bars], tooltips=card, point_policy="follow_mouse"),
+        HoverTool(renderers=[marks], tooltips=sync),
+    )
+    plot.toolbar.active_drag = drag
+    plot.toolbar.active_scroll = wheel
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Finished runs side by side: shown as a table and timelines in a notebook, as text elsewhere.
@@ -163,9 +283,8 @@ class Comparison:
 
     def view(self) -> VBox:
         """A widget of the table and the timelines; displaying the comparison shows one."""
-        figure = comparison_figure(self.runs, self.baseline)
         text = HTML(comparison_html(self.runs, self.baseline), layout=Layout(width="auto"))
-        return VBox([text, LivePlot(figure)])
+        return VBox([text, LivePlot(comparison_figure(self.runs, self.baseline))])
 
     def __repr__(self) -> str:
         return comparison_text(self.runs, self.baseline)
@@ -179,4 +298,4 @@ class Comparison:
 
 def _page(comparison: Comparison) -> str:
     html = comparison_html(comparison.runs, comparison.baseline)
-    return f'<div style="font-family:{FONT};color:{INK}">{html}</div>'
+    return f'<div style="font-family:{tables.FONT};color:{tables.INK}">{html}</div>'

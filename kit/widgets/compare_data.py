@@ -18,10 +18,22 @@ from kit.run import UNLIMITED, Run
 from kit.trace import union_ns
 from kit.widgets.theme import plain
 
-__all__ = ["COLUMNS", "Cell", "Column", "ComparisonRow", "comparison_cells", "comparison_rows",
-           "run_labels", "verdict"]  # fmt: skip
+__all__ = [
+    "COLUMNS",
+    "Cell",
+    "Column",
+    "ComparisonRow",
+    "amount",
+    "check_baseline",
+    "check_runs",
+    "comparison_cells",
+    "comparison_rows",
+    "run_labels",
+    "verdict",
+]
 
 _MAX_LABEL = 160
+_NO_PREFETCH = "no prefetch"  # goes without saying beside other settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +78,14 @@ class Cell:
 
 
 def amount(value: float) -> str:
-    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; "?" if unknown."""
+    """Two or three figures, no exponent: `0.012`, `1.53`, `1,240`; "?" if unknown."""
     if math.isnan(value):
         return "?"
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.001 or not value else "<0.001"
+    if abs(value) >= 0.1 or not value:
+        return f"{value:.3g}"
+    return f"{value:.2g}" if abs(value) >= 0.001 else "<0.001"
 
 
 def _percent(value: float) -> str:
@@ -79,7 +93,7 @@ def _percent(value: float) -> str:
 
 
 def _times(value: float) -> str:
-    return "?" if math.isnan(value) else f"{value:.2f}×"
+    return f"{value:.2f}×" if value < 9.995 else "?" if math.isnan(value) else f"{amount(value)}×"
 
 
 def _loss(value: float) -> str:
@@ -118,10 +132,15 @@ def check_runs(runs: Sequence[Any], baseline: Any) -> None:
     for i, run in enumerate(runs):
         if not isinstance(run, Run):
             raise SettingsError(f"only runs can be compared; number {i} is a {type(run).__name__}")
+    check_baseline(baseline, len(runs))
+
+
+def check_baseline(baseline: Any, count: int) -> None:
+    """Refuse what is not the place of one of `count` runs."""
     is_number = isinstance(baseline, int) and not isinstance(baseline, bool)
-    if not is_number or not 0 <= baseline < len(runs):
+    if not is_number or not 0 <= baseline < count:
         raise SettingsError(
-            f"baseline must be the place of one of the runs, 0 to {len(runs) - 1}, not {baseline!r}"
+            f"baseline must be the place of one of the runs, 0 to {count - 1}, not {baseline!r}"
         )
 
 
@@ -181,23 +200,33 @@ def _quartiles(row: ComparisonRow) -> str:
 
 
 def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
-    """Which run is the quickest, by how much, and whether the noise is larger than that."""
-    known = [i for i, r in enumerate(rows) if not math.isnan(r.step_ms)]
+    """Which run is the fastest, by how much, and whether the noise is larger than that.
+
+    Runs whose steps hold different numbers of samples are compared by the sample.
+    """
+    known = [i for i, r in enumerate(rows) if not math.isnan(r.step_ms) and r.step_ms > 0]
     if len(known) < 2 or baseline not in known:
         return ""
-    best = min(known, key=lambda i: rows[i].step_ms)
-    row, base = rows[best], rows[baseline]
+    sizes = {i: rows[i].step_ms / rows[i].sample_ms for i in known}
+    by_sample = len({round(n) for n in sizes.values()}) > 1
+    times = {i: rows[i].sample_ms if by_sample else rows[i].step_ms for i in known}
+    best = min(known, key=times.__getitem__)
+    unit = "ms a sample" if by_sample else "ms a step"
+    other = best
     if best == baseline:
-        second = min((i for i in known if i != best), key=lambda i: rows[i].step_ms)
-        row, base = rows[second], rows[baseline]
-        text = f"No run is quicker than the baseline; run {second + 1} comes next"
-        text += f", at {row.ratio:.2f} times its step time."
+        other = min((i for i in known if i != best), key=times.__getitem__)
+        text = f"No run is faster than the baseline; the next is run {other + 1} with "
+        text += f"{amount(times[other])} against {amount(times[best])} {unit}."
     else:
-        text = (
-            f"Run {best + 1} is the quickest: {amount(row.step_ms)} ms a step, "
-            f"{1 - row.ratio:.0%} less than the baseline, run {baseline + 1}."
+        text = f"Run {best + 1} is the fastest: {amount(times[best])} {unit}, "
+        text += (
+            f"{1 - times[best] / times[baseline]:.0%} less than the baseline, run {baseline + 1}."
         )
-    if row.step_low_ms <= base.step_high_ms and base.step_low_ms <= row.step_high_ms:
+    (low, high), (base_low, base_high) = (
+        [x / (sizes[i] if by_sample else 1) for x in (rows[i].step_low_ms, rows[i].step_high_ms)]
+        for i in (other, baseline)
+    )
+    if low <= base_high and base_low <= high:
         text += " Their quartiles overlap, so the difference may be noise: measure more steps."
     return text
 
@@ -209,10 +238,9 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     """
     words = [_words(run) for run in runs]
     varied = [key for key in words[0] if len({w[key] for w in words} - {""}) > 1]
-    labels = [" · ".join(w[k] for k in varied if w[k]) for w in words]
-    labels = [label or words[i]["name"] or "one run" for i, label in enumerate(labels)]
-    if len(runs) == 1:
-        labels = [" · ".join(words[0][k] for k in ("name", "mode") if words[0][k])]
+    if not varied:  # one run, or several of the same settings
+        varied = ["name", "mode"]
+    labels = [_joined([w[key] for key in varied]) for w in words]
     seen: dict[str, int] = {}
     numbered = []
     for label in labels:
@@ -220,6 +248,11 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
         again = f" (again, {seen[label]})" if seen[label] > 1 else ""
         numbered.append(plain(label, _MAX_LABEL) + again)
     return numbered
+
+
+def _joined(words: Sequence[str]) -> str:
+    said = [word for word in words if word]
+    return " · ".join([word for word in said if word != _NO_PREFETCH] or said)
 
 
 def _words(run: Run) -> dict[str, str]:
@@ -239,10 +272,10 @@ def _words(run: Run) -> dict[str, str]:
         "bulk_inference": f"bulk size {_size(s.bulk_inference)} in inference" if is_cut else "",
         "batch_size": f"batch size {s.batch_size:,}",
         "accumulate": f"{s.accumulate:,} micro-batch{'es' * (s.accumulate != 1)}",
-        "prefetch": f"prefetch {s.prefetch:,}" if s.prefetch else "no prefetch",
+        "prefetch": f"prefetch {s.prefetch:,}" if s.prefetch else _NO_PREFETCH,
         "dtype": s.dtype,
         "segment_mode": "" if is_native else f"segments by {s.segment_mode}",
-        "step_mode": "" if is_native else f"step mode {s.step_mode}",
+        "step_mode": "" if is_native else s.step_mode,
         "device": plain(run.environment.get("device", s.device), 40),
         "seed": f"seed {s.seed}",
         "steps": f"{s.steps:,} steps",
