@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from bokeh.core.properties import value
@@ -35,6 +36,7 @@ from kit.widgets.compare_data import (
     COLUMNS,
     Cell,
     ComparisonRow,
+    baseline_tag,
     check_runs,
     comparison_cells,
     comparison_rows,
@@ -70,9 +72,10 @@ _LEGEND_COLS = 6  # as many as fit beside each other in a narrow notebook
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip
 _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
+_TEXT_HEAD = 9  # letters of a head's line on a terminal
 _LEAST_PX = 690  # narrower, the table scrolls
 _NOTE = (
-    f"{_STAR} best of its column. Step: median of the untraced steps, quartiles below. A sample: "
+    "Step: median of the untraced steps, quartiles below. A sample: "
     "the step over batch size and micro-batches. Recording hidden: the part of the host's "
     "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
     "which may take longer than untraced ones."
@@ -87,20 +90,22 @@ def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
     """
     rows = comparison_rows(runs, baseline)
     body = [
-        [_label(i, row, i == baseline), *map(_cell, cells)]
+        [_label(i, row, baseline_tag(i, baseline, len(runs)).strip(" ()")), *map(_cell, cells)]
         for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
     ]
     heads = ("run", *(c.head for c in COLUMNS))
     made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS)
     wide = f'<div style="overflow-x:auto"><div style="min-width:{_LEAST_PX}px">{made}</div></div>'
     lead = f'<div style="margin-bottom:4px">{safe_text(verdict(rows, baseline), 400)}</div>'
-    return section("Comparison", lead + wide + sentence(_NOTE))
+    star = f"{_STAR} best of its column. " if len(runs) > 1 else ""
+    unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
+    return section("Comparison", lead + wide + sentence(star + _NOTE + unknown))
 
 
-def _label(i: int, row: ComparisonRow, is_baseline: bool) -> str:
-    tag = f'<div style="color:{tables.MUTED};font-size:12px">baseline</div>' if is_baseline else ""
+def _label(i: int, row: ComparisonRow, tag: str) -> str:
     return (
-        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_text(row.label)}</div>{tag}'
+        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_text(row.label)}</div>'
+        f'<div style="color:{tables.MUTED};font-size:12px">{tag}</div>'
     )
 
 
@@ -118,7 +123,7 @@ def comparison_markdown(runs: Sequence[Run], baseline: int = 0) -> str:
     rows = comparison_rows(runs, baseline)
     lines = [["run", *(c.head for c in COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
-        tag = " (baseline)" if i == baseline else ""
+        tag = baseline_tag(i, baseline, len(runs))
         texts = [_plain_cell(c) for c in cells]
         lines.append(
             [f"{i + 1}: {_markdown(row.label)}{tag}"]
@@ -140,29 +145,27 @@ def _plain_cell(cell: Cell) -> str:
 
 
 def comparison_text(runs: Sequence[Run], baseline: int = 0) -> str:
-    """The table for a terminal: aligned, the best of each column with a `*`."""
+    """The table for a terminal: aligned, the best of each column with a `*`, the labels last."""
     rows = comparison_rows(runs, baseline)
-    lines = [["run", *(c.head for c in COLUMNS)]]
+    heads = [wrap(c.head, _TEXT_HEAD) for c in COLUMNS]
+    deep = max(map(len, heads))
+    padded = [[""] * (deep - len(head)) + [f"{line} " for line in head] for head in heads]
+    lines = [["", *(head[k] for head in padded), "run" * (k == deep - 1)] for k in range(deep)]
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
-        tag = " (baseline)" if i == baseline else ""
-        lines.append([f"{i + 1}  {row.label}{tag}", *map(_text_cell, cells)])
+        tag = baseline_tag(i, baseline, len(runs))
+        lines.append([str(i + 1), *map(_text_cell, cells), row.label + tag])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
-    marks = ["* best of its column"] if len(runs) > 1 else []
+    widths[-1] = 0  # to the left, and as long as it is
+    aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
+    marks = (
+        ["* best of its column; in parentheses the quartiles of the steps"] if len(runs) > 1 else []
+    )
     return "\n".join([*aligned, *marks, *filter(None, [verdict(rows, baseline)])])
 
 
 def _text_cell(cell: Cell) -> str:
     note = f" ({cell.note})" if cell.note else ""
     return f"{cell.text}{note}{'*' if cell.is_best else ' '}"
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The first text to the left, numbers to the right."""
-    return [
-        line[0].ljust(widths[0]),
-        *(t.rjust(w) for t, w in zip(line[1:], widths[1:], strict=True)),
-    ]
 
 
 def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:

@@ -24,6 +24,7 @@ __all__ = [
     "Column",
     "ComparisonRow",
     "amount",
+    "baseline_tag",
     "check_baseline",
     "check_runs",
     "comparison_cells",
@@ -197,6 +198,11 @@ def _quartiles(row: ComparisonRow) -> str:
     if math.isnan(row.step_low_ms):
         return ""
     return f"{amount(row.step_low_ms)} – {amount(row.step_high_ms)}"
+
+
+def baseline_tag(i: int, baseline: int, count: int) -> str:
+    """What stands behind the baseline's label, where there are others."""
+    return " (baseline)" if i == baseline and count > 1 else ""
 
 
 def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kit.run import Run
 from kit.trace import KINDS, Timeline
-from kit.widgets.compare_data import ComparisonRow, amount, comparison_rows
+from kit.widgets.compare_data import ComparisonRow, amount, baseline_tag, comparison_rows
 from kit.widgets.theme import COLORS, format_ns, kind_color, plain
 
 __all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
@@ -98,7 +98,7 @@ def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
     labels: list[str] = []
     y = 0.0
     for i, (run, window) in enumerate(zip(runs, windows, strict=True)):
-        title = _title_lines(i, run, rows[i], window, x_end, i == baseline)
+        title = _title_lines(i, run, rows[i], window, x_end, baseline_tag(i, baseline, len(runs)))
         top = y + _TITLE * len(title)
         lanes, end = _rows(run.timeline, top + _STEPS + _GAP)
         parts = _strip(run.timeline, _Strip(i, window, tuple(lanes), top, end, x_end))
@@ -317,7 +317,7 @@ def _tracks(strip: _Strip) -> Columns:
 
 
 def _title_lines(i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float,
-                 is_baseline: bool) -> list[str]:  # fmt: skip
+                 tag: str) -> list[str]:  # fmt: skip
     """The settings and the numbers of a run: one line if there is room for it, else two."""
     numbers = f"{amount(row.step_ms)} ms a step"
     if not math.isnan(row.overlap_fraction):
@@ -328,7 +328,6 @@ def _title_lines(i: int, run: Run, row: ComparisonRow, window: _Window, x_end: f
         numbers += ", no step was traced"
     if window.ms(window.end) > x_end:
         numbers += f"; goes on to {amount(window.ms(window.end))} ms →"
-    tag = " (baseline)" if is_baseline else ""
     label = plain(row.label, _MAX_TITLE - len(tag) - 4)
     line = f"{i + 1}  {label}{tag}"
     if len(line) + len(numbers) + 5 <= _MAX_TITLE:

@@ -12,7 +12,7 @@ from kit.workloads.context import as_workload
 from kit.workloads.experiment import run
 from kit.workloads.loop import CancelledFn, Progress
 
-__all__ = ["rounds"]
+__all__ = ["median_run", "rounds"]
 
 
 def rounds(workload: Any, settings: Sequence[Settings], repeats: int = 1, *,
@@ -21,8 +21,7 @@ def rounds(workload: Any, settings: Sequence[Settings], repeats: int = 1, *,
     """For each of the settings the run with the median step time, of `repeats` runs.
 
     All settings are run once before one is run again: a machine that is slow for a while is slow
-    for all of them. Of an even number of runs, the faster one in the middle is kept. The runs share
-    one cache of executables.
+    for all of them. The runs share one cache of executables.
 
     Raises:
         SettingsError: there are no settings, or something else is among them, or `repeats` is not
@@ -36,7 +35,12 @@ def rounds(workload: Any, settings: Sequence[Settings], repeats: int = 1, *,
         inner = None if progress is None else _part(progress, n, total)
         i = n % len(cells)
         made[i].append(run(chosen, cells[i], progress=inner, cancelled=cancelled, cache=cache))
-    return [sorted(runs, key=lambda r: r.step_ms)[(repeats - 1) // 2] for runs in made]
+    return [median_run(runs) for runs in made]
+
+
+def median_run(runs: Sequence[Run]) -> Run:
+    """The run with the median step time; of an even number, the faster one in the middle."""
+    return sorted(runs, key=lambda r: r.step_ms)[(len(runs) - 1) // 2]
 
 
 def _checked(settings: Sequence[Settings], repeats: int) -> list[Settings]:
