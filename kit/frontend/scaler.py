@@ -23,9 +23,11 @@ from kit.errors import ScalerError, SettingsError
 from kit.run import LOSS_SCALING
 
 __all__ = [
+    "CheckedScaler",
     "OnDeviceScaler",
     "StaticScaler",
     "check_gradients",
+    "check_scale",
     "count_on_device",
     "make_fused",
     "make_scaler",
@@ -50,8 +52,8 @@ def make_scaler(
     """
     if loss_scaling not in LOSS_SCALING:
         raise SettingsError(f"loss_scaling must be one of {LOSS_SCALING}, not {loss_scaling!r}")
-    if init_scale is not None and not (init_scale > 0 and math.isfinite(init_scale)):
-        raise SettingsError(f"a loss scale must be a positive finite number, not {init_scale!r}")
+    if init_scale is not None:
+        check_scale(init_scale)
     if loss_scaling == "none":
         return torch.amp.GradScaler(device, enabled=False)
     if loss_scaling == "static":
@@ -67,6 +69,16 @@ def _kind(loss_scaling: str, device: str) -> type[torch.amp.GradScaler]:
 
         return DeferredScaler
     return OnDeviceScaler  # native torch cannot run a step once more: the same weights this way
+
+
+def check_scale(scale: Any) -> None:
+    """A scale of 0 loses every gradient, an infinite one makes them all infinite.
+
+    Raises:
+        SettingsError: it is not a positive finite number.
+    """
+    if not (isinstance(scale, int | float) and scale > 0 and math.isfinite(scale)):
+        raise SettingsError(f"a loss scale must be a positive finite number, not {scale!r}")
 
 
 def check_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -147,11 +159,40 @@ class StaticScaler:
         return {"scale": self._scale}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take over a saved scale."""
+        """Take over a saved scale.
+
+        Raises:
+            SettingsError: it is not a positive finite number.
+        """
+        check_scale(state["scale"])
         self._scale = float(state["scale"])
 
 
-class OnDeviceScaler(torch.amp.GradScaler):
+class CheckedScaler(torch.amp.GradScaler):
+    """`GradScaler` that looks at the scales that it is given, where they are Python numbers."""
+
+    def update(self, new_scale: Any = None) -> None:
+        """The next scale; see torch.
+
+        Raises:
+            SettingsError: `new_scale` is a number, and not a positive finite one.
+        """
+        if new_scale is not None and not isinstance(new_scale, torch.Tensor):
+            check_scale(new_scale)
+        super().update(new_scale)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state; see torch.
+
+        Raises:
+            SettingsError: its scale is not a positive finite number.
+        """
+        if "scale" in state:
+            check_scale(state["scale"])
+        super().load_state_dict(state)
+
+
+class OnDeviceScaler(CheckedScaler):
     """`GradScaler` that decides on the device: no number is read, so nothing waits.
 
     Optimizers with a fused implementation are switched to it: torch hands `found_inf` to those as

@@ -16,7 +16,13 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError
-from kit.frontend.scaler import check_gradients, count_on_device, make_fused, starts_from_zero
+from kit.frontend.scaler import (
+    CheckedScaler,
+    check_gradients,
+    count_on_device,
+    make_fused,
+    starts_from_zero,
+)
 from kit.frontend.torch_tensor import Buffer, KitTensor
 from kit.runtime.redo import Check
 from kit.runtime.session import current_session
@@ -25,7 +31,7 @@ from kit.runtime.stream import Value
 __all__ = ["DeferredScaler"]
 
 
-class DeferredScaler(torch.amp.GradScaler):
+class DeferredScaler(CheckedScaler):
     """`GradScaler` on device "kit" that looks at its check one step later.
 
     The scale itself follows on the device, so it is never late. An optimizer that counts its steps
@@ -38,6 +44,9 @@ class DeferredScaler(torch.amp.GradScaler):
         super().__init__(*args, **kwargs)
         self._checks: list[Check] = []  # of the optimizers that have stepped since `update`
         self._late: list[Check] = []  # of the step before
+        # Scale and growth count after this step, if no further optimizer has a say in them; how
+        # many had. Recorded with the step, so that nothing is left to issue after it.
+        self._next: tuple[int, torch.Tensor, torch.Tensor] | None = None
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step at once; look at the check of the step before, and take that back if it was wrong.
@@ -59,9 +68,29 @@ class DeferredScaler(torch.amp.GradScaler):
             optimizer._step_supports_amp_scaling = was_fused  # type: ignore[attr-defined]
 
     def update(self, new_scale: Any = None) -> None:
-        """The next scale, on the device."""
+        """The next scale, on the device.
+
+        Raises:
+            SettingsError: `new_scale` is a number, and not a positive finite one.
+        """
+        foreseen, self._next = self._next, None
+        if new_scale is None and foreseen is not None and foreseen[0] == len(self._found()):
+            _, new_scale, self._growth_tracker = foreseen
         super().update(new_scale)
         self._late, self._checks = [*self._late, *self._checks], []
+
+    def _found(self) -> list[torch.Tensor]:
+        states = self._per_optimizer_states.values()
+        return [found for state in states for found in state["found_inf_per_device"].values()]
+
+    def _foresee(self) -> None:
+        scale, tracker = self._check_scale_growth_tracker("step")
+        scale, tracker, found = scale.clone(), tracker.clone(), self._found()
+        torch._amp_update_scale_(
+            scale, tracker, found[0] if len(found) == 1 else torch.stack(found).sum(),
+            self._growth_factor, self._backoff_factor, self._growth_interval,
+        )  # fmt: skip
+        self._next = len(found), scale, tracker
 
     def _maybe_opt_step(
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
@@ -77,6 +106,7 @@ class DeferredScaler(torch.amp.GradScaler):
             return None if bool(bad) else optimizer.step(*args, **kwargs)
         before = _Snapshot(optimizer)
         result = optimizer.step(*args, **kwargs)
+        self._foresee()
         self._checks.append(session.redo.open(bad.kit_value(), before.pairs()))
         for check in self._late:  # the device has this step to run meanwhile
             session.redo.close(check)

@@ -364,6 +364,42 @@ def test_a_scale_that_cannot_be_is_refused_in_every_mode(mode: str, scale: float
         make_scaler(mode, "kit", init_scale=scale)
 
 
+@pytest.mark.parametrize("mode", ["dynamic, on device", "dynamic, deferred"])
+@pytest.mark.parametrize("scale", [0.0, -2.0, float("inf"), float("nan")])
+def test_a_scale_that_cannot_be_is_refused_later_too(mode: str, scale: float) -> None:
+    with kit.Session():
+        task = Task(mode, "kit", torch.optim.AdamW, {})
+        task.step(False)
+        with pytest.raises(SettingsError, match="positive finite number"):
+            task.scaler.update(scale)
+        state = task.scaler.state_dict()
+        with pytest.raises(SettingsError, match="positive finite number"):
+            task.scaler.load_state_dict({**state, "scale": scale})
+        assert task.scaler.state_dict() == state
+
+
+@pytest.mark.parametrize("mode", DYNAMIC)
+def test_a_scale_given_by_hand_is_taken(mode: str) -> None:
+    with kit.Session():
+        task = Task(mode, "kit", torch.optim.AdamW, {})
+        task.step(False)
+        task.scaler.scale(task.model(task.x).sum()).backward()
+        task.scaler.step(task.optimizer)
+        task.scaler.update(32.0)
+        assert task.scaler.get_scale() == 32.0
+
+
+def test_a_deferred_step_is_one_segment() -> None:
+    with kit.Session(WAYS["lazy"]) as session:
+        task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
+        for _ in range(4):
+            task.step(False)
+        before = session.metrics()["segment.count"]
+        for _ in range(5):
+            task.step(False)
+        assert session.metrics()["segment.count"] - before == 5
+
+
 def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
     class Counting(Averaged):
         @torch.no_grad()
