@@ -343,9 +343,11 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _note(runs: Sequence[Run], columns: Columns) -> str:
-    notes = ["▼ sync point, red: the host waits"] if columns["syncs"]["x"] else []
+    notes = ["▼ sync point: the host waits"] if columns["syncs"]["x"] else []
+    if any("hidden" in title for title in columns["titles"]["text"]):
+        notes.append("hidden: recorded while the device works")
     if max(columns["bars"]["count"], default=1) > 1:
-        notes.append("paler bars: many small ones merged")
+        notes.append("paler: merged bars")
     steps = max(int(run.timeline.where(kind="step").sum()) for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
