@@ -46,7 +46,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--batch", type=int, default=8)
-    options = parser.parse_args()
     parser.add_argument("--only", nargs="*", help="rows to run, by parts of their names")
     options = parser.parse_args()
     chosen = [n for n in MODES if not options.only or any(part in n for part in options.only)]
