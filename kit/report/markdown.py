@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kit.errors import SettingsError
 from kit.run import Run
 
-__all__ = ["breakdown_table", "comparison_table", "step_time_table"]
+__all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "step_time_table"]
 
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
@@ -38,6 +38,26 @@ def breakdown_table(run: Run) -> str:
     rows.append(("**traced step**", f"{step:.2f}", "100.0%", "", ""))
     head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
     return _table(head, rows)
+
+
+def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
+    """The thread's breakdowns side by side, one pair of columns for each run's batch size.
+
+    All of an activity, whatever it hides under, and its part of the step that nothing hides: the
+    first are the thread's numbers, the second add up to the step.
+    """
+    head = ["ms a step: all (not hidden)"]
+    columns: list[dict[str, str]] = []
+    for run in runs:
+        head.append(f"batch {run.settings.batch_size}")
+        rows = run.breakdown()
+        column = {r.category: f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
+        column["**step**"] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
+        columns.append(column)
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    idle = ("0.0 (0.0)", "-")
+    kept = [n for n in names if any(column.get(n, "-") not in idle for column in columns)]
+    return _table(head, [(name, *(column.get(name, "-") for column in columns)) for name in kept])
 
 
 def step_time_table(runs: Iterable[Run]) -> str:
