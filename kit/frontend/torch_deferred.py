@@ -24,8 +24,7 @@ from kit.frontend.scaler import (
     starts_from_zero,
 )
 from kit.frontend.torch_tensor import Buffer, KitTensor
-from kit.runtime.redo import Check
-from kit.runtime.session import current_session
+from kit.runtime.session import Session, current_session
 from kit.runtime.stream import Value
 
 __all__ = ["DeferredScaler"]
@@ -42,8 +41,7 @@ class DeferredScaler(CheckedScaler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._checks: list[Check] = []  # of the optimizers that have stepped since `update`
-        self._late: list[Check] = []  # of the step before
+        self._last: tuple[Session, int] | None = None  # the session and its step at `update`
         # Scale and growth count after this step, if no further optimizer has a say in them; how
         # many had. Recorded with the step, so that nothing is left to issue after it.
         self._next: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -77,7 +75,8 @@ class DeferredScaler(CheckedScaler):
         if new_scale is None and foreseen is not None and foreseen[0] == len(self._found()):
             _, new_scale, self._growth_tracker = foreseen
         super().update(new_scale)
-        self._late, self._checks = [*self._late, *self._checks], []
+        if (session := current_session()) is not None:
+            self._last = session, session.step
 
     def _found(self) -> list[torch.Tensor]:
         states = self._per_optimizer_states.values()
@@ -104,13 +103,13 @@ class DeferredScaler(CheckedScaler):
         bad: Any = found[0] if len(found) == 1 else torch.stack(found).sum()
         if _makes_unknown_state(optimizer):
             return None if bool(bad) else optimizer.step(*args, **kwargs)
+        if self._last == (session, session.step):  # nobody calls mark_step: look now
+            session.flush("check")
+            session.redo.close()
         before = _Snapshot(optimizer)
         result = optimizer.step(*args, **kwargs)
         self._foresee()
-        self._checks.append(session.redo.open(bad.kit_value(), before.pairs()))
-        for check in self._late:  # the device has this step to run meanwhile
-            session.redo.close(check)
-        self._late = []
+        session.redo.open(bad.kit_value(), before.pairs())
         return result
 
 

@@ -17,7 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from kit.runtime.stream import Cell, Task, Value
+from kit.runtime.stream import Bulk, Cell, Task, Value
 
 if TYPE_CHECKING:
     from kit.runtime.session import Session
@@ -31,7 +31,9 @@ class Check:
 
     flag: Value
     pairs: list[tuple[Value, Value]]  # (what the write made, what was there)
+    step: int  # of the session, in which the write was recorded
     first: int  # the number of the first segment that may have read what the write made
+    at: dict[Bulk, int]  # bulks that were growing then -> how many ops they had
 
 
 @dataclass(eq=False)
@@ -59,19 +61,41 @@ class Redo:
         return bool(self._open)
 
     def open(self, flag: Value, pairs: Sequence[tuple[Value, Value]]) -> Check:
-        """Guard a write that has just been recorded; issues it.
+        """Guard a write that has just been recorded, and may still be pending.
 
         Args:
             flag: one number, not zero if the write must be taken back.
-            pairs: (new, old) for each value that was written. Both may still be pending.
+            pairs: (new, old) for each value that was written.
         """
         session = self._session
         with session.lock:
             session.donates = False  # a segment that runs again needs all that it has read
             session.stepper.note_obstacle("a step is only known to be right one step later")
-            session.flush("check")
-            self._open.append(Check(flag, list(pairs), self._count))
-            return self._open[-1]
+            growing = {new.bulk: len(new.bulk.ops) for new, _ in pairs if new.bulk is not None}
+            check = Check(flag, list(pairs), session.step, self._count, growing)
+            self._open.append(check)
+            return check
+
+    def border(self, bulk: Bulk) -> int:
+        """Where the bulk must be split, because what follows reads a guarded write; or 0.
+
+        A write is taken back between two segments, so none may hold it and what has read it.
+        """
+        found = []
+        for check in self._open:
+            if (at := check.at.get(bulk)) is not None and at < len(bulk.ops):
+                slots = {new.slot for new, _ in check.pairs if new.bulk is bulk}
+                refs = [refs for _, refs in bulk.nodes()][at:]
+                if any(slots.intersection(r) for r in refs):
+                    found.append(at)
+        return min(found, default=0)
+
+    def note_split(self, bulk: Bulk, at: int, rest: Bulk) -> None:
+        """A bulk was split: what was at `i` in it is at `i - at` in the rest."""
+        for check in self._open:
+            before = check.at.pop(bulk, 0)
+            if before > at:
+                check.at[rest] = before - at
 
     def note(self, task: Task, leaves: list[Cell], kept: Sequence[Value]) -> None:
         """A segment was cut while a check is open."""
@@ -85,12 +109,12 @@ class Redo:
             new.cell is cell for check in self._open for new, _ in check.pairs
         )
 
-    def close(self, until: Check | None = None) -> None:
-        """Look at the flags, oldest first, of all checks or those until this one."""
+    def close(self, until_step: int | None = None) -> None:
+        """Look at the flags, oldest first: all of them, or those opened up to this step."""
         with self._session.lock:
-            while self._open:
-                if until is not None and until not in self._open:
-                    break
+            while self._open and (until_step is None or self._open[0].step <= until_step):
+                if self._open[0].flag.cell is None:
+                    self._session.flush("check", everywhere=True)
                 if self._is_raised(self._open[0]):
                     self._take_back(self._open[0])
                 self._open.pop(0)
@@ -99,7 +123,7 @@ class Redo:
 
     def _is_raised(self, check: Check) -> bool:
         session, cell = self._session, check.flag.cell
-        assert cell is not None, "the flag was issued with the write"
+        assert cell is not None, "what was pending has just been cut"
         start = time.perf_counter_ns()
         if cell.task is not None:
             session.finish(cell.task)
@@ -111,8 +135,8 @@ class Redo:
         session.flush("redo", everywhere=True)  # what is pending may have read them too
         moved: dict[Cell, Cell] = {}
         for new, old in check.pairs:
-            assert new.cell is not None, "it was issued when the check was opened"
-            assert old.cell is not None, "it was issued when the check was opened"
+            assert new.cell is not None, "what was pending has been cut"
+            assert old.cell is not None, "what was pending has been cut"
             moved[new.cell] = old.cell
             new.cell = old.cell
         again = 0
@@ -124,7 +148,7 @@ class Redo:
             task.cut, task.step, task.position = "redo", kept.task.step, kept.task.position
             for output, cell in zip(kept.task.outputs, cells, strict=True):
                 if (before := output()) is not None:
-                    moved[before] = cell
+                    moved.setdefault(before, cell)  # not for what is put back itself
             for holder, i in kept.results:
                 value = holder()
                 if value is not None and value.cell is not None and value.cell in moved:

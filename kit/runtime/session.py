@@ -269,6 +269,11 @@ class Session(Inspection, Waiting):
         bulk, stream.bulk = stream.bulk, None
         if bulk is None or not bulk.ops:
             return
+        while self.redo.is_on and (at := self.redo.border(bulk)):
+            stream.bulk, rest = bulk.split(at)
+            self.cut(stream, "check", keep_views=True)
+            whole, bulk = bulk, rest()
+            self.redo.note_split(whole, at, bulk)
         start = time.perf_counter_ns()
         kept = bulk.close(keep_views=keep_views)
         wanted = tuple(value.slot for value in kept)
@@ -382,6 +387,8 @@ class Session(Inspection, Waiting):
             with unlocked(self.lock):
                 self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
+        if self.redo.is_on:
+            self.redo.close(self.step - 2)  # of the step that has just been waited for
         self._recorder.leave()
         self.stream.phase = ""  # the next op says which
 

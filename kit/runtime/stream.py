@@ -10,8 +10,9 @@ a value that has no holder but its bulk is one that the program can never ask fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value"]
 
+_Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
 Site = tuple[str, int]  # file name, line
 Frame = tuple[Site, str, str]  # the user's site, the library site under it ("" if none), scope
 
@@ -174,6 +176,38 @@ class Bulk:
             stop = at + len(op.avals)
             yield op, tuple(self.key[at:stop])
             at = stop + 1
+
+    def split(self, at: int) -> tuple[Bulk, Callable[[], Bulk]]:
+        """The first `at` ops, and what makes the rest once those have been cut."""
+        items: list[_Recorded] = []
+        slots, scalars = 0, iter(self.scalars)
+        for (op, refs), frame in zip(self.nodes(), self.frames, strict=True):
+            inputs = [self.values[r] if r >= 0 else self.leaves[-1 - r] for r in refs]
+            outputs = self.values[slots : slots + len(op.outputs)]
+            items.append((op, inputs, frame, list(islice(scalars, op.scalars)), outputs))
+            slots += len(op.outputs)
+        phases = [(i, phase) for i, phase in self.phases if i < at]
+        later = [(i - at, phase) for i, phase in self.phases if i > at]
+        begun = dict(self.phases).get(at, phases[-1][1])
+        head = self._part(items[:at], phases)
+        rest = items[at:]
+        del items  # holds what only the head needs
+        return head, lambda: self._part(rest, [(0, begun), *later])
+
+    def _part(self, items: Sequence[_Recorded], phases: list[tuple[int, str]]) -> Bulk:
+        part = Bulk(self.stream, phases[0][1], self.kind, self.limit)
+        part.phases = phases
+        for op, inputs, frame, scalars, outputs in items:
+            part._append(op, inputs, frame)
+            part.scalars += scalars
+            for value in outputs:
+                value.bulk, value.slot = part, len(part.values)
+                part.values.append(value)
+            if op.is_view:
+                part.views.add(len(part.values) - 1)
+            else:
+                part.size += 1
+        return part
 
     def flush(self, cut: str) -> None:
         """End it now, for somebody in another thread who needs one of its values."""
