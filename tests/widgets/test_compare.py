@@ -335,7 +335,7 @@ def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
     ((lambda ctx: None, [3]), "must be a kit.Settings, not int"),
     ((["a"],), "only runs can be compared; number 0 is a str"),
     (([make_run()], [Settings()]), "these runs are finished"),
-], ids=str)  # fmt: skip
+], ids=lambda x: x if isinstance(x, str) else "call")  # fmt: skip
 def test_what_cannot_be_compared_is_refused(arguments: Any, words: str):
     with pytest.raises(SettingsError, match=words):
         kit.compare(*arguments)
