@@ -11,6 +11,7 @@
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
     ├── TimelineError (ValueError)        a question that this timeline cannot answer
     ├── RunFileError (ValueError)         a saved run is damaged, foreign, or too large
+    ├── TraceFileError (ValueError)       a foreign trace is damaged, unknown, or too large
     ├── LayoutError (RuntimeError)        graphviz could not lay a graph out
     ├── SweepError (RuntimeError)         some cells of a sweep failed; the others are in `.runs`
     ├── SweepInterrupted (KeyboardInterrupt)  a sweep was interrupted; what is done is in `.runs`
@@ -40,6 +41,7 @@ __all__ = [
     "SweepError",
     "SweepInterrupted",
     "TimelineError",
+    "TraceFileError",
     "UnsupportedOp",
 ]
 
@@ -101,6 +103,10 @@ class TimelineError(KitError, ValueError):
 
 class RunFileError(KitError, ValueError):
     """A saved run is damaged, was written by something else, or is larger than allowed."""
+
+
+class TraceFileError(KitError, ValueError):
+    """A trace of another program is damaged, of a format that kit does not read, or too large."""
 
 
 class LayoutError(KitError, RuntimeError):

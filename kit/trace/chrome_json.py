@@ -1,0 +1,221 @@
+"""Read a Chrome trace file event by event: bounded memory, whatever the file holds.
+
+    file ::= {"key": value, ..., "traceEvents": [event, ...], ...}  |  [event, ...     "]" optional
+
+The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Both kinds may be packed by gzip. The standard library's scanner decodes one event at a time from a
+window over the text, so a file of a gigabyte needs a few megabytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
+from typing import IO, Any
+
+from kit.errors import TraceFileError
+
+__all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events"]
+
+MAX_TEXT_BYTES = 4 << 30  # unpacked
+MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
+MAX_EVENTS = 10_000_000
+MAX_VALUE_CHARS = 64 << 20  # one event, or one value beside the events
+
+_FREE_BYTES = 64 << 20  # so much may be unpacked from any file
+_CHUNK = 1 << 20
+_SPACE = " \t\n\r"
+_NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
+_NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
+_COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
+_decode = json.JSONDecoder().raw_decode
+
+
+def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dict[str, Any]:
+    """Call `add` with each event of the file; returns what stands beside the events.
+
+    Of values that are not events the last of a name counts; "]" may be missing where the format
+    allows it (`"unclosed": True` is then in the result).
+
+    Raises:
+        TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        window = _Window(file)
+        try:
+            return _read(window, add)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise TraceFileError(
+                f"its gzip packing is damaged or was cut off ({error}): write the trace again"
+            ) from None
+
+
+def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
+    first = window.peek()
+    if not first:
+        raise TraceFileError("it is empty: the program that wrote it may not have finished")
+    if first == "[":
+        window.at += 1
+        return {} if _events(window, add) else {"unclosed": True}
+    if first != "{":
+        raise TraceFileError(f"it is not JSON: it begins with {window.sample()}")
+    window.at += 1
+    head: dict[str, Any] = {}
+    has_events = False
+    if window.peek() == "}":
+        raise TraceFileError("it has no 'traceEvents': it is not a Chrome trace")
+    while True:
+        key, end = window.value(_COLON)
+        if not isinstance(key, str):
+            raise TraceFileError(f"it is not JSON: a name is expected {window.where()}")
+        window.at = end
+        if key == "traceEvents" and window.peek() == "[":
+            window.at += 1
+            if not _events(window, add):
+                raise window.cut_off()
+            has_events = True
+            match = window.match(_NEXT_KEY)
+            closed, window.at = match[1] == "}", match.end()
+        else:
+            value, end = window.value(_NEXT_KEY)
+            closed = window.delimiter == "}"
+            window.at = end
+            if len(head) < 1000:
+                head[key[:200]] = value
+        if closed:
+            break
+    if not has_events:
+        raise TraceFileError(
+            "it has no list 'traceEvents': it is JSON, but not a Chrome trace. torch writes one by "
+            "prof.export_chrome_trace(path)"
+        )
+    return head
+
+
+def _events(window: _Window, add: Callable[[Any], None]) -> bool:
+    """Read up to "]"; false if the file ends without it, after a whole event."""
+    if window.peek() == "]":
+        window.at += 1
+        return True
+    for _ in range(MAX_EVENTS):
+        if not window.peek():
+            return False  # after a comma
+        event, window.at = window.value(_NEXT_EVENT, may_end=True)
+        add(event)
+        if window.delimiter != ",":
+            return window.delimiter == "]"
+    raise TraceFileError(
+        f"it holds more than {MAX_EVENTS:,} events: trace fewer steps, or without with_stack"
+    )
+
+
+class _Window:
+    """The text from `at` on, as far as it has been read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        packed = file.read(2)
+        file.seek(0)
+        self._size = os.fstat(file.fileno()).st_size
+        self._source: IO[bytes] = file
+        if packed == b"\x1f\x8b":
+            self._source = gzip.GzipFile(fileobj=file)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._read = 0
+        self._passed = 0  # characters before `text`
+        self.text = ""
+        self.at = 0
+        self.is_whole = False
+        self.delimiter = ""
+
+    def peek(self) -> str:
+        """The next character that is no space; "" at the end."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in _SPACE:
+                self.at += 1
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.more():
+                return ""
+
+    def value(self, after: re.Pattern[str], *, may_end: bool = False) -> tuple[Any, int]:
+        """The JSON value at `at`, and where the text goes on behind the delimiter that follows."""
+        self.peek()
+        size = _CHUNK
+        while True:
+            try:
+                value, end = _decode(self.text, self.at)
+                if match := after.match(self.text, end):
+                    self.delimiter = match[1]
+                    return value, match.end()
+                rest = self.text[end:].strip(_SPACE)
+                if rest or (self.is_whole and not may_end):
+                    raise self.cut_off() if not rest else self.not_json(end)
+                if self.is_whole:
+                    self.delimiter = ""
+                    return value, len(self.text)
+            except RecursionError:
+                raise TraceFileError("it is nested too deeply to be a trace") from None
+            except TraceFileError:
+                raise
+            except ValueError as error:  # also a number of thousands of digits
+                at = getattr(error, "pos", self.at)
+                if self.is_whole:
+                    near_end = at >= len(self.text) - 8 or "Unterminated" in str(error)
+                    raise self.cut_off() if near_end else self.not_json(at) from None
+            if len(self.text) - self.at > MAX_VALUE_CHARS:
+                raise TraceFileError(
+                    f"it is not JSON, or holds a value of more than {MAX_VALUE_CHARS:,} "
+                    f"characters, {self.where()}"
+                )
+            self.more(size)
+            size *= 2  # so that a long value is not scanned too often
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The delimiter at `at`, spaces around it included."""
+        self.peek()
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise self.not_json(self.at) if self.peek() else self.cut_off()
+        return found
+
+    def more(self, size: int = _CHUNK) -> bool:
+        """Read on, and forget what is before `at`; false at the end of the file."""
+        if self.is_whole:
+            return False
+        data = self._source.read(size)
+        self._read += len(data)
+        self.is_whole = not data
+        if self._read > MAX_TEXT_BYTES:
+            raise TraceFileError(f"it is longer than {MAX_TEXT_BYTES:,} bytes: trace fewer steps")
+        if self._read > _FREE_BYTES and self._read > MAX_RATIO * self._size:
+            raise TraceFileError(
+                f"it unpacks to more than {MAX_RATIO} times its size, as no trace does: it was "
+                "made to fill the memory. Unpack it yourself if you trust it"
+            )
+        self._passed += self.at
+        self.text = self.text[self.at :] + self._decoder.decode(data, final=self.is_whole)
+        self.at = 0
+        return True
+
+    def where(self) -> str:
+        return f"at character {self._passed + self.at:,}"
+
+    def sample(self) -> str:
+        return repr(self.text[self.at : self.at + 20])
+
+    def cut_off(self) -> TraceFileError:
+        end = self._passed + len(self.text)
+        return TraceFileError(
+            f"it was cut off: the text ends in the midst of a value, after {end:,} characters. "
+            "The program that wrote it may have been stopped: write or copy it again"
+        )
+
+    def not_json(self, at: int) -> TraceFileError:
+        near = repr(self.text[at : at + 20])
+        return TraceFileError(f"it is not JSON: {near} at character {self._passed + at:,}")
