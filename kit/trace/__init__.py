@@ -1,5 +1,12 @@
 """Timelines and the numbers read off them: pure data and pure functions, numpy only."""
 
+from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
+from kit.trace.gaps import HTA_CAUSES as HTA_CAUSES
+from kit.trace.gaps import Gap as Gap
+from kit.trace.gaps import IdleRow as IdleRow
+from kit.trace.gaps import hta_idle as hta_idle
+from kit.trace.gaps import idle_gaps as idle_gaps
+from kit.trace.gaps import idle_table as idle_table
 from kit.trace.metrics import CATEGORIES as CATEGORIES
 from kit.trace.metrics import BreakdownRow as BreakdownRow
 from kit.trace.metrics import Headline as Headline

@@ -1,0 +1,442 @@
+"""Why the device was idle: each gap of each device, cut at what the host did and given one cause.
+
+A device is idle while none of its lanes runs a kernel. A gap is cut wherever its cause changes, so
+the times of all causes add up to the idle time exactly. An instant has the first cause that holds:
+
+    dependency      another device works: this one has nothing that it could do without it
+    program         the kernels before and after belong to one issue of one segment's program
+    sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
+    dependency      the next kernel's segment had been dispatched before the gap began
+    compile         a program was lowered or compiled
+    dispatch        a segment was handed to the device, or had been and has not begun yet
+    sync point      the host still waited
+    input           the host prepared or copied a batch
+    host recording  the host recorded ops or cut a segment
+    dispatch        the host had recorded ahead and handed over what it had
+    unknown         none of these was seen
+
+The names host wait, kernel wait and other are HTA's, by HTA's rule: see `hta_idle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.trace.timeline import KINDS, Timeline
+
+__all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
+           "idle_table"]  # fmt: skip
+
+GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "dependency",
+              "program", "unknown")  # fmt: skip
+HTA_CAUSES = ("host wait", "kernel wait", "other")
+HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
+
+_LOADER = "host/loader"
+_NONE = -1
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Time in which a device had nothing to do, for one reason.
+
+    `by` is the index in `timeline.syncs` of the sync point to blame if that is the cause, otherwise
+    the index of a span of the timeline; -1 if there is none. `before` is the kernel that ended the
+    whole gap, of which this may be a part.
+
+    Units:
+        nanoseconds from the start of the timeline
+    """
+
+    lane: str  # the device: "device/0" for the lanes "device/0 thread 1", "device/0 Stream #7", ...
+    start_ns: int
+    stop_ns: int
+    cause: str  # one of GAP_CAUSES
+    site: str = ""  # "train.py:41", of a sync point
+    by: int = _NONE
+    note: str = ""
+    hta: str = "other"  # one of HTA_CAUSES, of the whole gap
+    before: int = _NONE
+
+    @property
+    def length_ns(self) -> int:
+        """How long it lasted."""
+        return self.stop_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRow:
+    """All idle time of one cause, and of one line if the cause is a sync point."""
+
+    cause: str
+    site: str
+    count: int  # of pieces of gaps
+    total_ms: float
+    share: float  # of all idle time
+    longest_ms: float
+
+
+def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
+    """Every idle gap of every device within the steps, cut by cause; in order of device and time.
+
+    Without steps the window is all of the timeline. What is charged to a sync point after its wait
+    agrees with `idle_after` as long as the steps follow each other without a pause. A program that
+    the segment mode "launch" issues op by op counts as one program here, as it does there.
+
+    Returns:
+        () if no kernel was seen: nothing is known of the device then.
+    """
+    kernels = _Kernels(timeline, timeline.where(kind="kernel"))
+    if not len(kernels.start):
+        return ()
+    low, high = _hull(timeline)
+    everywhere = kernels.gaps(low, high)
+    handed = _after_waits(timeline, everywhere)
+    found: list[Gap] = []
+    for device, mask in _devices(timeline).items():
+        mine = _Kernels(timeline, mask).gaps(low, high)
+        found += _Cells(timeline, device, mine, everywhere, handed).gaps()
+    return tuple(found)
+
+
+def idle_table(gaps: Iterable[Gap]) -> tuple[IdleRow, ...]:
+    """Gaps gathered by cause and site; what cost most comes first. Shares add up to 1.
+
+    Units:
+        milliseconds of device time over the whole timeline, all devices together
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for gap in gaps:
+        groups.setdefault((gap.cause, gap.site), []).append(gap.length_ns)
+    whole = sum(map(sum, groups.values()))
+    rows = [
+        IdleRow(cause, site, len(x), sum(x) / 1e6, sum(x) / whole if whole else 0.0, max(x) / 1e6)
+        for (cause, site), x in groups.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
+
+
+def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict[str, int]]:
+    """Idle time of each device lane by HTA's rule: lane -> `HTA_CAUSES` -> nanoseconds.
+
+    The gap before a kernel is "host wait" if the kernel was launched after the kernel before it had
+    ended; else "kernel wait" if it is shorter than `delay_ns`; else "other". A launch is the start
+    of the dispatch of the kernel's segment; where none was seen, it is not after anything. HTA
+    takes the end of the kernel before, which on a CUDA stream is the latest end so far; on lanes
+    whose kernels overlap, this takes the latest end, so that no gap is negative.
+
+    Source:
+        `_analyze_idle_time_for_stream` in hta/analyzers/breakdown_analysis.py,
+        https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html
+    """
+    found = {}
+    for lane in timeline.lanes:
+        mask = timeline.where(kind="kernel") & (timeline.lane == timeline.lanes.index(lane))
+        kernels = _Kernels(timeline, mask)
+        if not len(kernels.start):
+            continue
+        gaps = kernels.gaps(int(kernels.start[0]), int(kernels.latest[-1]))
+        named = _hta(gaps, _launches(timeline, gaps.after)[0], delay_ns)
+        lengths = gaps.stop - gaps.start
+        found[lane] = {cause: int(lengths[named == i].sum()) for i, cause in enumerate(HTA_CAUSES)}
+    return found
+
+
+def device_of(lane: str) -> str:
+    """The device that a lane belongs to: "device/0" for "device/0 Stream #7"."""
+    return lane.split(" ", 1)[0]
+
+
+def _devices(timeline: Timeline) -> dict[str, Mask]:
+    """Device -> its kernels, in the order of the lanes."""
+    kernel = timeline.where(kind="kernel")
+    devices: dict[str, list[int]] = {}
+    for i in np.unique(timeline.lane[kernel]).tolist():
+        devices.setdefault(device_of(timeline.lanes[i]), []).append(i)
+    return {name: kernel & np.isin(timeline.lane, lanes) for name, lanes in devices.items()}
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Gaps in order of time. `before` and `after`: the kernels around each, -1 at an end."""
+
+    start: Ints
+    stop: Ints
+    before: Ints  # the kernel that had ended last
+    after: Ints
+    is_program: Mask  # both belong to one issue of one segment
+
+
+class _Kernels:
+    """Some kernels by their start, and for each the latest end up to it."""
+
+    def __init__(self, timeline: Timeline, mask: Mask) -> None:
+        self.timeline = timeline
+        ids = np.flatnonzero(mask)
+        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
+        self.start: Ints = timeline.start_ns[self.ids]
+        stop = timeline.stop_ns[self.ids]
+        self.latest: Ints = np.maximum.accumulate(stop) if len(stop) else stop
+        at = np.where(stop == self.latest, np.arange(len(stop)), 0)
+        self.last = self.ids[np.maximum.accumulate(at)] if len(stop) else self.ids
+
+    def gaps(self, low: int, high: int) -> _Gaps:
+        """Where none of them runs, between `low` and `high`."""
+        segment = self.timeline.segment
+        begun = np.sort(self.timeline.intervals(kind="device step")[:, 0])
+        steps = np.searchsorted(begun, self.start[1:], "right")
+        inside = (segment[self.last[:-1]] == segment[self.ids[1:]]) & (segment[self.ids[1:]] >= 0)
+        inside &= steps == np.searchsorted(begun, self.latest[:-1])
+        start = np.append(low, self.latest).clip(low, high)
+        stop = np.append(self.start, high).clip(low, high)
+        kept = stop > start
+        edge = [False]
+        return _Gaps(
+            start[kept],
+            stop[kept],
+            np.append(_NONE, self.last)[kept],
+            np.append(self.ids, _NONE)[kept],
+            np.concatenate([edge, inside, edge])[kept],
+        )
+
+
+def _hull(timeline: Timeline) -> tuple[int, int]:
+    steps = timeline.intervals(kind="step")
+    if len(steps):
+        return int(steps[:, 0].min()), int(steps[:, 1].max())
+    return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Stretches of time that do not overlap, in order, each with whose it is."""
+
+    start: Ints
+    stop: Ints
+    owner: Ints
+
+    def at(self, times: Ints) -> Ints:
+        """The owner at each time, -1 where there is none."""
+        if not len(self.start):
+            return np.full(len(times), _NONE)
+        i = np.searchsorted(self.start, times, "right") - 1
+        return np.where((i >= 0) & (times < self.stop[i]), self.owner[i], _NONE)
+
+
+def _after_waits(timeline: Timeline, gaps: _Gaps) -> _Pieces:
+    """Idle time handed out to the waits that caused it, one instant after another.
+
+    The rule is that of `idle_after`, which says how much; this says which instants.
+    """
+    steps = np.sort(timeline.intervals(kind="step")[:, 0])
+    real = ~gaps.is_program
+    start, stop = gaps.start[real], gaps.stop[real]
+    pieces: list[tuple[int, int, int]] = []
+    open_: list[list[int]] = []  # [sync, what is left of it], the latest last
+    step = _NONE
+    syncs = timeline.syncs if len(steps) else ()
+    for i, sync in enumerate(syncs):
+        now = int(np.searchsorted(steps, sync.at_ns, "right"))
+        open_ = open_ if now == step else []
+        step = now
+        open_.append([i, sync.wait_ns])
+        at = sync.at_ns + sync.wait_ns
+        until = syncs[i + 1].at_ns if i + 1 < len(syncs) else np.iinfo(np.int64).max
+        k = int(np.searchsorted(stop, at, "right"))
+        while k < len(start) and start[k] < until and open_:
+            a, b = max(int(start[k]), at), min(int(stop[k]), until)
+            k += 1
+            while a < b and open_:
+                taken = min(open_[-1][1], b - a)
+                if taken:
+                    pieces.append((a, a + taken, open_[-1][0]))
+                a += taken
+                open_[-1][1] -= taken
+                if not open_[-1][1]:
+                    open_.pop()
+    columns = np.array(pieces, dtype=np.int64).reshape(-1, 3)
+    return _Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+class _Active:
+    """Which of some spans is active at a time: of several, the one that ends last."""
+
+    def __init__(self, timeline: Timeline, kinds: tuple[str, ...]) -> None:
+        mask = np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
+        mask &= ~timeline.where(lane=_LOADER)  # the step does not wait for a loader's own work
+        ids = np.flatnonzero(mask)
+        self.start, self.stop, self.ids = timeline.start_ns[ids], timeline.stop_ns[ids], ids
+        order = np.argsort(self.start, kind="stable")
+        self.start, self.stop, self.ids = self.start[order], self.stop[order], ids[order]
+
+    def at(self, times: Ints) -> Ints:
+        """The span's index at each time, -1 where none is active."""
+        if not len(self.ids):
+            return np.full(len(times), _NONE)
+        latest = np.maximum.accumulate(self.stop)
+        at = np.maximum.accumulate(np.where(self.stop == latest, np.arange(len(self.ids)), 0))
+        i = np.searchsorted(self.start, times, "right") - 1
+        return np.where((i >= 0) & (times < latest[i]), self.ids[at[i]], _NONE)
+
+
+def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
+    """Start and stop of the last dispatch of each kernel's segment before it; the span, or -1."""
+    ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment >= 0))
+    starts = np.sort(timeline.start_ns[ids])
+    if not len(ids):
+        return np.full(len(kernels), _NONE), np.full(len(kernels), _NONE)
+    width = len(ids) + 1
+    rank = np.searchsorted(starts, timeline.start_ns[ids], "right")
+    keys = timeline.segment[ids].astype(np.int64) * width + rank
+    order = np.argsort(keys, kind="stable")
+    keys, ids = keys[order], ids[order]
+    wanted = timeline.segment[kernels].astype(np.int64)
+    found = np.searchsorted(
+        keys, wanted * width + np.searchsorted(starts, timeline.start_ns[kernels], "right"), "right"
+    )
+    span = ids[np.maximum(found - 1, 0)]
+    is_one = (found > 0) & (timeline.segment[span] == wanted) & (kernels >= 0) & (wanted >= 0)
+    span = np.where(is_one, span, _NONE)
+    return np.where(is_one, timeline.start_ns[span], _NONE), span
+
+
+def _hta(gaps: _Gaps, launched: Ints, delay_ns: int) -> Ints:
+    """The place in `HTA_CAUSES` of each gap."""
+    is_short = gaps.stop - gaps.start < delay_ns
+    return np.where(launched > gaps.start, 0, np.where(is_short & (gaps.after >= 0), 1, 2))
+
+
+class _Cells:
+    """The gaps of one device, cut at every edge of what could be their cause."""
+
+    def __init__(self, timeline: Timeline, device: str, gaps: _Gaps, everywhere: _Gaps,
+                 handed: _Pieces) -> None:  # fmt: skip
+        self.timeline, self.device, self.gaps_ = timeline, device, gaps
+        launched, self.launch = _launches(timeline, gaps.after)
+        self.hta = _hta(gaps, launched, HTA_DELAY_NS)
+        active = {
+            "compile": _Active(timeline, ("lower", "compile")),
+            "dispatch": _Active(timeline, ("dispatch",)),
+            "wait": _Active(timeline, ("wait",)),
+            "input": _Active(timeline, ("input",)),
+            "ahead": _Active(timeline, ("ahead",)),
+            "record": _Active(timeline, ("record", "plan")),
+        }
+        others = _Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
+        waits = _waits(timeline)
+        steps = _steps(timeline)
+        edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
+                 waits.start, waits.stop, steps.start, steps.stop]  # fmt: skip
+        edges += [x for a in active.values() for x in (a.start, a.stop)]
+        cuts = np.unique(np.concatenate(edges))
+        start, stop = cuts[:-1], cuts[1:]
+        of = _Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
+        kept = (of >= 0) & (steps.at(start) >= 0)
+        self.start, self.stop, self.of = start[kept], stop[kept], of[kept]
+        self.by = {name: a.at(self.start) for name, a in active.items()}
+        self.by["handed"] = handed.at(self.start)
+        self.by["waiting"] = waits.at(self.start)
+        whole = others.at(self.start)
+        self.is_other, self.is_program = whole < 0, whole == 1
+
+    def gaps(self) -> list[Gap]:
+        """The cells as gaps; neighbours of one cause and culprit are one."""
+        rule, by = self._rules()
+        new = np.ones(len(rule), dtype=bool)
+        new[1:] = (rule[1:] != rule[:-1]) | (by[1:] != by[:-1]) | (self.of[1:] != self.of[:-1])
+        new[1:] |= self.start[1:] != self.stop[:-1]
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(rule)) - 1
+        columns = (self.start[first], self.stop[last], rule[first], by[first], self.of[first])
+        return [self._gap(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+
+    def _rules(self) -> tuple[Ints, Ints]:
+        """For each cell the place in `_RULES` of the first that holds, and whom it blames."""
+        gaps, by = self.gaps_, self.by
+        launch, after = self.launch[self.of], gaps.after[self.of]
+        stop = np.where(launch >= 0, self.timeline.stop_ns[launch], np.iinfo(np.int64).max)
+        is_issued = stop <= gaps.start[self.of]
+        working = self._working()
+        conditions = [
+            (self.is_other, working),
+            (self.is_program, after),
+            (by["handed"] >= 0, by["handed"]),
+            (is_issued, gaps.before[self.of]),
+            (by["compile"] >= 0, by["compile"]),
+            (by["dispatch"] >= 0, by["dispatch"]),
+            (stop <= self.start, launch),
+            (by["wait"] >= 0, by["waiting"]),
+            (by["waiting"] >= 0, by["waiting"]),
+            (by["input"] >= 0, by["input"]),
+            ((by["record"] >= 0) & (by["ahead"] < 0), by["record"]),
+            (by["ahead"] >= 0, by["ahead"]),
+            (np.ones(len(self.of), dtype=bool), np.full(len(self.of), _NONE)),
+        ]
+        held = np.array([c for c, _ in conditions])
+        rule = held.argmax(axis=0)
+        return rule, np.array([b for _, b in conditions])[rule, np.arange(len(rule))]
+
+    def _working(self) -> Ints:
+        """The kernel of another device that runs in each cell; -1 where there is none."""
+        if not self.is_other.any():
+            return np.full(len(self.of), _NONE)
+        return _Active(self.timeline, ("kernel",)).at(self.start)
+
+    def _gap(self, start: int, stop: int, rule: int, by: int, of: int) -> Gap:
+        cause, note = _RULES[rule]
+        timeline = self.timeline
+        is_sync = cause == "sync point"
+        site = timeline.syncs[by].site if is_sync and by >= 0 else ""
+        if by >= 0:
+            name = timeline.syncs[by].cause if is_sync else timeline.names[timeline.name[by]]
+            lane = "" if is_sync else timeline.lanes[timeline.lane[by]]
+            note = note.replace("{name}", name[:80]).replace("{lane}", lane[:80])
+        before = int(self.gaps_.after[of])
+        return Gap(
+            self.device, start, stop, cause, site, by, note, HTA_CAUSES[self.hta[of]], before
+        )
+
+
+# In the order in which `_Cells._rules` tries them.
+_RULES = (
+    ("dependency", "{lane} works: {name}"),
+    ("program", "before {name}, in one program"),
+    ("sync point", "what was issued before the wait ({name}) had been used up"),
+    ("dependency", "issued before; waited for {name}"),
+    ("compile", "{name}"),
+    ("dispatch", "{name}"),
+    ("dispatch", "{name}: handed over, not begun yet"),
+    ("sync point", "the host waited ({name})"),
+    ("sync point", "the host waited ({name})"),
+    ("input", "{name}"),
+    ("host recording", "{name}"),
+    ("dispatch", "the host is ahead: {name}"),
+    ("unknown", ""),
+)
+
+
+def _waits(timeline: Timeline) -> _Pieces:
+    """The waits at sync points; where two overlap, the later one has the rest."""
+    start = np.array([s.at_ns for s in timeline.syncs], np.int64)
+    stop = start + np.array([s.wait_ns for s in timeline.syncs], np.int64)
+    if len(start):
+        stop[:-1] = np.minimum(stop[:-1], start[1:])
+    return _Pieces(start, stop, np.arange(len(start)))
+
+
+def _steps(timeline: Timeline) -> _Pieces:
+    """The union of the steps, or all of the timeline."""
+    steps = timeline.intervals(kind="step")
+    if not len(steps):
+        steps = np.array([_hull(timeline)], dtype=np.int64)
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    latest = np.maximum.accumulate(steps[:, 1])
+    stop = np.append(np.minimum(latest[:-1], steps[1:, 0]), latest[-1])
+    start = np.append(steps[0, 0], np.maximum(steps[1:, 0], steps[:-1, 0]))
+    return _Pieces(start, np.maximum(stop, start), np.arange(len(start)))
