@@ -122,9 +122,8 @@ class _Window:
         packed = file.read(2)
         file.seek(0)
         self._size = os.fstat(file.fileno()).st_size
-        self._source: IO[bytes] = file
-        if packed == b"\x1f\x8b":
-            self._source = gzip.GzipFile(fileobj=file)
+        is_packed = packed == b"\x1f\x8b"
+        self._source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if is_packed else file
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._read = 0
         self._passed = 0  # characters before `text`

@@ -1,0 +1,139 @@
+"""Spans of a foreign trace as columns, with what had to be repaired: the way from a file to a
+`Timeline` without an object for each of a million spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import TraceFileError
+from kit.trace.timeline import KINDS, Span, SyncPoint, Timeline
+
+__all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Spans", "cut_name"]
+
+MAX_SPANS = 4_000_000  # what a saved run may hold, too
+MAX_LANES = 200  # a plot has no room for more
+MAX_NAME = 1_000  # characters
+MAX_SYNCS = 20_000
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A foreign trace, read: the timeline and what else its file says."""
+
+    timeline: Timeline
+    format: str  # "torch.profiler", "jax profile", "overlap-kit export"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    step_times_ns: tuple[int, ...] | None = None  # None: the timeline's own steps
+
+
+def cut_name(name: object) -> str:
+    """The text of a name, at most `MAX_NAME` characters of it; "" for what is no text."""
+    text = name if isinstance(name, str) else str(name) if type(name) in (int, float) else ""
+    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans of one kind, or of several. Shape: every column (spans,), or a number for all."""
+
+    lane: NDArray[np.int32] | int  # in the lanes given to `timeline`
+    kind: NDArray[np.int32] | str
+    name: NDArray[np.int32] | int  # in the names given to `timeline`
+    start_ns: Ints
+    stop_ns: Ints
+    segment: Ints | int = -1
+    node: Ints | int = -1
+
+    @classmethod
+    def timeline(
+        cls,
+        parts: Sequence[Spans],
+        lanes: Sequence[str],
+        names: Sequence[str],
+        syncs: Iterable[SyncPoint] = (),
+        notes: Iterable[str] = (),
+    ) -> Timeline:
+        """All the parts on one clock that starts with the first of them.
+
+        Raises:
+            TraceFileError: more than `MAX_SPANS` spans.
+        """
+        count = sum(len(p.start_ns) for p in parts)
+        if count > MAX_SPANS:
+            raise TraceFileError(
+                f"it holds {count:,} spans, more than {MAX_SPANS:,}: trace fewer steps"
+            )
+        start, stop = _joined(parts, "start_ns"), _joined(parts, "stop_ns")
+        order = np.lexsort((-stop, start))
+        notes = list(notes)
+        chosen, lanes = _few_lanes(_joined(parts, "lane")[order], lanes, notes)
+        used, name = np.unique(_joined(parts, "name")[order], return_inverse=True)
+        kept = _few_syncs(sorted(syncs, key=lambda s: s.at_ns), notes)
+        return Timeline(
+            lanes=tuple(lanes),
+            names=tuple(names[i] for i in used.tolist()),
+            lane=chosen.astype(np.int32),
+            kind=_joined(parts, "kind")[order].astype(np.int32),
+            name=name.astype(np.int32),
+            start_ns=start[order],
+            stop_ns=stop[order],
+            segment=_joined(parts, "segment")[order].astype(np.int32),
+            node=_joined(parts, "node")[order].astype(np.int32),
+            syncs=kept,
+            origin="imported",
+            notes=tuple(notes),
+        )
+
+    @classmethod
+    def timeline_of(cls, spans: Iterable[Span], syncs: Iterable[SyncPoint] = (),
+                    notes: Iterable[str] = ()) -> Timeline:  # fmt: skip
+        """The same from objects: for readers that have them at hand."""
+        whole = Timeline.of(spans)
+        part = cls(whole.lane, whole.kind, whole.name, whole.start_ns, whole.stop_ns,
+                   whole.segment.astype(np.int64), whole.node.astype(np.int64))  # fmt: skip
+        return cls.timeline([part], whole.lanes, whole.names, syncs, notes)
+
+
+def _joined(parts: Sequence[Spans], column: str) -> Ints:
+    """One column of all parts, one after the other."""
+    found = [np.zeros(0, np.int64)]
+    for part in parts:
+        value = getattr(part, column)
+        if isinstance(value, str):
+            value = KINDS.index(value)
+        found.append(np.broadcast_to(np.asarray(value, np.int64), (len(part.start_ns),)))
+    return np.concatenate(found)
+
+
+def _few_lanes(
+    lane: Ints, lanes: Sequence[str], notes: list[str]
+) -> tuple[NDArray[np.intp], list[str]]:
+    """Lanes by first appearance; those beyond `MAX_LANES` are one."""
+    used, first, number = np.unique(lane, return_index=True, return_inverse=True)
+    rank = np.empty(len(used), np.intp)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(used))
+    kept = [""] * len(used)
+    for i, at in zip(used.tolist(), rank.tolist(), strict=True):
+        kept[at] = lanes[i]
+    if len(used) > MAX_LANES:
+        notes.append(f"{len(used):,} lanes: those after the first {MAX_LANES - 1} are drawn as one")
+        rank = np.minimum(rank, MAX_LANES - 1)
+        kept = [*kept[: MAX_LANES - 1], "host/other lanes"]
+    return rank[number], kept
+
+
+def _few_syncs(syncs: Sequence[SyncPoint], notes: list[str]) -> tuple[SyncPoint, ...]:
+    """The longest waits, if there are more than can be shown."""
+    if len(syncs) <= MAX_SYNCS:
+        return tuple(syncs)
+    notes.append(f"{len(syncs):,} sync points: the longest {MAX_SYNCS:,} are kept")
+    longest = sorted(range(len(syncs)), key=lambda i: -syncs[i].wait_ns)[:MAX_SYNCS]
+    return tuple(syncs[i] for i in sorted(longest))
