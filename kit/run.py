@@ -39,6 +39,7 @@ __all__ = [
     "STEP_MODES",
     "UNLIMITED",
     "Compile",
+    "Fused",
     "Run",
     "Settings",
 ]
@@ -137,6 +138,15 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise SettingsError(f"{name} must be one of {choices}, not {value!r}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A kernel that computes several nodes; any other computes the one that its span names."""
+
+    segment: int
+    kernel: str  # its spans' name
+    nodes: tuple[int, ...]  # of the graph, in order
+
+
 @dataclass(frozen=True)
 class Run:
     """One measured experiment. Times come from untraced steps, the timeline from traced ones.
@@ -153,6 +163,7 @@ class Run:
     graphs: tuple[Graph, ...] = ()  # of one step; empty in mode "torch"
     segments: tuple[Segment, ...] = ()  # how that step was cut
     metrics: Mapping[str, float] = field(default_factory=dict)  # counters, e.g. "compile.count"
+    fused: tuple[Fused, ...] = ()  # kernels that compute several nodes
     unlowered: Mapping[str, int] = field(default_factory=dict)  # "aten.x at file:line" -> count
     compiles: tuple[Compile, ...] = ()  # up to the traced steps, each with its reason
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
@@ -170,6 +181,13 @@ class Run:
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
         return headline(self)
+
+    def nodes_of(self, segment: int, kernel: str, node: int = -1) -> tuple[int, ...]:
+        """The nodes that a kernel computes: those fused into it, or the one that its span names."""
+        for fused in self.fused:
+            if fused.segment == segment and fused.kernel == kernel:
+                return fused.nodes
+        return (node,) if node >= 0 else ()
 
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""

@@ -223,6 +223,9 @@ def _check(run: Run) -> None:
         ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
         if ids and not 0 <= min(ids) <= max(ids) < nodes:
             raise RunFileError(f"segment {s.index} names a node that is not in the graph")
+    for fused in run.fused:
+        if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < nodes:
+            raise RunFileError("a kernel names a node that is not in the graph")
     for sync in (*t.syncs, *run.sync_points):
         if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
             raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
+from kit.run import Fused
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile
 from kit.runtime.stream import Cell, Task
@@ -98,8 +99,8 @@ def freeze_trace(
     profile: Profile,
     syncs: Sequence[SyncPoint],
     notes: Sequence[str] = (),
-) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...]]:
-    """The timeline of the traced steps, with the graph and the cuts of step 0.
+) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...], tuple[Fused, ...]]:
+    """The timeline of the traced steps, with the graph and the cuts of step 0, and its fusions.
 
     Args:
         tasks: each task with its step; steps below 0 only filled the pipeline.
@@ -114,12 +115,16 @@ def freeze_trace(
     steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)
     stop = max((s.stop_ns for s in steps), default=0)
+    fused = {(numbers[task], name): ids for (task, name), ids in profile.fused.items()
+             if task in numbers}  # fmt: skip
     shown = [_moved(s, start, stop, numbers) for s in (*spans, *executed, *kernels)
              if s.stop_ns > start and s.start_ns < stop]  # fmt: skip
     waits = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs
              if start <= s.at_ns < stop]  # fmt: skip
     origin = "profiled" if kernels else "recorded"
-    return Timeline.of(shown, waits, origin, (*profile.notes, *notes)), (graph,), segments
+    timeline = Timeline.of(shown, waits, origin, (*profile.notes, *notes))
+    members = tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(fused.items()))
+    return timeline, (graph,), segments, members
 
 
 def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span]:

@@ -19,7 +19,7 @@ import jax
 from kit.ir import Graph, Segment
 from kit.ir.diff import GraphDiff
 from kit.ir.plan import OpStream
-from kit.run import Compile
+from kit.run import Compile, Fused
 from kit.run_bulk import sizes_from_environment
 from kit.runtime.capture import freeze_step, freeze_trace
 from kit.runtime.profiler import profiled
@@ -93,6 +93,7 @@ class Inspection:
     _counts: Counter[str]
     _executor: Executor
     _recorder: Recorder
+    fused: tuple[Fused, ...] = ()  # of the last trace
     here: Here
     stream: Any
     syncs: list[SyncPoint]
@@ -199,6 +200,7 @@ class Inspection:
 
         `steps(end_step)` runs the steps and calls `end_step()` after each. The first `lead_in` of
         them only fill the pipeline: the timeline begins after them and ends with the last step.
+        `fused` then says which nodes each kernel computes.
         """
         self.wait_all()
         recorder, executor = self._recorder, self._executor
@@ -221,7 +223,8 @@ class Inspection:
         recorder.clear()  # its tasks hold arrays
         self._ahead.clear()
         executor.spans.clear()
-        return frozen
+        timeline, graphs, segments, self.fused = frozen
+        return timeline, graphs, segments
 
     def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:
         """Record steps without running them; gives the ops of the last one, to be cut by `plan`.

@@ -11,7 +11,8 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from kit.errors import LoweringError
 from kit.ir import Aval
+from kit.runtime.fusions import Instructions
 from kit.runtime.rules import Rule, Rules
 from kit.runtime.stream import Op, Task
 
@@ -160,19 +162,18 @@ class Executable:
     order: Sequence[int]  # where each wanted result is among those that the program returns
     lower_ns: tuple[int, int]
     compile_ns: tuple[int, int]
+    ops: int = 0
     calls: int = 0
-    _nodes: dict[str, int] = field(default_factory=dict)
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Issue it; the results may still be on their way. Donated arrays are gone then."""
         results = self.compiled(*arrays)
         return [results[i] for i in self.order]
 
-    def node_of(self, instruction: str) -> int:
-        """Index in the segment of the node that an HLO instruction comes from, -1 if unknown."""
-        if not self._nodes:
-            self._nodes = {"": -1, **instruction_nodes(self.compiled.as_text() or "")}
-        return self._nodes.get(instruction, -1)
+    @cached_property
+    def instructions(self) -> Instructions:
+        """What each kernel of it computes, by index in the segment."""
+        return Instructions(self.compiled.as_text() or "", only=0 if self.ops == 1 else -1)
 
 
 def compile_segment(
@@ -205,7 +206,8 @@ def compile_segment(
     order = [0] * len(returned)
     for place, position in enumerate(returned):
         order[position] = place
-    return Executable(name, compiled, order, (start, middle), (middle, stop))
+    ops = len(source.nodes)
+    return Executable(name, compiled, order, (start, middle), (middle, stop), ops)
 
 
 def _interpret(
@@ -291,15 +293,3 @@ def _conform(out: Any, op: Op) -> list[Any]:
 
 
 _SEPARATOR = re.compile(r"[/\\]")
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", re.M)
-_SCOPE = re.compile(r"/n(\d+)(?=[/\"])")
-
-
-def instruction_nodes(hlo: str) -> dict[str, int]:
-    """Instruction name -> segment-local node index, from the op_name metadata of an HLO text."""
-    table = {}
-    for line in hlo.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found and (scope := _SCOPE.search(line)):
-            table[found.group(1)] = int(scope.group(1))
-    return table

@@ -52,6 +52,7 @@ class Profile:
 
     def __init__(self) -> None:
         self.notes: tuple[str, ...] = ()
+        self.fused: dict[tuple[int, str], tuple[int, ...]] = {}  # (task, kernel) -> graph nodes
         self._data: Any = None
         self._clock = (time.time_ns(), time.perf_counter_ns())
 
@@ -83,8 +84,13 @@ class Profile:
             if number < len(issues):
                 task, executable, offset = issues[number]
                 segment, ids = task.index, nodes.get(task.index, [])
-                local = executable.node_of(event.name)
-                node = ids[offset + local] if 0 <= local < len(ids) - offset else -1
+                own = ids[offset:]
+                local = executable.instructions.root(event.name)
+                node = own[local] if 0 <= local < len(own) else -1
+                members = executable.instructions.members(event.name)
+                if len(members) > 1:
+                    inside = tuple(own[m] for m in members if m < len(own))
+                    self.fused[segment, event.name] = inside
             spans.append(
                 Span(event.lane, event.name, "kernel", event.start_ns, event.stop_ns, segment, node)
             )

@@ -30,7 +30,7 @@ from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
 from kit.run import Run
 from kit.widgets.bokehjs import load_bokehjs
-from kit.widgets.graph_data import COLOR_BY, device_ns, graph_payload
+from kit.widgets.graph_data import COLOR_BY, graph_payload
 from kit.widgets.graph_layout import layout
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.theme import (
@@ -49,7 +49,6 @@ __all__ = [
     "GRAPH_JS",
     "GraphView",
     "apply_graph",
-    "device_ns",
     "graph_figure",
     "graph_js_args",
     "graph_model",

@@ -13,7 +13,7 @@ import numpy as np
 
 from kit.ir import Graph
 from kit.run import Run
-from kit.trace import KINDS, Timeline
+from kit.run_nodes import node_ns
 from kit.widgets.graph_layout import GraphLayout, PlacedBox, PlacedEdge, layout
 from kit.widgets.graph_tree import short_op
 from kit.widgets.theme import (
@@ -28,7 +28,7 @@ from kit.widgets.theme import (
     tint,
 )
 
-__all__ = ["COLOR_BY", "device_ns", "graph_payload"]
+__all__ = ["COLOR_BY", "graph_payload"]
 
 COLOR_BY = ("phase", "segment")
 _MANY_SEGMENTS = "#dfe4ea"
@@ -49,7 +49,7 @@ def graph_payload(run: Run | None, expanded: Iterable[str] = frozenset(), *,
     """
     graph = run.graphs[0] if run is not None and run.graphs else _NO_GRAPH
     segments = run.segments if run is not None else ()
-    spent = device_ns(run.timeline) if run is not None else {}
+    spent = node_ns(run) if run is not None else {}
     placed = layout(graph, expanded=expanded, segments=segments, timeout_s=timeout_s)
     closed = [b for b in placed.boxes if not b.box.is_frame]
     texts = [] if graph.ops else [_why_empty(run)]
@@ -66,15 +66,6 @@ def graph_payload(run: Run | None, expanded: Iterable[str] = frozenset(), *,
         "note": _note(graph, placed, bool(spent)),
         "height": int(min(max(placed.height * 0.9 + 60, 260), 640)),
     }  # fmt: skip
-
-
-def device_ns(timeline: Timeline) -> dict[int, float]:
-    """Device time of each node in one step, for the kernels whose node is known."""
-    mask = (timeline.kind == KINDS.index("kernel")) & (timeline.node >= 0)
-    steps = max(int((timeline.kind == KINDS.index("step")).sum()), 1)
-    total = np.bincount(timeline.node[mask],
-                        weights=(timeline.stop_ns - timeline.start_ns)[mask])  # fmt: skip
-    return {int(i): float(total[i]) / steps for i in np.flatnonzero(total)}
 
 
 def _frame_columns(frames: Iterable[PlacedBox]) -> Columns:

@@ -119,7 +119,10 @@ def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Column
     graph = run.graphs[0] if run is not None and run.graphs else None
     segments = run.segments if run is not None else ()
     axis = timeline_axis(timeline)
-    spans = timeline_columns(timeline, graph=graph, segments=segments, max_glyphs=max_glyphs)
+    spans = timeline_columns(
+        timeline, graph=graph, segments=segments, fused=run.fused if run is not None else (),
+        max_glyphs=max_glyphs,
+    )  # fmt: skip
     texts = [] if len(timeline) else ["no spans were recorded"]
     notes = [*timeline.notes, merge_note(spans)]
     return {

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.ir import Graph, Segment
+from kit.ir import Graph, Node, Segment
+from kit.run import Fused
 from kit.trace import KINDS, Timeline
 from kit.widgets.theme import format_ns, kind_color, on_color, plain
 
@@ -35,6 +36,7 @@ __all__ = [
 MAX_GLYPHS = 10_000  # bokeh's canvas pans 10,000 quads at 3 frames a second, 1,000 at 14
 _MAX_DEVICE_LANES = 4
 _MAX_SUB_ROWS = 8
+_MAX_FUSED = 6  # ops of one kernel that its hover card names
 _LANES_TOP = 2.2  # below the rows of steps and sync points
 _LANE_GAP = 0.5
 _PIXELS = 1000  # the plot width that merging reckons with
@@ -57,8 +59,8 @@ class _Places:
 
 
 def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
-                     segments: Sequence[Segment] = (), max_glyphs: int = MAX_GLYPHS,
-                     ) -> Columns:  # fmt: skip
+                     segments: Sequence[Segment] = (), fused: Sequence[Fused] = (),
+                     max_glyphs: int = MAX_GLYPHS) -> Columns:  # fmt: skip
     """One bar for each span that is not a step: where it is, its colour, and what to say of it.
 
     With more than `max_glyphs` spans, those narrower than a pixel of the whole range are merged
@@ -103,7 +105,9 @@ def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
         "duration_us": busy / 1e3,
         "segment": segment.astype(np.int32),
         "node": node.astype(np.int32),
-        "detail": _details(segment.tolist(), node.tolist(), graph, segments),
+        "detail": _details(segment.tolist(), node.tolist(),
+                           [timeline.names[n] for n in timeline.name[spans]], graph, segments,
+                           fused),
         "count": count.astype(np.int32),
     }  # fmt: skip
 
@@ -283,23 +287,34 @@ def _merge(row: NDArray[np.int32], spans: NDArray[np.int64], left: NDArray[np.in
     return tuple(column[by_start] for column in merged)
 
 
-def _details(segment: list[int], node: list[int], graph: Graph | None,
-             segments: Sequence[Segment]) -> list[str]:  # fmt: skip
+def _details(segment: list[int], node: list[int], names: list[str], graph: Graph | None,
+             segments: Sequence[Segment], fused: Sequence[Fused]) -> list[str]:  # fmt: skip
     by_index = {s.index: s for s in segments}
     nodes = graph.nodes if graph is not None else ()
-    known: dict[tuple[int, int], str] = {}
-    return [known[s, n] if (s, n) in known else known.setdefault((s, n), _detail(
-        s, n, nodes[n] if 0 <= n < len(nodes) else None, by_index.get(s)))
-        for s, n in zip(segment, node, strict=True)]  # fmt: skip
+    inside = {(f.segment, f.kernel): f.nodes for f in fused}
+    known: dict[tuple[int, int, str], str] = {}
+    texts = []
+    for key in zip(segment, node, names, strict=True):
+        if key not in known:
+            s, n, name = key
+            ids = inside.get((s, name), ()) or ((n,) if n >= 0 else ())
+            known[key] = _detail(s, ids, nodes, by_index.get(s))
+        texts.append(known[key])
+    return texts
 
 
-def _detail(number: int, node_id: int, node: Any, segment: Segment | None) -> str:
-    parts = []
-    if node is not None:
-        parts.append(f"%{node_id} {plain(node.op)}")
-        parts += [plain(part) for part in (node.scope, node.site) if part]
-    elif node_id >= 0:
-        parts.append(f"%{node_id}")
+def _detail(number: int, ids: Sequence[int], nodes: Sequence[Node],
+            segment: Segment | None) -> str:  # fmt: skip
+    parts = [f"{len(ids)} ops in one kernel:"] if len(ids) > 1 else []
+    for i in ids[:_MAX_FUSED]:
+        node = nodes[i] if i < len(nodes) else None
+        if len(ids) == 1 and node is not None:
+            parts += [f"%{i} {plain(node.op)}", *(plain(x) for x in (node.scope, node.site) if x)]
+        else:
+            told = "" if node is None else f" {plain(node.op)}  {plain(node.site)}"
+            parts.append(f"%{i}{told}")
+    if len(ids) > _MAX_FUSED:
+        parts.append(f"and {len(ids) - _MAX_FUSED} more")
     if segment is not None:
         parts.append(f"segment {number}: {len(segment.nodes)} ops, cut by {plain(segment.cut)}")
     elif number >= 0:

@@ -105,7 +105,7 @@ def _trace(paced: _Paced) -> Timeline:
             if i == TRACED_STEPS - 1:
                 paced.finish()
             steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-    timeline, _, _ = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN])
+    timeline, *_ = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN])
     return timeline
 
 

@@ -67,6 +67,7 @@ def measure(
             sync_points=syncs,
             graphs=graphs,
             segments=segments,
+            fused=session.fused,
             metrics=metrics,
             compiles=session.compiles,
             unlowered=dict(session.unlowered),

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from kit.errors import LayoutError
 from kit.ir import PHASES, Aval, Graph, Node
+from kit.run import Run, Settings
+from kit.run_nodes import node_ns
 from kit.trace import Span, Timeline
 from kit.widgets.graph import (
     GRAPH_JS,
     GraphView,
-    device_ns,
     graph_js_args,
     graph_model,
     graph_payload,
@@ -232,8 +233,8 @@ def test_a_kernel_counts_for_its_node_once_a_step():
                     10, 20), Span("device/0 kernels", "k", "kernel", 1, 5, 0, 3),
                     Span("device/0 kernels", "k", "kernel", 11, 13, 0, 3),
                     Span("device/0 kernels", "k", "kernel", 14, 15)])  # fmt: skip
-    assert device_ns(t) == {3: 3.0}
-    assert device_ns(Timeline.of([])) == {}
+    assert node_ns(Run(Settings(), (), (), t)) == {3: 3.0}
+    assert node_ns(empty_run()) == {}
 
 
 def test_a_box_tells_ops_shapes_time_and_line():
