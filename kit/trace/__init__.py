@@ -7,6 +7,8 @@ from kit.trace.gaps import IdleRow as IdleRow
 from kit.trace.gaps import hta_idle as hta_idle
 from kit.trace.gaps import idle_gaps as idle_gaps
 from kit.trace.gaps import idle_table as idle_table
+from kit.trace.kernels import KernelRow as KernelRow
+from kit.trace.kernels import kernel_table as kernel_table
 from kit.trace.metrics import CATEGORIES as CATEGORIES
 from kit.trace.metrics import BreakdownRow as BreakdownRow
 from kit.trace.metrics import Headline as Headline

@@ -1,0 +1,102 @@
+"""What ran on the device: a row for each kernel of each segment, and what part of the time it had.
+
+Kernels overlap: on several streams, and on a CPU, where XLA runs them on a pool of threads. So
+durations are never added up: a row's total is a union, and its share is of the device's busy time,
+where an instant in which n kernels ran gives each 1/n. The shares of all rows add up to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.trace.timeline import Timeline
+
+__all__ = ["KernelRow", "charged_ns", "kernel_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All runs of one kernel of one segment, in all traced steps together.
+
+    On a CPU a kernel's time goes from its launch to its end and includes the wait for a thread.
+    """
+
+    name: str
+    segment: int  # -1 if not known
+    count: int
+    total_ms: float  # at least one of them ran
+    mean_us: float  # of one
+    charged_ms: float  # its part of the busy time: these add up to it
+    share: float  # charged_ms as a fraction of the busy time
+    node: int = -1  # that its first span names
+
+
+def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
+    """The kernels of the timeline by name and segment; what had most of the time comes first.
+
+    `charged_ms` of all rows adds up to the time in which a device was busy, whatever overlapped:
+    devices count as one here, as in `kit.trace.breakdown`.
+
+    Units:
+        milliseconds and microseconds; shares in [0, 1]
+
+    Source:
+        Count, total and mean of HTA's kernel breakdown, with unions in the place of its sums,
+        https://hta.readthedocs.io/en/latest/source/features/kernel_breakdown.html
+    """
+    spans = np.flatnonzero(timeline.where(kind="kernel"))
+    if not len(spans):
+        return ()
+    keys = np.stack([timeline.segment[spans], timeline.name[spans]], axis=1)
+    found, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
+    charged = np.bincount(group, weights=charged_ns(times))
+    count = np.bincount(group)
+    sums = np.bincount(group, weights=times[:, 1] - times[:, 0])
+    unions = _unions(times, group, len(found))
+    busy = max(float(charged.sum()), 1e-9)
+    rows = [
+        KernelRow(timeline.names[name], segment, int(count[i]), float(unions[i]) / 1e6,
+                  float(sums[i] / count[i]) / 1e3, float(charged[i]) / 1e6,
+                  float(charged[i]) / busy, int(timeline.node[spans[first[i]]]))
+        for i, (segment, name) in enumerate(found.tolist())
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
+
+
+def charged_ns(times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What each interval is charged if an instant is divided equally among those that cover it.
+
+    Shape:
+        times (n, 2): starts and stops -> (n,)
+    Units:
+        nanoseconds; they add up to the union of the intervals, but for rounding
+    """
+    edges = np.unique(times)
+    if len(edges) < 2:
+        return np.zeros(len(times))
+    starts, stops = np.searchsorted(edges, times[:, 0]), np.searchsorted(edges, times[:, 1])
+    opened = np.bincount(starts, minlength=len(edges)) - np.bincount(stops, minlength=len(edges))
+    active = np.cumsum(opened)[:-1]
+    widths = np.where(active > 0, np.diff(edges) / np.maximum(active, 1), 0.0)
+    until = np.concatenate([[0.0], np.cumsum(widths)])
+    charged: NDArray[np.float64] = until[stops] - until[starts]
+    return charged
+
+
+def _unions(
+    times: NDArray[np.int64], group: NDArray[np.intp], groups: int
+) -> NDArray[np.float64]:  # fmt: skip
+    """Time in at least one interval of each group."""
+    order = np.lexsort((times[:, 0], group))
+    low = int(times[:, 0].min())
+    # Side by side on one axis, no group reaches into the next, and one running maximum serves all.
+    shift = group[order].astype(np.int64) * (int(times[:, 1].max()) - low + 1)
+    start, stop = (times[order, i] - low + shift for i in (0, 1))
+    latest = np.append(-1, np.maximum.accumulate(stop)[:-1])
+    new = (stop - np.maximum(start, latest)).clip(0)
+    return np.bincount(group[order], weights=new, minlength=groups).astype(np.float64)

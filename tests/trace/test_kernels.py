@@ -1,0 +1,61 @@
+"""The kernel table: against counting one nanosecond at a time."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.trace import Span, Timeline, union_ns
+from kit.trace.kernels import charged_ns, kernel_table
+
+runs = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 20), st.sampled_from("ab"), st.integers(-1, 1)),
+    max_size=9,
+)
+
+
+def timeline(found: list[tuple[int, int, str, int]]) -> Timeline:
+    return Timeline.of([Span(f"device/0 thread {i}", name, "kernel", a, a + n, segment, i)
+                        for i, (a, n, name, segment) in enumerate(found)])  # fmt: skip
+
+
+@given(runs)
+def test_rows_match_counting_one_nanosecond_at_a_time(found: list[tuple[int, int, str, int]]):
+    t = timeline(found)
+    rows = {(r.name, r.segment): r for r in kernel_table(t)}
+    assert set(rows) == {(name, segment) for *_, name, segment in found}
+    for key, row in rows.items():
+        mine = [(a, a + n) for a, n, *rest in found if tuple(rest) == key]
+        assert row.count == len(mine)
+        assert row.mean_us == pytest.approx(sum(b - a for a, b in mine) / len(mine) / 1e3)
+        instants = {i for a, b in mine for i in range(a, b)}
+        assert row.total_ms == pytest.approx(len(instants) / 1e6)
+        part = Fraction(0)
+        for i in instants:
+            part += Fraction(sum(a <= i < b for a, b in mine),
+                             sum(a <= i < a + n for a, n, *_ in found))  # fmt: skip
+        assert row.charged_ms == pytest.approx(float(part) / 1e6)
+    busy = union_ns(t.intervals(kind="kernel"))
+    assert sum(r.charged_ms for r in rows.values()) == pytest.approx(busy / 1e6)
+    assert sum(r.share for r in rows.values()) == pytest.approx(1.0 if busy else 0.0)
+
+
+def test_what_had_most_of_the_time_comes_first():
+    rows = kernel_table(timeline([(0, 5, "a", 0), (5, 20, "b", 0), (30, 5, "a", 0)]))
+    assert [(r.name, r.count, r.share) for r in rows] == [("b", 1, 2 / 3), ("a", 2, 1 / 3)]
+
+
+def test_equal_names_in_two_segments_are_two_kernels():
+    assert len(kernel_table(timeline([(0, 5, "a", 0), (5, 5, "a", 1)]))) == 2
+
+
+def test_without_kernels_there_is_no_row():
+    assert kernel_table(Timeline.of([Span("host/main", "step 0", "step", 0, 9)])) == ()
+
+
+def test_kernels_side_by_side_share_the_time():
+    assert charged_ns(np.array([[0, 10], [5, 10], [20, 20]])).tolist() == [7.5, 2.5, 0]
