@@ -7,11 +7,15 @@ TORCH ?= torch==2.13.0
 # Extra arguments of that one installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
 #   make lab PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH_ARGS ?=
+# With arguments there is one run of pytest, with these; without, all tests in two, see `test`.
 PYTEST_ARGS ?=
+WORKERS ?= 2
 NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
 REPORT ?= report.html
 
 comma := ,
+# Compiling is most of what these do, and none of them asks what overlaps: they may share the cores.
+STEADY := $(addprefix tests/,coverage frontend models report test_notebooks.py)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
@@ -39,7 +43,8 @@ test: check
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile $(STEADY))
+	$(PY) -m pytest $(or $(PYTEST_ARGS),$(addprefix --ignore=,$(STEADY)))
 
 # Every float32 entry of torch's own test tables on device kit; writes docs/op_coverage.md.
 coverage-table: $(VENV)/.installed-test

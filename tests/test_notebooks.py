@@ -44,11 +44,18 @@ def test_a_notebook_opens_with_its_question(path: Path):
     assert first.source.splitlines()[0].endswith("?")
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one notebook has compiled serves the next, as for a person who reads them all."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @each_notebook
 def test_a_notebook_runs_from_top_to_bottom(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path
 ):
     monkeypatch.setenv("KIT_FAST", "1")
+    monkeypatch.setenv("KIT_CACHE_DIR", str(compiled))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
