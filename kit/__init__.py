@@ -42,7 +42,10 @@ if TYPE_CHECKING:
         reset_arrays,
     )
     from kit.run import Run, Settings
+    from kit.run_kernels import Ceilings, kernel_table
     from kit.run_segments import segment_costs
+    from kit.run_whatif import Prediction, predict
+    from kit.runtime.ceilings import measure_ceilings
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compare import Comparison
@@ -57,12 +60,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "Ceilings",
     "Comparison",
     "CompileView",
     "Context",
     "Explorer",
     "GraphView",
     "PlanView",
+    "Prediction",
     "Rules",
     "Run",
     "SegmentView",
@@ -78,10 +83,13 @@ __all__ = [
     "errors",
     "global_norm",
     "hybridize",
+    "kernel_table",
+    "measure_ceilings",
     "multi_adamw",
     "multi_lamb",
     "multi_sgd",
     "plan",
+    "predict",
     "report",
     "reset_arrays",
     "run",
@@ -92,6 +100,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Ceilings": "kit.run_kernels",
+    "kernel_table": "kit.run_kernels",
+    "measure_ceilings": "kit.runtime.ceilings",
     "Comparison": "kit.widgets.compare",
     "CompileView": "kit.widgets.compiles",
     "DEFAULT_RULES": "kit.runtime.rules_all",
@@ -127,6 +138,8 @@ _HOMES = {
     "run": "kit.api",
     "set_bulk_size": "kit.api",
     "segment_costs": "kit.run_segments",
+    "Prediction": "kit.run_whatif",
+    "predict": "kit.run_whatif",
     "sweep": "kit.api",
     "workload": "kit.workloads.context",
 }

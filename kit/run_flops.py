@@ -1,0 +1,113 @@
+"""Arithmetic of one node, from its op and the shapes of what it reads and makes.
+
+Counted are matrix products, convolutions and attention, where the arithmetic of a training step is.
+An addition and a multiplication are two operations. Everything else counts 0: it is bound by memory
+on any device. A hybridized function is one node, and what is inside it is not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+
+from kit.ir import Graph
+
+__all__ = ["COUNTED", "node_flops"]
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape]
+_LEFT = re.compile(r"\(\(\(([\d, ]*)\)")
+
+
+def node_flops(graph: Graph, node: int) -> int:
+    """Floating-point operations of a node; 0 if its op is not in `COUNTED`, or its shapes are odd.
+
+    mm, bmm, addmm, ...   2 M K N for (M, K) times (K, N), for each matrix of the batch
+    linear                2 |out| K; backward: the same for each of the two gradients that is made
+    convolution           2 |out| |weight| / (output channels), transposed: 2 |x| |weight| / (input
+                          channels); backward: the same for each of the two gradients
+    attention             2 B L S (E + V) for queries (B, L, E), keys (B, S, E), values (B, S, V);
+                          backward: 2 B L S (3 E + 2 V), the scores being computed again; a causal
+                          mask takes nothing away
+    jax.dot_general       2 |out| (product of the contracted dimensions)
+
+    Source:
+        the same counts as torch.utils.flop_counter
+    """
+    n = graph.nodes[node]
+    count = COUNTED.get(".".join(n.op.split(".")[:2]))
+    if count is None:
+        return 0
+    inputs = [graph.nodes[i].avals[k].shape for i, k in n.inputs]
+    try:
+        return count(inputs, [a.shape for a in n.avals], dict(n.attrs))
+    except (IndexError, ValueError, ZeroDivisionError):  # not the op that its name says: a file from elsewhere
+        return 0
+
+
+def _product(at: int) -> Callable[[Shapes, Shapes, Mapping[str, str]], int]:
+    """Every element of the left factor is used once for each column of the right one."""
+
+    def count(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+        right = inputs[at + 1]
+        return 2 * prod(inputs[at]) * (right[-1] if len(right) > 1 else 1)
+
+    return count
+
+
+def _linear(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    return 2 * prod(outputs[0]) * inputs[1][-1]
+
+
+def _linear_backward(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    x, grad, weight = inputs[:3]
+    return 2 * prod(grad) * weight[-1] * sum(shape in (x, weight) for shape in outputs)
+
+
+def _convolution(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    x, weight = inputs[:2]
+    moved = x if attrs.get("arg6") == "True" else outputs[0]
+    return 2 * prod(moved) * prod(weight) // weight[0]
+
+
+def _convolution_backward(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    grad, x, weight = inputs[:3]
+    moved = x if attrs.get("arg7") == "True" else grad
+    made = sum(len(shape) == len(x) for shape in outputs)
+    return 2 * prod(moved) * prod(weight) // weight[0] * made
+
+
+def _attention(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    q, k, v = inputs[:3]
+    return 2 * prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+def _attention_backward(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    _, q, k, v = inputs[:4]
+    return 2 * prod(q[:-1]) * k[-2] * (3 * q[-1] + 2 * v[-1])
+
+
+def _dot_general(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+    found = _LEFT.match(attrs.get("dimension_numbers", ""))
+    if not found:
+        return 0
+    contracted = [int(x) for x in re.findall(r"\d+", found.group(1))]
+    return 2 * prod(outputs[0]) * prod(inputs[0][d] for d in contracted)
+
+
+COUNTED = MappingProxyType({
+    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot"), _product(0)),
+    **dict.fromkeys(("aten.addmm", "aten.baddbmm", "aten.addbmm"), _product(1)),
+    "aten.linear": _linear,
+    "aten.linear_backward": _linear_backward,
+    "aten.convolution": _convolution,
+    "aten.convolution_overrideable": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+    "aten.convolution_backward_overrideable": _convolution_backward,
+    "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_fused_attention_overrideable": _attention,
+    "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "jax.dot_general": _dot_general,
+})  # fmt: skip
