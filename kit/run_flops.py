@@ -43,8 +43,8 @@ def node_flops(graph: Graph, node: int) -> int:
     inputs = [graph.nodes[i].avals[k].shape for i, k in n.inputs]
     try:
         return count(inputs, [a.shape for a in n.avals], dict(n.attrs))
-    except (IndexError, ValueError, ZeroDivisionError):  # not the op that its name says: a file from elsewhere
-        return 0
+    except (IndexError, ValueError, ZeroDivisionError):
+        return 0  # not the op that its name says: a file from elsewhere
 
 
 def _product(at: int) -> Callable[[Shapes, Shapes, Mapping[str, str]], int]:

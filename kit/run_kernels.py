@@ -130,18 +130,12 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
         share, limit = max((gb_s / ceilings.gb_s, "memory"),
                            (gflop_s / ceilings.gflop_s, "arithmetic"))  # fmt: skip
     nodes = [graph.nodes[i] for i in sorted(members)]
-    return KernelCost(
-        row,
-        members,
-        *(_once(getattr(n, name) for n in nodes) for name in ("op", "site", "scope")),
-        read,
-        written,
-        flops,
-        gb_s,
-        gflop_s,
-        share,
-        limit,
-    )
+    ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
+    return KernelCost(row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share,
+                      limit)  # fmt: skip
+
+
+_TEXTS = ("op", "site", "scope")
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:
