@@ -1,0 +1,214 @@
+"""What one measured run says things cost: its own numbers, from which the model builds other steps.
+
+All of them come from the traced steps, which are few and slowed down by the trace; `Costs.scaled`
+brings them to what the untraced steps took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import SettingsError
+from kit.ir import Graph, Segment
+from kit.run_segments import segment_costs
+from kit.trace import Timeline
+from kit.trace.metrics import union_ns
+
+if TYPE_CHECKING:
+    from kit.run import Run
+
+__all__ = ["Costs", "between", "costs_of", "is_heavy"]
+
+_HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
+_LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the parts of a step cost in one run.
+
+    Units:
+        nanoseconds; `border` in nanoseconds a byte
+
+    Shape:
+        device: (nodes of the graph,)
+    """
+
+    record: dict[str, float]  # phase -> recording one op of it
+    cut: float  # ending a segment and handing it over
+    launch: float  # a worker prepares and starts a segment
+    launch_value: float  # for each array that the segment takes or gives
+    sync: float  # a wait for something that is done
+    inputs: float  # a batch is loaded and copied, once a micro-batch
+    device: NDArray[np.float64]  # each op's share of the device's time
+    program: float  # device time of a program besides its ops
+    border: float  # for each byte that a segment hands to another one
+
+    def scaled(self, by: float) -> Costs:
+        """Everything so many times as dear: a machine that was slower then is slower for all."""
+        return replace(
+            self, record={k: v * by for k, v in self.record.items()}, cut=self.cut * by,
+            launch=self.launch * by, sync=self.sync * by,
+            launch_value=self.launch_value * by, inputs=self.inputs * by, device=self.device * by,
+            program=self.program * by, border=self.border * by,
+        )  # fmt: skip
+
+
+def costs_of(run: Run) -> Costs:
+    """The costs that a run shows.
+
+    Raises:
+        SettingsError: it has no graph or no traced step, as in mode "torch".
+    """
+    if not run.graphs or not run.segments or not len(run.timeline.intervals(kind="step")):
+        raise SettingsError(
+            "a prediction needs a run with a graph and a traced step: not one of mode 'torch', "
+            "nor an imported trace"
+        )
+    timeline, graph = run.timeline, run.graphs[0]
+    sync = run.metrics.get("overhead.sync_ns", 0.0)
+    launch, value = _launches(run, sync)
+    device, program = _device(run)
+    return Costs(
+        record={} if run.settings.step_mode == "replay" else _recording(run, sync),
+        cut=1.5 * sync,  # to close a bulk, and to push an operation that somebody waits for
+        launch=launch,
+        launch_value=value,
+        sync=sync,
+        inputs=_per_step(timeline, "input") / max(run.settings.accumulate, 1),
+        device=device,
+        program=program,
+        border=_border(timeline, graph),
+    )
+
+
+def between(a: Costs, b: Costs, share: float) -> Costs:
+    """A straight line through the costs of two runs; `share` 0 is the first, 1 the second.
+
+    Only what depends on the batch is on the line: device time and input.
+    """
+    if len(a.device) != len(b.device):
+        raise SettingsError("the two runs have other ops, so no line joins their batch sizes")
+    return replace(
+        a,
+        inputs=max(a.inputs + share * (b.inputs - a.inputs), 0.0),
+        device=np.maximum(a.device + share * (b.device - a.device), 0.0),
+    )
+
+
+def is_heavy(op: str) -> bool:
+    """True for ops whose time is arithmetic and not memory."""
+    return any(part in op for part in _HEAVY)
+
+
+def _recording(run: Run, sync: float) -> dict[str, float]:
+    """Recording an op, by phase: what is left of the phase's spans without waits and cuts."""
+    timeline, graph = run.timeline, run.graphs[0]
+    ops = Counter(graph.nodes[i].phase for i in graph.ops)
+    cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)
+    away = np.concatenate([timeline.intervals(kind=k, lane="host/main")
+                           for k in ("wait", "input", "ahead")])  # fmt: skip
+    found = {}
+    for phase in ops:
+        totals = []
+        for begin, end in timeline.intervals(kind="step"):
+            spans = _of_phase(timeline, phase)
+            spans = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+            totals.append(_without(spans, away))
+        least = min(totals)
+        found[phase] = max(least - 1.5 * sync * cuts[phase], 0.3 * least) / ops[phase]
+    return found
+
+
+def _of_phase(timeline: Timeline, phase: str) -> NDArray[np.int64]:
+    mask = timeline.where(kind="record", lane="host/main")
+    number = timeline.names.index(phase) if phase in timeline.names else -1
+    mask &= timeline.name == number
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+
+
+def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
+    """Length of the spans' union that `away` does not cover."""
+    return float(union_ns(np.concatenate([spans, away])) - union_ns(away))
+
+
+def _per_step(timeline: Timeline, kind: str) -> float:
+    """Time of this kind on the main thread in the step that had least of it."""
+    spans = timeline.intervals(kind=kind, lane="host/main")
+    lengths = [
+        union_ns(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
+        for begin, end in timeline.intervals(kind="step")
+    ]
+    return float(min(lengths, default=0))
+
+
+def _launches(run: Run, sync: float) -> tuple[float, float]:
+    """A launch of nothing, with waking the worker for it, and what each array adds to that.
+
+    A trace shows a worker that also waits for Python's lock, which the simulation has by itself: so
+    the cheaper launches count, and no array costs more than half of such a wake-up.
+    """
+    least = run.metrics.get("overhead.launch_ns", 0.0) + sync / 2
+    arrays = {s.index: len(s.reads) + len(s.writes) for s in run.segments}
+    rows = [r for r in segment_costs(run) if r.host_ns > 0 and arrays[r.index]]
+    if not rows:
+        return least, 0.0
+    each = [max(r.host_ns - least, 0.0) / arrays[r.index] for r in rows]
+    return least, min(float(np.percentile(each, 25)), sync / 2)
+
+
+def _device(run: Run) -> tuple[NDArray[np.float64], float]:
+    """Each op's share of the device's time, and what a program costs besides its ops.
+
+    The latter is the time of a kernel that does next to nothing.
+    """
+    graph, timeline = run.graphs[0], run.timeline
+    shares = np.zeros(len(graph))
+    for row, segment in zip(segment_costs(run), run.segments, strict=True):
+        if not row.device_ns > 0:
+            continue
+        nodes = np.array(segment.nodes, dtype=np.intp)
+        weights = _weights(timeline, graph, segment, nodes)
+        shares[nodes] += row.device_ns * weights / weights.sum()
+    kernels = timeline.intervals(kind="kernel")
+    lengths = kernels[:, 1] - kernels[:, 0]
+    return shares, float(np.percentile(lengths, 10)) if len(lengths) else 0.0
+
+
+def _weights(
+    timeline: Timeline, graph: Graph, segment: Segment, nodes: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """How a segment's device time is shared among its ops: by the kernels named after them."""
+    mask = timeline.where(kind="kernel") & (timeline.segment == segment.index)
+    found = np.zeros(len(graph))
+    named = mask & (timeline.node >= 0)
+    lengths = timeline.stop_ns[named] - timeline.start_ns[named]
+    np.add.at(found, timeline.node[named], lengths)
+    weights = found[nodes]
+    return weights if weights.sum() > 0 else np.ones(len(nodes))
+
+
+def _border(timeline: Timeline, graph: Graph) -> float:
+    """Nanoseconds a byte of the ops that only move memory: the median of their kernels."""
+    mask = timeline.where(kind="kernel") & (timeline.node >= 0)
+    lengths = (timeline.stop_ns - timeline.start_ns)[mask]
+    rates = []
+    for node, ns in zip(timeline.node[mask].tolist(), lengths.tolist(), strict=True):
+        if node >= len(graph) or is_heavy(graph.nodes[node].op):
+            continue
+        size = _moved(graph, node)
+        if size >= 4096:
+            rates.append(ns / size)
+    return max(float(np.median(rates)), _LIGHTEST) if rates else 0.25
+
+
+def _moved(graph: Graph, node: int) -> int:
+    n = graph.nodes[node]
+    inputs = sum(graph.nodes[i].avals[k].size_bytes for i, k in n.inputs)
+    return inputs + sum(a.size_bytes for a in n.avals if prod(a.shape))
