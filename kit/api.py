@@ -31,6 +31,8 @@ __all__ = [
     "autotune",
     "bulk",
     "compare",
+    "export_trace",
+    "open_trace",
     "plan",
     "report",
     "run",
@@ -362,3 +364,51 @@ def report(
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     return write_report(runs, path, title=title)
+
+
+def open_trace(path: str | os.PathLike[str]) -> Run:
+    """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
+
+    `run = kit.open_trace("trace.json.gz"); kit.TimelineView(run)`. docs/traces.md says what
+    becomes of each event. What had to be repaired or left out stands in `run.timeline.notes`.
+
+    Args:
+        path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
+            one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
+
+    Raises:
+        TraceFileError: it is damaged, of another format, or too large; the message says which.
+        RunFileError: the same of a saved run.
+        OSError: there is no such file, or it cannot be read.
+    """
+    from kit.run_import import run_of
+    from kit.trace.chrome import read_chrome
+
+    file = Path(path)
+    if file.is_dir() or file.suffix == ".pb":
+        from kit.runtime.import_xplane import read_xplane
+
+        return run_of(read_xplane(file), file.name)
+    with open(file, "rb") as opened:
+        is_zip = opened.read(2) == b"PK"
+    if is_zip or file.suffix == ".kitrun":
+        return Run.load(file)
+    return run_of(read_chrome(file), file.name)
+
+
+def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write a run for other tools; the suffix says how. An older file is replaced at the end.
+
+    Args:
+        path: `.json` or `.json.gz`: Chrome's trace format, for ui.perfetto.dev, with all that is
+            known of a kernel's node; `.csv`: a row for each span; `.md`: the step's breakdown, the
+            20 kernels that took most time, and the sync points. `run.save(path)` keeps all.
+
+    Raises:
+        SettingsError: the suffix is another one.
+        OSError: the file cannot be written.
+    """
+    from kit.run_export import export
+
+    export(run, path)
+    return Path(path)

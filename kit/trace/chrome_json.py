@@ -104,12 +104,21 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
         window.at += 1
         return True
     for _ in range(MAX_EVENTS):
-        if not window.peek():
+        try:  # the straight way, and the other where the window ends or something is wrong
+            event, end = _decode(window.text, window.at)
+            match = _NEXT_EVENT.match(window.text, end)
+        except (ValueError, RecursionError):
+            match = None
+        if match is not None:
+            delimiter, window.at = match[1], match.end()
+        elif not window.peek():
             return False  # after a comma
-        event, window.at = window.value(_NEXT_EVENT, may_end=True)
+        else:
+            event, window.at = window.value(_NEXT_EVENT, may_end=True)
+            delimiter = window.delimiter
         add(event)
-        if window.delimiter != ",":
-            return window.delimiter == "]"
+        if delimiter != ",":
+            return delimiter == "]"
     raise TraceFileError(
         f"it holds more than {MAX_EVENTS:,} events: trace fewer steps, or without with_stack"
     )
