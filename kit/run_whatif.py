@@ -20,11 +20,11 @@ from kit.ir import Graph, Segment
 from kit.ir.plan import OpStream, plan
 from kit.run import Run, Settings
 from kit.run_whatif_costs import Costs, between, costs_of
-from kit.run_whatif_steps import Shape, accumulated, device_times, step_ns, timeline_of
+from kit.run_whatif_steps import Shape, accumulated, device_times, modelled, step_ns
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Model", "Prediction", "calibrated", "predict"]
 
 SCALER = "grad_scaler.py"
 HOST_CHECK = "dynamic, host check"
@@ -98,17 +98,58 @@ def predict(
     base = runs[0]
     wanted = settings or base.settings
     _check(base, wanted, device_speed, launch_ns, sync_ns)
+    return _predict(runs, calibrated(base), wanted, without=without, device_speed=device_speed,
+                    launch_ns=launch_ns, sync_ns=sync_ns, stream=stream)  # fmt: skip
+
+
+class Model:
+    """A run's costs, worked out once: for many questions about one run, as sliders ask them.
+
+    Raises:
+        SettingsError: nothing can be predicted from this run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._costs = calibrated(run)
+
+    def predict(
+        self,
+        settings: Settings | None = None,
+        *,
+        without: Iterable[str | SyncRow | SyncPoint] = (),
+        device_speed: float = 1.0,
+    ) -> Prediction:
+        """As `kit.predict(run, ...)`."""
+        wanted = settings or self.run.settings
+        _check(self.run, wanted, device_speed, None, None)
+        return _predict([self.run], self._costs, wanted, without=without,
+                        device_speed=device_speed)  # fmt: skip
+
+    @property
+    def syncs(self) -> tuple[SyncPoint, ...]:
+        """The sync points of a step that can be taken away."""
+        return tuple(_waits(self.run, self.run.segments).values())
+
+
+def _predict(
+    runs: Sequence[Run], costs: Costs, wanted: Settings, *,
+    without: Iterable[str | SyncRow | SyncPoint], device_speed: float,
+    launch_ns: float | None = None, sync_ns: float | None = None, stream: OpStream | None = None,
+) -> Prediction:  # fmt: skip
+    base = runs[0]
     notes: list[str] = []
-    costs = _for_batch(runs, _calibrated(base), wanted, notes)
+    costs = _for_batch(runs, costs, wanted, notes)
     shape = _shape(base, wanted, costs, list(without), stream, notes)
     if device_speed != 1.0:
         notes.append(f"every kernel takes 1/{device_speed:g} of its time, whatever limits it")
         shape = replace(shape, device=tuple(d / device_speed for d in shape.device))
     costs = _with_overheads(base, costs, launch_ns, sync_ns, notes)
+    step, timeline = modelled(shape, costs, notes)
     return Prediction(
         settings=wanted,
-        step_ms=step_ns(shape, costs) / 1e6,
-        timeline=timeline_of(shape, costs, notes),
+        step_ms=step / 1e6,
+        timeline=timeline,
         of=_described(runs),
         assumptions=tuple(notes),
         segments=len(shape.segments),
@@ -119,15 +160,15 @@ def predict(
 # -- costs -----------------------------------------------------------------------------------------
 
 
-def _calibrated(run: Run) -> Costs:
+def calibrated(run: Run) -> Costs:
     """The run's costs, so that a replay of it takes what its untraced steps took."""
     costs = costs_of(run)
     waits = _waits(run, run.segments)
     device = device_times(run.graphs[0], run.segments, run.segments, costs)
-    modelled = step_ns(_drawn(run, run.settings, run.graphs[0], run.segments, device, waits), costs)
-    if not modelled > 0 or math.isnan(run.step_ms):
+    own = step_ns(_drawn(run, run.settings, run.graphs[0], run.segments, device, waits), costs)
+    if not own > 0 or math.isnan(run.step_ms):
         raise SettingsError("the run has no measured step, so nothing says how long its parts take")
-    return costs.scaled(run.step_ms * 1e6 / modelled)
+    return costs.scaled(run.step_ms * 1e6 / own)
 
 
 def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
@@ -147,7 +188,7 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
         f"device time and input lie on a line through batch sizes {first} and {second}; recording "
         "does not depend on the batch"
     )
-    made = between(costs, _calibrated(other), (size - first) / (second - first))
+    made = between(costs, calibrated(other), (size - first) / (second - first))
     return replace(made, border=made.border * size / first)
 
 

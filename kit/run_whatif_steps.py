@@ -19,7 +19,7 @@ from kit.run_whatif_costs import Costs
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.simulate import Work, simulate
 
-__all__ = ["Shape", "accumulated", "device_times", "step_ns", "timeline_of"]
+__all__ = ["Shape", "accumulated", "device_times", "modelled", "step_ns"]
 
 RUN_AHEAD = 1  # steps; `kit.runtime.session` has the same
 SEGMENTS_AHEAD = 256
@@ -123,8 +123,8 @@ def step_ns(shape: Shape, costs: Costs) -> float:
     return float(ends[-1] - ends[-1 - SHOWN]) / SHOWN
 
 
-def timeline_of(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> Timeline:
-    """The last steps as a timeline of origin "modelled"."""
+def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[float, Timeline]:
+    """What `step_ns` gives, and the last steps as a timeline of origin "modelled"."""
     spans, marks = _simulated(shape, costs)
     ends = _ends(spans, marks)[-1 - SHOWN :]
     begin, end = ends[0], ends[-1]
@@ -142,7 +142,8 @@ def timeline_of(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> Timeli
         for s in shown
         if s.kind == "wait" and s.segment in shape.waits
     ]
-    return Timeline.of([*steps, *shown], syncs, "modelled", notes)
+    timeline = Timeline.of([*steps, *shown], syncs, "modelled", notes)
+    return (end - begin) / SHOWN, timeline
 
 
 def _simulated(shape: Shape, costs: Costs) -> tuple[list[Span], list[int]]:
