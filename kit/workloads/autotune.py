@@ -65,10 +65,6 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
 
 def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
     """What is varied, by name: for each value the changes that it makes."""
-    axes: Axes = {}
-    if not any(name in vary for name in _CUTS):
-        sizes = [{"mode": "bulked", "bulk_forward": n, "bulk_backward": n} for n in BULK_SIZES]
-        axes["bulk size"] = [{"mode": "lazy"}, *sizes]
     named: dict[str, Sequence[Any]] = dict(vary)  # first what the user has named: a budget may end
     if start.loss_scaling.startswith("dynamic"):  # they give the same weights
         named.setdefault("loss_scaling", [x for x in LOSS_SCALING if x.startswith("dynamic")])
@@ -80,7 +76,11 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
             raise SettingsError(f"{name!r} cannot be varied; there are: {', '.join(known)}")
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise SettingsError(f"vary[{name!r}] must be a list of values, not {values!r}")
-    axes |= {name: [{name: x} for x in values] for name, values in named.items()}
+    axes: Axes = {name: [{name: x} for x in values] for name, values in named.items()}
+    if not any(name in vary for name in _CUTS):  # after what is seldom in vain, and compiles less
+        sizes = [{"mode": "bulked", "bulk_forward": n, "bulk_backward": n} for n in BULK_SIZES]
+        last = {name: axes.pop(name) for name in ("prefetch", "segment_mode") if name not in vary}
+        axes |= {"bulk size": [{"mode": "lazy"}, *sizes], **last}
     for options in axes.values():
         for option in options:
             start.replace(**option)  # a value that cannot be is refused before anything runs

@@ -86,7 +86,7 @@ def test_a_step_that_waits_for_its_batches_is_named_input_bound() -> None:
     run = kit.run(workload_of(Slow(400_000)), QUICK.replace(steps=3, prefetch=1))
     assert run.limited_by().what == "input"
     assert run.limited_by().share > 0.5
-    quick = kit.run(workload_of(Slow(64), work=40), QUICK.replace(batch_size=64))
+    quick = kit.run(workload_of(torch.ones(64, 64), work=40), QUICK)
     assert quick.limited_by().what != "input"
 
 
