@@ -73,7 +73,8 @@ class Redo:
             session.stepper.note_obstacle("a step is only known to be right one step later")
             growing = {new.bulk: len(new.bulk.ops) for new, _ in pairs if new.bulk is not None}
             check = Check(flag, list(pairs), session.step, self._count, growing)
-            self._open.append(check)
+            if not session.is_planning:  # nothing runs then, so nothing is known
+                self._open.append(check)
             return check
 
     def border(self, bulk: Bulk) -> int:

@@ -16,6 +16,7 @@ from kit.errors import ScalerError, SettingsError
 from kit.frontend.scaler import make_scaler
 from kit.frontend.torch_deferred import DeferredScaler
 from kit.runtime.session import current_session
+from kit.workloads import mlp
 
 DYNAMIC = ("dynamic, host check", "dynamic, on device", "dynamic, deferred")
 GROWTH = {"init_scale": 2.0**8, "growth_interval": 3}
@@ -272,6 +273,12 @@ def test_unchecked_steps_keep_no_more_than_one_step_alive() -> None:
         for _ in range(20):
             task.step(False)
         assert len(session.redo._kept) == few
+
+
+def test_a_plan_of_a_deferred_step_is_that_of_the_step() -> None:
+    plans = [kit.plan(mlp, kit.Settings(loss_scaling=mode)) for mode in DYNAMIC[1:]]
+    assert [plan.notes for plan in plans] == [(), ()]
+    assert abs(plans[0].counted - plans[1].counted) < 6  # the scale after the step, foreseen
 
 
 def test_natively_deferred_means_the_same_weights_on_the_device() -> None:
