@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         reset_arrays,
     )
     from kit.run import Run, Settings
+    from kit.run_diff import RunDiff, diff_runs
     from kit.run_kernels import Ceilings, kernel_table
     from kit.run_segments import segment_costs
     from kit.run_whatif import Prediction, predict
@@ -72,6 +73,7 @@ __all__ = [
     "Prediction",
     "Rules",
     "Run",
+    "RunDiff",
     "SegmentView",
     "Session",
     "Settings",
@@ -82,6 +84,7 @@ __all__ = [
     "bulk",
     "clip_by_global_norm",
     "compare",
+    "diff_runs",
     "errors",
     "export_trace",
     "global_norm",
@@ -104,6 +107,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "RunDiff": "kit.run_diff",
+    "diff_runs": "kit.run_diff",
     "Ceilings": "kit.run_kernels",
     "kernel_table": "kit.run_kernels",
     "measure_ceilings": "kit.runtime.ceilings",

@@ -347,6 +347,8 @@ class _Cells:
 
     def gaps(self) -> list[Gap]:
         """The cells as gaps; neighbours of one cause and culprit are one."""
+        if not len(self.of):
+            return []
         rule, by = self._rules()
         new = np.ones(len(rule), dtype=bool)
         new[1:] = (rule[1:] != rule[:-1]) | (by[1:] != by[:-1]) | (self.of[1:] != self.of[:-1])

@@ -102,6 +102,11 @@ def test_a_gap_names_the_kernel_that_ended_it() -> None:
     assert last.before == -1
 
 
+def test_a_device_that_never_pauses_has_no_gap() -> None:
+    assert causes(kernel(0, END)) == []
+    assert idle_gaps(Timeline.of([kernel(5, 9)])) == ()
+
+
 def test_without_kernels_nothing_is_said() -> None:
     assert idle_gaps(Timeline.of([*STEPS, host("record", 0, END)])) == ()
     assert idle_gaps(Timeline.of([])) == ()
