@@ -133,6 +133,9 @@ class Inspection:
         said = sizes_from_environment().origin
         environment = f"; in the environment: {said}" if said != "defaults" else ""
         lines.append(f"bulk sizes: {self.stream.sizes} ({self.stream.sizes.origin}{environment})")
+        if m["check.count"]:
+            again = f"{m['redo.count']} steps were taken back, {m['redo.segments']} segments again"
+            lines.append(f"{m['check.count']} checks looked at a step later; {again}")
         lines += self.stepper.describe()
         lines += self._executor.compiles.explain()
         lines += [f"failed whole and ran op by op: {what}" for what in self._executor.recovered]

@@ -253,8 +253,19 @@ def _tracing(run: Run) -> str:
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
         f"timeline: {safe_text(run.timeline.origin)}; a traced step took {_ms(traced)}, "
-        f"an untraced one {_ms(run.step_ms)} ({_number(change, '+.0%')})"
+        f"an untraced one {_ms(run.step_ms)} ({_number(change, '+.0%')}){_coverage(run)}"
     )
+
+
+def _coverage(run: Run) -> str:
+    """How much of the kernels' time is known by op; nothing where no graph was recorded."""
+    t = run.timeline
+    kernels = t.where(kind="kernel")
+    if not run.graphs or not kernels.any():
+        return ""
+    lengths = (t.stop_ns - t.start_ns)[kernels]
+    named = lengths[t.node[kernels] >= 0].sum() / max(lengths.sum(), 1)
+    return f"; {named:.0%} of the kernels&#x27; time is known by op and line"
 
 
 def _change(now: float, old: float, *, more_is_better: bool, points: bool) -> str:

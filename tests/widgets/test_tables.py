@@ -180,6 +180,7 @@ def test_the_notes_say_machine_tracing_and_clock():
     text = str(Reader(run_notes_html(make_run())))
     assert "device imaginary · kit 0.0" in text
     assert "a traced step took" in text
+    assert "100% of the kernels' time is known by op and line" in text
     assert "synthetic" in text
     assert "bulk 15 forward, 15 backward" in text
     unlimited = make_run(Settings(bulk_forward=UNLIMITED))
