@@ -271,10 +271,23 @@ def _cut(
     sizes = wanted.bulk_in_force
     segments = plan(OpStream(graph, calls, views, forced, run.segments[-1].cut),
                     sizes.forward, sizes.backward, lazy=wanted.mode == "lazy")  # fmt: skip
+    segments = _with_overwritten(graph, segments, views)
     notes.append("an op costs the device what it did, and what one segment hands to another is "
                  "written and read at the rate of this run's kernels")  # fmt: skip
     ends = {s.nodes[-1]: s.index for s in segments}
     return graph, segments, sources, {ends[i]: w for i, w in waits.items() if i in ends}
+
+
+def _with_overwritten(
+    graph: Graph, segments: Sequence[Segment], views: frozenset[int]
+) -> tuple[Segment, ...]:
+    """A result that nothing reads is overwritten later in the step: until then it is returned."""
+    used = {i for node in graph.nodes for i, _ in node.inputs} | {i for i, _ in graph.wanted}
+    return tuple(
+        replace(s, writes=(*s.writes, *((i, 0) for i in s.nodes if i not in used | views)))
+        if s is not segments[-1] else s
+        for s in segments
+    )  # fmt: skip
 
 
 def _repeated(

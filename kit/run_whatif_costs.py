@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Costs", "between", "costs_of", "is_heavy"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
+_CUT = 3.5  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
 _LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
 
 
@@ -72,12 +73,12 @@ def costs_of(run: Run) -> Costs:
             "nor an imported trace"
         )
     timeline, graph = run.timeline, run.graphs[0]
-    sync = run.metrics.get("overhead.sync_ns", 0.0)
+    sync = _handover(run)
     launch, value = _launches(run, sync)
     device, program = _device(run)
     return Costs(
         record={} if run.settings.step_mode == "replay" else _recording(run, sync),
-        cut=1.5 * sync,  # to close a bulk, and to push an operation that somebody waits for
+        cut=_CUT * sync,
         launch=launch,
         launch_value=value,
         sync=sync,
@@ -107,6 +108,12 @@ def is_heavy(op: str) -> bool:
     return any(part in op for part in _HEAVY)
 
 
+def _handover(run: Run) -> float:
+    """One thread hands over to another and back. Another program's work may have come between."""
+    sync, launch = (run.metrics.get(f"overhead.{name}_ns", 0.0) for name in ("sync", "launch"))
+    return min(sync, 3 * launch) if launch else sync
+
+
 def _recording(run: Run, sync: float) -> dict[str, float]:
     """Recording an op, by phase: what is left of the phase's spans without waits and cuts."""
     timeline, graph = run.timeline, run.graphs[0]
@@ -122,7 +129,7 @@ def _recording(run: Run, sync: float) -> dict[str, float]:
             spans = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
             totals.append(_without(spans, away))
         least = min(totals)
-        found[phase] = max(least - 1.5 * sync * cuts[phase], 0.3 * least) / ops[phase]
+        found[phase] = max(least - _CUT * sync * cuts[phase], 0.3 * least) / ops[phase]
     return found
 
 

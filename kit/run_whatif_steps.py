@@ -24,6 +24,7 @@ __all__ = ["Shape", "accumulated", "device_times", "modelled", "step_ns"]
 RUN_AHEAD = 1  # steps; `kit.runtime.session` has the same
 SEGMENTS_AHEAD = 256
 SWITCH_NS = 5_000_000  # after so long Python lets another thread run
+AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays
 STEPS = 5  # simulated; the first ones fill the pipeline
 SHOWN = 2
 _HOST, _WORKER, _LOADER, _DEVICE = "host/main", "host/worker", "host/loader", "device/0 modelled"
@@ -177,7 +178,7 @@ class _Steps:
         self._inputs: list[int] = []
         arrays = [costs.launch_value * (len(s.reads) + len(s.writes)) for s in shape.segments]
         self._launches = [costs.launch + ns for ns in arrays]
-        self._again = [costs.sync + ns for ns in arrays]  # to issue a segment that is known
+        self._again = [costs.sync + AGAIN * ns for ns in arrays]
         self._plan = [
             [(phase, len(list(ops))) for phase, ops in groupby(
                 shape.graph.nodes[i].phase for i in s.nodes)]

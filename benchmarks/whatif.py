@@ -1,0 +1,201 @@
+"""How wrong are the what-if model's predictions? Each setting predicted from another measured one.
+
+    NPROC=1 python benchmarks/whatif.py [--rounds 5] [--only mlp bert] [--folder runs/]
+
+Every workload runs under a grid of settings, in rounds, so that a machine that is slow for a while
+is slow for all of them. In each round each run predicts the others of that round; a pair's ratio of
+predicted to measured time is the median over the rounds. Printed for each workload: the error of a
+replay (a run of one round predicts the same settings in another: what a second measurement would
+err, too), median and 90th percentile of the error under changed settings, and how well predictions
+rank the settings (Spearman, the median over sources). With a folder, the runs are kept there, and
+those that are there already are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kit
+from kit.errors import SettingsError
+from kit.runtime.executor import ExecutableCache
+from kit.trace.simulate import Work, simulate
+from kit.workloads import bert_of, convnet, flips, mlp, zero_grad_by
+from kit.workloads.experiment import run as measure
+
+CHECK, ON_DEVICE, LATE = "dynamic, host check", "dynamic, on device", "dynamic, deferred"
+CUTS: list[dict[str, Any]] = [
+    {},
+    {"mode": "imperative"},
+    {"bulk_forward": 5, "bulk_backward": 5},
+    {"bulk_forward": 50, "bulk_backward": 50},
+    {"mode": "lazy"},
+    {"step_mode": "replay"},
+    {"step_mode": "speculate"},
+    {"step_mode": "replay", "bulk_forward": 50, "bulk_backward": 50},
+]
+TRAINING = [
+    *CUTS,
+    {"batch_size": 2},
+    {"batch_size": 2, "mode": "lazy"},
+    {"loss_scaling": CHECK},
+    {"loss_scaling": ON_DEVICE},
+    {"loss_scaling": LATE},
+    {"loss_scaling": CHECK, "mode": "lazy"},
+    {"loss_scaling": ON_DEVICE, "mode": "lazy"},
+    {"accumulate": 2},
+]
+WORKLOADS = {
+    "mlp": (mlp, TRAINING),
+    "flips": (flips, CUTS),
+    "zero_grad": (zero_grad_by("loop", arrays=100, repeats=4), CUTS),
+    "bert": (bert_of("tiny"), TRAINING),
+    "resnet50_v1b": (convnet("resnet50_v1b", "tiny"), TRAINING),
+}
+TARGETS = "target: replay 3 %, changed 10 % and 25 %, Spearman 0.9"
+Rounds = list[dict[int, kit.Run]]  # of each round: cell -> its run
+Pairs = dict[tuple[int, int], list[float]]  # (source, target) -> predicted / measured, by round
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--only", nargs="*", default=[*WORKLOADS], choices=[*WORKLOADS])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--worst", type=int, default=0, help="list so many of the worst pairs")
+    options = parser.parse_args()
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    print(f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
+          f"NPROC={os.environ.get('NPROC', 'unset')}, {options.rounds} rounds of {options.steps} "
+          f"steps. {TARGETS}")  # fmt: skip
+    print(f"{'':14}{'pairs':>7}{'replay':>9}{'changed':>9}{'90th':>8}{'Spearman':>10}")
+    changed: list[float] = []
+    replays: list[float] = []
+    for name in options.only:
+        rounds = measured(name, options)
+        pairs = predicted(rounds)
+        again = replayed(rounds)
+        errors = [abs(statistics.median(ratios) - 1) for ratios in pairs.values()]
+        changed, replays = changed + errors, replays + again
+        row(name, errors, again, statistics.median(ranks(rounds, pairs)))
+        for (i, j), ratios in sorted(pairs.items(), key=lambda p: -_error(p[1]))[: options.worst]:
+            cells = WORKLOADS[name][1]
+            print(f"    {cells[i]} -> {cells[j]}: {statistics.median(ratios):.2f}")
+    row("all", changed, replays, float("nan"))
+    print(f"simulating 1,000 segments takes {simulation_ms():.1f} ms")
+
+
+def row(name: str, errors: list[float], again: list[float], rank: float) -> None:
+    """One line of the table."""
+    print(f"{name:14}{len(errors):7}{_percent(statistics.median(again))}"
+          f"{_percent(statistics.median(errors))}{_percent(float(np.percentile(errors, 90)), 8)}"
+          f"{rank:10.2f}", flush=True)  # fmt: skip
+
+
+def _percent(share: float, width: int = 9) -> str:
+    return f"{share:.1%}".rjust(width)
+
+
+def _error(ratios: list[float]) -> float:
+    return abs(statistics.median(ratios) - 1)
+
+
+def measured(name: str, options: argparse.Namespace) -> Rounds:
+    """All cells of a workload, in rounds; they share what they compile."""
+    workload, cells = WORKLOADS[name]
+    base = kit.Settings(steps=options.steps, warmup=5, bulk_forward=15, bulk_backward=15)
+    cache = ExecutableCache()
+    made: Rounds = []
+    for r in range(options.rounds):
+        made.append({})
+        for i, cell in enumerate(cells):
+            path = options.folder / f"{name}.{i}.{r}.kit" if options.folder else None
+            if path is not None and path.exists():
+                made[-1][i] = kit.Run.load(path)
+                continue
+            made[-1][i] = measure(workload, base.replace(**cell), cache=cache)
+            if path is not None:
+                made[-1][i].save(path)
+    return made
+
+
+def predicted(rounds: Rounds) -> Pairs:
+    """What each run says of each other one of its round, where that can be said."""
+    found: Pairs = {}
+    for runs in rounds:
+        for i, j in itertools.permutations(runs, 2):
+            sources = [runs[i], *_second(runs, i, j)]
+            try:
+                made = kit.predict(sources, runs[j].settings)
+            except SettingsError:
+                continue  # it says that this cannot be known from that
+            found.setdefault((i, j), []).append(made.step_ms / runs[j].step_ms)
+    return found
+
+
+def _second(runs: dict[int, kit.Run], i: int, j: int) -> Iterator[kit.Run]:
+    """For another batch size: a run of it under the source's settings, but never the target."""
+    wanted = runs[i].settings.replace(batch_size=runs[j].settings.batch_size)
+    if wanted.batch_size != runs[i].settings.batch_size:
+        yield from (run for k, run in runs.items() if k != j and run.settings == wanted)
+
+
+def replayed(rounds: Rounds) -> list[float]:
+    """The same settings, predicted from one round and measured in the others: median by cell."""
+    errors = []
+    for i in rounds[0]:
+        ratios = [kit.predict(a[i]).step_ms / b[i].step_ms
+                  for a, b in itertools.permutations(rounds, 2)]  # fmt: skip
+        if ratios:
+            errors.append(statistics.median(abs(x - 1) for x in ratios))
+    return errors or [float("nan")]
+
+
+def ranks(rounds: Rounds, pairs: Pairs) -> list[float]:
+    """For each source, how its predictions rank the settings, against the measured medians."""
+    times = {i: statistics.median(runs[i].step_ms for runs in rounds) for i in rounds[0]}
+    found = []
+    for source in rounds[0]:
+        targets = [j for i, j in pairs if i == source]
+        if len(targets) > 3:
+            said = [times[j] * statistics.median(pairs[source, j]) for j in targets]
+            found.append(spearman(said, [times[j] for j in targets]))
+    return found
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    """Correlation of the ranks; without ties, as times have none."""
+    x, y = (np.argsort(np.argsort(v)) for v in (a, b))
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def simulation_ms() -> float:
+    """Median time of simulating 1,000 segments on host, worker and device."""
+    work: list[Work] = []
+    for k in range(1000):
+        work.append(Work("host", "record", "record", 900, (), "python"))
+        after = (len(work) - 1,) if k == 0 else (len(work) - 1, len(work) - 2)
+        work.append(Work("worker", "launch", "dispatch", 500, after, "python"))
+        work.append(Work("device", "kernels", "kernel", 800, (len(work) - 1,)))
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        simulate(work)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+if __name__ == "__main__":
+    main()
