@@ -53,8 +53,11 @@ if TYPE_CHECKING:
     from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compare import Comparison
     from kit.widgets.compiles import CompileView
+    from kit.widgets.gaps import GapView
     from kit.widgets.graph import GraphView
+    from kit.widgets.kernels import KernelView
     from kit.widgets.plan import PlanView
+    from kit.widgets.run_diff import RunDiffView
     from kit.widgets.segments import SegmentView
     from kit.widgets.timeline import TimelineView
     from kit.workloads.context import Context, Workload, workload
@@ -68,12 +71,15 @@ __all__ = [
     "CompileView",
     "Context",
     "Explorer",
+    "GapView",
     "GraphView",
+    "KernelView",
     "PlanView",
     "Prediction",
     "Rules",
     "Run",
     "RunDiff",
+    "RunDiffView",
     "SegmentView",
     "Session",
     "Settings",
@@ -107,6 +113,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "GapView": "kit.widgets.gaps",
+    "KernelView": "kit.widgets.kernels",
+    "RunDiffView": "kit.widgets.run_diff",
     "RunDiff": "kit.run_diff",
     "diff_runs": "kit.run_diff",
     "Ceilings": "kit.run_kernels",

@@ -1,0 +1,125 @@
+"""The kernels of a run as a table: what each computes and how near it comes to the ceilings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import traitlets
+from ipywidgets import HTML, VBox
+
+from kit.run import Run
+from kit.run_kernels import Ceilings, KernelCost, kernel_table
+from kit.widgets.compare_data import amount
+from kit.widgets.gaps import bar_html
+from kit.widgets.tables import MONO, MUTED, safe_text, section, sentence, table
+from kit.widgets.theme import COLORS, error_html, format_bytes
+
+__all__ = ["KernelView", "kernels_html"]
+
+MAX_ROWS = 20
+_HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
+_WIDTHS = (20, 27, 6, 9, 9, 8, 7, 7, 7)
+
+
+def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS) -> str:
+    """The `limit` kernels that had most of the device's time, and the sums of all.
+
+    Args:
+        ceilings: what rates are held against, `kit.measure_ceilings()`; without it that column is
+            left empty.
+    """
+    rows = kernel_table(run, ceilings=ceilings)
+    if not rows:
+        return section("Kernels", sentence("No kernel was seen."))
+    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
+    cells.append(_total(rows, steps))
+    note = (
+        "Share of the time in which the device was busy: where kernels run side by side an instant "
+        "is divided among them, so shares add up to 100%. Bytes and arithmetic are modelled from "
+        "the shapes of the graph, rates are over the time in which the kernel ran."
+    )
+    if len(rows) > limit:
+        rest = sum(row.kernel.share for row in rows[limit:])
+        note = f"{len(rows) - limit:,} more kernels have {rest:.0%} of the time. {note}"
+    if ceilings is not None:
+        note += (
+            f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
+            f"{amount(ceilings.gflop_s)} GFLOP/s."
+        )
+    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True)
+    return section("Kernels", body + sentence(note))
+
+
+def _row(row: KernelCost, steps: int, most: float) -> list[str]:
+    kernel = row.kernel
+    where = f"segment {kernel.segment}" if kernel.segment >= 0 else "no segment"
+    name = (
+        f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
+        f'{safe_text(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
+    )
+    best = "" if math.isnan(row.of_ceiling) else f"{row.of_ceiling:.0%}"
+    if best:
+        best += f'<div style="color:{MUTED};font-size:11px">{safe_text(row.limit)}</div>'
+    return [
+        name,
+        _computes(row),
+        amount(kernel.count / steps),
+        amount(kernel.charged_ms / steps),
+        f"{kernel.share:.1%}" + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
+        _bytes(row.bytes_read + row.bytes_written),
+        amount(row.gb_s),
+        amount(row.gflop_s) if row.flops else "",
+        best,
+    ]
+
+
+def _computes(row: KernelCost) -> str:
+    """The first ops, and the lines and modules that they come from."""
+    if not row.ops:
+        return f'<span style="color:{MUTED}">unknown</span>'
+    ops = _listed([op.removeprefix("aten.").removesuffix(".default") for op in row.ops], 3)
+    place = _listed(row.sites, 2)
+    scope = _listed(row.scopes, 1)
+    where = " · ".join(x for x in (place, scope) if x)
+    return (
+        f'<div style="overflow-wrap:anywhere">{ops}'
+        f'<div style="color:{MUTED};font-size:12px">{where}</div></div>'
+    )
+
+
+def _listed(texts: Sequence[str], limit: int) -> str:
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(safe_text(text, 60) for text in texts[:limit]) + more
+
+
+def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
+    busy = sum(row.kernel.charged_ms for row in rows) / steps
+    runs = sum(row.kernel.count for row in rows) / steps
+    moved = sum(row.bytes_read + row.bytes_written for row in rows if row.nodes)
+    return ["<b>device busy</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
+            "<b>100%</b>", f"<b>{_bytes(moved)}</b>", "", "", ""]  # fmt: skip
+
+
+def _bytes(size: float) -> str:
+    return "?" if math.isnan(size) else format_bytes(size)
+
+
+class KernelView(VBox):
+    """The kernels of `run`, against `ceilings` if they are given; assigning `run` redraws."""
+
+    run = traitlets.Instance(Run, allow_none=True)
+
+    def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
+        self.table = HTML()
+        self._ceilings = ceilings
+        super().__init__([self.table], run=run)
+
+    @traitlets.observe("run")
+    def _draw(self, change: dict[str, Any]) -> None:
+        try:
+            self.table.value = "" if self.run is None else kernels_html(self.run, self._ceilings)
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self.table.value = error_html("kernels", error)
