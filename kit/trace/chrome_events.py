@@ -110,7 +110,7 @@ class Events:
         if not kept.any():
             zeros = np.zeros(len(start), np.int64)
             return zeros, zeros, kept
-        middle = np.median(start[kept])
+        middle = np.sort(start[kept])[int(kept.sum()) // 2]  # one of them, not a mean of two
         with np.errstate(invalid="ignore", over="ignore"):
             near = kept & (np.abs(start - middle) <= _DAY_NS / 1e3)
             is_length = (length >= 0) & (length <= _DAY_NS / 1e3)

@@ -29,7 +29,9 @@ MAX_VALUE_CHARS = 64 << 20  # one event, or one value beside the events
 
 _FREE_BYTES = 64 << 20  # so much may be unpacked from any file
 _CHUNK = 1 << 20
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 _SPACE = " \t\n\r"
+_SPACES = re.compile(r"[ \t\n\r]*")
 _NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
@@ -144,8 +146,7 @@ class _Window:
     def peek(self) -> str:
         """The next character that is no space; "" at the end."""
         while True:
-            while self.at < len(self.text) and self.text[self.at] in _SPACE:
-                self.at += 1
+            self.at = _SPACES.match(self.text, self.at).end()  # type: ignore[union-attr]
             if self.at < len(self.text):
                 return self.text[self.at]
             if not self.more():
@@ -174,8 +175,8 @@ class _Window:
             except ValueError as error:  # also a number of thousands of digits
                 at = getattr(error, "pos", self.at)
                 if self.is_whole:
-                    near_end = at >= len(self.text) - 8 or "Unterminated" in str(error)
-                    raise self.cut_off() if near_end else self.not_json(at) from None
+                    is_cut = _is_cut(str(error), self.text[at : at + 20].strip(_SPACE))
+                    raise self.cut_off() if is_cut else self.not_json(at) from None
             if len(self.text) - self.at > MAX_VALUE_CHARS:
                 raise TraceFileError(
                     f"it is not JSON, or holds a value of more than {MAX_VALUE_CHARS:,} "
@@ -227,3 +228,12 @@ class _Window:
     def not_json(self, at: int) -> TraceFileError:
         near = repr(self.text[at : at + 20])
         return TraceFileError(f"it is not JSON: {near} at character {self._passed + at:,}")
+
+
+def _is_cut(message: str, rest: str) -> bool:
+    """Whether the JSON would be right so far, had the text not ended."""
+    if message.startswith("Unterminated"):
+        return True
+    if "escape" in message:
+        return len(rest) < 6  # as "\\u12"
+    return any(word.startswith(rest) for word in _WORDS)

@@ -11,7 +11,6 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,9 @@ Ints = NDArray[np.int64]
 _FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 _LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "triton", "transformers",
               "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "IPython",
-              "ipykernel", "traitlets", "tornado", "site-packages", "dist-packages",
-              } | sys.stdlib_module_names  # fmt: skip
+              "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
+              "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
+_INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|python3\.\d+)[/\\]")
 _DEEPEST = 200  # frames to look at
 _ROUNDING_NS = 1000  # older files have whole microseconds
 
@@ -285,7 +285,9 @@ _OPS = frozenset({Role.ATEN, Role.COPY, Role.READ})
 
 def _is_library(file: str) -> bool:
     """Not the user's: torch cuts what is on Python's path off, so names begin with the package."""
-    if file.startswith("<") and not file.startswith("<ipython-input"):
-        return True
-    parts: list[Any] = file.replace("\\", "/").split("/")
-    return bool(_LIBRARIES & {parts[0].removesuffix(".py"), *parts[:-1]})
+    if file.startswith("<"):
+        return not file.startswith("<ipython-input")
+    first, *rest = file.replace("\\", "/").split("/")
+    if rest:
+        return first in _LIBRARIES or _INSTALLED.search(file) is not None
+    return first.removesuffix(".py") in sys.stdlib_module_names
