@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from kit.widgets.run_diff import RunDiffView
     from kit.widgets.segments import SegmentView
     from kit.widgets.timeline import TimelineView
+    from kit.widgets.whatif import WhatIfView
     from kit.workloads.context import Context, Workload, workload
 
 __version__ = "0.1.0"
@@ -84,6 +85,7 @@ __all__ = [
     "Session",
     "Settings",
     "TimelineView",
+    "WhatIfView",
     "Workload",
     "all_finite",
     "autotune",
@@ -134,6 +136,7 @@ _HOMES = {
     "Session": "kit.api",
     "Settings": "kit.run",
     "TimelineView": "kit.widgets.timeline",
+    "WhatIfView": "kit.widgets.whatif",
     "Workload": "kit.workloads.context",
     **dict.fromkeys(
         (
