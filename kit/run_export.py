@@ -32,6 +32,7 @@ __all__ = ["SUFFIXES", "export"]
 
 SUFFIXES = (".json", ".json.gz", ".csv", ".md")
 _TOP_KERNELS = 20
+_MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
 _PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
 _STEP = KINDS.index("step")
 _HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope",
@@ -91,7 +92,7 @@ def _chrome(run: Run) -> Iterator[str]:
         "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
     }
     yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
-    events = [*_metadata(tracks), *_spans(run, track, tracks), *_syncs(t, len(tracks) + 1),
+    events = [*_metadata(tracks), *_spans(run, track, tracks), *_syncs(t, len(tracks)),
               *_flows(t, track, tracks)]  # fmt: skip
     yield ",\n".join(json.dumps(e, separators=(",", ":"), allow_nan=False) for e in events)
     yield "\n]}\n"
@@ -128,7 +129,7 @@ def _layers(start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int
         for number, open_ in enumerate(layers):
             while open_ and open_[-1] <= begin:
                 open_.pop()
-            if not open_ or end <= open_[-1]:
+            if not open_ or end <= open_[-1] or number == _MAX_TRACKS - 1:
                 open_.append(end)
                 found[i] = number
                 break
@@ -144,11 +145,14 @@ def _metadata(tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
         for what, value in (("name", names[process]), ("sort_index", process)):
             yield {"ph": "M", "name": f"process_{what}", "pid": process, "tid": 0,
                    "args": {what: value}}  # fmt: skip
-    shown = [*((p, name) for _, p, name in tracks), (_PROCESSES["host"], "sync points")]
-    for number, (process, name) in enumerate(shown, 1):
-        for what, value in (("name", name), ("sort_index", number)):
-            yield {"ph": "M", "name": f"thread_{what}", "pid": process, "tid": number,
-                   "args": {what: value}}  # fmt: skip
+    for number, (_, process, name) in enumerate(tracks, 1):
+        yield from _track_name(process, number, name)
+
+
+def _track_name(process: int, number: int, name: str) -> Iterator[dict[str, Any]]:
+    for what, value in (("name", name), ("sort_index", number)):
+        yield {"ph": "M", "name": f"thread_{what}", "pid": process, "tid": number,
+               "args": {what: value}}  # fmt: skip
 
 
 def _spans(
@@ -198,10 +202,18 @@ class _Facts:
         return found
 
 
-def _syncs(t: Timeline, number: int) -> Iterator[dict[str, Any]]:
-    for s in t.syncs:
-        yield {"ph": "X", "cat": f"{EXPORTED}sync", "name": s.cause, "pid": _PROCESSES["host"],
-               "tid": number, "ts": s.at_ns / 1e3, "dur": s.wait_ns / 1e3,
+def _syncs(t: Timeline, tracks: int) -> Iterator[dict[str, Any]]:
+    """Waits on tracks of their own, after the others: threads may wait at the same time."""
+    at = np.array([s.at_ns for s in t.syncs], np.int64)
+    stop = at + np.array([s.wait_ns for s in t.syncs], np.int64)
+    layer = _layers(at, stop)
+    host = _PROCESSES["host"]
+    for k in range(int(layer.max(initial=-1)) + 1):
+        name = "sync points" if not k else f"sync points ({k + 1})"
+        yield from _track_name(host, tracks + k + 1, name)
+    for s, k in zip(t.syncs, layer.tolist(), strict=True):
+        yield {"ph": "X", "cat": f"{EXPORTED}sync", "name": s.cause, "pid": host,
+               "tid": tracks + k + 1, "ts": s.at_ns / 1e3, "dur": s.wait_ns / 1e3,
                "args": {"cause": s.cause, "site": s.site, "via": s.via}}  # fmt: skip
 
 
@@ -236,7 +248,7 @@ def _csv(run: Run) -> str:
     t = run.timeline
     facts = _Facts(run)
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     writer.writerow(_HEAD)
     columns = (t.lane, t.name, t.kind, t.start_ns, t.stop_ns, t.segment, t.node)
     for lane, name, kind, *numbers in zip(*(c.tolist() for c in columns), strict=True):
