@@ -27,7 +27,9 @@ from kit.report.grid import Axis, axes_of, cell_of
 from kit.run import Run
 from kit.widgets.advice import advice_html
 from kit.widgets.compiles import recompiles_html
+from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
+from kit.widgets.kernels import folded_kernels_html
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
     breakdown_html,
@@ -155,7 +157,8 @@ def _run_block(run: Run, pool: dict[str, int]) -> dict[str, Any]:
         "syncs": sync_table_html(run),
         "breakdown": breakdown_html(run),
         "unlowered": unlowered_html(run) + recompiles_html(run.compiles),
-        "segments": folded_segments_html(run),
+        "gaps": gaps_html(run),
+        "segments": folded_segments_html(run) + folded_kernels_html(run),
         "notes": run_notes_html(run),
         "timeline": _plain(timeline_payload(run, max_glyphs=MAX_GLYPHS)),
         "graph": {

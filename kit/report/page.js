@@ -79,7 +79,7 @@ async function show(at) {
   if (mine !== ticket) return;
   status(at, i, shown);
   shown = i;
-  for (const part of ["headline", "advice", "syncs", "breakdown", "segments", "unlowered", "notes"]) {
+  for (const part of ["headline", "advice", "syncs", "gaps", "breakdown", "segments", "unlowered", "notes"]) {
     byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
   }
   drawTimeline(data.timeline, models("timeline"));

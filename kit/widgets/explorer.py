@@ -24,7 +24,9 @@ from kit.widgets.advice import AdviceView
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
+from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GraphView
+from kit.widgets.kernels import folded_kernels_html
 from kit.widgets.rerun import Reruns, RunStep
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
@@ -165,8 +167,8 @@ class Explorer(VBox):
         self.advice = AdviceView(self._try)
         self.timeline = TimelineView()
         self.graph = GraphView()
-        self.syncs, self.breakdown, self.unlowered, self.segments, self.notes = (
-            HTML(layout=Layout(width="auto")) for _ in range(5)
+        self.syncs, self.breakdown, self.gaps, self.unlowered, self.segments, self.notes = (
+            HTML(layout=Layout(width="auto")) for _ in range(6)
         )
         self.failure = HTML(layout=Layout(width="auto"))
         self.rerun_button = _button("Run again", "measure the current settings once more", "info")
@@ -190,7 +192,7 @@ class Explorer(VBox):
         bar = HBox([*actions, self.status], layout=Layout(flex_flow="row wrap",
                    align_items="center", grid_gap="8px", margin="2px 0 6px"))  # fmt: skip
         left = VBox([self.graph], layout=Layout(flex="3 1 460px", min_width="0", overflow="auto"))
-        right = VBox([self.syncs, self.breakdown, self.unlowered],
+        right = VBox([self.syncs, self.gaps, self.breakdown, self.unlowered],
                      layout=Layout(flex="2 1 340px", min_width="0"))  # fmt: skip
         columns = Box([left, right], layout=Layout(display="flex", flex_flow="row wrap",
                       width="auto", grid_gap="24px", align_items="flex-start",
@@ -217,7 +219,8 @@ class Explorer(VBox):
             self.syncs.value = sync_table_html(run)
             self.breakdown.value = breakdown_html(run)
             self.unlowered.value = unlowered_html(run) + recompiles_html(run.compiles)
-            self.segments.value = folded_segments_html(run)
+            self.gaps.value = gaps_html(run)
+            self.segments.value = folded_segments_html(run) + folded_kernels_html(run)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
             self._say(f"measured in {took_s:.1f} s")

@@ -13,10 +13,10 @@ from kit.run import Run
 from kit.run_kernels import Ceilings, KernelCost, kernel_table
 from kit.widgets.compare_data import amount
 from kit.widgets.gaps import bar_html
-from kit.widgets.tables import MONO, MUTED, safe_text, section, sentence, table
+from kit.widgets.tables import MONO, MUTED, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes
 
-__all__ = ["KernelView", "kernels_html"]
+__all__ = ["KernelView", "folded_kernels_html", "kernels_html"]
 
 MAX_ROWS = 20
 _HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
@@ -51,6 +51,15 @@ def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX
         )
     body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True)
     return section("Kernels", body + sentence(note))
+
+
+def folded_kernels_html(run: Run) -> str:
+    """The table behind a line that a click opens; "" where no kernel was seen."""
+    if not run.timeline.where(kind="kernel").any():
+        return ""
+    return folded(
+        "Kernels: what each computes, how long it takes, what it moves", kernels_html(run)
+    )
 
 
 def _row(row: KernelCost, steps: int, most: float) -> list[str]:

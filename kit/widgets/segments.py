@@ -10,7 +10,7 @@ from ipywidgets import HTML, VBox
 
 from kit.run import Run
 from kit.run_segments import SegmentCost, segment_costs
-from kit.widgets.tables import FONT, INK, MUTED, safe_text, section, sentence, table
+from kit.widgets.tables import MUTED, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes, format_ns, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
@@ -90,11 +90,7 @@ def folded_segments_html(run: Run) -> str:
     gaps = "" if math.isnan(gap) else f", {format_ns(gap)} of gaps between them"
     line = (f"{len(costs):,} segment{'s' * (len(costs) != 1)} a step: {format_ns(host)} to launch "
             f"them{gaps}")  # fmt: skip
-    return (
-        f'<details style="font:13px/1.6 {FONT};color:{INK}"><summary style="cursor:pointer">'
-        f'{line}</summary><div style="overflow-x:auto;max-width:860px;margin-top:6px">'
-        f"{_html(run, costs)}</div></details>"
-    )
+    return folded(line, _html(run, costs))
 
 
 def _cost(c: SegmentCost) -> float:

@@ -305,6 +305,15 @@ def section(title: str, body: str) -> str:
     )
 
 
+def folded(line: str, body: str) -> str:
+    """A body behind a line that a click opens."""
+    return (
+        f'<details style="font:13px/1.6 {FONT};color:{INK}"><summary style="cursor:pointer">'
+        f'{line}</summary><div style="overflow-x:auto;max-width:980px;margin-top:6px">{body}</div>'
+        "</details>"
+    )
+
+
 def sentence(text: str) -> str:
     return f'<div style="font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px">{text}</div>'
 
