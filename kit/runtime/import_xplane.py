@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from kit.errors import TraceFileError
-from kit.runtime.profiler import _cpu_events, _gpu_events
+from kit.runtime.profiler import _NOISE, _cpu_events, _gpu_events
 from kit.trace import Span, SyncPoint
 from kit.trace.chrome_spans import Imported, Spans, cut_name
 
@@ -202,7 +202,7 @@ class _Profile:
 
     def _thread(self, lane: str, events: list[_Event]) -> None:
         """Outermost work of each kind, and waits with what called them."""
-        events.sort(key=lambda e: (e.start_ns, -e.stop_ns))
+        events = list(_whole_waits(sorted(events, key=lambda e: (e.start_ns, -e.stop_ns))))
         open_: list[tuple[_Event, str]] = []
         for event in events:
             while open_ and open_[-1][0].stop_ns <= event.start_ns:
@@ -236,13 +236,34 @@ def _host_events(line: Any) -> Iterator[_Event]:
     """Python's functions, steps, and what jax says of its own work."""
     for event in line.events:
         name = cut_name(event.name)
-        start, stop = int(event.start_ns), int(event.end_ns)
-        if name.startswith("$") or (kind := _kind(name)):
-            yield _Event(name, start, max(start, stop), -1)
-        elif not kind:
-            step = dict(event.stats).get("step_num", -1)
-            if type(step) is int and step >= 0:
-                yield _Event(name, start, max(start, stop), step)
+        if name.startswith(_NOISE):
+            continue
+        step = -1
+        if not name.startswith("$") and not _kind(name):
+            number = dict(event.stats).get("step_num", -1)
+            step = number if type(number) is int else -1
+        start = int(event.start_ns)
+        yield _Event(name, start, max(start, int(event.end_ns)), max(step, -1))
+
+
+def _whole_waits(events: Sequence[_Event]) -> Iterator[_Event]:
+    """The events in time; jax notes where a wait for a buffer begins and where it ends, both as
+    "Await", and nothing in between.
+    """
+    before: _Event | None = None  # the beginning of a wait, perhaps
+    for event in events:
+        is_await = event.name.endswith("::Await")
+        if before is not None:
+            if is_await and before.stop_ns <= event.start_ns:
+                yield before._replace(stop_ns=event.stop_ns)
+                before = None
+                continue
+            yield before
+        before = event if is_await else None
+        if not is_await:
+            yield event
+    if before is not None:
+        yield before
 
 
 def _kind(name: str) -> str:
