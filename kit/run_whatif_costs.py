@@ -7,6 +7,7 @@ brings them to what the untraced steps took.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import SettingsError
-from kit.ir import Graph, Segment
-from kit.run_segments import segment_costs
+from kit.ir import Graph
+from kit.run_segments import SegmentCost, segment_costs
 from kit.trace import Timeline
 from kit.trace.metrics import union_ns
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Costs", "between", "costs_of", "is_heavy"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
-_CUT = 3.5  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
+_CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
 _LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
 
 
@@ -74,8 +75,9 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
-    launch, value = _launches(run, sync)
-    device, program = _device(run)
+    rows = segment_costs(run)
+    launch, value = _launches(run, rows, sync)
+    device, program = _device(run, rows)
     return Costs(
         record={} if run.settings.step_mode == "replay" else _recording(run, sync),
         cut=_CUT * sync,
@@ -155,50 +157,39 @@ def _per_step(timeline: Timeline, kind: str) -> float:
     return float(min(lengths, default=0))
 
 
-def _launches(run: Run, sync: float) -> tuple[float, float]:
+def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[float, float]:
     """A launch of nothing, with waking the worker for it, and what each array adds to that.
 
     A trace shows a worker that also waits for Python's lock, which the simulation has by itself: so
     the cheaper launches count, and no array costs more than half of such a wake-up.
     """
-    least = run.metrics.get("overhead.launch_ns", 0.0) + sync / 2
+    least = run.metrics.get("overhead.launch_ns", 0.0)
     arrays = {s.index: len(s.reads) + len(s.writes) for s in run.segments}
-    rows = [r for r in segment_costs(run) if r.host_ns > 0 and arrays[r.index]]
+    rows = [r for r in costs if r.host_ns > 0 and arrays[r.index]]
     if not rows:
         return least, 0.0
-    each = [max(r.host_ns - least, 0.0) / arrays[r.index] for r in rows]
+    each = [max(r.host_ns - least - sync / 2, 0.0) / arrays[r.index] for r in rows]
     return least, min(float(np.percentile(each, 25)), sync / 2)
 
 
-def _device(run: Run) -> tuple[NDArray[np.float64], float]:
+def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64], float]:
     """Each op's share of the device's time, and what a program costs besides its ops.
 
     The latter is the time of a kernel that does next to nothing.
     """
     graph, timeline = run.graphs[0], run.timeline
     shares = np.zeros(len(graph))
-    for row, segment in zip(segment_costs(run), run.segments, strict=True):
-        if not row.device_ns > 0:
-            continue
-        nodes = np.array(segment.nodes, dtype=np.intp)
-        weights = _weights(timeline, graph, segment, nodes)
-        shares[nodes] += row.device_ns * weights / weights.sum()
+    named = timeline.where(kind="kernel") & (timeline.node >= 0) & (timeline.node < len(graph))
+    found = np.zeros(len(graph))  # time of the kernels that are named after each op
+    np.add.at(found, timeline.node[named], (timeline.stop_ns - timeline.start_ns)[named])
+    for row, segment in zip(rows, run.segments, strict=True):
+        if row.device_ns > 0:
+            nodes = np.array(segment.nodes, dtype=np.intp)
+            weights = found[nodes] if found[nodes].any() else np.ones(len(nodes))
+            shares[nodes] += row.device_ns * weights / weights.sum()
     kernels = timeline.intervals(kind="kernel")
     lengths = kernels[:, 1] - kernels[:, 0]
     return shares, float(np.percentile(lengths, 10)) if len(lengths) else 0.0
-
-
-def _weights(
-    timeline: Timeline, graph: Graph, segment: Segment, nodes: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """How a segment's device time is shared among its ops: by the kernels named after them."""
-    mask = timeline.where(kind="kernel") & (timeline.segment == segment.index)
-    found = np.zeros(len(graph))
-    named = mask & (timeline.node >= 0)
-    lengths = timeline.stop_ns[named] - timeline.start_ns[named]
-    np.add.at(found, timeline.node[named], lengths)
-    weights = found[nodes]
-    return weights if weights.sum() > 0 else np.ones(len(nodes))
 
 
 def _border(timeline: Timeline, graph: Graph) -> float:
