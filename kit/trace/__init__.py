@@ -1,5 +1,10 @@
 """Timelines and the numbers read off them: pure data and pure functions, numpy only."""
 
+from kit.trace.critical_path import PATH_KINDS as PATH_KINDS
+from kit.trace.critical_path import PathEdge as PathEdge
+from kit.trace.critical_path import PathRow as PathRow
+from kit.trace.critical_path import critical_path as critical_path
+from kit.trace.critical_path import path_table as path_table
 from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
 from kit.trace.gaps import HTA_CAUSES as HTA_CAUSES
 from kit.trace.gaps import Gap as Gap

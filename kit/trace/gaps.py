@@ -24,9 +24,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kit.trace.timeline import KINDS, Timeline
+from kit.trace.active import NONE, Active, Gaps, Ints, Kernels, Mask, Pieces, launches
+from kit.trace.timeline import Timeline
 
 __all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
            "idle_table"]  # fmt: skip
@@ -35,11 +35,6 @@ GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "d
               "program", "unknown")  # fmt: skip
 HTA_CAUSES = ("host wait", "kernel wait", "other")
 HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
-
-_LOADER = "host/loader"
-_NONE = -1
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +54,10 @@ class Gap:
     stop_ns: int
     cause: str  # one of GAP_CAUSES
     site: str = ""  # "train.py:41", of a sync point
-    by: int = _NONE
+    by: int = NONE
     note: str = ""
     hta: str = "other"  # one of HTA_CAUSES, of the whole gap
-    before: int = _NONE
+    before: int = NONE
 
     @property
     def length_ns(self) -> int:
@@ -92,7 +87,7 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     Returns:
         () if no kernel was seen: nothing is known of the device then.
     """
-    kernels = _Kernels(timeline, timeline.where(kind="kernel"))
+    kernels = Kernels(timeline, timeline.where(kind="kernel"))
     if not len(kernels.start):
         return ()
     low, high = _hull(timeline)
@@ -100,7 +95,7 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     handed = _after_waits(timeline, everywhere)
     found: list[Gap] = []
     for device, mask in _devices(timeline).items():
-        mine = _Kernels(timeline, mask).gaps(low, high)
+        mine = Kernels(timeline, mask).gaps(low, high)
         found += _Cells(timeline, device, mine, everywhere, handed).gaps()
     return tuple(found)
 
@@ -138,11 +133,11 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
     found = {}
     for lane in timeline.lanes:
         mask = timeline.where(kind="kernel") & (timeline.lane == timeline.lanes.index(lane))
-        kernels = _Kernels(timeline, mask)
+        kernels = Kernels(timeline, mask)
         if not len(kernels.start):
             continue
         gaps = kernels.gaps(int(kernels.start[0]), int(kernels.latest[-1]))
-        named = _hta(gaps, _launches(timeline, gaps.after)[0], delay_ns)
+        named = _hta(gaps, launches(timeline, gaps.after)[0], delay_ns)
         lengths = gaps.stop - gaps.start
         found[lane] = {cause: int(lengths[named == i].sum()) for i, cause in enumerate(HTA_CAUSES)}
     return found
@@ -162,50 +157,6 @@ def _devices(timeline: Timeline) -> dict[str, Mask]:
     return {name: kernel & np.isin(timeline.lane, lanes) for name, lanes in devices.items()}
 
 
-@dataclass(frozen=True)
-class _Gaps:
-    """Gaps in order of time. `before` and `after`: the kernels around each, -1 at an end."""
-
-    start: Ints
-    stop: Ints
-    before: Ints  # the kernel that had ended last
-    after: Ints
-    is_program: Mask  # both belong to one issue of one segment
-
-
-class _Kernels:
-    """Some kernels by their start, and for each the latest end up to it."""
-
-    def __init__(self, timeline: Timeline, mask: Mask) -> None:
-        self.timeline = timeline
-        ids = np.flatnonzero(mask)
-        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
-        self.start: Ints = timeline.start_ns[self.ids]
-        stop = timeline.stop_ns[self.ids]
-        self.latest: Ints = np.maximum.accumulate(stop) if len(stop) else stop
-        at = np.where(stop == self.latest, np.arange(len(stop)), 0)
-        self.last = self.ids[np.maximum.accumulate(at)] if len(stop) else self.ids
-
-    def gaps(self, low: int, high: int) -> _Gaps:
-        """Where none of them runs, between `low` and `high`."""
-        segment = self.timeline.segment
-        begun = np.sort(self.timeline.intervals(kind="device step")[:, 0])
-        steps = np.searchsorted(begun, self.start[1:], "right")
-        inside = (segment[self.last[:-1]] == segment[self.ids[1:]]) & (segment[self.ids[1:]] >= 0)
-        inside &= steps == np.searchsorted(begun, self.latest[:-1])
-        start = np.append(low, self.latest).clip(low, high)
-        stop = np.append(self.start, high).clip(low, high)
-        kept = stop > start
-        edge = [False]
-        return _Gaps(
-            start[kept],
-            stop[kept],
-            np.append(_NONE, self.last)[kept],
-            np.append(self.ids, _NONE)[kept],
-            np.concatenate([edge, inside, edge])[kept],
-        )
-
-
 def _hull(timeline: Timeline) -> tuple[int, int]:
     steps = timeline.intervals(kind="step")
     if len(steps):
@@ -213,23 +164,7 @@ def _hull(timeline: Timeline) -> tuple[int, int]:
     return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """Stretches of time that do not overlap, in order, each with whose it is."""
-
-    start: Ints
-    stop: Ints
-    owner: Ints
-
-    def at(self, times: Ints) -> Ints:
-        """The owner at each time, -1 where there is none."""
-        if not len(self.start):
-            return np.full(len(times), _NONE)
-        i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < self.stop[i]), self.owner[i], _NONE)
-
-
-def _after_waits(timeline: Timeline, gaps: _Gaps) -> _Pieces:
+def _after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
     """Idle time handed out to the waits that caused it, one instant after another.
 
     The rule is that of `idle_after`, which says how much; this says which instants.
@@ -239,7 +174,7 @@ def _after_waits(timeline: Timeline, gaps: _Gaps) -> _Pieces:
     start, stop = gaps.start[real], gaps.stop[real]
     pieces: list[tuple[int, int, int]] = []
     open_: list[list[int]] = []  # [sync, what is left of it], the latest last
-    step = _NONE
+    step = NONE
     syncs = timeline.syncs if len(steps) else ()
     for i, sync in enumerate(syncs):
         now = int(np.searchsorted(steps, sync.at_ns, "right"))
@@ -261,52 +196,10 @@ def _after_waits(timeline: Timeline, gaps: _Gaps) -> _Pieces:
                 if not open_[-1][1]:
                     open_.pop()
     columns = np.array(pieces, dtype=np.int64).reshape(-1, 3)
-    return _Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
+    return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
-class _Active:
-    """Which of some spans is active at a time: of several, the one that ends last."""
-
-    def __init__(self, timeline: Timeline, kinds: tuple[str, ...]) -> None:
-        mask = np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
-        mask &= ~timeline.where(lane=_LOADER)  # the step does not wait for a loader's own work
-        ids = np.flatnonzero(mask)
-        self.start, self.stop, self.ids = timeline.start_ns[ids], timeline.stop_ns[ids], ids
-        order = np.argsort(self.start, kind="stable")
-        self.start, self.stop, self.ids = self.start[order], self.stop[order], ids[order]
-
-    def at(self, times: Ints) -> Ints:
-        """The span's index at each time, -1 where none is active."""
-        if not len(self.ids):
-            return np.full(len(times), _NONE)
-        latest = np.maximum.accumulate(self.stop)
-        at = np.maximum.accumulate(np.where(self.stop == latest, np.arange(len(self.ids)), 0))
-        i = np.searchsorted(self.start, times, "right") - 1
-        return np.where((i >= 0) & (times < latest[i]), self.ids[at[i]], _NONE)
-
-
-def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
-    """Start and stop of the last dispatch of each kernel's segment before it; the span, or -1."""
-    ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment >= 0))
-    starts = np.sort(timeline.start_ns[ids])
-    if not len(ids):
-        return np.full(len(kernels), _NONE), np.full(len(kernels), _NONE)
-    width = len(ids) + 1
-    rank = np.searchsorted(starts, timeline.start_ns[ids], "right")
-    keys = timeline.segment[ids].astype(np.int64) * width + rank
-    order = np.argsort(keys, kind="stable")
-    keys, ids = keys[order], ids[order]
-    wanted = timeline.segment[kernels].astype(np.int64)
-    found = np.searchsorted(
-        keys, wanted * width + np.searchsorted(starts, timeline.start_ns[kernels], "right"), "right"
-    )
-    span = ids[np.maximum(found - 1, 0)]
-    is_one = (found > 0) & (timeline.segment[span] == wanted) & (kernels >= 0) & (wanted >= 0)
-    span = np.where(is_one, span, _NONE)
-    return np.where(is_one, timeline.start_ns[span], _NONE), span
-
-
-def _hta(gaps: _Gaps, launched: Ints, delay_ns: int) -> Ints:
+def _hta(gaps: Gaps, launched: Ints, delay_ns: int) -> Ints:
     """The place in `HTA_CAUSES` of each gap."""
     is_short = gaps.stop - gaps.start < delay_ns
     return np.where(launched > gaps.start, 0, np.where(is_short & (gaps.after >= 0), 1, 2))
@@ -315,20 +208,20 @@ def _hta(gaps: _Gaps, launched: Ints, delay_ns: int) -> Ints:
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
-    def __init__(self, timeline: Timeline, device: str, gaps: _Gaps, everywhere: _Gaps,
-                 handed: _Pieces) -> None:  # fmt: skip
+    def __init__(self, timeline: Timeline, device: str, gaps: Gaps, everywhere: Gaps,
+                 handed: Pieces) -> None:  # fmt: skip
         self.timeline, self.device, self.gaps_ = timeline, device, gaps
-        launched, self.launch = _launches(timeline, gaps.after)
+        launched, self.launch = launches(timeline, gaps.after)
         self.hta = _hta(gaps, launched, HTA_DELAY_NS)
         active = {
-            "compile": _Active(timeline, ("lower", "compile")),
-            "dispatch": _Active(timeline, ("dispatch",)),
-            "wait": _Active(timeline, ("wait",)),
-            "input": _Active(timeline, ("input",)),
-            "ahead": _Active(timeline, ("ahead",)),
-            "record": _Active(timeline, ("record", "plan")),
+            "compile": Active(timeline, ("lower", "compile")),
+            "dispatch": Active(timeline, ("dispatch",)),
+            "wait": Active(timeline, ("wait",)),
+            "input": Active(timeline, ("input",)),
+            "ahead": Active(timeline, ("ahead",)),
+            "record": Active(timeline, ("record", "plan")),
         }
-        others = _Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
+        others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
         waits = _waits(timeline)
         steps = _steps(timeline)
         edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
@@ -336,7 +229,7 @@ class _Cells:
         edges += [x for a in active.values() for x in (a.start, a.stop)]
         cuts = np.unique(np.concatenate(edges))
         start, stop = cuts[:-1], cuts[1:]
-        of = _Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
+        of = Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
         kept = (of >= 0) & (steps.at(start) >= 0)
         self.start, self.stop, self.of = start[kept], stop[kept], of[kept]
         self.by = {name: a.at(self.start) for name, a in active.items()}
@@ -378,7 +271,7 @@ class _Cells:
             (by["input"] >= 0, by["input"]),
             ((by["record"] >= 0) & (by["ahead"] < 0), by["record"]),
             (by["ahead"] >= 0, by["ahead"]),
-            (np.ones(len(self.of), dtype=bool), np.full(len(self.of), _NONE)),
+            (np.ones(len(self.of), dtype=bool), np.full(len(self.of), NONE)),
         ]
         held = np.array([c for c, _ in conditions])
         rule = held.argmax(axis=0)
@@ -387,8 +280,8 @@ class _Cells:
     def _working(self) -> Ints:
         """The kernel of another device that runs in each cell; -1 where there is none."""
         if not self.is_other.any():
-            return np.full(len(self.of), _NONE)
-        return _Active(self.timeline, ("kernel",)).at(self.start)
+            return np.full(len(self.of), NONE)
+        return Active(self.timeline, ("kernel",)).at(self.start)
 
     def _gap(self, start: int, stop: int, rule: int, by: int, of: int) -> Gap:
         cause, note = _RULES[rule]
@@ -423,16 +316,16 @@ _RULES = (
 )
 
 
-def _waits(timeline: Timeline) -> _Pieces:
+def _waits(timeline: Timeline) -> Pieces:
     """The waits at sync points; where two overlap, the later one has the rest."""
     start = np.array([s.at_ns for s in timeline.syncs], np.int64)
     stop = start + np.array([s.wait_ns for s in timeline.syncs], np.int64)
     if len(start):
         stop[:-1] = np.minimum(stop[:-1], start[1:])
-    return _Pieces(start, stop, np.arange(len(start)))
+    return Pieces(start, stop, np.arange(len(start)))
 
 
-def _steps(timeline: Timeline) -> _Pieces:
+def _steps(timeline: Timeline) -> Pieces:
     """The union of the steps, or all of the timeline."""
     steps = timeline.intervals(kind="step")
     if not len(steps):
@@ -441,4 +334,4 @@ def _steps(timeline: Timeline) -> _Pieces:
     latest = np.maximum.accumulate(steps[:, 1])
     stop = np.append(np.minimum(latest[:-1], steps[1:, 0]), latest[-1])
     start = np.append(steps[0, 0], np.maximum(steps[1:, 0], steps[:-1, 0]))
-    return _Pieces(start, np.maximum(stop, start), np.arange(len(start)))
+    return Pieces(start, np.maximum(stop, start), np.arange(len(start)))

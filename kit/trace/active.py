@@ -1,0 +1,124 @@
+"""What is active when: questions that gaps and paths ask of many spans at once.
+
+Spans are sorted once, and a running maximum of their ends answers for any number of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.trace.timeline import KINDS, Timeline
+
+__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "launches"]
+
+LOADER = "host/loader"
+NONE = -1
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps in order of time. `before` and `after`: the kernels around each, -1 at an end."""
+
+    start: Ints
+    stop: Ints
+    before: Ints  # the kernel that had ended last
+    after: Ints
+    is_program: Mask  # both belong to one issue of one segment
+
+
+class Kernels:
+    """Some kernels by their start, and for each the latest end up to it."""
+
+    def __init__(self, timeline: Timeline, mask: Mask) -> None:
+        self.timeline = timeline
+        ids = np.flatnonzero(mask)
+        self.ids = ids[np.argsort(timeline.start_ns[ids], kind="stable")]
+        self.start: Ints = timeline.start_ns[self.ids]
+        stop = timeline.stop_ns[self.ids]
+        self.latest: Ints = np.maximum.accumulate(stop) if len(stop) else stop
+        at = np.where(stop == self.latest, np.arange(len(stop)), 0)
+        self.last = self.ids[np.maximum.accumulate(at)] if len(stop) else self.ids
+
+    def gaps(self, low: int, high: int) -> Gaps:
+        """Where none of them runs, between `low` and `high`."""
+        segment = self.timeline.segment
+        begun = np.sort(self.timeline.intervals(kind="device step")[:, 0])
+        steps = np.searchsorted(begun, self.start[1:], "right")
+        inside = (segment[self.last[:-1]] == segment[self.ids[1:]]) & (segment[self.ids[1:]] >= 0)
+        inside &= steps == np.searchsorted(begun, self.latest[:-1])
+        start = np.append(low, self.latest).clip(low, high)
+        stop = np.append(self.start, high).clip(low, high)
+        kept = stop > start
+        edge = [False] if len(self.ids) else []
+        return Gaps(
+            start[kept],
+            stop[kept],
+            np.append(NONE, self.last)[kept],
+            np.append(self.ids, NONE)[kept],
+            np.concatenate([[False], inside, edge])[kept].astype(bool),
+        )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Stretches of time that do not overlap, in order, each with whose it is."""
+
+    start: Ints
+    stop: Ints
+    owner: Ints
+
+    def at(self, times: Ints) -> Ints:
+        """The owner at each time, -1 where there is none."""
+        if not len(self.start):
+            return np.full(len(times), NONE)
+        i = np.searchsorted(self.start, times, "right") - 1
+        return np.where((i >= 0) & (times < self.stop[i]), self.owner[i], NONE)
+
+
+class Active:
+    """Which of some spans is active at a time: of several, the one that ends last."""
+
+    def __init__(
+        self, timeline: Timeline, kinds: tuple[str, ...], among: Mask | None = None
+    ) -> None:
+        mask = np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
+        mask &= ~timeline.where(lane=LOADER)  # the step does not wait for a loader's own work
+        ids = np.flatnonzero(mask if among is None else mask & among)
+        self.start, self.stop, self.ids = timeline.start_ns[ids], timeline.stop_ns[ids], ids
+        order = np.argsort(self.start, kind="stable")
+        self.start, self.stop, self.ids = self.start[order], self.stop[order], ids[order]
+
+    def at(self, times: Ints) -> Ints:
+        """The span's index at each time, -1 where none is active."""
+        if not len(self.ids):
+            return np.full(len(times), NONE)
+        latest = np.maximum.accumulate(self.stop)
+        at = np.maximum.accumulate(np.where(self.stop == latest, np.arange(len(self.ids)), 0))
+        i = np.searchsorted(self.start, times, "right") - 1
+        return np.where((i >= 0) & (times < latest[i]), self.ids[at[i]], NONE)
+
+
+def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
+    """Start and stop of the last dispatch of each kernel's segment before it; the span, or -1."""
+    ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment >= 0))
+    starts = np.sort(timeline.start_ns[ids])
+    if not len(ids):
+        return np.full(len(kernels), NONE), np.full(len(kernels), NONE)
+    width = len(ids) + 1
+    rank = np.searchsorted(starts, timeline.start_ns[ids], "right")
+    keys = timeline.segment[ids].astype(np.int64) * width + rank
+    order = np.argsort(keys, kind="stable")
+    keys, ids = keys[order], ids[order]
+    wanted = timeline.segment[kernels].astype(np.int64)
+    found = np.searchsorted(
+        keys, wanted * width + np.searchsorted(starts, timeline.start_ns[kernels], "right"), "right"
+    )
+    span = ids[np.maximum(found - 1, 0)]
+    is_one = (found > 0) & (timeline.segment[span] == wanted) & (kernels >= 0) & (wanted >= 0)
+    span = np.where(is_one, span, NONE)
+    return np.where(is_one, timeline.start_ns[span], NONE), span

@@ -1,0 +1,206 @@
+"""The critical path: against the work on every chain there is, one after another."""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.critical_path import PATH_KINDS, PathEdge, critical_path, path_table
+from kit.workloads import mlp
+from tests.factories import empty_run, make_run
+
+END = 40
+STEPS = [Span("host/main", f"step {i}", "step", 20 * i, 20 * i + 20) for i in range(2)]
+
+
+def host(kind: str, start: int, stop: int) -> Span:
+    return Span("host/main", "forward", kind, start, stop)
+
+
+def worker(kind: str, start: int, stop: int, segment: int = 0) -> Span:
+    return Span("host/worker", f"segment {segment}", kind, start, stop, segment)
+
+
+def kernel(start: int, stop: int, segment: int = 0, name: str = "k") -> Span:
+    return Span("device/0 k", name, "kernel", start, stop, segment)
+
+
+def path_of(*spans: Span, syncs: tuple[SyncPoint, ...] = ()) -> tuple[PathEdge, ...]:
+    return critical_path(Timeline.of([*STEPS, *spans], syncs))
+
+
+def test_a_wait_leads_from_the_line_to_the_kernel_the_dispatch_and_the_recording() -> None:
+    path = path_of(
+        host("record", 0, END), host("plan", 5, 6), worker("dispatch", 8, 10), kernel(11, 25),
+        host("wait", 7, 27), syncs=(SyncPoint(7, 20, "item", "train.py:7"),),
+    )  # fmt: skip
+    assert [(e.kind, e.start_ns, e.stop_ns, e.why) for e in path] == [
+        ("host recording", 0, 6, "recorded before"),
+        ("delay", 6, 8, "handed over"),
+        ("dispatch", 8, 10, "recorded before"),
+        ("delay", 10, 11, "not begun yet"),
+        ("kernel", 11, 25, "issued by segment 0"),
+        ("wait", 25, 27, "waited for at train.py:7"),
+        ("host recording", 27, 40, "recorded before"),
+    ]
+    assert path[5].site == "train.py:7"
+    assert [e.work_ns for e in path] == [6, 0, 2, 0, 14, 0, 13]
+
+
+def test_without_a_wait_a_busy_host_is_the_path() -> None:
+    path = path_of(host("record", 0, END), worker("dispatch", 2, 4), kernel(4, 30))
+    assert [(e.kind, e.length_ns) for e in path] == [("host recording", END)]
+
+
+def test_a_device_that_never_stops_is_the_path_though_the_host_waits() -> None:
+    path = path_of(host("wait", 5, 39), kernel(0, 20, name="a"), kernel(20, 38, 1, "b"))
+    assert [(e.kind, e.segment, e.why) for e in path] == [
+        ("kernel", 0, "issued before the steps"),
+        ("kernel", 1, "runs after a"),
+        ("wait", -1, "waited for at no line"),
+        ("host other", -1, "recorded before"),
+    ]
+
+
+def test_kernels_of_one_segment_are_one_edge_with_the_pauses_between_them() -> None:
+    path = path_of(host("wait", 0, END), kernel(0, 10), kernel(12, 30), kernel(31, 39))
+    assert [(e.kind, e.start_ns, e.stop_ns, e.work_ns, e.count) for e in path] == [
+        ("kernel", 0, 39, 36, 3), ("wait", 39, 40, 0, 1)
+    ]  # fmt: skip
+
+
+def test_time_of_a_dispatch_under_a_busy_device_is_not_its_work() -> None:
+    path = path_of(
+        host("wait", 0, END), worker("dispatch", 0, 30), kernel(4, 20), kernel(25, 39, 1)
+    )
+    assert [(e.kind, e.work_ns) for e in path] == [
+        ("dispatch", 4), ("kernel", 16), ("delay", 0), ("kernel", 14), ("wait", 0)
+    ]  # fmt: skip
+
+
+def test_a_timeline_without_steps_has_no_path() -> None:
+    assert critical_path(Timeline.of([kernel(0, 9)])) == ()
+    assert critical_path(empty_run().timeline) == ()
+    assert path_table(()) == ()
+
+
+def test_the_table_gathers_edges_and_adds_up_to_the_steps() -> None:
+    path = critical_path(make_run(syncs=2).timeline)
+    rows = path_table(path)
+    assert sum(r.share for r in rows) == pytest.approx(1)
+    assert sum(r.count for r in rows) == len(path)
+    assert any(r.kind == "wait" and r.site == "train.py:44" for r in rows)
+
+
+times = st.tuples(st.integers(0, END - 2), st.integers(1, 15))
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    kinds = st.sampled_from(["record", "plan", "wait", "ahead", "input"])
+    spans = [*STEPS]
+    spans += [host(k, a, a + n) for k, (a, n) in draw(st.lists(st.tuples(kinds, times),
+                                                               max_size=5))]  # fmt: skip
+    for (a, n), s, kind in draw(st.lists(st.tuples(times, st.integers(0, 1), st.sampled_from(
+            ["dispatch", "dispatch", "compile"])), max_size=4)):  # fmt: skip
+        spans.append(worker(kind, a, a + n, s))
+    for (a, n), s in draw(st.lists(st.tuples(times, st.integers(-1, 1)), max_size=5)):
+        spans.append(kernel(a, a + n, s))
+    return Timeline.of(spans)
+
+
+@given(timelines())
+def test_no_chain_has_more_work_and_the_path_covers_the_steps(t: Timeline) -> None:
+    path = critical_path(t)
+    assert path[0].start_ns == 0
+    assert path[-1].stop_ns == END
+    assert all(a.stop_ns == b.start_ns for a, b in pairwise(path))
+    assert all(0 <= e.work_ns <= e.length_ns > 0 for e in path)
+    assert {e.kind for e in path} <= set(PATH_KINDS)
+    assert sum(e.work_ns for e in path) == max(Chains(t).all())
+
+
+class Chains:
+    """Every chain of a timeline, by asking what may come before what."""
+
+    def __init__(self, t: Timeline) -> None:
+        spans = t.spans
+        self.kernels = [(i, s) for i, s in enumerate(spans) if s.kind == "kernel"]
+        self.workers = [s for s in spans if s.lane == "host/worker" and s.start_ns < END]
+        self.main = [s for s in spans if s.lane == "host/main" and s.kind != "step"]
+        edges = {x for s in self.main for x in (s.start_ns, s.stop_ns)} | {0, END}
+        self.bounds = sorted(x for x in edges if 0 <= x <= END)
+        self.dispatches = [s for s in self.workers if s.kind == "dispatch"]
+        self.cuts = sorted((s.start_ns, s.stop_ns) for s in self.main if s.kind == "plan")
+        stops = sorted(stop for _, stop in self.cuts)
+        self.cuts = [(a, b) for (a, _), b in zip(self.cuts, stops, strict=True)]
+        self.ahead = next(n for n in count() if all(
+            i + n >= len(self.dispatches) or start <= self.dispatches[i + n].start_ns
+            for i, (start, _) in enumerate(self.cuts)
+        ))  # fmt: skip
+
+    def all(self) -> list[int]:
+        """The work on each chain."""
+        found = self.host(END)
+        for i in range(len(self.kernels)):
+            found += self.kernel(i)
+        return found
+
+    def host(self, at: int) -> list[int]:
+        k = self.bounds.index(at)
+        if not k:
+            return [0]
+        since = self.bounds[k - 1]
+        is_wait = any(s.kind in ("wait", "ahead") and s.start_ns <= since and at <= s.stop_ns
+                      for s in self.main)  # fmt: skip
+        found = [x + (0 if is_wait else at - since) for x in self.host(since)]
+        for i, (_, s) in enumerate(self.kernels):
+            if is_wait and since < min(s.stop_ns, END) <= at:
+                found += self.kernel(i)
+        return found
+
+    def worker(self, k: int) -> list[int]:
+        me = self.workers[k]
+        found = [0]
+        for j, other in enumerate(self.workers):
+            if other.stop_ns <= me.start_ns:
+                found += [x + self.idle(other.start_ns, other.stop_ns) for x in self.worker(j)]
+        i = sum(s.kind == "dispatch" for s in self.workers[:k]) - self.ahead
+        if 0 <= i < len(self.cuts):
+            start, stop = self.cuts[i]
+            done = stop if stop <= me.start_ns else start
+            if done <= me.start_ns:
+                found += self.host(done)
+        return found
+
+    def kernel(self, k: int) -> list[int]:
+        me = self.kernels[k][1]
+        found = [0]
+        for j, (_, other) in enumerate(self.kernels):
+            if other.stop_ns <= me.start_ns:
+                found += self.kernel(j)
+        mine = [j for j, s in enumerate(self.workers) if s.kind == "dispatch"
+                and s.segment == me.segment and s.start_ns <= me.start_ns]  # fmt: skip
+        if mine and me.segment >= 0:
+            j = max(mine, key=lambda j: (self.workers[j].start_ns, j))
+            left = min(self.workers[j].stop_ns, me.start_ns)
+            found += [x + self.idle(self.workers[j].start_ns, left) for x in self.worker(j)]
+        return [x + min(me.stop_ns, END) - me.start_ns for x in found]
+
+    def idle(self, start: int, stop: int) -> int:
+        return sum(not any(s.start_ns <= i < s.stop_ns for _, s in self.kernels)
+                   for i in range(start, min(stop, END)))  # fmt: skip
+
+
+def test_the_path_of_a_real_run_covers_its_steps() -> None:
+    t = kit.run(mlp, kit.Settings(mode="lazy", steps=1, warmup=1)).timeline
+    path = critical_path(t)
+    steps = t.intervals(kind="step")
+    assert (path[0].start_ns, path[-1].stop_ns) == (steps.min(), steps.max())
+    assert all(a.stop_ns == b.start_ns for a, b in pairwise(path))
+    assert sum(e.work_ns for e in path) > 0.5 * (steps.max() - steps.min())
