@@ -168,6 +168,9 @@ class Run:
     compiles: tuple[Compile, ...] = ()  # up to the traced steps, each with its reason
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
     name: str = ""  # the workload's name
+    predicted_ms: float = (
+        math.nan
+    )  # what a model had said of `step_ms` before; nan: it was not asked
 
     @property
     def step_ms(self) -> float:

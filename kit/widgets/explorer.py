@@ -7,10 +7,12 @@ messages, so every change is made under one lock.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import Any
@@ -18,8 +20,9 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, VBox
 
-from kit.errors import SessionError
+from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
+from kit.run_whatif import predict
 from kit.widgets.advice import AdviceView
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compiles import recompiles_html
@@ -71,9 +74,11 @@ class Explorer(VBox):
     ) -> None:
         settings = settings if settings is not None else Settings()
         self._lock = threading.RLock()
-        self._reruns = Reruns(run_step, on_progress=self._show_progress, on_result=self._take,
+        measure = partial(self._measure, run_step)
+        self._reruns = Reruns(measure, on_progress=self._show_progress, on_result=self._take,
                               on_error=self._show_failure, on_idle=self._rest)  # fmt: skip
         self._started_s = 0.0
+        self._predicted_ms = math.nan  # of the settings that are being measured
         self._is_ready = False
         self._is_answered = True  # by a result or an error: what is neither was cancelled
         self.name = name
@@ -103,6 +108,7 @@ class Explorer(VBox):
         """Run the current settings, again if they were run before."""
         with self._lock:
             self._started_s, self._is_answered = time.perf_counter(), False
+            self._predicted_ms = self._predict()
             self._reruns.request(self.settings)
             self._show_progress("starting", 0.0)
             self.progress.layout.display = ""
@@ -206,6 +212,25 @@ class Explorer(VBox):
         if self._is_ready:
             self._guarded(self.rerun)
 
+    def _predict(self) -> float:
+        """Milliseconds a step that the model expects of the settings; nan if it cannot tell."""
+        if self.run is None:
+            return math.nan
+        size = self.run.settings.batch_size
+        other = next((r for r in reversed(self.runs) if r.settings.batch_size != size), None)
+        runs = [self.run] if other is None else [self.run, other]
+        try:
+            return predict(runs, self.settings).step_ms
+        except KitError:  # another dtype, a run of native torch: only a measurement can say
+            return math.nan
+
+    def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
+        """The step, with what the model had said of it; called by the worker."""
+        predicted_ms = self._predicted_ms  # before another request asks anew
+        run = run_step(settings, **options)
+        known = isinstance(run, Run) and not math.isnan(predicted_ms)
+        return replace(run, predicted_ms=predicted_ms) if known else run
+
     def _take(self, run: Run) -> None:
         """Show a new run and keep it; called by the worker."""
         with self._lock:
@@ -223,13 +248,14 @@ class Explorer(VBox):
             self.segments.value = folded_segments_html(run) + folded_kernels_html(run)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
-            self._say(f"measured in {took_s:.1f} s")
+            self._say(f"measured in {took_s:.1f} s{_off(run)}")
             self.run = run
 
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
             self.progress.value = min(max(float(fraction), 0.0), 1.0)
-            self._say(text)
+            known = not math.isnan(self._predicted_ms)
+            self._say(f"modelled: {self._predicted_ms:.3g} ms a step; {text}" if known else text)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
         with self._lock:
@@ -265,6 +291,14 @@ class Explorer(VBox):
         self.status.value = (
             f'<span role="status" style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</span>'
         )
+
+
+def _off(run: Run) -> str:
+    """How wrong the model was; nothing if it was not asked."""
+    if math.isnan(run.predicted_ms) or not run.step_ms > 0:
+        return ""
+    error = run.predicted_ms / run.step_ms - 1
+    return f"; the model had said {run.predicted_ms:.3g} ms a step, {error:+.0%} off"
 
 
 def _button(text: str, tip: str, style: str = "") -> Button:

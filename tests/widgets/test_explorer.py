@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
 from kit.widgets.explorer import MAX_RUNS, Explorer
@@ -249,7 +251,7 @@ def test_any_run_can_be_drawn_after_any_other(explore, odd):
     while waiting:
         expected = waiting[-1]
         explorer.rerun()
-        assert explorer.wait(LONG_S) is expected
+        assert explorer.wait(LONG_S).timeline is expected.timeline
     assert explorer.failure.value == ""
     for html in shown(explorer).values():
         html.encode("utf-8")
@@ -333,3 +335,16 @@ def test_close_ends_the_thread_and_a_control_then_says_so(explore):
     assert not thread.is_alive()
     explorer.controls.batch_size.value = 2
     assert "closed" in explorer.failure.value
+
+
+def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(explore):
+    explorer = explore()
+    first = explorer.wait(LONG_S)
+    assert math.isnan(first.predicted_ms)
+    assert "the model" not in explorer.status.value
+    explorer.set(bulk_forward=5)
+    second = explorer.wait(LONG_S)
+    assert second.predicted_ms == pytest.approx(kit.predict(first, second.settings).step_ms)
+    assert "the model had said" in explorer.status.value
+    explorer.set(dtype="bfloat16")  # of which no model knows
+    assert math.isnan(explorer.wait(LONG_S).predicted_ms)
