@@ -8,6 +8,7 @@ result is a `Prediction`: a timeline of origin "modelled", a step time, and what
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,6 +28,7 @@ from kit.trace.syncs import SyncRow
 __all__ = ["Model", "Prediction", "calibrated", "predict"]
 
 SCALER = "grad_scaler.py"
+SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
 HOST_CHECK = "dynamic, host check"
 # settings that the model has no means to know the effect of
 _FIXED = {"dtype": "kernels of another precision", "device": "another device's kernels",
@@ -140,6 +142,7 @@ def _predict(
     base = runs[0]
     notes: list[str] = []
     costs = _for_batch(runs, costs, wanted, notes)
+    costs = _for_scaling(base, costs, wanted, notes)
     shape = _shape(base, wanted, costs, list(without), stream, notes)
     if device_speed != 1.0:
         notes.append(f"every kernel takes 1/{device_speed:g} of its time, whatever limits it")
@@ -192,6 +195,20 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
     return replace(made, border=made.border * size / first)
 
 
+def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
+    """The update with more ops, or fewer, if dynamic loss scaling comes or goes."""
+    before, after = (s.loss_scaling.startswith("dynamic") for s in (run.settings, wanted))
+    ops = Counter(run.graphs[0].nodes[i].phase for i in run.graphs[0].ops)
+    if before == after or not ops["update"] or not costs.record:
+        return costs
+    mean = sum(costs.record[phase] * n for phase, n in ops.items()) / sum(ops.values())
+    change = SCALER_OPS * (after - before) * mean / ops["update"]
+    notes.append(f"dynamic loss scaling is {SCALER_OPS} more ops to record, each of which costs "
+                 "what the run's ops do; the device hardly notices")  # fmt: skip
+    update = max(costs.record["update"] + change, 0.3 * costs.record["update"])
+    return replace(costs, record={**costs.record, "update": update})
+
+
 def _with_overheads(
     run: Run, costs: Costs, launch: float | None, sync: float | None, notes: list[str]
 ) -> Costs:
@@ -225,8 +242,6 @@ def _shape(
     kept = {k: wait for k, wait in own.items() if k not in removed}
     graph, segments, sources = run.graphs[0], run.segments, None
     added = wanted.loss_scaling == HOST_CHECK != run.settings.loss_scaling
-    if wanted.loss_scaling != run.settings.loss_scaling:
-        notes.append("the ops of the other loss-scaling mode cost what this one's do")
     is_cut_alike = (wanted.bulk_in_force == run.settings.bulk_in_force
                     and (wanted.mode == "lazy") == (run.settings.mode == "lazy"))  # fmt: skip
     if not (is_cut_alike and len(kept) == len(own) and not added

@@ -79,7 +79,7 @@ def costs_of(run: Run) -> Costs:
     launch, value = _launches(run, rows, sync)
     device, program = _device(run, rows)
     return Costs(
-        record={} if run.settings.step_mode == "replay" else _recording(run, sync),
+        record={} if run.settings.step_mode == "replay" else _recording(run, sync, launch, value),
         cut=_CUT * sync,
         launch=launch,
         launch_value=value,
@@ -113,26 +113,42 @@ def is_heavy(op: str) -> bool:
 def _handover(run: Run) -> float:
     """One thread hands over to another and back. Another program's work may have come between."""
     sync, launch = (run.metrics.get(f"overhead.{name}_ns", 0.0) for name in ("sync", "launch"))
-    return min(sync, 3 * launch) if launch else sync
+    return min(sync, 1.5 * launch) if launch else sync
 
 
-def _recording(run: Run, sync: float) -> dict[str, float]:
-    """Recording an op, by phase: what is left of the phase's spans without waits and cuts."""
+def _recording(run: Run, sync: float, launch: float, value: float) -> dict[str, float]:
+    """Recording an op, by phase: what is left of the phase's spans.
+
+    Without waits and cuts, and without what the worker launched meanwhile: both need Python's lock.
+    """
     timeline, graph = run.timeline, run.graphs[0]
     ops = Counter(graph.nodes[i].phase for i in graph.ops)
-    cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)
     away = np.concatenate([timeline.intervals(kind=k, lane="host/main")
                            for k in ("wait", "input", "ahead")])  # fmt: skip
+    share = _beside(timeline, away)
+    others: Counter[str] = Counter()
+    for s in run.segments:
+        launched = launch + value * (len(s.reads) + len(s.writes))
+        others[graph.nodes[s.nodes[-1]].phase] += round(_CUT * sync + share * launched)
     found = {}
     for phase in ops:
-        totals = []
-        for begin, end in timeline.intervals(kind="step"):
-            spans = _of_phase(timeline, phase)
-            spans = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
-            totals.append(_without(spans, away))
-        least = min(totals)
-        found[phase] = max(least - _CUT * sync * cuts[phase], 0.3 * least) / ops[phase]
+        spans = _of_phase(timeline, phase)
+        least = min(
+            _without(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)], away)
+            for begin, end in timeline.intervals(kind="step")
+        )
+        found[phase] = max(least - others[phase], 0.3 * least) / ops[phase]
     return found
+
+
+def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
+    """The share of the launches' time that lies beside recording, and not beside waiting."""
+    launches = timeline.intervals(kind="dispatch")
+    kernels = timeline.intervals(kind="kernel")
+    python = _without(launches, kernels)
+    if not python:
+        return 0.0
+    return _without(launches, np.concatenate([kernels, away])) / python
 
 
 def _of_phase(timeline: Timeline, phase: str) -> NDArray[np.int64]:
@@ -161,7 +177,7 @@ def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[floa
     """A launch of nothing, with waking the worker for it, and what each array adds to that.
 
     A trace shows a worker that also waits for Python's lock, which the simulation has by itself: so
-    the cheaper launches count, and no array costs more than half of such a wake-up.
+    the cheaper launches count, and no array costs more than a third of a hand-over.
     """
     least = run.metrics.get("overhead.launch_ns", 0.0)
     arrays = {s.index: len(s.reads) + len(s.writes) for s in run.segments}
@@ -169,7 +185,7 @@ def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[floa
     if not rows:
         return least, 0.0
     each = [max(r.host_ns - least - sync / 2, 0.0) / arrays[r.index] for r in rows]
-    return least, min(float(np.percentile(each, 25)), sync / 2)
+    return least, min(float(np.percentile(each, 25)), sync / 3)
 
 
 def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64], float]:
