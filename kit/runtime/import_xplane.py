@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.runtime.profiler import _NOISE, _cpu_events, _gpu_events
-from kit.trace import Span, SyncPoint
+from kit.trace import KINDS, SyncPoint
 from kit.trace.chrome_spans import Imported, Spans, cut_name
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
@@ -39,6 +41,11 @@ _WORK = (
     ("batched_copy_array_to_devices", "input"),
     ("DevicePut", "input"),
 )
+_MISSING = {
+    "step": "the profile marks no steps: put each in a jax.profiler.StepTraceAnnotation",
+    "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
+    "the host's",
+}
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
 _FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
 
@@ -99,6 +106,16 @@ def _read(file: Path, notes: list[str]) -> Imported:
     return profile.imported()
 
 
+class _Span(NamedTuple):
+    """A span that is not yet on the timeline's clock."""
+
+    lane: str
+    name: str
+    kind: str
+    start_ns: int
+    stop_ns: int
+
+
 class _Event(NamedTuple):
     """One event of a host thread."""
 
@@ -113,7 +130,7 @@ class _Profile:
 
     def __init__(self, data: Any, notes: list[str]) -> None:
         self.notes = notes
-        self.spans: list[Span] = []
+        self.spans: list[_Span] = []
         self.syncs: list[SyncPoint] = []
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         planes = list(data.planes)
@@ -133,24 +150,26 @@ class _Profile:
 
     def imported(self) -> Imported:
         """All of it on one clock that starts with the first span."""
-        starts = sorted(s.start_ns for s in self.spans)
-        middle = starts[len(starts) // 2]
-        kept = [s for s in self.spans if abs(s.start_ns - middle) < _DAY_NS
-                and s.stop_ns - s.start_ns < _DAY_NS]  # fmt: skip
-        if out := len(self.spans) - len(kept):
+        lanes, lane = _numbered([s.lane for s in self.spans])
+        names, name = _numbered([s.name for s in self.spans])
+        kind = np.array([KINDS.index(s.kind) for s in self.spans], np.int32)
+        # floats, as the profiler gives them: what is far away has no place in 64 bits
+        start = np.array([s.start_ns for s in self.spans], float)
+        stop = np.array([s.stop_ns for s in self.spans], float)
+        middle = np.sort(start)[len(start) // 2]
+        near = (np.abs(start - middle) < _DAY_NS) & (stop - start < _DAY_NS)
+        if out := int((~near).sum()):
             self.notes.append(f"{out:,} events more than a day away from the others, or that long, "
                               "were left out")  # fmt: skip
-        zero = min((s.start_ns for s in kept), default=0)
-        moved = [Span(s.lane, s.name, s.kind, s.start_ns - zero, s.stop_ns - zero) for s in kept]
-        if not any(s.kind == "step" for s in moved):
-            self.notes.append("the profile marks no steps: put each in a "
-                              "jax.profiler.StepTraceAnnotation")  # fmt: skip
-        if not any(s.kind == "kernel" for s in moved):
-            self.notes.append("no device kernels are in the profile: it has no plane of a device, "
-                              "and no hlo_op on the host's")  # fmt: skip
+        zero = int(start[near].min(initial=middle))
+        begin, end = ((x[near] - zero).astype(np.int64) for x in (start, stop))
+        for what, missing in _MISSING.items():
+            if not (kind[near] == KINDS.index(what)).any():
+                self.notes.append(missing)
         syncs = [SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via) for s in self.syncs
                  if 0 <= s.at_ns - zero < 2 * _DAY_NS and s.wait_ns < _DAY_NS]  # fmt: skip
-        timeline = Spans.timeline_of(moved, syncs, self.notes)
+        part = Spans(lane[near], kind[near], name[near], begin, end)
+        timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
         return Imported(timeline, "jax profile", self.environment)
 
     def _count(self, planes: Sequence[Any]) -> None:
@@ -172,13 +191,14 @@ class _Profile:
                 events = list(_gpu_events(plane, 0))
             else:
                 continue
+            is_cpu = plane.name == "/host:CPU"
             for e in sorted(events, key=lambda e: e.start_ns):
-                lane = cut_name(e.lane)[:200]
-                if plane.name == "/host:CPU":
-                    lane = threads.setdefault(lane, f"device/0 thread {len(threads) + 1}")
-                else:  # "Stream #7(Compute)" is called as in a torch trace
-                    lane = re.sub(r" Stream ?#?", " stream ", lane)
-                self.spans.append(Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
+                lane = threads.get(e.lane)
+                if lane is None:  # "Stream #7(Compute)" is called as in a torch trace
+                    lane = re.sub(r" Stream ?#?", " stream ", cut_name(e.lane)[:200])
+                    lane = f"device/0 thread {len(threads) + 1}" if is_cpu else lane
+                    threads[e.lane] = lane
+                self.spans.append(_Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
 
     def _facts(self, stats: dict[Any, Any]) -> None:
         for name in ("jax_version", "jaxlib_version"):
@@ -189,6 +209,8 @@ class _Profile:
         """The threads of Python: that of the steps is the main one, else the busiest."""
         threads = []
         for line in plane.lines:
+            if line.name.startswith("tf_"):
+                continue  # XLA's own threads: kernels and passes of the compiler
             found = list(_host_events(line))
             if any(e.step >= 0 or _kind(e.name) for e in found):
                 threads.append((cut_name(line.name)[:80] or "thread", found))
@@ -214,7 +236,7 @@ class _Profile:
                 if kind == "wait":
                     self._wait(event, [e.name for e, _ in open_])
                     name = self.syncs[-1].cause
-                self.spans.append(Span(lane, name, kind, event.start_ns, event.stop_ns))
+                self.spans.append(_Span(lane, name, kind, event.start_ns, event.stop_ns))
             open_.append((event, kind))
 
     def _wait(self, event: _Event, around: Sequence[str]) -> None:
@@ -264,6 +286,12 @@ def _whole_waits(events: Sequence[_Event]) -> Iterator[_Event]:
             yield event
     if before is not None:
         yield before
+
+
+def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.int32]]:
+    """The distinct texts, and the number of each."""
+    known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return list(known), np.array([known[t] for t in texts], np.int32)
 
 
 def _kind(name: str) -> str:

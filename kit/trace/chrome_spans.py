@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.trace.timeline import KINDS, Span, SyncPoint, Timeline
+from kit.trace.timeline import KINDS, SyncPoint, Timeline
 
 __all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Spans", "cut_name"]
 
@@ -91,15 +91,6 @@ class Spans:
             origin="imported",
             notes=tuple(notes),
         )
-
-    @classmethod
-    def timeline_of(cls, spans: Iterable[Span], syncs: Iterable[SyncPoint] = (),
-                    notes: Iterable[str] = ()) -> Timeline:  # fmt: skip
-        """The same from objects: for readers that have them at hand."""
-        whole = Timeline.of(spans)
-        part = cls(whole.lane, whole.kind, whole.name, whole.start_ns, whole.stop_ns,
-                   whole.segment.astype(np.int64), whole.node.astype(np.int64))  # fmt: skip
-        return cls.timeline([part], whole.lanes, whole.names, syncs, notes)
 
 
 def _joined(parts: Sequence[Spans], column: str) -> Ints:

@@ -182,8 +182,14 @@ def field(number: int, value: int | float | str | bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def space(events: list[tuple[int, int, str]], *, plane: str = "/device:GPU:0",
-          line: str = "Stream #7(Compute)", steps: bool = True) -> bytes:  # fmt: skip
+def space(
+    events: list[tuple[int, int, str]],
+    *,
+    plane: str = "/device:GPU:0",
+    line: str = "Stream #7(Compute)",
+    steps: bool = True,
+    zero: int = 1000,
+) -> bytes:
     """An XSpace: kernels (start, length in ns, name) of a device, and a step around them.
 
     https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto
@@ -196,7 +202,7 @@ def space(events: list[tuple[int, int, str]], *, plane: str = "/device:GPU:0",
     names = list(dict.fromkeys(name for _, _, name in events))
     metadata = _names(4, *names)
     body = b"".join(event(names.index(n) + 1, a, b) for a, b, n in events)
-    device = field(1, field(2, plane) + field(3, field(2, line) + field(3, 1000) + body) + metadata)
+    device = field(1, field(2, plane) + field(3, field(2, line) + field(3, zero) + body) + metadata)
     step = event(1, 0, 900, field(4, field(1, 1) + field(4, 3)))
     host = field(1, field(2, "/host:CPU") + field(3, field(2, "python") + field(3, 1000) + step)
                  + _names(4, "train") + _names(5, "step_num"))  # fmt: skip
@@ -263,11 +269,14 @@ def test_a_name_that_is_no_text_is_an_error(tmp_path: Path):
     ),
     plane=st.sampled_from(["/device:GPU:0", "/device:GPU:x", "/device:", "/host:CPU", "odd"]),
     line=st.sampled_from(["Stream #7", "Stream", "Steps", "python", ""]),
+    zero=st.integers(-(2**63), 2**63 - 1) | st.just(1000),
 )
-def test_any_numbers_open_or_are_an_error(tmp_path_factory, events, plane: str, line: str):
+def test_any_numbers_open_or_are_an_error(
+    tmp_path_factory, events, plane: str, line: str, zero: int
+):
     folder = tmp_path_factory.mktemp("any")
     try:
-        t = opened(folder, space(events, plane=plane, line=line))
+        t = opened(folder, space(events, plane=plane, line=line, zero=zero))
     except TraceFileError:
         return
     assert (t.stop_ns >= t.start_ns).all()
