@@ -41,7 +41,7 @@ def explorer(folder: Path) -> None:
     book = nbformat.v4.new_notebook()
     book.cells = [nbformat.v4.new_code_cell(EXPLORER), nbformat.v4.new_code_cell("explorer")]
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    with start_lab(folder) as lab, open_browser(width=1500, height=1750) as browser:
+    with start_lab(folder) as lab, open_browser(width=1500, height=2450) as browser:
         nbformat.write(book, lab.root / "tour.ipynb")
         assert lab.open_and_run(browser, "tour.ipynb", seconds=300) == []
         page = browser.page
