@@ -28,6 +28,8 @@ __all__ = ["Costs", "between", "costs_of", "is_heavy"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
+_LARGE = 4096  # bytes: a smaller op takes the time of a kernel, whatever it moves
+_UNSEEN = 0.25  # ns a byte, where no such op was seen
 _LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
 
 
@@ -209,17 +211,15 @@ def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64],
 
 
 def _border(timeline: Timeline, graph: Graph) -> float:
-    """Nanoseconds a byte of the ops that only move memory: the median of their kernels."""
-    mask = timeline.where(kind="kernel") & (timeline.node >= 0)
+    """Nanoseconds a byte of the ops that only move memory: all of their kernels together."""
+    mask = timeline.where(kind="kernel") & (timeline.node >= 0) & (timeline.node < len(graph))
     lengths = (timeline.stop_ns - timeline.start_ns)[mask]
-    rates = []
+    time, moved = 0, 0
     for node, ns in zip(timeline.node[mask].tolist(), lengths.tolist(), strict=True):
-        if node >= len(graph) or is_heavy(graph.nodes[node].op):
-            continue
         size = _moved(graph, node)
-        if size >= 4096:
-            rates.append(ns / size)
-    return max(float(np.median(rates)), _LIGHTEST) if rates else 0.25
+        if size >= _LARGE and not is_heavy(graph.nodes[node].op):
+            time, moved = time + ns, moved + size
+    return max(time / moved, _LIGHTEST) if moved else _UNSEEN
 
 
 def _moved(graph: Graph, node: int) -> int:
