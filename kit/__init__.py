@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kit.run import Run, Settings
     from kit.run_diff import RunDiff, diff_runs
     from kit.run_kernels import Ceilings, kernel_table
+    from kit.run_memory import memory
     from kit.run_segments import segment_costs
     from kit.run_whatif import Prediction, predict
     from kit.runtime.ceilings import measure_ceilings
@@ -99,6 +100,7 @@ __all__ = [
     "hybridize",
     "kernel_table",
     "measure_ceilings",
+    "memory",
     "multi_adamw",
     "multi_lamb",
     "multi_sgd",
@@ -115,6 +117,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "memory": "kit.run_memory",
     "GapView": "kit.widgets.gaps",
     "KernelView": "kit.widgets.kernels",
     "RunDiffView": "kit.widgets.run_diff",
