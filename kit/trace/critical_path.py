@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import NONE, Active, Kernels, launches
+from kit.trace.active import NONE, Active, Kernels, distinct, launches
 from kit.trace.timeline import KINDS, Timeline
 
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
@@ -93,7 +93,7 @@ class _Host:
         }
         active = {name: Active(timeline, of, main) for name, of in kinds.items()}
         edges = [np.array([low, high])] + [x for a in active.values() for x in (a.start, a.stop)]
-        times = np.unique(np.concatenate(edges))
+        times = distinct(np.concatenate(edges))
         self.times = times[(times >= low) & (times <= high)]
         by = {name: a.at(self.times[:-1]) for name, a in active.items()}
         held = [by[name] >= 0 for name in kinds]
@@ -149,7 +149,7 @@ class _Search:
     def _idle_before(self) -> dict[int, int]:
         """Device idle time from the begin up to each time at which a worker's span may be left."""
         gaps = Kernels(self.timeline, self.timeline.where(kind="kernel")).gaps(self.low, self.high)
-        times = np.unique(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
+        times = distinct(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
         until = np.concatenate([[0], np.cumsum(gaps.stop - gaps.start)])
         i = np.searchsorted(gaps.start, times, "right") - 1
         at = np.maximum(i, 0)

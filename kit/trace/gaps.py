@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.active import NONE, Active, Gaps, Ints, Kernels, Mask, Pieces, launches
+from kit.trace.active import NONE, Active, Gaps, Ints, Kernels, Mask, Pieces, distinct, launches
 from kit.trace.timeline import Timeline
 
 __all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
@@ -227,7 +227,7 @@ class _Cells:
         edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
                  waits.start, waits.stop, steps.start, steps.stop]  # fmt: skip
         edges += [x for a in active.values() for x in (a.start, a.stop)]
-        cuts = np.unique(np.concatenate(edges))
+        cuts = distinct(np.concatenate(edges))
         start, stop = cuts[:-1], cuts[1:]
         of = Pieces(gaps.start, gaps.stop, np.arange(len(gaps.start))).at(start)
         kept = (of >= 0) & (steps.at(start) >= 0)
@@ -248,8 +248,10 @@ class _Cells:
         new[1:] |= self.start[1:] != self.stop[:-1]
         first = np.flatnonzero(new)
         last = np.append(first[1:], len(rule)) - 1
-        columns = (self.start[first], self.stop[last], rule[first], by[first], self.of[first])
-        return [self._gap(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        hta, after = self.hta[self.of], self.gaps_.after[self.of]
+        columns = [c[first].tolist() for c in (rule, by, self.start, hta, after)]
+        stops = self.stop[last].tolist()
+        return [self._gap(*row) for row in zip(*columns, stops, strict=True)]
 
     def _rules(self) -> tuple[Ints, Ints]:
         """For each cell the place in `_RULES` of the first that holds, and whom it blames."""
@@ -283,36 +285,35 @@ class _Cells:
             return np.full(len(self.of), NONE)
         return Active(self.timeline, ("kernel",)).at(self.start)
 
-    def _gap(self, start: int, stop: int, rule: int, by: int, of: int) -> Gap:
-        cause, note = _RULES[rule]
+    def _gap(self, rule: int, by: int, start: int, hta: int, before: int, stop: int) -> Gap:
+        cause, head, tail = _RULES[rule]
         timeline = self.timeline
-        is_sync = cause == "sync point"
-        site = timeline.syncs[by].site if is_sync and by >= 0 else ""
-        if by >= 0:
-            name = timeline.syncs[by].cause if is_sync else timeline.names[timeline.name[by]]
-            lane = "" if is_sync else timeline.lanes[timeline.lane[by]]
-            note = note.replace("{name}", name[:80]).replace("{lane}", lane[:80])
-        before = int(self.gaps_.after[of])
-        return Gap(
-            self.device, start, stop, cause, site, by, note, HTA_CAUSES[self.hta[of]], before
-        )
+        site = name = ""
+        if by < 0:
+            head = tail = ""
+        elif cause == "sync point":
+            site, name = timeline.syncs[by].site, timeline.syncs[by].cause
+        else:
+            name = timeline.names[timeline.name[by]]
+        note = f"{head}{name[:80]}{tail}"
+        return Gap(self.device, start, stop, cause, site, by, note, HTA_CAUSES[hta], before)
 
 
 # In the order in which `_Cells._rules` tries them.
 _RULES = (
-    ("dependency", "{lane} works: {name}"),
-    ("program", "before {name}, in one program"),
-    ("sync point", "what was issued before the wait ({name}) had been used up"),
-    ("dependency", "issued before; waited for {name}"),
-    ("compile", "{name}"),
-    ("dispatch", "{name}"),
-    ("dispatch", "{name}: handed over, not begun yet"),
-    ("sync point", "the host waited ({name})"),
-    ("sync point", "the host waited ({name})"),
-    ("input", "{name}"),
-    ("host recording", "{name}"),
-    ("dispatch", "the host is ahead: {name}"),
-    ("unknown", ""),
+    ("dependency", "another device works: ", ""),
+    ("program", "before ", ", in one program"),
+    ("sync point", "what was issued before the wait (", ") had been used up"),
+    ("dependency", "issued before; waited for ", ""),
+    ("compile", "", ""),
+    ("dispatch", "", ""),
+    ("dispatch", "", ": handed over, not begun yet"),
+    ("sync point", "the host waited (", ")"),
+    ("sync point", "the host waited (", ")"),
+    ("input", "", ""),
+    ("host recording", "", ""),
+    ("dispatch", "the host is ahead: ", ""),
+    ("unknown", "", ""),
 )
 
 

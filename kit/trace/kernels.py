@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.trace.active import distinct
 from kit.trace.timeline import Timeline
 
 __all__ = ["KernelRow", "charged_ns", "kernel_table"]
@@ -50,9 +51,9 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     spans = np.flatnonzero(timeline.where(kind="kernel"))
     if not len(spans):
         return ()
-    keys = np.stack([timeline.segment[spans], timeline.name[spans]], axis=1)
-    found, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    group = group.reshape(-1)
+    names = len(timeline.names)
+    keys = timeline.segment[spans].astype(np.int64) * names + timeline.name[spans]
+    found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
     charged = np.bincount(group, weights=charged_ns(times))
     count = np.bincount(group)
@@ -60,10 +61,10 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     unions = _unions(times, group, len(found))
     busy = max(float(charged.sum()), 1e-9)
     rows = [
-        KernelRow(timeline.names[name], segment, int(count[i]), float(unions[i]) / 1e6,
+        KernelRow(timeline.names[key % names], key // names, int(count[i]), float(unions[i]) / 1e6,
                   float(sums[i] / count[i]) / 1e3, float(charged[i]) / 1e6,
                   float(charged[i]) / busy, int(timeline.node[spans[first[i]]]))
-        for i, (segment, name) in enumerate(found.tolist())
+        for i, key in enumerate(found.tolist())
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
 
@@ -76,7 +77,7 @@ def charged_ns(times: NDArray[np.int64]) -> NDArray[np.float64]:
     Units:
         nanoseconds; they add up to the union of the intervals, but for rounding
     """
-    edges = np.unique(times)
+    edges = distinct(times)
     if len(edges) < 2:
         return np.zeros(len(times))
     starts, stops = np.searchsorted(edges, times[:, 0]), np.searchsorted(edges, times[:, 1])
