@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kit.run import Run, Settings
 from kit.trace.chrome_spans import Imported
 
 __all__ = ["run_of"]
 
+_TRACED = "step times include what the profiler cost: the file has no step without it"
+
 
 def run_of(imported: Imported, name: str) -> Run:
     """The run that a trace shows.
 
-    A foreign trace has traced steps only: they stand for the measured ones too, and a note says so.
+    A foreign trace has traced steps only: they stand for the measured ones too, and a note of the
+    timeline says so.
     Settings that the file does not tell are the defaults; mode "torch" means: not by kit's runtime.
     """
     t = imported.timeline
@@ -19,6 +24,8 @@ def run_of(imported: Imported, name: str) -> Run:
     times = imported.step_times_ns
     if times is None:
         times = tuple((steps[:, 1] - steps[:, 0]).tolist())
+        if times:
+            t = replace(t, notes=(*t.notes, _TRACED))
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     per_step = len(t.syncs) // len(steps) if len(steps) else 0
     whole = len(times) == len(steps)

@@ -264,6 +264,7 @@ def test_an_imported_run_has_the_steps_of_its_trace(tmp_path):
     assert run.headline().syncs_per_step == 2
     assert run.environment["imported from"] == "torch.profiler"
     assert run.name == "t.json"
+    assert any("what the profiler cost" in note for note in run.timeline.notes)
     run.save(tmp_path / "again.kitrun")
     assert Run.load(tmp_path / "again.kitrun").timeline == run.timeline
 
