@@ -31,6 +31,7 @@ __all__ = ["WhatIfView", "modelled_run", "whatif_figure", "whatif_html"]
 SPEEDS = (0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
 _NOT_COMPARED = ("steps", "warmup", "seed")  # they do not change what a step takes
 _CELL = f"padding:3px 12px 3px 0;border-bottom:1px solid {tables.LINE};vertical-align:top"
+_HEAD = f"{_CELL};text-align:left"
 _NUMBER = f"{_CELL};text-align:right;white-space:nowrap"
 
 
@@ -42,7 +43,7 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
         measured: runs; the one of a prediction's settings stands beside it, with the error.
     """
     heads = ("settings", "predicted", "measured", "error", "segments", "syncs")
-    head = "".join(f'<th style="{_CELL if i == 0 else _NUMBER}">{h}</th>' for i, h in
+    head = "".join(f'<th style="{_HEAD if i == 0 else _NUMBER}">{h}</th>' for i, h in
                    enumerate(heads))  # fmt: skip
     rows = "".join(_row(run, p, measured) for p in predictions)
     notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
