@@ -99,9 +99,9 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     step_of = np.searchsorted(steps, starts, side="right")
     left = (ends - starts).tolist()
     found = [0] * len(left)
-    for i, end in enumerate(ends):
-        until = starts[i + 1] if i + 1 < len(starts) else _END
-        idle = int((np.minimum(gaps[:, 1], until) - np.maximum(gaps[:, 0], end)).clip(0).sum())
+    until = np.append(starts[1:], _END)[: len(starts)]
+    between = _idle_until(gaps, until) - _idle_until(gaps, ends)
+    for i, idle in enumerate(between.clip(0).tolist()):
         for j in range(i, -1, -1):
             if step_of[j] != step_of[i] or not idle:
                 break
@@ -149,6 +149,17 @@ def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:
     for sync, idle in zip(timeline.syncs, idle_after(timeline), strict=True):
         found.setdefault((sync.site, sync.via, sync.cause), []).append(idle)
     return {place: float(np.mean(idle)) for place, idle in found.items()}
+
+
+def _idle_until(gaps: NDArray[np.int64], when: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Idle time before each instant. Shape: gaps (n, 2), sorted and apart; when (m,) -> (m,)."""
+    if not len(gaps):
+        return np.zeros(len(when), np.int64)
+    total = np.concatenate([[0], np.cumsum(gaps[:, 1] - gaps[:, 0])])
+    begun = np.searchsorted(gaps[:, 0], when, side="right")
+    ahead = (gaps[np.maximum(begun - 1, 0), 1] - when).clip(0)  # of a gap that still goes on
+    found: NDArray[np.int64] = total[begun] - np.where(begun > 0, ahead, 0)
+    return found
 
 
 def _gaps(timeline: Timeline) -> NDArray[np.int64]:

@@ -230,7 +230,7 @@ def failure_html(error: BaseException, trace: str = "") -> str:
 
 def _syncs(run: Run) -> tuple[Sequence[SyncPoint], int, str]:
     """The sync points to show, the steps they come from, and how to call those steps."""
-    if run.step_times_ns:
+    if run.step_times_ns and run.timeline.origin != "imported":  # else there are traced ones only
         steps = len(run.step_times_ns)
         return run.sync_points, steps, f"{steps} untraced step{'s' * (steps != 1)}"
     steps = int(run.timeline.where(kind="step").sum())

@@ -50,6 +50,7 @@ from kit.widgets.timeline_data import (
     Columns,
     label_columns,
     merge_note,
+    place,
     step_columns,
     sync_columns,
     timeline_axis,
@@ -118,17 +119,18 @@ def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Column
     timeline = run.timeline if run is not None else _EMPTY
     graph = run.graphs[0] if run is not None and run.graphs else None
     segments = run.segments if run is not None else ()
-    axis = timeline_axis(timeline)
+    places = place(timeline)
+    axis = timeline_axis(timeline, places)
     spans = timeline_columns(
         timeline, graph=graph, segments=segments, fused=run.fused if run is not None else (),
-        max_glyphs=max_glyphs,
+        max_glyphs=max_glyphs, places=places,
     )  # fmt: skip
     texts = [] if len(timeline) else ["no spans were recorded"]
     notes = [*timeline.notes, merge_note(spans)]
     return {
         "spans": spans,
-        "syncs": sync_columns(timeline),
-        "steps": step_columns(timeline),
+        "syncs": sync_columns(timeline, places),
+        "steps": step_columns(timeline, places),
         "labels": label_columns(spans, axis["x_end"]),
         "message": {"x": [axis["x_end"] / 2] * len(texts), "y": [axis["end"] / 2] * len(texts),
                     "text": texts},

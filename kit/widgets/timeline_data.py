@@ -25,8 +25,10 @@ from kit.widgets.theme import format_ns, kind_color, on_color, plain
 
 __all__ = [
     "MAX_GLYPHS",
+    "Places",
     "label_columns",
     "merge_note",
+    "place",
     "step_columns",
     "sync_columns",
     "timeline_axis",
@@ -47,7 +49,7 @@ Columns = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """Where each span goes, and what the y axis says."""
 
     row: NDArray[np.int32]  # over all sub-rows of the plot, -1: not drawn as a bar
@@ -60,7 +62,8 @@ class _Places:
 
 def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
                      segments: Sequence[Segment] = (), fused: Sequence[Fused] = (),
-                     max_glyphs: int = MAX_GLYPHS) -> Columns:  # fmt: skip
+                     max_glyphs: int = MAX_GLYPHS,
+                     places: Places | None = None) -> Columns:  # fmt: skip
     """One bar for each span that is not a step: where it is, its colour, and what to say of it.
 
     With more than `max_glyphs` spans, those narrower than a pixel of the whole range are merged
@@ -70,7 +73,7 @@ def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
     Shape:
         every column (bars,)
     """
-    places = _place(timeline)
+    places = places or place(timeline)
     spans = np.flatnonzero(places.row >= 0)
     left = timeline.start_ns[spans] - _origin_ns(timeline)
     right = timeline.stop_ns[spans] - _origin_ns(timeline)
@@ -121,7 +124,7 @@ def merge_note(columns: Columns) -> str:
             "are merged")  # fmt: skip
 
 
-def step_columns(timeline: Timeline) -> Columns:
+def step_columns(timeline: Timeline, places: Places | None = None) -> Columns:
     """One band for each step span: `left_ms`, `right_ms`, `text`, `duration`, shades in turn."""
     mask = timeline.kind == _STEP
     left = (timeline.start_ns[mask] - _origin_ns(timeline)) / 1e6
@@ -139,17 +142,18 @@ def step_columns(timeline: Timeline) -> Columns:
         "text": [t if 6.4 * len(t) < w else "" for t, w in zip(texts, width, strict=True)],
         "name": texts,
         "duration": durations,
-        "bottom": np.full(len(names), _place(timeline).end),
+        "bottom": np.full(len(names), (places or place(timeline)).end),
     }
 
 
-def sync_columns(timeline: Timeline) -> Columns:
+def sync_columns(timeline: Timeline, places: Places | None = None) -> Columns:
     """One mark for each sync point: `x` and `right` are when the wait began and ended (ms)."""
+    places = places or place(timeline)
     at = np.array([s.at_ns for s in timeline.syncs], np.int64) - _origin_ns(timeline)
     wait = np.array([s.wait_ns for s in timeline.syncs], np.int64)
     labels = [f"{plain(s.cause, 32)} · {format_ns(s.wait_ns)}" for s in timeline.syncs]
     x = at / 1e6
-    x_end = timeline_axis(timeline)["x_end"]
+    x_end = timeline_axis(timeline, places)["x_end"]
     is_late = [a + _text_ms(t, x_end) > x_end for a, t in zip(x.tolist(), labels, strict=True)]
     return {
         "x": x,
@@ -164,13 +168,13 @@ def sync_columns(timeline: Timeline) -> Columns:
         "text": _spaced(x, labels, x_end),
         "align": ["right" if late else "left" for late in is_late],
         "offset": [-9 if late else 9 for late in is_late],
-        "bottom": np.full(len(labels), _place(timeline).end),
+        "bottom": np.full(len(labels), places.end),
     }
 
 
-def timeline_axis(timeline: Timeline) -> Columns:
+def timeline_axis(timeline: Timeline, places: Places | None = None) -> Columns:
     """The y axis (`ticks`, `labels`, `end`) and the width of the plot (`x_end`, milliseconds)."""
-    places = _place(timeline)
+    places = places or place(timeline)
     waits = [s.at_ns + s.wait_ns - _origin_ns(timeline) for s in timeline.syncs]
     end_ns = max([_range_ns(timeline), *waits])
     return {
@@ -203,7 +207,8 @@ def _range_ns(timeline: Timeline) -> int:
     return timeline.duration_ns
 
 
-def _place(timeline: Timeline) -> _Places:
+def place(timeline: Timeline) -> Places:
+    """The rows of the plot: worked out once for all columns."""
     row = np.full(len(timeline), -1, np.int32)
     tops: list[float] = []
     heights: list[float] = []
@@ -222,7 +227,7 @@ def _place(timeline: Timeline) -> _Places:
         labels.append(label)
         y += height * rows + _LANE_GAP
     top = np.array(tops, float)
-    return _Places(row, top, top + np.array(heights, float), tuple(ticks), tuple(labels), y)
+    return Places(row, top, top + np.array(heights, float), tuple(ticks), tuple(labels), y)
 
 
 def _lane_rows(lanes: Sequence[str]) -> list[tuple[str, list[int]]]:
