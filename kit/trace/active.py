@@ -112,21 +112,42 @@ class Active:
 
 
 def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
-    """Start and stop of the last dispatch of each kernel's segment before it; the span, or -1."""
+    """For each kernel the start of the dispatch that launched it, and that span; -1 if unknown.
+
+    It is the last dispatch of the kernel's segment before the kernel. Where a file names no
+    segments and has as many dispatches as kernels, they are paired in order, as a stream runs them.
+    """
     ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment >= 0))
-    starts = np.sort(timeline.start_ns[ids])
-    if not len(ids):
-        return np.full(len(kernels), NONE), np.full(len(kernels), NONE)
-    width = len(ids) + 1
-    rank = np.searchsorted(starts, timeline.start_ns[ids], "right")
-    keys = timeline.segment[ids].astype(np.int64) * width + rank
-    order = np.argsort(keys, kind="stable")
-    keys, ids = keys[order], ids[order]
     wanted = timeline.segment[kernels].astype(np.int64)
-    found = np.searchsorted(
-        keys, wanted * width + np.searchsorted(starts, timeline.start_ns[kernels], "right"), "right"
+    span = _in_order(timeline)[kernels]
+    if len(ids):
+        starts = np.sort(timeline.start_ns[ids])
+        width = len(ids) + 1
+        rank = np.searchsorted(starts, timeline.start_ns[ids], "right")
+        keys = timeline.segment[ids].astype(np.int64) * width + rank
+        order = np.argsort(keys, kind="stable")
+        keys, ids = keys[order], ids[order]
+        begun = np.searchsorted(starts, timeline.start_ns[kernels], "right")
+        found = np.searchsorted(keys, wanted * width + begun, "right")
+        last = ids[np.maximum(found - 1, 0)]
+        is_one = (found > 0) & (timeline.segment[last] == wanted) & (wanted >= 0)
+        span = np.where(is_one, last, span)
+    span = np.where(kernels >= 0, span, NONE)
+    return np.where(span >= 0, timeline.start_ns[span], NONE), span
+
+
+def _in_order(timeline: Timeline) -> Ints:
+    """Kernel -> dispatch, of those that belong to no segment; -1 for every other span."""
+    partner = np.full(len(timeline), NONE, dtype=np.int64)
+    kernels, dispatches = (
+        np.flatnonzero(timeline.where(kind=kind) & (timeline.segment < 0))
+        for kind in ("kernel", "dispatch")
     )
-    span = ids[np.maximum(found - 1, 0)]
-    is_one = (found > 0) & (timeline.segment[span] == wanted) & (kernels >= 0) & (wanted >= 0)
-    span = np.where(is_one, span, NONE)
-    return np.where(is_one, timeline.start_ns[span], NONE), span
+    start = timeline.start_ns
+    if len(kernels) and len(kernels) == len(dispatches):
+        kernels, dispatches = (
+            x[np.argsort(start[x], kind="stable")] for x in (kernels, dispatches)
+        )
+        if np.all(start[dispatches] <= start[kernels]):
+            partner[kernels] = dispatches
+    return partner

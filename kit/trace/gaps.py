@@ -20,7 +20,7 @@ The names host wait, kernel wait and other are HTA's, by HTA's rule: see `hta_id
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,32 +87,45 @@ def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     Returns:
         () if no kernel was seen: nothing is known of the device then.
     """
+    return tuple(gap for cells in _cells(timeline) for gap in cells.gaps())
+
+
+def _cells(timeline: Timeline) -> Iterator[_Cells]:
+    """The gaps of one device after another."""
     kernels = Kernels(timeline, timeline.where(kind="kernel"))
     if not len(kernels.start):
-        return ()
+        return
     low, high = _hull(timeline)
     everywhere = kernels.gaps(low, high)
     handed = _after_waits(timeline, everywhere)
-    found: list[Gap] = []
     for device, mask in _devices(timeline).items():
         mine = Kernels(timeline, mask).gaps(low, high)
-        found += _Cells(timeline, device, mine, everywhere, handed).gaps()
-    return tuple(found)
+        yield _Cells(timeline, device, mine, everywhere, handed)
 
 
-def idle_table(gaps: Iterable[Gap]) -> tuple[IdleRow, ...]:
+def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
     """Gaps gathered by cause and site; what cost most comes first. Shares add up to 1.
+
+    Of a timeline it is the table of its gaps, without making an object of each.
 
     Units:
         milliseconds of device time over the whole timeline, all devices together
     """
-    groups: dict[tuple[str, str], list[int]] = {}
-    for gap in gaps:
-        groups.setdefault((gap.cause, gap.site), []).append(gap.length_ns)
-    whole = sum(map(sum, groups.values()))
+    groups: dict[tuple[str, str], list[Ints]] = {}
+    if isinstance(of, Timeline):
+        for cells in _cells(of):
+            for key, lengths in cells.lengths():
+                groups.setdefault(key, []).append(lengths)
+    else:
+        single: dict[tuple[str, str], list[int]] = {}
+        for gap in of:
+            single.setdefault((gap.cause, gap.site), []).append(gap.length_ns)
+        groups = {key: [np.array(x, np.int64)] for key, x in single.items()}
+    joined = {key: np.concatenate(x) for key, x in groups.items()}
+    whole = sum(int(x.sum()) for x in joined.values())
     rows = [
-        IdleRow(cause, site, len(x), sum(x) / 1e6, sum(x) / whole if whole else 0.0, max(x) / 1e6)
-        for (cause, site), x in groups.items()
+        IdleRow(cause, site, len(x), int(x.sum()) / 1e6, int(x.sum()) / whole, int(x.max()) / 1e6)
+        for (cause, site), x in joined.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
 
@@ -240,18 +253,34 @@ class _Cells:
 
     def gaps(self) -> list[Gap]:
         """The cells as gaps; neighbours of one cause and culprit are one."""
-        if not len(self.of):
-            return []
+        columns = (c.tolist() for c in self._columns())
+        return [self._gap(*row) for row in zip(*columns, strict=True)]
+
+    def lengths(self) -> Iterator[tuple[tuple[str, str], Ints]]:
+        """(cause, site) -> the lengths of its gaps; a pair may come more than once."""
+        rule, by, start, stop, _, _ = self._columns()
+        length = stop - start
+        for i, (cause, _, _) in enumerate(_RULES):
+            of = rule == i
+            if cause != "sync point":
+                if of.any():
+                    yield (cause, ""), length[of]
+                continue
+            for sync in np.unique(by[of]).tolist():
+                site = self.timeline.syncs[sync].site if sync >= 0 else ""
+                yield (cause, site), length[of & (by == sync)]
+
+    def _columns(self) -> tuple[Ints, ...]:
+        """Of each gap: rule, culprit, start, stop, HTA's name, the kernel that ended it."""
         rule, by = self._rules()
         new = np.ones(len(rule), dtype=bool)
         new[1:] = (rule[1:] != rule[:-1]) | (by[1:] != by[:-1]) | (self.of[1:] != self.of[:-1])
         new[1:] |= self.start[1:] != self.stop[:-1]
         first = np.flatnonzero(new)
-        last = np.append(first[1:], len(rule)) - 1
-        hta, after = self.hta[self.of], self.gaps_.after[self.of]
-        columns = [c[first].tolist() for c in (rule, by, self.start, hta, after)]
-        stops = self.stop[last].tolist()
-        return [self._gap(*row) for row in zip(*columns, stops, strict=True)]
+        last = np.append(first[1:], len(rule))[: len(first)] - 1
+        of = self.of[first]
+        columns = (rule[first], by[first], self.start[first], self.stop[last])
+        return *columns, self.hta[of], self.gaps_.after[of]
 
     def _rules(self) -> tuple[Ints, Ints]:
         """For each cell the place in `_RULES` of the first that holds, and whom it blames."""
@@ -285,7 +314,7 @@ class _Cells:
             return np.full(len(self.of), NONE)
         return Active(self.timeline, ("kernel",)).at(self.start)
 
-    def _gap(self, rule: int, by: int, start: int, hta: int, before: int, stop: int) -> Gap:
+    def _gap(self, rule: int, by: int, start: int, stop: int, hta: int, before: int) -> Gap:
         cause, head, tail = _RULES[rule]
         timeline = self.timeline
         site = name = ""

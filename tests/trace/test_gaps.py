@@ -146,6 +146,16 @@ def test_hta_names_a_gap_by_its_launch_and_its_length() -> None:
     ]  # fmt: skip
 
 
+def test_launches_without_segments_are_paired_in_order_if_none_is_missing() -> None:
+    kernels = [kernel(10, 20), kernel(30, 40)]
+    t = Timeline.of([host("dispatch", 5, 6), host("dispatch", 25, 26), *kernels])
+    assert hta_idle(t) == {"device/0 thread 1": {"host wait": 10, "kernel wait": 0, "other": 0}}
+    t = Timeline.of([host("dispatch", 5, 6), host("dispatch", 7, 8), *kernels])
+    assert hta_idle(t) == {"device/0 thread 1": {"host wait": 0, "kernel wait": 10, "other": 0}}
+    t = Timeline.of([host("dispatch", 25, 26), *kernels])
+    assert hta_idle(t) == {"device/0 thread 1": {"host wait": 0, "kernel wait": 10, "other": 0}}
+
+
 times = st.tuples(st.integers(0, END - 1), st.integers(0, 40))
 segments = st.integers(-1, 2)
 
@@ -169,6 +179,11 @@ def test_every_unit_of_idle_time_has_the_first_cause_that_holds(t: Timeline) -> 
     found = Counter((g.lane, i, g.cause, g.site)
                     for g in gaps for i in range(g.start_ns, g.stop_ns))  # fmt: skip
     assert found == Counter(one_by_one(t))
+
+
+@given(timelines())
+def test_the_table_of_a_timeline_is_that_of_its_gaps(t: Timeline) -> None:
+    assert idle_table(t) == idle_table(idle_gaps(t))
 
 
 @given(timelines())
@@ -248,6 +263,15 @@ def cause_at(
         if s.kind == "dispatch" and s.segment == after.segment and s.start_ns <= after.start_ns
     ]  # fmt: skip
     issued = max(launches)[2] if launches else END + 99
+    loose = [[x for x in t.spans if x.kind == kind and x.segment < 0]
+             for kind in ("kernel", "dispatch")]  # fmt: skip
+    is_paired = len(loose[0]) == len(loose[1]) and all(
+        b.start_ns <= a.start_ns for a, b in zip(*loose, strict=True)
+    )
+    if after is not None and after.segment < 0 and is_paired:
+        mine_at = next(i for i, s in mine if s is after)
+        number = [i for i, s in kernels if s.segment < 0].index(mine_at)
+        issued = loose[1][number].stop_ns
     if issued <= (before.stop_ns if before else 0):
         return "dependency", ""
     waits = [s.site for s in t.syncs if s.at_ns <= now]
