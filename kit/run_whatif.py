@@ -27,6 +27,7 @@ from kit.trace.syncs import SyncRow
 
 __all__ = ["Model", "Prediction", "calibrated", "predict"]
 
+_ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
 SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
 HOST_CHECK = "dynamic, host check"
@@ -166,12 +167,21 @@ def _predict(
 def calibrated(run: Run) -> Costs:
     """The run's costs, so that a replay of it takes what its untraced steps took."""
     costs = costs_of(run)
-    waits = _waits(run, run.segments)
-    device = device_times(run.graphs[0], run.segments, run.segments, costs)
-    own = step_ns(_drawn(run, run.settings, run.graphs[0], run.segments, device, waits), costs)
-    if not own > 0 or math.isnan(run.step_ms):
+    if math.isnan(run.step_ms) or not run.step_ms > 0:
         raise SettingsError("the run has no measured step, so nothing says how long its parts take")
-    return costs.scaled(run.step_ms * 1e6 / own)
+    for _ in range(_ROUNDS):
+        ratio = run.step_ms * 1e6 / _replayed_ns(run, costs)
+        if abs(ratio - 1) < _CLOSE:
+            return costs
+        costs = costs.scaled(ratio)
+    return costs.scaled(run.step_ms * 1e6 / _replayed_ns(run, costs), overheads=True)
+
+
+def _replayed_ns(run: Run, costs: Costs) -> float:
+    waits, segments = _waits(run, run.segments), run.segments
+    device = device_times(run.graphs[0], segments, segments, costs)
+    ns = step_ns(_drawn(run, run.settings, run.graphs[0], segments, device, waits), costs)
+    return max(ns, 1.0)
 
 
 def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[str]) -> Costs:

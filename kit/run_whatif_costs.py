@@ -54,14 +54,16 @@ class Costs:
     program: float  # device time of a program besides its ops
     border: float  # for each byte that a segment hands to another one
 
-    def scaled(self, by: float) -> Costs:
-        """Everything so many times as dear: a machine that was slower then is slower for all."""
-        return replace(
-            self, record={k: v * by for k, v in self.record.items()}, cut=self.cut * by,
-            launch=self.launch * by, sync=self.sync * by,
-            launch_value=self.launch_value * by, inputs=self.inputs * by, device=self.device * by,
+    def scaled(self, by: float, *, overheads: bool = False) -> Costs:
+        """What the trace showed so many times as dear; overheads were measured without a trace."""
+        made = replace(
+            self, record={k: v * by for k, v in self.record.items()}, inputs=self.inputs * by,
+            launch_value=self.launch_value * by, device=self.device * by,
             program=self.program * by, border=self.border * by,
         )  # fmt: skip
+        if not overheads:
+            return made
+        return replace(made, cut=self.cut * by, launch=self.launch * by, sync=self.sync * by)
 
 
 def costs_of(run: Run) -> Costs:
