@@ -19,7 +19,7 @@ from kit.ir.diff import DiffRow
 from kit.ir.diff import diff as diff_graphs
 from kit.ir.graph import VARIABLES
 from kit.run import Run
-from kit.trace import idle_gaps, idle_table, kernel_table, sync_table
+from kit.trace import idle_table, kernel_table, sync_table
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs"]
 
@@ -222,7 +222,7 @@ class _Side:
             f"{r.cause} at {r.site}" if r.site else r.cause: (
                 r.total_ms / self.steps, r.count / self.steps
             )
-            for r in idle_table(idle_gaps(self.run.timeline))
+            for r in idle_table(self.run.timeline)
         }  # fmt: skip
 
 
