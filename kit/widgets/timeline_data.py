@@ -175,7 +175,8 @@ def sync_columns(timeline: Timeline, places: Places | None = None) -> Columns:
 def timeline_axis(timeline: Timeline, places: Places | None = None) -> Columns:
     """The y axis (`ticks`, `labels`, `end`) and the width of the plot (`x_end`, milliseconds)."""
     places = places or place(timeline)
-    waits = [s.at_ns + s.wait_ns - _origin_ns(timeline) for s in timeline.syncs]
+    origin = _origin_ns(timeline)
+    waits = [s.at_ns + s.wait_ns - origin for s in timeline.syncs]
     end_ns = max([_range_ns(timeline), *waits])
     return {
         "ticks": [0.45, 1.45, *places.ticks],
