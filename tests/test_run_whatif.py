@@ -13,7 +13,7 @@ import kit
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream, plan
 from kit.run import Run, Settings
-from kit.run_whatif import SCALER, Prediction, predict
+from kit.run_whatif import SCALER, Model, Prediction, calibrated, predict
 from kit.run_whatif_steps import accumulated
 from kit.trace.syncs import sync_table
 from tests.factories import empty_run, make_run
@@ -219,3 +219,34 @@ def test_a_replayed_run_does_not_say_what_recording_costs():
 def test_hostile_names_and_many_waits_are_taken_as_they_are():
     run = measured(syncs=3, hostile=True)
     assert isinstance(predict(run, Settings(bulk_forward=2)), Prediction)
+
+
+def test_a_model_answers_as_predict_does():
+    run = measured()
+    model = Model(run)
+    for wanted in (run.settings, Settings(mode="lazy"), Settings(bulk_forward=3)):
+        assert model.predict(wanted).step_ms == predict(run, wanted).step_ms
+
+
+def test_overheads_that_were_measured_without_a_trace_are_not_scaled():
+    run = measured()
+    slower = replace(run, step_times_ns=tuple(3 * t for t in run.step_times_ns))
+    own, scaled = calibrated(run), calibrated(slower)
+    assert (own.cut, own.launch, own.sync) == (scaled.cut, scaled.launch, scaled.sync)
+    assert scaled.device.sum() > own.device.sum()
+
+
+def test_a_run_without_a_measured_step_predicts_nothing():
+    with pytest.raises(SettingsError, match="no measured step"):
+        predict(replace(measured(), step_times_ns=()))
+
+
+def test_on_a_gpu_the_worker_goes_on_while_the_device_works():
+    run = measured(Settings(mode="imperative"), syncs=0)
+    far = replace(run, environment={"device": "gpu (imaginary)"})
+    launches = [
+        predict(r).timeline.intervals(kind="dispatch")[-1, 1]
+        - predict(r).timeline.intervals(kind="kernel")[-1, 1]
+        for r in (run, far)
+    ]
+    assert launches[1] <= launches[0] <= 0
