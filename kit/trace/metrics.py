@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.trace.active import distinct
 from kit.trace.timeline import KINDS, SyncPoint, Timeline
 
 __all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
@@ -219,7 +220,7 @@ def headline(of: Timeline | Measured) -> Headline:
 
 def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:
     """Time cut at every edge of every set: the cells' widths, and for each set which it covers."""
-    edges = np.unique(np.concatenate([s.reshape(-1) for s in sets]))
+    edges = distinct(np.concatenate([s.reshape(-1) for s in sets]))
     masks = []
     for s in sets:
         opened = np.bincount(np.searchsorted(edges, s[:, 0]), minlength=len(edges))
