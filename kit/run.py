@@ -168,9 +168,7 @@ class Run:
     compiles: tuple[Compile, ...] = ()  # up to the traced steps, each with its reason
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
     name: str = ""  # the workload's name
-    predicted_ms: float = (
-        math.nan
-    )  # what a model had said of `step_ms` before; nan: it was not asked
+    predicted_ms: float = 0.0  # what a model had said of `step_ms` before; 0: none was asked
 
     @property
     def step_ms(self) -> float:

@@ -7,7 +7,6 @@ messages, so every change is made under one lock.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -78,7 +77,7 @@ class Explorer(VBox):
         self._reruns = Reruns(measure, on_progress=self._show_progress, on_result=self._take,
                               on_error=self._show_failure, on_idle=self._rest)  # fmt: skip
         self._started_s = 0.0
-        self._predicted_ms = math.nan  # of the settings that are being measured
+        self._predicted_ms = 0.0  # of the settings that are being measured; 0: not known
         self._is_ready = False
         self._is_answered = True  # by a result or an error: what is neither was cancelled
         self.name = name
@@ -213,22 +212,22 @@ class Explorer(VBox):
             self._guarded(self.rerun)
 
     def _predict(self) -> float:
-        """Milliseconds a step that the model expects of the settings; nan if it cannot tell."""
+        """Milliseconds a step that the model expects of the settings; 0 if it cannot tell."""
         if self.run is None:
-            return math.nan
+            return 0.0
         size = self.run.settings.batch_size
         other = next((r for r in reversed(self.runs) if r.settings.batch_size != size), None)
         runs = [self.run] if other is None else [self.run, other]
         try:
             return predict(runs, self.settings).step_ms
         except KitError:  # another dtype, a run of native torch: only a measurement can say
-            return math.nan
+            return 0.0
 
     def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
         """The step, with what the model had said of it; called by the worker."""
         predicted_ms = self._predicted_ms  # before another request asks anew
         run = run_step(settings, **options)
-        known = isinstance(run, Run) and not math.isnan(predicted_ms)
+        known = isinstance(run, Run) and predicted_ms > 0
         return replace(run, predicted_ms=predicted_ms) if known else run
 
     def _take(self, run: Run) -> None:
@@ -254,7 +253,7 @@ class Explorer(VBox):
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
             self.progress.value = min(max(float(fraction), 0.0), 1.0)
-            known = not math.isnan(self._predicted_ms)
+            known = self._predicted_ms > 0
             self._say(f"modelled: {self._predicted_ms:.3g} ms a step; {text}" if known else text)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
@@ -295,7 +294,7 @@ class Explorer(VBox):
 
 def _off(run: Run) -> str:
     """How wrong the model was; nothing if it was not asked."""
-    if math.isnan(run.predicted_ms) or not run.step_ms > 0:
+    if not run.predicted_ms or not run.step_ms > 0:
         return ""
     error = run.predicted_ms / run.step_ms - 1
     return f"; the model had said {run.predicted_ms:.3g} ms a step, {error:+.0%} off"
