@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,12 +184,14 @@ class Run:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
         return headline(self)
 
+    @cached_property
+    def members(self) -> Mapping[tuple[int, str], tuple[int, ...]]:
+        """`fused` by (segment, kernel): the nodes of each kernel that computes several."""
+        return {(f.segment, f.kernel): f.nodes for f in self.fused}
+
     def nodes_of(self, segment: int, kernel: str, node: int = -1) -> tuple[int, ...]:
         """The nodes that a kernel computes: those fused into it, or the one that its span names."""
-        for fused in self.fused:
-            if fused.segment == segment and fused.kernel == kernel:
-                return fused.nodes
-        return (node,) if node >= 0 else ()
+        return self.members.get((segment, kernel), (node,) if node >= 0 else ())
 
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""

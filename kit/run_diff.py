@@ -197,10 +197,8 @@ class _Side:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.steps = max(int(run.timeline.where(kind="step").sum()), 1)
-        inside = {(f.segment, f.kernel): f.nodes for f in run.fused}
         self.rows = [
-            (r, inside.get((r.segment, r.name), (r.node,) if r.node >= 0 else ()))
-            for r in kernel_table(run.timeline)
+            (r, run.nodes_of(r.segment, r.name, r.node)) for r in kernel_table(run.timeline)
         ]
         self.nodes: dict[int, float] = defaultdict(float)
         for row, members in self.rows:

@@ -65,8 +65,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     rows = rows_of(run.timeline)
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
     values = _Values(run.graphs[0] if run.graphs else Graph(()))
-    inside = {(f.segment, f.kernel): f.nodes for f in run.fused}
-    nodes = [inside.get((r.segment, r.name), (r.node,) if r.node >= 0 else ()) for r in rows]
+    nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
     named: dict[int, float] = defaultdict(float)
     for row, members in zip(rows, nodes, strict=True):

@@ -25,13 +25,12 @@ def node_ns(run: Run) -> dict[int, float]:
     t = run.timeline
     mask = (t.kind == KINDS.index("kernel")) & ((t.node >= 0) | (t.segment >= 0))
     steps = max(int((t.kind == KINDS.index("step")).sum()), 1)
-    inside = {(f.segment, f.kernel): f.nodes for f in run.fused}
     keys = np.stack([t.segment[mask], t.name[mask], t.node[mask]], axis=1)
     kernels, group = np.unique(keys, axis=0, return_inverse=True)
     times = np.bincount(group.reshape(-1), weights=(t.stop_ns - t.start_ns)[mask])
     found: dict[int, float] = defaultdict(float)
     for (segment, name, node), total in zip(kernels.tolist(), times.tolist(), strict=True):
-        nodes = inside.get((segment, t.names[name]), (node,) if node >= 0 else ())
+        nodes = run.nodes_of(segment, t.names[name], node)
         for i in nodes:
             found[i] += total / steps / len(nodes)
     return {i: ns for i, ns in found.items() if ns}

@@ -122,8 +122,8 @@ def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Column
     places = place(timeline)
     axis = timeline_axis(timeline, places)
     spans = timeline_columns(
-        timeline, graph=graph, segments=segments, fused=run.fused if run is not None else (),
-        max_glyphs=max_glyphs, places=places,
+        timeline, graph=graph, segments=segments, max_glyphs=max_glyphs, places=places,
+        members=run.members if run is not None else {},
     )  # fmt: skip
     texts = [] if len(timeline) else ["no spans were recorded"]
     notes = [*timeline.notes, merge_note(spans)]

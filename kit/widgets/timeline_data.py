@@ -11,15 +11,15 @@ Units:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Graph, Node, Segment
-from kit.run import Fused
 from kit.trace import KINDS, Timeline
 from kit.widgets.theme import format_ns, kind_color, on_color, plain
 
@@ -46,6 +46,7 @@ _NARROW_PIXELS = 720  # a notebook beside a file browser: labels must fit
 _STEP = KINDS.index("step")
 
 Columns = dict[str, Any]
+Members = Mapping[tuple[int, str], tuple[int, ...]]  # `Run.members`
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Places:
 
 
 def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
-                     segments: Sequence[Segment] = (), fused: Sequence[Fused] = (),
+                     segments: Sequence[Segment] = (), members: Members = MappingProxyType({}),
                      max_glyphs: int = MAX_GLYPHS,
                      places: Places | None = None) -> Columns:  # fmt: skip
     """One bar for each span that is not a step: where it is, its colour, and what to say of it.
@@ -110,7 +111,7 @@ def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
         "node": node.astype(np.int32),
         "detail": _details(segment.tolist(), node.tolist(),
                            [timeline.names[n] for n in timeline.name[spans]], graph, segments,
-                           fused),
+                           members),
         "count": count.astype(np.int32),
     }  # fmt: skip
 
@@ -294,16 +295,15 @@ def _merge(row: NDArray[np.int32], spans: NDArray[np.int64], left: NDArray[np.in
 
 
 def _details(segment: list[int], node: list[int], names: list[str], graph: Graph | None,
-             segments: Sequence[Segment], fused: Sequence[Fused]) -> list[str]:  # fmt: skip
+             segments: Sequence[Segment], members: Members) -> list[str]:  # fmt: skip
     by_index = {s.index: s for s in segments}
     nodes = graph.nodes if graph is not None else ()
-    inside = {(f.segment, f.kernel): f.nodes for f in fused}
     known: dict[tuple[int, int, str], str] = {}
     texts = []
     for key in zip(segment, node, names, strict=True):
         if key not in known:
             s, n, name = key
-            ids = inside.get((s, name), ()) or ((n,) if n >= 0 else ())
+            ids = members.get((s, name), ()) or ((n,) if n >= 0 else ())
             known[key] = _detail(s, ids, nodes, by_index.get(s))
         texts.append(known[key])
     return texts
