@@ -14,7 +14,6 @@ import io
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.run import Run
+from kit.run_file import write_whole
 from kit.trace import KINDS, Timeline, sync_table
 from kit.trace.chrome import FORMAT, VERSION
 from kit.trace.chrome_events import EXPORTED
@@ -60,21 +60,7 @@ def export(run: Run, path: str | os.PathLike[str]) -> None:
             f"{os.fspath(path)!r:.200} ends in none of {', '.join(SUFFIXES)}: the suffix says what "
             "to write. All of a run, for kit itself, is written by run.save(path)"
         )
-    _write(path, data)
-
-
-def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    write_whole(path, data)
 
 
 def _chrome(run: Run) -> Iterator[str]:
@@ -174,7 +160,7 @@ class _Facts:
     """What is known of the node that a span is named after, and of its segment."""
 
     def __init__(self, run: Run) -> None:
-        self.fused = {(f.segment, f.kernel): f.nodes for f in run.fused}
+        self.members = run.members
         self.nodes = run.graphs[0].nodes if run.graphs else ()
         self.cuts = {s.index: s.cut for s in run.segments}
         self._known: dict[tuple[int, int, str], dict[str, Any]] = {}
@@ -196,7 +182,7 @@ class _Facts:
             if node < len(self.nodes):
                 n = self.nodes[node]
                 found |= {"op": n.op, "scope": n.scope, "site": n.site, "phase": n.phase}
-        members = [i for i in self.fused.get((segment, kernel), ()) if 0 <= i < len(self.nodes)]
+        members = [i for i in self.members.get((segment, kernel), ()) if 0 <= i < len(self.nodes)]
         if len(members) > 1:
             found["computes"] = [f"%{i} {self.nodes[i].op}" for i in members[:100]]
         return found

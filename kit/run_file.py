@@ -29,7 +29,7 @@ from kit.run_json import decoder, encode
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
-           "write_run"]  # fmt: skip
+           "write_run", "write_whole"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
 VERSION = 1
@@ -63,6 +63,15 @@ def write_run(run: Run, path: str | os.PathLike[str]) -> None:
     data = _pack(run)
     if len(data) > MAX_FILE_BYTES:
         raise RunFileError(f"the run takes {len(data):,} bytes, more than {MAX_FILE_BYTES:,}")
+    write_whole(path, data)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file: all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written; an older file of this name is then untouched.
+    """
     temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as file:
