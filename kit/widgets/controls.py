@@ -12,7 +12,7 @@ from kit.errors import SettingsError
 from kit.run import DTYPES, LOSS_SCALING, MODES, STEP_MODES, UNLIMITED, Settings
 from kit.widgets.tables import FONT, MUTED
 
-__all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls"]
+__all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls", "bulk_slider", "labelled"]
 
 BULK_SIZES = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 BATCH_SIZES = (2, 4, 8, 16, 32)
@@ -66,19 +66,19 @@ class Controls(VBox):
         self._follow(settings)
         for name, control in self._by_name.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-        super().__init__([_labelled("run mode", self.mode), self._grid()], settings=settings)
+        super().__init__([labelled("run mode", self.mode), self._grid()], settings=settings)
         self.layout.grid_gap = "8px"
 
     def _grid(self) -> GridBox:
         cells = [
-            _labelled("bulk size, forward", self.bulk_forward),
-            _labelled("bulk size, backward", self.bulk_backward),
-            _labelled("batch size", self.batch_size),
-            _labelled("micro-batches a step", self.accumulate),
-            _labelled("batches prefetched", self.prefetch),
-            _labelled("loss scaling", self.loss_scaling),
-            _labelled("autocast dtype", self.dtype),
-            _labelled("step mode", self.step_mode),
+            labelled("bulk size, forward", self.bulk_forward),
+            labelled("bulk size, backward", self.bulk_backward),
+            labelled("batch size", self.batch_size),
+            labelled("micro-batches a step", self.accumulate),
+            labelled("batches prefetched", self.prefetch),
+            labelled("loss scaling", self.loss_scaling),
+            labelled("autocast dtype", self.dtype),
+            labelled("step mode", self.step_mode),
         ]
         columns = "repeat(auto-fit, minmax(168px, 1fr))"
         return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px",
@@ -137,6 +137,14 @@ def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
     return SelectionSlider(options=options, continuous_update=False, layout=Layout(width="auto"))
 
 
-def _labelled(label: str, control: Any) -> VBox:
+def bulk_slider(value: int) -> SelectionSlider:
+    """A slider over the bulk sizes that answers while it is dragged, for views that run nothing."""
+    return SelectionSlider(
+        options=_bulk_options(value), value=min(value, UNLIMITED), layout=Layout(width="auto")
+    )
+
+
+def labelled(label: str, control: Any) -> VBox:
+    """A control under its label."""
     text = HTML(f'<span style="font:500 12px/1.2 {FONT};color:{MUTED}">{label}</span>')
     return VBox([text, control], layout=Layout(overflow="visible"))

@@ -12,10 +12,10 @@ from ipywidgets import HTML, VBox
 from kit.run import Run
 from kit.trace import HTA_CAUSES, Gap, IdleRow, idle_gaps, idle_table
 from kit.widgets.compare_data import amount
-from kit.widgets.tables import MONO, MUTED, TRACK, safe_text, section, sentence, table
+from kit.widgets.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html
 
-__all__ = ["CAUSE_COLORS", "GapView", "bar_html", "gaps_html"]
+__all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
 
 MAX_ROWS = 12
 CAUSE_COLORS = {
@@ -59,16 +59,6 @@ def gaps_html(run: Run) -> str:
     heads = ("cause", "line", "pieces a step", "ms a step", "share")
     body = table(heads, shown, "llrrr", widths=(25, 41, 11, 11, 12), has_total=True)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
-
-
-def bar_html(fraction: float, color: str) -> str:
-    """A thin bar, `fraction` of its cell wide."""
-    width = min(max(fraction, 0.0), 1.0) * 100
-    return (
-        f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px">'
-        f'<div style="height:3px;border-radius:2px;background:{color};width:{width:.1f}%">'
-        f"</div></div>"
-    )
 
 
 def _strip(rows: Sequence[IdleRow]) -> str:

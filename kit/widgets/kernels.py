@@ -12,8 +12,7 @@ from ipywidgets import HTML, VBox
 from kit.run import Run
 from kit.run_kernels import Ceilings, KernelCost, kernel_table
 from kit.widgets.compare_data import amount
-from kit.widgets.gaps import bar_html
-from kit.widgets.tables import MONO, MUTED, folded, safe_text, section, sentence, table
+from kit.widgets.tables import MONO, MUTED, bar_html, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes
 
 __all__ = ["KernelView", "folded_kernels_html", "kernels_html"]

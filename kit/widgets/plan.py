@@ -17,15 +17,14 @@ import traitlets
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1d
 from bokeh.plotting import figure
-from ipywidgets import HTML, GridBox, Layout, SelectionSlider, VBox
+from ipywidgets import HTML, GridBox, Layout, VBox
 
 from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
-from kit.run_bulk import UNLIMITED
 from kit.widgets import tables
 from kit.widgets.bokehjs import load_bokehjs
-from kit.widgets.controls import BULK_SIZES
+from kit.widgets.controls import bulk_slider, labelled
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.tables import safe_text
 from kit.widgets.theme import (
@@ -250,11 +249,11 @@ class PlanView(VBox):
         self.segments = plan(stream, forward, backward)
         payload = plan_payload(stream, self.segments)
         self.figure, self.sources = _model(payload)
-        self.forward, self.backward = _slider(forward), _slider(backward)
+        self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
         self.text, self.error = HTML(), HTML()
         grid = GridBox(
-            [_labelled("bulk size, forward", self.forward),
-             _labelled("bulk size, backward and update", self.backward)],
+            [labelled("bulk size, forward", self.forward),
+             labelled("bulk size, backward and update", self.backward)],
             layout=Layout(grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))",
                           grid_gap="4px 18px", width="auto"),
         )  # fmt: skip
@@ -287,18 +286,3 @@ class PlanView(VBox):
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
         )
-
-
-def _slider(value: int) -> SelectionSlider:
-    sizes = sorted({*BULK_SIZES, min(value, UNLIMITED)} - {UNLIMITED})
-    options = [(f"{n:,}", n) for n in sizes] + [("unlimited", UNLIMITED)]
-    return SelectionSlider(
-        options=options, value=min(value, UNLIMITED), layout=Layout(width="auto")
-    )
-
-
-def _labelled(label: str, control: Any) -> VBox:
-    text = HTML(
-        f'<span style="font:500 12px/1.2 {tables.FONT};color:{tables.MUTED}">{label}</span>'
-    )
-    return VBox([text, control], layout=Layout(overflow="visible"))

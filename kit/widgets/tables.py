@@ -122,7 +122,7 @@ def sync_table_html(run: Run) -> str:
             f'<div style="{_CODE}">{site}{via}{cure}</div>',
             safe_text(row.cause, 60),
             _amount(row.count_per_step),
-            _amount(row.wait_ms_per_step) + _bar(row.wait_ms_per_step / most, COLORS["wait"]),
+            _amount(row.wait_ms_per_step) + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
             idle,
         ])  # fmt: skip
     more = len(rows) - _MAX_ROWS
@@ -152,7 +152,7 @@ def breakdown_html(run: Run) -> str:
             f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
             _amount(r.total_ms),
             _amount(r.exposed_ms),
-            f"{r.share:.1%}" + _bar(r.share / most, color),
+            f"{r.share:.1%}" + bar_html(r.share / most, color),
         ])  # fmt: skip
     total = ["<b>step</b>", "", f"<b>{_amount(sum(r.exposed_ms for r in rows))}</b>",
              f"<b>{sum(r.share for r in rows):.1%}</b>"]  # fmt: skip
@@ -343,7 +343,8 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
     )
 
 
-def _bar(fraction: float, color: str) -> str:
+def bar_html(fraction: float, color: str) -> str:
+    """A thin bar, `fraction` of its cell wide."""
     width = min(max(fraction, 0.0), 1.0) * 100
     return (
         f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px">'

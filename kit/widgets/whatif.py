@@ -20,7 +20,7 @@ from kit.run_whatif import Model, Prediction
 from kit.widgets import tables
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compare import comparison_figure
-from kit.widgets.controls import BULK_SIZES
+from kit.widgets.controls import bulk_slider, labelled
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.tables import safe_text
 from kit.widgets.theme import error_html, plain
@@ -133,7 +133,7 @@ class WhatIfView(VBox):
         self._model = Model(run)
         self.prediction = self._model.predict()
         forward, backward = run.settings.bulk_sizes
-        self.forward, self.backward = _sizes(forward), _sizes(backward)
+        self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
         self.speed = SelectionSlider(options=[(f"{s:g} x", s) for s in SPEEDS], value=1.0,
                                      layout=Layout(width="auto"))  # fmt: skip
         places = {(s.site, s.via, s.cause): s for s in self._model.syncs}
@@ -145,9 +145,9 @@ class WhatIfView(VBox):
         )  # fmt: skip
         self.figure, self.sources = timeline_model(timeline_payload(self._drawn()))
         self.text, self.error = HTML(), HTML()
-        controls = [_labelled("bulk size, forward", self.forward),
-                    _labelled("bulk size, backward and update", self.backward),
-                    _labelled("device speed", self.speed)]  # fmt: skip
+        controls = [labelled("bulk size, forward", self.forward),
+                    labelled("bulk size, backward and update", self.backward),
+                    labelled("device speed", self.speed)]  # fmt: skip
         grid = GridBox(controls, layout=Layout(
             grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))", grid_gap="4px 18px",
             width="auto"))  # fmt: skip
@@ -194,18 +194,3 @@ class WhatIfView(VBox):
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
         )
-
-
-def _sizes(value: int) -> SelectionSlider:
-    sizes = sorted({*BULK_SIZES, min(value, UNLIMITED)} - {UNLIMITED})
-    options = [(f"{n:,}", n) for n in sizes] + [("unlimited", UNLIMITED)]
-    return SelectionSlider(
-        options=options, value=min(value, UNLIMITED), layout=Layout(width="auto")
-    )
-
-
-def _labelled(label: str, control: Any) -> VBox:
-    text = HTML(
-        f'<span style="font:500 12px/1.2 {tables.FONT};color:{tables.MUTED}">{label}</span>'
-    )
-    return VBox([text, control], layout=Layout(overflow="visible"))
