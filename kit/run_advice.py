@@ -36,7 +36,8 @@ class Advice:
 
 def advise(run: Run) -> tuple[Advice, ...]:
     """What costs this run time, the dearest first; () if nothing stands out."""
-    found = [advice for rule in _RULES for advice in rule(run)]
+    seen = _Seen(run)
+    found = [advice for rule in _RULES for advice in rule(run, seen)]
     return tuple(sorted(found, key=lambda a: -a.ms if a.ms == a.ms else 0.0))
 
 
@@ -109,34 +110,40 @@ _SYNC_TEXTS = {
 }
 
 
-def _syncs(run: Run) -> Iterator[Advice]:
+class _Seen:
+    """What several rules ask of a run's timeline, worked out once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.rows = run.breakdown()
+        self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
+
+    def exposed_ms(self, category: str) -> float:
+        """Milliseconds a step in which nothing hides it."""
+        return sum(row.exposed_ms for row in self.rows if row.category == category)
+
+    @property
+    def is_starved(self) -> bool:
+        """True if the device is idle for long enough to be worth a sentence, or nobody knows."""
+        busy = self._run.headline().device_busy_fraction
+        return not 1.0 - busy < SHARE
+
+
+def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
     steps = len(run.step_times_ns)
     if not steps:
         return
     for row in sync_table(run.sync_points, steps=steps, timeline=run.timeline):
         advice = sync_cure(row, run)
-        hidden = run.settings.step_mode == "speculate" and _idle_share(run) < SHARE
-        if advice.ms >= SHARE * run.step_ms and not hidden:
+        if advice.ms < SHARE * run.step_ms:
+            continue
+        if run.settings.step_mode != "speculate" or seen.is_starved:
             yield advice
 
 
-def _idle_share(run: Run) -> float:
-    busy = run.headline().device_busy_fraction
-    return 1.0 - busy if busy == busy else 1.0
-
-
-def _charged(run: Run, *categories: str) -> float:
-    """Milliseconds a step in which nothing hides these."""
-    return sum(row.exposed_ms for row in run.breakdown() if row.category in categories)
-
-
-def _traced_ms(run: Run) -> float:
-    return sum(row.exposed_ms for row in run.breakdown())
-
-
-def _input(run: Run) -> Iterator[Advice]:
-    ms = _charged(run, "input")
-    if ms < SHARE * _traced_ms(run) or not ms:
+def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
+    ms = seen.exposed_ms("input")
+    if ms < SHARE * seen.step_ms or not ms:
         return
     if run.settings.prefetch == 0:
         text = (
@@ -153,7 +160,7 @@ def _input(run: Run) -> Iterator[Advice]:
         yield Advice("input", text, ms=ms)
 
 
-def _compiles(run: Run) -> Iterator[Advice]:
+def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     first, last = run.settings.warmup, run.settings.warmup + run.settings.steps
     late = [c for c in run.compiles if first <= c.step < last]
     if not late:
@@ -168,14 +175,14 @@ def _compiles(run: Run) -> Iterator[Advice]:
     yield Advice("compile", text, ms=ms)
 
 
-def _recording(run: Run) -> Iterator[Advice]:
+def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     s = run.settings
-    limit = run.limited_by() if run.breakdown() else None
+    limit = run.limited_by() if seen.rows else None
     if s.mode == "torch" or limit is None or limit.what != "recording":
         return
     if _has_one_core_too_few(run):
         return  # see `_cores`
-    ms = limit.share * _traced_ms(run)
+    ms = limit.share * seen.step_ms
     text = (
         f"the device waits {_ms(ms)} a step for Python to record the next one. Record it less "
         "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the device "
@@ -191,10 +198,10 @@ def _has_one_core_too_few(run: Run) -> bool:
     return on_cpu and cores.isdecimal() and taken.isdecimal() and int(cores) <= int(taken)
 
 
-def _cores(run: Run) -> Iterator[Advice]:
-    recording = [r.total_ms for r in run.breakdown() if r.category.endswith("recording")]
+def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
+    recording = [r.total_ms for r in seen.rows if r.category.endswith("recording")]
     ms = sum(recording)
-    is_large = ms >= 0.15 * _traced_ms(run) and ms > 0
+    is_large = ms >= 0.15 * seen.step_ms and ms > 0
     if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
         return
     text = (
@@ -205,7 +212,7 @@ def _cores(run: Run) -> Iterator[Advice]:
     yield Advice("cores", text, ms=ms)
 
 
-def _segments(run: Run) -> Iterator[Advice]:
+def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
     if not run.segments or run.settings.mode not in ("imperative", "bulked"):
         return
     overhead = sum(run.metrics.get(f"overhead.{x}_ns", 0.0) for x in ("launch", "sync"))
@@ -219,7 +226,7 @@ def _segments(run: Run) -> Iterator[Advice]:
         yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
 
 
-Rule = Callable[[Run], Iterator[Advice]]
+Rule = Callable[[Run, _Seen], Iterator[Advice]]
 _RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _cores, _segments)
 RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "cores", "small segments")
 _ZEROS = re.compile(r"\.?0+$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import traitlets
@@ -34,7 +34,11 @@ def change_text(change: Mapping[str, Any]) -> str:
 
 def advice_html(run: Run) -> str:
     """The section as static HTML: the limit, then what costs time and what would remove it."""
-    rows = "".join(_row(advice) for advice in run.advice()[:MOST])
+    return _html(run, run.advice())
+
+
+def _html(run: Run, advices: Sequence[Advice]) -> str:
+    rows = "".join(_row(advice) for advice in advices[:MOST])
     return section("What limits this step", _limit(run) + rows)
 
 
@@ -85,9 +89,10 @@ class AdviceView(VBox):
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
         run = change["new"]
-        self._text.value = "" if run is None else advice_html(run)
-        advices = () if run is None or self._on_try is None else run.advice()[:MOST]
-        texts = {change_text(a.change): a.change for a in advices if a.change}
+        advices = () if run is None else run.advice()
+        self._text.value = "" if run is None else _html(run, advices)
+        offered = () if self._on_try is None else advices[:MOST]
+        texts = {change_text(a.change): a.change for a in offered if a.change}
         self.buttons.children = [self._button(text, change) for text, change in texts.items()]
 
     def _button(self, text: str, change: Mapping[str, Any]) -> Button:
