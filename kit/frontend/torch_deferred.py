@@ -86,7 +86,7 @@ class DeferredScaler(CheckedScaler):
         scale, tracker = self._check_scale_growth_tracker("step")
         scale, tracker, found = scale.clone(), tracker.clone(), self._found()
         torch._amp_update_scale_(
-            scale, tracker, found[0] if len(found) == 1 else torch.stack(found).sum(),
+            scale, tracker, _any_of(found),
             self._growth_factor, self._backoff_factor, self._growth_interval,
         )  # fmt: skip
         self._next = len(found), scale, tracker
@@ -99,8 +99,7 @@ class DeferredScaler(CheckedScaler):
         if session is None:
             raise SessionError("scaler.step() on device 'kit' belongs inside its session")
         count_on_device(optimizer)
-        found = list(optimizer_state["found_inf_per_device"].values())
-        bad: Any = found[0] if len(found) == 1 else torch.stack(found).sum()
+        bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
         if _makes_unknown_state(optimizer):
             return None if bool(bad) else optimizer.step(*args, **kwargs)
         if self._last == (session, session.step):  # nobody calls mark_step: look now
@@ -111,6 +110,11 @@ class DeferredScaler(CheckedScaler):
         self._foresee()
         session.redo.open(bad.kit_value(), before.pairs())
         return result
+
+
+def _any_of(found: list[torch.Tensor]) -> Any:
+    """More than zero if one of torch's `found_inf` is."""
+    return found[0] if len(found) == 1 else torch.stack(found).sum()
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

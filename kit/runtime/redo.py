@@ -60,7 +60,7 @@ class Redo:
         """True while a check is open: segments must be noted."""
         return bool(self._open)
 
-    def open(self, flag: Value, pairs: Sequence[tuple[Value, Value]]) -> Check:
+    def open(self, flag: Value, pairs: Sequence[tuple[Value, Value]]) -> None:
         """Guard a write that has just been recorded, and may still be pending.
 
         Args:
@@ -75,7 +75,6 @@ class Redo:
             check = Check(flag, list(pairs), session.step, self._count, growing)
             if not session.is_planning:  # nothing runs then, so nothing is known
                 self._open.append(check)
-            return check
 
     def border(self, bulk: Bulk) -> int:
         """Where the bulk must be split, because what follows reads a guarded write; or 0.
