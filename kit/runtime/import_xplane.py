@@ -1,6 +1,6 @@
 """A jax profile from disk as a timeline: `*.xplane.pb`, read by the public `jax.profiler`.
 
-    timeline = read_xplane("/tmp/profile").timeline      a directory, or one file
+    timeline = read_xplane("my_profile").timeline      a directory, or one file
 
 The planes of CPU and GPU are read by the helpers of `kit.runtime.profiler`, so that a file gives
 the same kernels as a live run. docs/traces.md says what becomes of each event.

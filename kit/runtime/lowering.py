@@ -75,7 +75,7 @@ def np_dtype(name: str) -> Any:
 
 
 def format_site(site: tuple[str, int]) -> str:
-    """`("/home/me/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
+    """`("project/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
     path, line = site
     if not path:
         return ""
