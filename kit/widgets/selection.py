@@ -1,0 +1,68 @@
+"""What is picked in one view, said so that every other view can show it too.
+
+A kernel, a box of the graph, a line of source and a sync point all come down to IR nodes and to
+the user's lines; `Links` translates them. Views know this type, and nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from kit.run import Run
+
+__all__ = ["NOTHING", "Links", "Selection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """IR nodes and user's lines that belong together; false if nothing is picked."""
+
+    nodes: frozenset[int] = frozenset()  # of `run.graphs[0]`
+    sites: frozenset[str] = frozenset()  # "train.py:41", as in `Node.site` and `SyncPoint.site`
+    label: str = ""  # what was picked, in words: "kernel fusion.3", "train.py:41"
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.sites)
+
+
+NOTHING = Selection()
+
+
+class Links:
+    """From what is picked in a view of `run` to the nodes and lines that it stands for."""
+
+    def __init__(self, run: Run | None) -> None:
+        self._run = run
+        self._nodes = run.graphs[0].nodes if run is not None and run.graphs else ()
+
+    def of_nodes(self, nodes: Iterable[int], label: str = "") -> Selection:
+        """These nodes, and the lines that recorded them; ids that the graph lacks are dropped."""
+        kept = frozenset(i for i in nodes if 0 <= i < len(self._nodes))
+        sites = frozenset(self._nodes[i].site for i in kept) - {""}
+        return Selection(kept, sites, label) if kept else NOTHING
+
+    def of_kernel(self, segment: int, kernel: str, node: int = -1) -> Selection:
+        """All nodes that a kernel computes; see `Run.nodes_of`."""
+        if self._run is None:
+            return NOTHING
+        return self.of_nodes(self._run.nodes_of(segment, kernel, node), f"kernel {kernel}")
+
+    def of_segment(self, segment: int) -> Selection:
+        """All nodes of a segment."""
+        segments = self._run.segments if self._run is not None else ()
+        nodes = next((s.nodes for s in segments if s.index == segment), ())
+        return self.of_nodes(nodes, f"segment {segment}")
+
+    def of_site(self, site: str) -> Selection:
+        """A line of the user's program, and the nodes that it recorded, which may be none."""
+        return Selection(self._by_site.get(site, frozenset()), frozenset({site}), site)
+
+    @cached_property
+    def _by_site(self) -> dict[str, frozenset[int]]:
+        found: dict[str, set[int]] = defaultdict(set)
+        for i, node in enumerate(self._nodes):
+            found[node.site].add(i)
+        return {site: frozenset(nodes) for site, nodes in found.items()}
