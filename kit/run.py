@@ -18,6 +18,7 @@ from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.run_bulk import UNLIMITED, BulkSizes, check_bulk_size, sizes_from_environment
 from kit.run_compiles import Compile
+from kit.run_text import read_text, write_text
 from kit.trace import (
     BreakdownRow,
     Headline,
@@ -127,6 +128,19 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values by field name, for files and tables."""
         return asdict(self)
+
+    def to_string(self) -> str:
+        """What differs from kit's defaults as one line to share: `batch_size=16&dtype=float16`."""
+        return write_text(self.as_dict(), Settings().as_dict())
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """The settings that `to_string` wrote; what it leaves out has kit's own default.
+
+        Raises:
+            SettingsError: the text is not of that form, or a name or a value is not possible.
+        """
+        return cls(**read_text(text, Settings().as_dict()))
 
 
 _LEAST = {"batch_size": 1, "accumulate": 1, "prefetch": 0,
