@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kit.workloads.jax_layers import jax_mlp as jax_mlp
     from kit.workloads.masked_lm import bert as bert
     from kit.workloads.masked_lm import bert_of as bert_of
+    from kit.workloads.rnn_gates import rnn_gates as rnn_gates
     from kit.workloads.small_ops import flips as flips
     from kit.workloads.small_ops import mlp as mlp
     from kit.workloads.zero_grad import zero_grad as zero_grad
@@ -31,13 +32,14 @@ _HOMES = {
     "mlp": "small_ops",
     "resnet50_v1b": "convnets",
     "resnet50_v1b_inference": "convnets",
+    "rnn_gates": "rnn_gates",
     "zero_grad": "zero_grad",
     "zero_grad_by": "zero_grad",
 }
 
 __all__ = ["bert", "bert_of", "convnet", "flips", "inception_v3", "inception_v3_inference",
-           "jax_mlp", "mlp", "resnet50_v1b", "resnet50_v1b_inference", "zero_grad",
-           "zero_grad_by"]  # fmt: skip
+           "jax_mlp", "mlp", "resnet50_v1b", "resnet50_v1b_inference", "rnn_gates",
+           "zero_grad", "zero_grad_by"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
