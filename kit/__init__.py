@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kit.run import Run, Settings
     from kit.run_diff import RunDiff, diff_runs
     from kit.run_kernels import Ceilings, kernel_table
+    from kit.run_lines import line_costs
     from kit.run_memory import memory
     from kit.run_segments import segment_costs
     from kit.run_whatif import Prediction, predict
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from kit.widgets.plan import PlanView
     from kit.widgets.run_diff import RunDiffView
     from kit.widgets.segments import SegmentView
+    from kit.widgets.source import SourceView
     from kit.widgets.timeline import TimelineView
     from kit.widgets.whatif import WhatIfView
     from kit.workloads.context import Context, Workload, workload
@@ -85,6 +87,7 @@ __all__ = [
     "SegmentView",
     "Session",
     "Settings",
+    "SourceView",
     "TimelineView",
     "WhatIfView",
     "Workload",
@@ -99,6 +102,7 @@ __all__ = [
     "global_norm",
     "hybridize",
     "kernel_table",
+    "line_costs",
     "measure_ceilings",
     "memory",
     "multi_adamw",
@@ -135,6 +139,8 @@ _HOMES = {
     "GraphView": "kit.widgets.graph",
     "PlanView": "kit.widgets.plan",
     "SegmentView": "kit.widgets.segments",
+    "SourceView": "kit.widgets.source",
+    "line_costs": "kit.run_lines",
     "Run": "kit.run",
     "Session": "kit.api",
     "Settings": "kit.run",

@@ -18,6 +18,7 @@ from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.run_bulk import UNLIMITED, BulkSizes, check_bulk_size, sizes_from_environment
 from kit.run_compiles import Compile
+from kit.run_sources import Snippet
 from kit.run_text import read_text, write_text
 from kit.trace import (
     BreakdownRow,
@@ -184,6 +185,8 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)  # versions, device, model
     name: str = ""  # the workload's name
     predicted_ms: float = 0.0  # what a model had said of `step_ms` before; 0: none was asked
+    recorded_ns: tuple[int, ...] = ()  # when the first traced step recorded each node; -1: unknown
+    sources: tuple[Snippet, ...] = ()  # the lines of the program that sites name
 
     @property
     def step_ms(self) -> float:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
 from kit.run import Run
 from kit.run_json import decoder, encode
+from kit.run_sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
@@ -235,6 +236,13 @@ def _check(run: Run) -> None:
     for fused in run.fused:
         if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < nodes:
             raise RunFileError("a kernel names a node that is not in the graph")
+    if len(run.recorded_ns) > nodes or any(not -1 <= t < MAX_NS for t in run.recorded_ns):
+        raise RunFileError("the times at which the nodes were recorded are not those of its graph")
+    if any(not 1 <= s.first < 1 << 31 for s in run.sources):
+        raise RunFileError("a snippet of source begins before line 1")
+    size = sum(len(line) + 1 for s in run.sources for line in s.lines)
+    if size > MAX_SOURCE_BYTES or len(run.sources) > MAX_SOURCE_BYTES:
+        raise RunFileError(f"its source text is longer than {MAX_SOURCE_BYTES:,} characters")
     for sync in (*t.syncs, *run.sync_points):
         if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
             raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")

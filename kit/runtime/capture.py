@@ -10,35 +10,38 @@ from kit.ir import Aval, Graph, Node, Segment
 from kit.run import Fused
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile
-from kit.runtime.stream import Cell, Task
+from kit.runtime.stream import Origin, Task
 from kit.trace import Span, SyncPoint, Timeline
 
 __all__ = ["freeze_step", "freeze_trace"]
 
 
-def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict[int, list[int]]]:
+def freeze_step(
+    tasks: Sequence[Task], later: Sequence[Task] = ()
+) -> tuple[Graph, tuple[Segment, ...], dict[int, list[int]]]:
     """The graph of the tasks, how it was cut, and for each task its nodes' ids by local index.
 
-    A value that none of the tasks makes becomes a variable node, just before its first user.
+    A value that none of the tasks makes becomes a variable node, just before its first user. What
+    `later` tasks read of these, or the program still holds, is what the graph is wanted for.
     """
     nodes: list[Node] = []
     segments: list[Segment] = []
     ids: dict[int, list[int]] = {}
     made: dict[tuple[int, int], tuple[int, int]] = {}  # (task, slot) -> (node, output)
-    outside: dict[int, tuple[int, int]] = {}  # id of a cell from before -> its variable node
+    outside: dict[int, tuple[int, int]] = {}  # a cell from before -> its variable node
 
-    def source(cell: Cell, aval: Aval, phase: str) -> tuple[int, int]:
-        if cell.origin in made:
-            return made[cell.origin]
-        if id(cell) not in outside:
-            nodes.append(Node(cell.kind, (), (), (aval,), phase=phase))
-            outside[id(cell)] = (len(nodes) - 1, 0)
-        return outside[id(cell)]
+    def source(origin: Origin, aval: Aval, phase: str) -> tuple[int, int]:
+        if origin.made_by in made:
+            return made[origin.made_by]
+        if origin.identity not in outside:
+            nodes.append(Node(origin.kind, (), (), (aval,), phase=phase))
+            outside[origin.identity] = (len(nodes) - 1, 0)
+        return outside[origin.identity]
 
     for number, task in enumerate(tasks):
         bulk = task.bulk
-        pairs = zip(task.leaves, task.avals, strict=True)
-        reads = [source(cell, aval, bulk.phase) for cell, aval in pairs]
+        pairs = zip(task.origins, task.avals, strict=True)
+        reads = [source(origin, aval, bulk.phase) for origin, aval in pairs]
         slots: list[tuple[int, int]] = []
         local: list[int] = []
         phases = dict(bulk.phases)
@@ -79,6 +82,7 @@ def freeze_step(tasks: Sequence[Task]) -> tuple[Graph, tuple[Segment, ...], dict
             )
         )
     alive = {c.origin for t in tasks for o in t.outputs if (c := o()) is not None}
+    alive |= {origin.made_by for task in later for origin in task.origins}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids
 
@@ -99,15 +103,15 @@ def freeze_trace(
     profile: Profile,
     syncs: Sequence[SyncPoint],
     notes: Sequence[str] = (),
-) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...], tuple[Fused, ...]]:
-    """The timeline of the traced steps, with the graph and the cuts of step 0, and its fusions.
+) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...], tuple[Fused, ...], tuple[int, ...]]:
+    """The timeline of the traced steps; graph, cuts and fusions of step 0, and its nodes' times.
 
     Args:
         tasks: each task with its step; steps below 0 only filled the pipeline.
         spans: of host and worker, in `perf_counter_ns` time; "step" spans give the window.
     """
     first = [task for task, step in tasks if step == 0]
-    graph, segments, nodes = freeze_step(first)
+    graph, segments, nodes = freeze_step(first, [task for task, step in tasks if step > 0])
     numbers = {t.index: s.index for t, s in zip(first, segments, strict=True)}
     _match_other_steps(tasks, first, numbers, nodes)
     kernels = profile.kernels([task for task, _ in tasks], nodes)
@@ -124,7 +128,17 @@ def freeze_trace(
     origin = "profiled" if kernels else "recorded"
     timeline = Timeline.of(shown, waits, origin, (*profile.notes, *notes))
     members = tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(fused.items()))
-    return timeline, (graph,), segments, members
+    return timeline, (graph,), segments, members, _recorded(first, nodes, len(graph), start)
+
+
+def _recorded(tasks: Sequence[Task], nodes: dict[int, list[int]], count: int,
+              start: int) -> tuple[int, ...]:  # fmt: skip
+    """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
+    found = [-1] * count
+    for task in tasks:
+        for i, at in zip(nodes[task.index], task.bulk.times or (), strict=False):
+            found[i] = max(at - start, 0)
+    return tuple(found) if tasks else ()
 
 
 def _device_steps(kernels: Sequence[Span], step_of: dict[int, int]) -> list[Span]:

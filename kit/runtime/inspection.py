@@ -24,6 +24,7 @@ from kit.run_bulk import sizes_from_environment
 from kit.runtime.capture import freeze_step, freeze_trace
 from kit.runtime.profiler import profiled
 from kit.runtime.recorder import Recorder
+from kit.runtime.stream import Site
 from kit.trace import SyncPoint, Timeline
 
 if TYPE_CHECKING:
@@ -94,12 +95,16 @@ class Inspection:
     _executor: Executor
     _recorder: Recorder
     fused: tuple[Fused, ...] = ()  # of the last trace
+    recorded_ns: tuple[int, ...] = ()  # when each node of the last trace's graph was recorded
+    places: tuple[Site, ...] = ()  # the lines that recorded something in it, the most used first
     here: Here
     stream: Any
+    sync_places: dict[Site, None]
     syncs: list[SyncPoint]
     wait_all: Callable[[], None]
     mark_step: Callable[[], None]
     is_planning: bool
+    is_tracing: bool = False  # then each op is recorded with its time
     stepper: Stepper
     device: Any
     step: int
@@ -203,14 +208,14 @@ class Inspection:
 
         `steps(end_step)` runs the steps and calls `end_step()` after each. The first `lead_in` of
         them only fill the pipeline: the timeline begins after them and ends with the last step.
-        `fused` then says which nodes each kernel computes.
+        `fused` then says which nodes each kernel computes, `places` which lines were seen.
         """
         self.wait_all()
         recorder, executor = self._recorder, self._executor
         recorder.start(lead_in)
         self.stream.phase = ""
         executor.spans.clear()
-        executor.is_tracing = True
+        executor.is_tracing = self.is_tracing = True
         first_sync = len(self.syncs)
         with profiled() as profile, _no_collection():
             try:
@@ -218,15 +223,17 @@ class Inspection:
                 recorder.stop()
                 self.wait_all()
             finally:
-                executor.is_tracing = False
+                executor.is_tracing = self.is_tracing = False
                 recorder.stop()
         spans = [*recorder.spans, *executor.spans]
         notes = self.stepper.describe()
         frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
-        recorder.clear()  # its tasks hold arrays
+        used = Counter(f[0] for task, _ in recorder.tasks for f in task.bulk.frames)
+        self.places = tuple(dict.fromkeys([*self.sync_places, *(s for s, _ in used.most_common())]))
+        recorder.clear()
         self._ahead.clear()
         executor.spans.clear()
-        timeline, graphs, segments, self.fused = frozen
+        timeline, graphs, segments, self.fused, self.recorded_ns = frozen
         return timeline, graphs, segments
 
     def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:

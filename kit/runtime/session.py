@@ -28,7 +28,7 @@ from kit.runtime.redo import Redo
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.steps import Draw, Stepper
-from kit.runtime.stream import Cell, Frame, Op, Task, Value
+from kit.runtime.stream import Cell, Frame, Op, Site, Task, Value
 from kit.runtime.streams import Here, Stream, unlocked
 from kit.runtime.waiting import Waiting
 from kit.trace import SyncPoint
@@ -74,6 +74,7 @@ class Session(Inspection, Waiting):
         self.strict = strict
         self.device = pick_device(self.settings.device)
         self.syncs: list[SyncPoint] = []
+        self.sync_places: dict[Site, None] = {}  # the files and lines of these
         self.unlowered: Counter[str] = Counter()  # "aten.x at file:line" -> times
         self.unlowered_ns: Counter[str] = Counter()
         self.skeletons: dict[str, str] = {}  # the beginning of a rule for each of these ops

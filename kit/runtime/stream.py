@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from sys import getrefcount
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -65,6 +66,25 @@ class Cell:
         return None if self.task is None else (self.task.index, self.slot)
 
 
+class Origin:
+    """Where a leaf came from: all that a graph needs of its cell, without the array in it."""
+
+    __slots__ = ("_cell", "_slot", "_task", "kind")
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._task, self._slot, self.kind = ref(cell), cell.task, cell.slot, cell.kind
+
+    @property
+    def made_by(self) -> tuple[int, int] | None:
+        """As `Cell.origin`; a guess learns its number late."""
+        return None if self._task is None else (self._task.index, self._slot)
+
+    @property
+    def identity(self) -> int:
+        """The same for two leaves that are one cell, and for no others."""
+        return id(self._cell)  # Python has one such reference for each object, alive or dead
+
+
 class Value:
     """One array of the program: output `slot` of a bulk that still grows, or a `Cell`."""
 
@@ -105,6 +125,7 @@ class Bulk:
         "scalars",
         "size",
         "stream",
+        "times",
         "values",
         "views",
     )
@@ -124,6 +145,7 @@ class Bulk:
         self.values: list[Value] = []  # by slot
         self.views: set[int] = set()  # slots that are views
         self.size = 0  # ops that count: not views
+        self.times: list[int] | None = None  # when each op was recorded; kept in a trace only
         self.calls: list[int] = [0]  # ops that begin a call; kept while a step is only planned
 
     def add(
@@ -153,6 +175,8 @@ class Bulk:
         return value
 
     def _append(self, op: Op, inputs: Sequence[Value], frame: Frame) -> None:
+        if self.times is not None:
+            self.times.append(perf_counter_ns())
         self.ops.append(op)
         self.frames.append(frame)
         key = self.key
@@ -190,9 +214,16 @@ class Bulk:
         later = [(i - at, phase) for i, phase in self.phases if i > at]
         begun = dict(self.phases).get(at, phases[-1][1])
         head = self._part(items[:at], phases)
+        head.times, times = self.times and self.times[:at], self.times and self.times[at:]
         rest = items[at:]
         del items  # holds what only the head needs
-        return head, lambda: self._part(rest, [(0, begun), *later])
+
+        def make_rest() -> Bulk:
+            made = self._part(rest, [(0, begun), *later])
+            made.times = times
+            return made
+
+        return head, make_rest
 
     def _part(self, items: Sequence[_Recorded], phases: list[tuple[int, str]]) -> Bulk:
         part = Bulk(self.stream, phases[0][1], self.kind, self.limit)
@@ -277,3 +308,4 @@ class Task:
     is_guess: bool = False  # issued before the program has asked for it
     read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
+    origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on

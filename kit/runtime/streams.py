@@ -69,6 +69,8 @@ class Stream:
         phase = self.phase or "forward"
         bulk = self.bulk = Bulk(self, phase, self._kind(phase), 0)
         bulk.limit = self._next_look(bulk)
+        if self.session.is_tracing:
+            bulk.times = []
         return bulk
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kit.errors import SessionError
 from kit.runtime.lowering import format_site
-from kit.runtime.stream import Frame, Task, Value
+from kit.runtime.stream import Frame, Site, Task, Value
 from kit.runtime.streams import unlocked
 from kit.trace import SyncPoint
 
@@ -39,6 +39,7 @@ class Waiting:
     lock: Any
     redo: Redo
     stepper: Stepper
+    sync_places: dict[Site, None]
     syncs: list[SyncPoint]
 
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
@@ -115,6 +116,7 @@ class Waiting:
         stop = time.perf_counter_ns()
         site, via, _ = frame
         where = format_site(site)
+        self.sync_places[site] = None
         self.stepper.note_obstacle(
             f"the step waits for the device: {cause} at {where or 'unknown'}"
         )

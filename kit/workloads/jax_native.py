@@ -16,7 +16,9 @@ from typing import Any
 import jax
 
 from kit.run import Run, Settings
+from kit.run_sources import snippets_of
 from kit.runtime.capture import freeze_trace
+from kit.runtime.lowering import format_site
 from kit.runtime.profiler import pick_device, profiled
 from kit.runtime.session import RUN_AHEAD
 from kit.trace import Span, Timeline
@@ -41,7 +43,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     chosen = as_workload(workload)
     device = pick_device(settings.device)
     with jax.default_device(device):
-        paced = _Paced(chosen(JaxContext(settings, device.platform)))
+        step = chosen(JaxContext(settings, device.platform))
+        paced = _Paced(step)
         times, kept = loop(
             paced.run, settings, mark_step=paced.mark, finish=paced.finish,
             progress=progress, cancelled=cancelled,
@@ -56,6 +59,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             timeline=timeline,
             environment=_environment(device),
             name=chosen.name,
+            sources=snippets_of((), format_site, step=step),
         )
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.run import Run, Settings
+from kit.run_sources import snippets_of
 from kit.runtime.executor import ExecutableCache
+from kit.runtime.lowering import format_site
 from kit.runtime.session import Session
-from kit.workloads.context import Context, as_workload
+from kit.workloads.context import Context, Workload, as_workload
 from kit.workloads.loop import loop
 
-__all__ = ["measure", "record_plan"]
+__all__ = ["measure", "open_workload", "record_plan"]
 
 TRACED_STEPS = 2
 LEAD_IN = 2  # traced steps that only fill the pipeline
@@ -34,7 +36,7 @@ def measure(
         Cancelled: `cancelled()` became true between two steps.
     """
     chosen = as_workload(workload)
-    opened, context, versions = _OPEN[chosen.framework](settings, cache)
+    opened, context, versions = open_workload(chosen, settings, cache)
     with opened as session:
         step = chosen(context())
         before = 0
@@ -42,6 +44,8 @@ def measure(
         def start_timing() -> None:
             nonlocal before
             session.wait_all()
+            if cache is not None:
+                cache.wait_quiet(cancelled)  # what is compiled ahead shall not disturb the clock
             before = len(session.syncs)
 
         times, kept = loop(
@@ -73,6 +77,8 @@ def measure(
             unlowered=dict(session.unlowered),
             name=chosen.name,
             environment={**session.environment(), **versions},
+            recorded_ns=session.recorded_ns,
+            sources=snippets_of(session.places, format_site, step=step),
         )
 
 
@@ -80,7 +86,7 @@ def record_plan(workload: Any, settings: Settings) -> OpStream:
     """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
     chosen = as_workload(workload)
     recorded = settings.replace(mode="lazy", step_mode="retrace")  # nothing but reads cuts it
-    opened, context, _ = _OPEN[chosen.framework](recorded, None)
+    opened, context, _ = open_workload(chosen, recorded, None)
     with opened as session:
         return session.plan(chosen(context()))
 
@@ -111,6 +117,11 @@ def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
 
 
 _OPEN = {"torch": _open_torch, "jax": _open_jax}
+
+
+def open_workload(workload: Workload, settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """A session that is still to be entered, what makes the context in it, and versions to note."""
+    return _OPEN[workload.framework](settings, cache)
 
 
 def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.run import Run, Settings
+from kit.run_sources import snippets_of
+from kit.runtime.lowering import format_site
 from kit.workloads.context import Context, as_workload
 from kit.workloads.loop import CancelledFn, Progress, loop
 from kit.workloads.torch_events import FINISH, STEP, Place, timeline_of
@@ -63,6 +65,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         sync_points=timeline.syncs[:per_step] * len(times),  # torch times waits in a trace only
         environment=_environment(device),
         name=chosen.name,
+        sources=snippets_of((), format_site, step=step),
     )
 
 
@@ -142,7 +145,7 @@ def _user_line() -> Place:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_TORCH) and name != __file__:
-            return f"{name.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}", via
+            return format_site((name, frame.f_lineno)), via
         if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
             via = f"torch/{name.removeprefix(_TORCH)}:{frame.f_lineno}"
         frame = frame.f_back

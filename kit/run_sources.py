@@ -1,0 +1,117 @@
+"""The lines of the user's program that a run speaks of, as text that travels with the run.
+
+A run is opened where its program is not: so the lines that its sites name, and some around them,
+are kept in it. They are text to be shown, never to be run.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from types import CodeType
+from typing import Any
+
+__all__ = ["MAX_SOURCE_BYTES", "Snippet", "snippets_of"]
+
+MAX_SOURCE_BYTES = 64 << 10  # of one run, all snippets together
+AROUND = 2  # lines kept before and after a line that is named
+NEAR = 8  # lines between two kept ones that are kept too, rather than cut out
+MAX_LINE = 300  # characters
+_LARGE = 10_000  # lines of one function that are taken whole
+
+Place = tuple[str, int]  # file name as Python has it, line
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Consecutive lines of one file."""
+
+    file: str  # as in `Node.site`: "train.py", or "In[3]" for a notebook's cell
+    first: int  # number of the first line
+    lines: tuple[str, ...]
+
+
+def snippets_of(
+    places: Iterable[Place],
+    name: Callable[[Place], str],
+    *,
+    step: Any = None,
+    budget: int = MAX_SOURCE_BYTES,
+) -> tuple[Snippet, ...]:
+    """The lines at these places with some around them, and all of the function `step`.
+
+    Files whose names in sites are equal are left out: a site does not say which of them it means.
+    What `step` holds is taken first, then the places in their order, until the budget is spent.
+
+    Args:
+        name: a place as a site, "train.py:41"; "" leaves it out. It is `format_site` of the
+            runtime, which knows the cells of a notebook.
+    """
+    wanted: dict[str, dict[int, None]] = {}
+    for path, line in [*_lines_of(step), *places]:
+        if path and line > 0:
+            wanted.setdefault(path, {})[line] = None
+    names = {path: name((path, 1)).rpartition(":")[0] for path in wanted}
+    spoken = [names[path] for path in wanted]
+    kept: dict[str, dict[int, str]] = {}
+    left = budget
+    for path, lines in wanted.items():
+        if not names[path] or spoken.count(names[path]) > 1:
+            continue
+        text = linecache.getlines(path)
+        for line in lines:
+            for number in range(line - AROUND, line + AROUND + 1):
+                if 1 <= number <= len(text) and number not in kept.get(path, {}):
+                    shown = text[number - 1].rstrip()[:MAX_LINE]
+                    left -= len(shown.encode("utf-8", "replace")) + 1
+                    if left < 0:
+                        return _joined(kept, names)
+                    kept.setdefault(path, {})[number] = shown
+        left -= _fill(kept.get(path, {}), text, left)
+    return _joined(kept, names)
+
+
+def _fill(kept: dict[int, str], text: list[str], budget: int) -> int:
+    """Keep what lies between two kept lines that are near; gives the bytes that this took."""
+    numbers = sorted(kept)
+    taken = 0
+    for before, after in pairwise(numbers):
+        if after - before > NEAR:
+            continue
+        for number in range(before + 1, after):
+            shown = text[number - 1].rstrip()[:MAX_LINE]
+            taken += len(shown.encode("utf-8", "replace")) + 1
+            if taken > budget:
+                return budget
+            kept[number] = shown
+    return taken
+
+
+def _joined(kept: dict[str, dict[int, str]], names: dict[str, str]) -> tuple[Snippet, ...]:
+    found = []
+    for path, lines in kept.items():
+        run: list[str] = []
+        first = last = 0
+        for number in sorted(lines):
+            if run and number != last + 1:
+                found.append(Snippet(names[path], first, tuple(run)))
+                run = []
+            if not run:
+                first = number
+            run.append(lines[number])
+            last = number
+        if run:
+            found.append(Snippet(names[path], first, tuple(run)))
+    return tuple(found)
+
+
+def _lines_of(step: Any) -> list[Place]:
+    """All lines of a Python function; [] of what is none."""
+    code = getattr(getattr(step, "__wrapped__", step), "__code__", None)
+    if not isinstance(code, CodeType):
+        return []
+    lines = {line for _, _, line in code.co_lines() if line} | {code.co_firstlineno}
+    low, high = min(lines), max(lines)
+    return [(code.co_filename, n) for n in range(low, min(high, low + _LARGE) + 1)]
