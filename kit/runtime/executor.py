@@ -24,44 +24,13 @@ from kit.ir import Aval
 from kit.runtime.compiles import CompileLog
 from kit.runtime.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.engine import Engine
+from kit.runtime.executables import ExecutableCache
 from kit.runtime.lowering import Executable, Source, compile_segment, format_site
 from kit.runtime.rules import Rules
-from kit.runtime.stream import Op, Task
+from kit.runtime.stream import Op, Origin, Task
 from kit.trace import Span
 
 __all__ = ["ExecutableCache", "Executor"]
-
-
-class ExecutableCache:
-    """Interned ops and compiled segments; sessions that are given the same one share both.
-
-    A key is made of `Op.id`s, which mean something only beside the ops: so they live together.
-    One session at a time may use it.
-    """
-
-    def __init__(self) -> None:
-        self.ops: dict[Any, Op] = {}
-        self.executables: dict[Any, Executable] = {}
-        self.rules: dict[int, Rules] = {}  # kept, so that an id stays what it is
-
-    def intern(
-        self,
-        name: str,
-        template: Any,
-        avals: tuple[Aval, ...],
-        outputs: tuple[Aval, ...],
-        scalars: int,
-        *,
-        is_view: bool,
-        writes: tuple[int, ...] = (),
-    ) -> Op:
-        """The one `Op` for this call; equal calls get the same object and id."""
-        key = (name, repr(template), avals, outputs, is_view, writes)
-        op = self.ops.get(key)
-        if op is None:
-            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view, writes)
-            self.ops[key] = op
-        return op
 
 
 class Executor:
@@ -81,7 +50,7 @@ class Executor:
         self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
-        self._cache = cache.executables
+        self._cache = cache
 
     def start(self) -> None:
         """Get ready; the worker starts with the first task."""
@@ -89,9 +58,13 @@ class Executor:
 
     def push(self, task: Task) -> None:
         """Hand a task over; returns at once."""
+        if self.is_tracing:
+            task.origins = tuple(map(Origin, task.leaves))
         if self.held is not None:
             self.held.append(task)
             return
+        if (watch := self._cache.watch) is not None and not self._launch:
+            watch.needed(self._full(task.key))
         made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
         over = {made_by[i] for i in task.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
@@ -181,8 +154,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
             self._poison(task, {slot: _explained(task, error) for slot in task.wanted})
         finally:
-            if not self.is_tracing:  # a graph of the step needs them; nothing else does
-                task.leaves = []
+            task.leaves = []  # whoever keeps the task shall not keep arrays: that costs page faults
 
     def _run(self, task: Task) -> None:
         arrays = [leaf.array for leaf in task.leaves]
@@ -231,11 +203,10 @@ class Executor:
         numbers: list[float],
     ) -> list[Any]:  # fmt: skip
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
-        leaf = {r: -1 - k for k, r in enumerate(given)}
+        own = _own_refs(refs)
         inputs = list(given.values())
-        node = (op, tuple(leaf[r] for r in refs))
-        key = ("launch", op.id, node[1])
-        executable = self._find(task, key, partial(_alone, node, inputs), i)
+        source = partial(_alone, (op, own), inputs)
+        executable = self._find(task, ("launch", op.id, own), source, i)
         task.issued.append((executable, i))
         if op.scalars:
             inputs.append(np.array(numbers, np.float64))
@@ -247,20 +218,27 @@ class Executor:
         self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
     ) -> Executable:
         """The executable for this key; compiled now if it is not there. `offset`: its first op."""
-        key = (self.device, id(self._rules), key)  # a cache may outlive both
-        executable = self._cache.get(key)
-        if executable is not None:
+        before = self.counts["compile.count"]
+
+        def make() -> Executable:
+            return self._compile_for(task, source(), offset)
+
+        what = f"{task.bulk.phase}, {len(task.bulk.ops)} ops"
+        executable = self._cache.find(self._full(key), make, what=what)
+        if self.counts["compile.count"] == before:
             self.counts["cache.hits"] += 1
             executable.calls += 1
-            return executable
+        return executable
+
+    def _full(self, key: Any) -> Any:
+        return (self.device, id(self._rules), key)  # a cache may outlive both
+
+    def _compile_for(self, task: Task, segment: Source, offset: int) -> Executable:
+        """Compile, count and explain a program that a task has to wait for."""
         self.counts["cache.misses"] += 1
         task.is_cached = False
-        sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
-        segment = source()
-        name = f"segment_{segment.digest()}_{task.bulk.phase}"
         with counting_hits() as hits:
-            executable = compile_segment(segment, self._rules, name=name, sites=sites)
-        self._cache[key] = executable
+            executable = self._compile(task, segment, offset)
         self.counts["compile.count"] += 1
         self.counts["compile.from_disk"] += len(hits)
         self.compiles.add(
@@ -273,8 +251,31 @@ class Executor:
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
         if self.is_tracing:
             for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):
-                self.spans.append(Span("host/worker", name, kind, *when, segment=task.index))
+                span = Span("host/worker", executable.name, kind, *when, segment=task.index)
+                self.spans.append(span)
         return executable
+
+    def _compile(self, task: Task, segment: Source, offset: int) -> Executable:
+        sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
+        name = f"segment_{segment.digest()}_{task.bulk.phase}"
+        return compile_segment(segment, self._rules, name=name, sites=sites)
+
+    def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
+        """(key, ops, what compiles it) of each program that a task will ask for."""
+
+        def make(segment: Source, offset: int) -> Executable:
+            with self._setting():
+                return self._compile(task, segment, offset)
+
+        if not self._launch:
+            source = Source.of(task)
+            yield self._full(task.key), len(task.bulk.ops), partial(make, source, 0)
+            return
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
+            own = _own_refs(refs)
+            inputs = list(dict(zip(refs, op.avals, strict=True)).values())
+            source = _alone((op, own), inputs)
+            yield self._full(("launch", op.id, own)), 1, partial(make, source, i)
 
     def _salvage(self, task: Task, failure: Exception | None) -> None:
         """Something failed, in the segment or before it: run op by op what can still be run.
@@ -356,7 +357,13 @@ def _nothing() -> None:
     """What is pushed to see what pushing costs."""
 
 
-def _alone(node: tuple[Op, tuple[int, ...]], inputs: list[Any]) -> Source:
+def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the inputs of an op come from if it is a program of its own: from its leaves."""
+    leaf = {r: -1 - k for k, r in enumerate(dict.fromkeys(refs))}
+    return tuple(leaf[r] for r in refs)
+
+
+def _alone(node: tuple[Op, tuple[int, ...]], inputs: Sequence[Any]) -> Source:
     """One op as a program of its own, which returns all of its results."""
     avals = tuple(Aval(tuple(x.shape), str(x.dtype)) for x in inputs)
     op = node[0]

@@ -1,0 +1,102 @@
+"""Runs of one workload that share what they compile, and compiling before somebody asks.
+
+`Prepared.run` is what an explorer reruns: it says which programs compile and which were there.
+`Prepared.prepare` records a step under other settings without running it, and compiles what it
+would need; it is for idle time, and gives way to whoever is in a hurry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kit.run import Run, Settings
+from kit.runtime.ahead import Ahead, dry
+from kit.runtime.executables import Compiling, ExecutableCache
+from kit.workloads.context import Workload, as_workload
+from kit.workloads.experiment import run
+from kit.workloads.lazy_run import open_workload
+from kit.workloads.loop import CancelledFn, Progress, loop
+
+__all__ = ["Prepared"]
+
+_STEPS = {"warmup": 2, "steps": 2}  # the first makes the optimizer's state, the others repeat
+
+
+class Prepared:
+    """A workload, and the programs that its runs have needed so far."""
+
+    def __init__(self, workload: Any) -> None:
+        self.workload: Workload = as_workload(workload)
+        self.cache = ExecutableCache()
+        self._ahead = Ahead(self.cache)
+
+    def run(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> Run:
+        """Measure the workload; see `experiment.run`.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+            Exception: whatever the workload raises.
+        """
+        last = [0.0]
+
+        def note(text: str, fraction: float) -> None:
+            last[0] = fraction
+            progress(text, fraction)
+
+        compiling = Compiling(lambda text: progress(text, last[0]))
+        if settings.mode == "torch":  # nothing to compile, so nothing to wait for later
+            self.cache.wait_quiet(cancelled)
+        self.cache.watch = compiling
+        try:
+            return run(self.workload, settings, progress=note, cancelled=cancelled,
+                       cache=self.cache)  # fmt: skip
+        finally:
+            self.cache.watch = None
+
+    def prepare(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> int:
+        """Compile what a run under these settings would need, and give the number of programs.
+
+        The workload's Python runs for a few steps, in this thread; what it reads is zeros.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+            Exception: whatever the workload raises.
+        """
+        if settings.mode == "torch":
+            return 0
+        progress("recording", 0.0)
+        programs = self._programs(settings, cancelled)
+
+        def tell(ready: int, needed: int) -> None:
+            progress(f"{ready} of {needed} programs", ready / max(needed, 1))
+
+        return self._ahead.compile(programs, tell=tell, cancelled=cancelled)
+
+    def _programs(self, settings: Settings, cancelled: Callable[[], bool]) -> list[Any]:
+        short = settings.replace(step_mode="retrace", prefetch=0, **_STEPS)
+        opened, context, _ = open_workload(self.workload, short, self.cache)
+        opened.donates = opened.donates and settings.step_mode != "speculate"
+        noted = dry(opened, self.cache, cancelled)
+        with _random_kept(self.workload), opened as session:
+            step = self.workload(context())
+            loop(lambda: session.run_step(step), short, mark_step=_nothing,
+                 finish=session.wait_all, cancelled=cancelled)  # fmt: skip
+        return list(noted.programs.values())
+
+
+@contextlib.contextmanager
+def _random_kept(workload: Workload) -> Iterator[None]:
+    """What is only recorded shall not change which random numbers the user's own cells get."""
+    if workload.framework != "torch":
+        yield
+        return
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _nothing() -> None:
+    """`run_step` has ended the step."""
