@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import gc
 import os
 import subprocess
 import sys
@@ -21,9 +20,6 @@ import torch
 import kit
 from kit.errors import EngineError, ExecutionError, SessionError, SettingsError
 from kit.run_bulk import UNLIMITED, sizes_from_environment
-from kit.runtime.session import MAX_AHEAD
-from kit.widgets.segments import segments_html
-from kit.workloads import mlp
 
 
 def cuts(session: Any) -> dict[str, int]:
@@ -469,55 +465,3 @@ def test_the_end_of_a_notebook_cell_issues_what_it_recorded() -> None:
         shell.run_cell("1").raise_error()
     finally:
         InteractiveShell.clear_instance()
-
-
-# -- tracing ---------------------------------------------------------------------------------------
-
-
-def test_a_trace_is_not_stopped_by_the_garbage_collector() -> None:
-    collected: list[str] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        collected.append(phase)
-
-    with kit.Session(kit.Settings(bulk_forward=1)) as session:
-        x = torch.zeros(3, device="kit")
-
-        def steps(end_step: Callable[[], None]) -> None:
-            gc.callbacks.append(note)
-            session.run_step(lambda: chain(x, 400))
-            end_step()
-            gc.callbacks.remove(note)
-
-        session.trace(steps)
-        assert collected == []
-        assert gc.isenabled()
-
-
-def test_a_program_that_runs_ahead_waits_for_the_device_now_and_then() -> None:
-    slow = threading.Event()
-
-    def wait(x: Any) -> Any:
-        slow.wait(30)
-        return x
-
-    def erf(x: Any) -> Any:
-        return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-    rules = kit.Rules({"aten.erf.default": erf}).over(kit.DEFAULT_RULES)
-    with kit.Session(kit.Settings(bulk_forward=1), rules=rules) as session:
-        x = torch.erf(torch.zeros(3, device="kit"))
-        timer = threading.Timer(1.0, slow.set)
-        timer.start()
-        y = chain(x, MAX_AHEAD * 3)
-        assert slow.is_set()  # it could not get so far ahead
-        assert y.tolist() == [MAX_AHEAD * 3.0] * 3
-        assert session.metrics()["ahead.count"] >= 1
-        timer.join()
-
-
-def test_launch_and_sync_overheads_are_measured_and_kept_with_the_run() -> None:
-    run = kit.run(mlp, kit.Settings(steps=1, warmup=1))
-    for name in ("overhead.launch_ns", "overhead.sync_ns"):
-        assert 0 < run.metrics[name] < 1e9
-    assert "launching next to nothing takes" in segments_html(run)
