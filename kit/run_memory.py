@@ -7,12 +7,19 @@ what it shows alive. What the graph wants outlives the step, unless a later segm
 it is taken to end with that, since the recording alone may have kept it. Parameters and inputs are
 there all the time. XLA may need less inside a program, where fusion makes values disappear, and
 more, for scratch; on a GPU an input that nobody needs any more gives its memory to a result
-(donation), which is not modelled.
+(donation), which is not modelled. What an op makes for itself, as a loop or a hybridized function
+does inside, is not seen either.
+
+What an op makes, it writes: buffers are immutable, so bytes allocated and bytes written are one.
+`memory` is about the order of the program, `memory_by_op` and `memory_by_variant` put the bytes
+beside the time that was measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +27,10 @@ import numpy as np
 from kit.errors import GraphError
 from kit.ir import Graph
 from kit.run import Run
+from kit.run_nodes import node_ns
 
-__all__ = ["VIEWS", "Holder", "MemoryReport", "SegmentMemory", "memory"]
+__all__ = ["VIEWS", "Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
+           "memory", "memory_by_op", "memory_by_variant"]  # fmt: skip
 
 Value = tuple[int, int]  # node id, output index
 # What shows memory that is there already; a reshape that has to copy is another op in aten.
@@ -72,12 +81,15 @@ class MemoryReport:
     """The memory of one step, modelled; see `kit.run_memory`.
 
     Units:
-        bytes; `live` and `temporary` have an entry for each of `nodes`, just after it was executed
+        bytes; `live`, `temporary`, `written` and `buffers` have an entry for each of `nodes`, the
+        first two just after it was executed
     """
 
     nodes: tuple[int, ...]  # the executed nodes, program order
     live: tuple[int, ...]  # all that is live
     temporary: tuple[int, ...]  # of that, what no other segment will see
+    written: tuple[int, ...]  # what the node makes
+    buffers: tuple[int, ...]  # in how many pieces; 0 for a view
     variables: int  # parameters, inputs and scalars
     peak: int
     peak_node: int  # -1 if nothing is executed
@@ -87,6 +99,44 @@ class MemoryReport:
     allocated: int  # their bytes together
 
     origin: str = "modelled"
+
+
+@dataclass(frozen=True, slots=True)
+class OpMemory:
+    """What all uses of one op in one phase write, and the device's time for them.
+
+    Units:
+        bytes and nanoseconds of one step; nan if no kernel was seen
+    """
+
+    phase: str
+    op: str
+    nodes: tuple[int, ...]
+    buffers: int
+    written: int
+    device_ns: float  # their shares of the kernels that compute them
+
+
+@dataclass(frozen=True, slots=True)
+class VariantMemory:
+    """One of several runs side by side: what it writes and holds, next to its time.
+
+    Units:
+        bytes and nanoseconds of one step; nan is what the run cannot say: bytes without a graph,
+        device times without kernels
+    """
+
+    step_ms: float  # median untraced step, wall time
+    device_ns: float  # of the phases below and the update
+    forward_ns: float
+    backward_ns: float
+    ops: float  # executed, views included
+    buffers: float
+    written: float
+    forward_written: float
+    backward_written: float
+    peak: float
+    temporary: float  # most that is live at once and no other segment will see
 
 
 def memory(run: Run) -> MemoryReport:
@@ -112,10 +162,16 @@ def memory(run: Run) -> MemoryReport:
     ops = np.array(graph.ops, dtype=np.intp)
     at = int(ops[live[ops].argmax()]) if len(ops) else -1
     made = [h for h in holders if h.first == h.node and not graph.nodes[h.node].is_variable]
+    written, buffers = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for h in made:
+        written[h.node] += h.bytes
+        buffers[h.node] += 1
     return MemoryReport(
         nodes=graph.ops,
         live=tuple(live[ops].tolist()),
         temporary=tuple(inside[ops].tolist()),
+        written=tuple(written[ops].tolist()),
+        buffers=tuple(buffers[ops].tolist()),
         variables=sum(h.bytes for h in holders if graph.nodes[h.node].is_variable),
         peak=int(live[at]) if at >= 0 else 0,
         peak_node=at,
@@ -124,6 +180,52 @@ def memory(run: Run) -> MemoryReport:
         segments=_segments(run, holders, live, inside),
         allocations=len(made),
         allocated=sum(h.bytes for h in made),
+    )  # fmt: skip
+
+
+def memory_by_op(run: Run) -> tuple[OpMemory, ...]:
+    """A row for each op of each phase; what writes most comes first. Views are left out.
+
+    Raises:
+        GraphError: the run has no graph.
+    """
+    found, graph, times = memory(run), run.graphs[0], node_ns(run)
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)  # in `found.nodes`
+    for at, i in enumerate(found.nodes):
+        if found.buffers[at]:
+            places[graph.nodes[i].phase, graph.nodes[i].op].append(at)
+    rows = [
+        OpMemory(
+            phase, op, tuple(found.nodes[at] for at in chosen),
+            sum(found.buffers[at] for at in chosen), sum(found.written[at] for at in chosen),
+            sum(times.get(found.nodes[at], 0.0) for at in chosen) if times else math.nan,
+        )
+        for (phase, op), chosen in places.items()
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda r: (-r.written, r.phase, r.op)))
+
+
+def memory_by_variant(runs: Sequence[Run]) -> tuple[VariantMemory, ...]:
+    """A row for each run, in the order given; one without a graph has its step time only."""
+    return tuple(map(_variant, runs))
+
+
+def _variant(run: Run) -> VariantMemory:
+    if not run.graphs:
+        return VariantMemory(run.step_ms, *[math.nan] * 10)
+    found, times, nodes = memory(run), node_ns(run), run.graphs[0].nodes
+
+    def device(phase: str) -> float:
+        return sum(ns for i, ns in times.items() if nodes[i].phase == phase) if times else math.nan
+
+    def written(phase: str) -> int:
+        return sum(w for i, w in zip(found.nodes, found.written, strict=True)
+                   if nodes[i].phase == phase)  # fmt: skip
+
+    return VariantMemory(
+        run.step_ms, sum(times.values()) if times else math.nan, device("forward"),
+        device("backward"), len(found.nodes), found.allocations, found.allocated,
+        written("forward"), written("backward"), found.peak, max(found.temporary, default=0),
     )  # fmt: skip
 
 

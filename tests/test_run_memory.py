@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,8 @@ from kit.errors import GraphError
 from kit.ir import Aval, Graph, Node
 from kit.ir.plan import OpStream, plan
 from kit.run import Run
-from kit.run_memory import VIEWS, memory
+from kit.run_memory import VIEWS, memory, memory_by_op, memory_by_variant
+from kit.run_nodes import node_ns
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run
 
@@ -126,3 +128,39 @@ def test_smaller_segments_keep_more_of_a_real_step() -> None:
     assert lazy.allocated == single.allocated
     assert sum(single.temporary) < sum(lazy.temporary)
     assert all(s.kept_before <= s.peak for s in (*lazy.segments, *single.segments))
+
+
+def test_what_each_op_writes_adds_up_and_views_write_nothing() -> None:
+    run = run_of(chain("exp", "view", "exp", "sin"))
+    found = memory(run)
+    assert found.written == (40, 0, 40, 40)
+    assert found.buffers == (1, 0, 1, 1)
+    rows = memory_by_op(run)
+    assert [(r.op, r.nodes, r.buffers, r.written) for r in rows] == [
+        ("aten.exp.default", (1, 3), 2, 80),
+        ("aten.sin.default", (4,), 1, 40),
+    ]
+    assert all(math.isnan(r.device_ns) for r in rows)  # nothing was traced
+
+
+def test_rows_by_op_and_by_variant_agree_with_the_report_and_the_kernels() -> None:
+    run = make_run()
+    found, rows, (row,) = memory(run), memory_by_op(run), memory_by_variant([run])
+    assert sum(r.written for r in rows) == found.allocated == row.written
+    assert sum(r.buffers for r in rows) == found.allocations == row.buffers
+    assert sum(r.written for r in rows if r.phase == "forward") == row.forward_written
+    assert sum(r.written for r in rows if r.phase == "backward") == row.backward_written
+    assert 0 < row.backward_written < row.written - row.forward_written
+    assert 0 < row.forward_ns + row.backward_ns <= row.device_ns
+    assert 0 < sum(r.device_ns for r in rows) <= row.device_ns
+    assert row.device_ns == pytest.approx(sum(node_ns(run).values()))
+    assert (row.peak, row.temporary) == (found.peak, max(found.temporary))
+    assert row.step_ms == run.step_ms
+
+
+def test_a_run_without_a_graph_has_its_time_and_nothing_else() -> None:
+    native = make_run(kit.Settings(mode="torch"))
+    (row,) = memory_by_variant([native])
+    assert row.step_ms == native.step_ms
+    assert math.isnan(row.written)
+    assert math.isnan(row.peak)
