@@ -24,6 +24,7 @@ class LivePlot(BokehModel):
         self._is_stale = False  # the figure has changed since the snapshot
         self._is_ready = False  # every view is laid out, so patches reach all of it
         super().__init__(plot)
+        self.plot = plot
         self._view_count = 0  # from now on the front end counts its views
         plot.on_change("inner_width", self._laid_out)
 
