@@ -134,14 +134,21 @@ class _Module:
         return [torch.float16, torch.bfloat16]
 
 
-def _home() -> Frontend:
+def _home(device: Any = None) -> Frontend:
     session = current_session()
     if session is None:
         raise SessionError(
             "device 'kit' needs an open session here: wrap the code in `with kit.Session():`, or "
             "run it with kit.run(...)"
         )
-    return next(f for f in session._frontends if isinstance(f, Frontend))
+    home = next(f for f in session._frontends if isinstance(f, Frontend))
+    # torch makes "kit:0" of "kit", so index 0 means the device of whoever asks
+    if device is not None and device.index and device.index != home.device.index:
+        raise SessionError(
+            f"device {device} was asked for, but this code runs on {home.device}: say 'kit', which "
+            "means the device of the code that runs"
+        )
+    return home
 
 
 def _empty(
@@ -152,7 +159,7 @@ def _empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> KitTensor:
-    return _home().empty(size, dtype)
+    return _home(device).empty(size, dtype)
 
 
 def _empty_strided(
@@ -163,7 +170,7 @@ def _empty_strided(
     device: Any = None,
     pin_memory: Any = None,
 ) -> KitTensor:
-    return _home().empty(size, dtype, stride)
+    return _home(device).empty(size, dtype, stride)
 
 
 def _zeros(

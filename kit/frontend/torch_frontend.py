@@ -58,10 +58,10 @@ STATIC_FLOATS = frozenset(
 
 
 class Frontend:
-    """Device "kit" as one session sees it."""
+    """Device "kit" as one session sees it; of several replicas, each sees its own `index`."""
 
-    def __init__(self) -> None:
-        self.device = torch.device("kit", 0)
+    def __init__(self, index: int = 0) -> None:
+        self.device = torch.device("kit", index)
         self.is_tracing = False  # a hybridized function runs for the first time
         self.overwritten: list[Buffer] = []  # by it
         self.programs: dict[Any, dict[Any, Any]] = {}  # of hybridized functions, by kind of call
@@ -217,9 +217,13 @@ class Frontend:
         """An op has failed: raise its error, or keep it if torch's autograd is under way."""
         if _graph_task_id() == -1:
             raise error
+        self.keep(error)
+        return stand_ins(self, func, args, kwargs)
+
+    def keep(self, error: BaseException) -> None:
+        """Raise it once the backward pass is over: inside it would end the process."""
         if self._kept is None:
             self._kept = error
-        return stand_ins(self, func, args, kwargs)
 
     def raise_kept(self) -> None:
         """Raise the first error of a backward pass that is over."""

@@ -27,6 +27,7 @@ _KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
+_THREADS = sys.modules["threading"].__file__  # every thread begins there
 _NOWHERE: Site = ("", 0)
 _graph_task_id = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -47,6 +48,7 @@ class Places:
         self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
+        self.caller: Site = _NOWHERE  # the line in another thread that this one works for
 
     def mark_step(self) -> None:
         """A new step begins forward."""
@@ -84,6 +86,8 @@ class Places:
                 site = (name, frame.f_lineno)
                 break
             frame = frame.f_back
+        if site is _NOWHERE:
+            site = self.caller
         found = self._last = (site, "", self.scope)
         number = _sequence() - 1
         if number != self._number:  # autograd has made a node for this op
@@ -115,7 +119,7 @@ class Places:
             frame = frame.f_back
         if site is _NOWHERE and library is not _NOWHERE:
             site, via = library, ""
-        return site, via, self.scope
+        return self.caller if site is _NOWHERE else site, via, self.scope
 
     def _backward_frame(self) -> Frame:
         node = _autograd_node()
@@ -129,6 +133,7 @@ class Places:
         if name not in self._is_user:
             library = name.startswith((_TORCH, _KIT)) and not name.startswith(_OWN_USER_CODE)
             frozen = name.startswith("<frozen") or "contextlib" in name or name == "<string>"
+            frozen = frozen or name == _THREADS
             self._is_user[name] = not (library or frozen)
         return self._is_user[name]
 

@@ -115,6 +115,7 @@ class Engine:
         name: str = "",
         site: str = "",
         device: Hashable = None,
+        is_held: bool = False,
     ) -> Operation:
         """Run `function()` on a worker, once what it reads and writes is free; returns at once.
 
@@ -125,6 +126,8 @@ class Engine:
             priority: of several operations that may run, the highest runs first.
             name, site: what it is and where in the user's code, for errors.
             device: whose threads run it.
+            is_held: it also waits for `release`: something outside of the engine comes first, such
+                as another engine. No thread is kept busy by that.
 
         Raises:
             EngineError: the engine is closed, a variable has been freed, or this is a forked child.
@@ -161,12 +164,21 @@ class Engine:
                 else:
                     variable.readers = -1
                 variable.last_write = op
-            op.waits = waits
-            if not waits:
+            op.waits = waits + is_held
+            if not op.waits:
                 lane = self._lane(device)
                 lane.put(op)
                 lane.wake()
         return op
+
+    def release(self, op: Operation) -> None:
+        """What a held operation waited for has come: call it once, from any thread."""
+        with self._lock:
+            op.waits -= 1
+            if not op.waits:
+                lane = self._lane(op.device)
+                lane.put(op)
+                lane.wake()
 
     def free(self, variable: Variable) -> None:
         """Nobody will use this variable again; using it then is an error. Pending uses still run.

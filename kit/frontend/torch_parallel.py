@@ -1,0 +1,420 @@
+"""One model on several devices: `DataParallel`. Each replica is a thread, a session and a device.
+
+A batch is split, each replica works on its part, and their gradients are added up, so that a step
+is the step of one device on the whole batch. Replicas record at the same time, each its own ops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_device import register
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_hooks import Places
+from kit.frontend.torch_parallel_grads import CUTS, Reducer, check_reduced
+from kit.frontend.torch_parallel_norm import share_batch_norms
+from kit.frontend.torch_tensor import KitTensor
+from kit.run import Settings
+from kit.run_parallel import Link
+from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices, replicas
+from kit.runtime.parallel_exchange import Exchange, ReplicaSession
+
+__all__ = ["DataParallel", "Optimizers", "Shards"]
+
+SEED_STEP = 7919  # between the random numbers of two replicas
+
+
+class Shards(tuple[Any, ...]):
+    """One thing for each replica, in their order; as an argument each replica gets its own."""
+
+    __slots__ = ()
+
+
+class DataParallel:
+    """The model on several devices: each works on its part of a batch, gradients are summed.
+
+        with kit.DataParallel(model, devices=2) as net:
+            optimizer = net.optimizer(torch.optim.AdamW, lr=1e-3)
+            for x, y in batches:                                   # on the CPU
+                outputs = net(x)                                   # one for each device, in order
+                losses = net.map(F.cross_entropy, outputs, net.split(y))
+                net.backward(losses)                               # gradients of the whole batch
+                optimizer.step()
+                optimizer.zero_grad()
+
+    `net.step(loss, optimizer, x, y)` does all of that with one hand-over to the threads. A loss is
+    the mean over its part of the batch; parts count by their sizes, so that uneven ones give the
+    gradients of the whole batch too.
+
+    Args:
+        model: on the CPU; each replica gets a copy.
+        devices: how many different ones, or their names, such as ["cpu:0", "cpu:1"]. On a CPU, jax
+            must be told before it begins how many devices it shall make of it; if it has not
+            begun, this tells it.
+        settings: bulk sizes and segment mode of each replica.
+        sync: `net(x)` and `net.map` wait until the devices have computed the results, so that an
+            error is raised there; else they return as soon as everything is recorded.
+        average: losses are means over their parts; false: they are sums.
+        bucket_mb: gradients travel together in buckets of about so many million bytes.
+        cut: "bucket": a backward segment ends when a bucket is full, so that it travels at once;
+            "size": by `settings.bulk_backward` alone.
+        sync_batch_norm: every batch normalisation takes the statistics of the whole batch.
+        timeout_s: how long a replica may wait for another one.
+        link: a connection between devices to imitate: buckets travel no faster than there.
+
+    Raises:
+        SettingsError: an argument is wrong, there are too few devices, or a parameter of the model
+            is not on the CPU.
+    """
+
+    def __init__(
+        self, model: nn.Module, devices: int | Sequence[Any] = 2, *,
+        settings: Settings | None = None, sync: bool = False, average: bool = True,
+        bucket_mb: float = 1.0, cut: str = "bucket", sync_batch_norm: bool = False,
+        timeout_s: float = 120.0, link: Link | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, nn.Module):
+            raise SettingsError(
+                f"the model must be a torch.nn.Module, not a {type(model).__name__}"
+            )
+        if cut not in CUTS:
+            raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
+        if not bucket_mb > 0:
+            raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.device.type != "cpu":
+                raise SettingsError(
+                    f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "
+                    "replica copies it to its own device"
+                )
+        self.settings = settings or Settings()
+        self.devices = pick_devices(devices, self.settings.device)
+        self.average = average
+        self._model, self._sync = model, sync
+        self._shares_norms = sync_batch_norm
+        self._bucket_bytes, self._cut = int(bucket_mb * 1e6), cut
+        self._group = Group(len(self.devices), timeout_s)
+        self._exchange = Exchange(self._group, self.devices, link)
+        self._update = Meeting(self._group, "the update")
+        self._reducers: list[Reducer] = []
+        self._places: list[Places] = []  # in no order
+        self._pool: Pool | None = None
+        self._exits: contextlib.ExitStack | None = None
+        self._sizes: list[int] = []  # of the parts of the last batch
+        self._is_local = False
+        self.modules: Shards = Shards()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many replicas there are."""
+        return self._group.count
+
+    @property
+    def sessions(self) -> list[ReplicaSession]:
+        """The replicas' sessions, for their counters and explanations."""
+        return self._exchange.sessions
+
+    def __enter__(self) -> DataParallel:
+        if self._exits is not None:
+            raise SessionError("a DataParallel can be entered once; make a new one")
+        register()
+        self._exits = contextlib.ExitStack()
+        homes = [Frontend(rank) for rank in range(self.count)]
+        self._exchange.sessions = [
+            ReplicaSession(rank, device, self._exchange, self.settings, home)
+            for rank, (device, home) in enumerate(zip(self.devices, homes, strict=True))
+        ]
+        copies = [
+            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
+            for _ in homes
+        ]  # fmt: skip
+        with contextlib.ExitStack() as undo:
+            if self.count == 1:
+                undo.enter_context(self.sessions[0])
+            else:
+                undo.callback(self._exchange.close)
+                self._pool = Pool(self._group, lambda rank: self._exchange.sessions[rank])
+                undo.callback(self._pool.close)
+            made = self._run([partial(self._set_up, r, copies[r]) for r in range(self.count)])
+            self._exits = undo.pop_all()
+        self._reducers = list(made)
+        self.modules = Shards(reducer.module for reducer in made)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._exits is not None:
+            self._group.end(-1, SessionError("the DataParallel was closed"))
+            self._exits.close()
+
+    def _set_up(self, rank: int, module: nn.Module) -> Reducer:
+        session = self.sessions[rank]
+        session.seed += rank * SEED_STEP
+        home: Frontend = session.frontend(Frontend)
+        self._places.append(home.places)
+        return Reducer(
+            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self._cut
+        )
+
+    def _run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Each job in its replica's thread; here, if there is but one."""
+        if self._exits is None:
+            raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
+        if self._pool is None:
+            return [job() for job in jobs]
+        line = here()
+        for places in self._places:
+            places.caller = line
+        return self._pool.run(jobs)
+
+    # -- a step, piece by piece --------------------------------------------------------------------
+
+    def split(self, batch: Any) -> Shards:
+        """Each replica's part of a batch, on its device: tensors are split along dimension 0.
+
+        Parts differ by at most one item, the last ones are the smaller. Lists, tuples and dicts
+        are split inside; what is no tensor, or has no dimension, goes to each replica as it is.
+
+        Raises:
+            SettingsError: there are fewer items than replicas, or tensors of different lengths.
+        """
+        if isinstance(batch, Shards):
+            return batch
+        self._measure([batch])
+        parts = [self._part(batch, rank) for rank in range(self.count)]
+        return Shards(self._run([partial(_to_kit, part) for part in parts]))
+
+    def __call__(self, *inputs: Any, **options: Any) -> Shards:
+        """The model's outputs for each replica's part of the inputs, in the replicas' order."""
+        return self.map(_call, self.modules, options_of(inputs, options, self))
+
+    def map(self, function: Callable[..., Any], *args: Any) -> Shards:
+        """What the function gives in each replica's thread; arguments that are `Shards` are split.
+
+        Raises:
+            Exception: what the function has raised in the first replica that failed, with a note
+                that names the replica and the line.
+        """
+        jobs = [
+            partial(self._one, function, [a[r] if isinstance(a, Shards) else a for a in args], r)
+            for r in range(self.count)
+        ]
+        return Shards(self._run(jobs))
+
+    def _one(self, function: Callable[..., Any], args: list[Any], rank: int) -> Any:
+        result = function(*(_to_kit(a) for a in args))
+        if self._sync:
+            for tensor in _tensors(result):
+                self.sessions[rank].wait_to_read(tensor)
+        return result
+
+    def backward(self, losses: Sequence[Any]) -> None:
+        """Gradients of the losses, one or several for each replica, summed over the replicas.
+
+        They are those of the whole batch: with `average` a loss counts by its part's size.
+
+        Raises:
+            SessionError: there is not a loss for each replica.
+        """
+        if len(losses) != self.count:
+            raise SessionError(
+                f"backward got {len(losses)} losses for {self.count} replicas; give one for each, "
+                "in their order, as net.map returns them"
+            )
+        is_local = self._is_local or self.count == 1
+        self._run([partial(self._backward, r, loss, is_local) for r, loss in enumerate(losses)])
+
+    def _backward(self, rank: int, loss: Any, is_local: bool) -> None:
+        weight = self.weights[rank]
+        reducer = self._reducers[rank]
+        reducer.backward(list(_tensors(loss)), weight, is_local=is_local)
+        if self.count == 1:
+            reducer.forget()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside the block `backward` only accumulates; the first one after it sums everything."""
+        before, self._is_local = self._is_local, True
+        try:
+            yield
+        finally:
+            self._is_local = before
+
+    def optimizer(self, make: Callable[..., Any], **options: Any) -> Optimizers:
+        """An optimizer for each replica, `make(parameters, **options)`, to be stepped as one."""
+        made = self.map(lambda m: make(m.parameters(), **options), self.modules)
+        return Optimizers(self, made)
+
+    def step(self, loss: Callable[..., Any], optimizer: Optimizers, *batch: Any) -> Shards:
+        """A whole training step with one hand-over: `loss(model, *part)`, backward, update.
+
+        Gives each replica's losses; `net.mean` makes the loss of the whole batch of them. Weights
+        change only if every replica has recorded its backward pass.
+        """
+        self._measure(batch)
+        jobs = []
+        for rank in range(self.count):
+            parts = [a[rank] if isinstance(a, Shards) else self._part(a, rank) for a in batch]
+            jobs.append(partial(self._whole_step, rank, loss, optimizer.replicas[rank], parts))
+        return Shards(self._run(jobs))
+
+    def _whole_step(
+        self, rank: int, loss: Callable[..., Any], optimizer: Any, parts: list[Any]
+    ) -> Any:
+        reducer = self._reducers[rank]
+        made = loss(reducer.module, *(_to_kit(part) for part in parts))
+        self._backward(rank, made, self.count == 1)
+        if self.count > 1:
+            self._update.take(rank, self._update.bring(rank, None))
+        self.update(rank, optimizer)
+        optimizer.zero_grad()
+        reducer.forget()
+        return _detached(made)
+
+    def update(self, rank: int, optimizer: Any) -> None:
+        """One replica's optimizer step, and the end of its step."""
+        optimizer.step()
+        self.sessions[rank].mark_step()
+        self.sessions[rank].end_step()
+
+    def mean(self, losses: Sequence[Any]) -> float:
+        """The loss of the whole batch, read from all devices: a sync point."""
+        parts = zip(self.weights, losses, strict=True)
+        return sum(weight * float(loss.detach()) for weight, loss in parts)
+
+    @property
+    def weights(self) -> list[float]:
+        """How much of the loss each replica's part is: its share of the batch, or 1 for sums."""
+        if not self.average or self.count == 1:
+            return [1.0] * self.count
+        if not self._sizes:
+            return [1.0 / self.count] * self.count
+        return [size / sum(self._sizes) for size in self._sizes]
+
+    def wait_all(self) -> None:
+        """Block until every device has computed what was recorded for it.
+
+        Raises:
+            ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
+        """
+        self._run([session.wait_all for session in self.sessions])
+
+    # -- splitting -------------------------------------------------------------------------------
+
+    def _measure(self, batch: Sequence[Any]) -> None:
+        """Note the sizes of the parts that a batch will be split into."""
+        lengths = {len(t) for t in _tensors(batch) if t.dim() and not isinstance(t, KitTensor)}
+        if not lengths:
+            return
+        if len(lengths) > 1:
+            raise SettingsError(
+                f"the tensors of a batch have different lengths, {sorted(lengths)}: dimension 0 "
+                "is split, and must be the same for all"
+            )
+        length = lengths.pop()
+        if length < self.count:
+            raise SettingsError(
+                f"a batch of {length} cannot be split over {self.count} devices: "
+                f"{replicas(range(length, self.count))} would have nothing to do. Take a larger "
+                "batch (or drop the last one of an epoch), or fewer devices"
+            )
+        self._sizes = [(length + self.count - 1 - r) // self.count for r in range(self.count)]
+
+    def _part(self, item: Any, rank: int) -> Any:
+        if isinstance(item, Tensor):
+            if not item.dim() or isinstance(item, KitTensor):
+                return item
+            start = sum(self._sizes[:rank])
+            return item[start : start + self._sizes[rank]]
+        if isinstance(item, dict):
+            return {key: self._part(value, rank) for key, value in item.items()}
+        if isinstance(item, tuple) and hasattr(item, "_fields"):
+            return type(item)(*(self._part(value, rank) for value in item))
+        if isinstance(item, list | tuple):
+            return type(item)(self._part(value, rank) for value in item)
+        return item
+
+
+class Optimizers:
+    """The replicas' optimizers, stepped as one; each is an ordinary one, in `replicas`."""
+
+    def __init__(self, net: DataParallel, made: Shards) -> None:
+        self.replicas = made
+        self._net = net
+
+    def step(self) -> None:
+        """Update every replica's weights, by gradients that are the same on all; ends the step.
+
+        Raises:
+            SessionError: gradients have not been reduced, so the replicas would part.
+        """
+        check_reduced(self._net._reducers)
+        self._net._run([partial(self._net.update, r, o) for r, o in enumerate(self.replicas)])
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all replicas."""
+        self._net._run([optimizer.zero_grad for optimizer in self.replicas])
+        for reducer in self._net._reducers:
+            reducer.forget()
+
+
+def options_of(inputs: tuple[Any, ...], options: dict[str, Any], net: DataParallel) -> Shards:
+    """Each replica's (arguments, options) of a call of the model."""
+    if all(isinstance(x, Shards) for x in [*inputs, *options.values()]):
+        return Shards(
+            (tuple(x[r] for x in inputs), {k: x[r] for k, x in options.items()})
+            for r in range(net.count)
+        )
+    net._measure([*inputs, *options.values()])
+    return Shards(
+        (
+            tuple(x[r] if isinstance(x, Shards) else net._part(x, r) for x in inputs),
+            {k: x[r] if isinstance(x, Shards) else net._part(x, r) for k, x in options.items()},
+        )
+        for r in range(net.count)
+    )
+
+
+def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    args, options = given
+    return module(*args, **options)
+
+
+def _to_kit(item: Any) -> Any:
+    """CPU tensors go to the device of the thread that calls; the rest stays."""
+    if isinstance(item, Tensor):
+        return item if isinstance(item, KitTensor) else item.to("kit")
+    if isinstance(item, dict):
+        return {key: _to_kit(value) for key, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(_to_kit(value) for value in item))
+    if isinstance(item, list | tuple):
+        return type(item)(_to_kit(value) for value in item)
+    return item
+
+
+def _tensors(item: Any) -> Iterator[Any]:
+    if isinstance(item, Tensor):
+        yield item
+    elif isinstance(item, dict):
+        for value in item.values():
+            yield from _tensors(value)
+    elif isinstance(item, list | tuple):
+        for value in item:
+            yield from _tensors(value)
+
+
+def _detached(item: Any) -> Any:
+    if isinstance(item, Tensor):
+        return item.detach()
+    if isinstance(item, list | tuple):
+        return type(item)(_detached(value) for value in item)
+    return item

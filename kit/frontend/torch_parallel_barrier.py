@@ -1,0 +1,182 @@
+"""Where the replicas of a `DataParallel` meet in the middle of their work: `Barrier`.
+
+Tensors that are brought need not be computed yet: nobody waits for a device here, only for the
+other replicas' threads. And the sums that `SyncBatchNorm` needs, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_parallel_grads import pending
+from kit.frontend.torch_tensor import KitTensor
+from kit.runtime.parallel import Meeting
+from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.session import current_session
+
+__all__ = ["Barrier", "all_sum", "gathered", "keep_error", "replica_here"]
+
+
+def replica_here() -> ReplicaSession | None:
+    """The replica whose thread this is; None outside of a `DataParallel`, or with one device."""
+    session = current_session()
+    if isinstance(session, ReplicaSession) and session.exchange.group.count > 1:
+        return session
+    return None
+
+
+def _home(session: ReplicaSession) -> Frontend:
+    found: Frontend = session.frontend(Frontend)
+    return found
+
+
+def _post(session: ReplicaSession, tensors: Sequence[Any], combine: str) -> list[Any]:
+    """Cut and post; gives the cells where the results will be."""
+    home = _home(session)
+    values = [home.own_value(t) for t in tensors]
+    session.flush("collective")
+    turn = session.exchange.group.turn
+    if session.here_turn != turn:
+        session.here_turn, session.here_posts = turn, 0
+    session.here_posts += 1
+    cells, _ = session.exchange.post(
+        session.rank, ("tensors", session.here_posts), [v.cell for v in values],
+        tuple(v.aval for v in values), combine=combine, name=f"collective {session.here_posts}",
+        priority=1 << 20,  # somebody's next segment needs it
+    )  # fmt: skip
+    return cells
+
+
+def all_sum(session: ReplicaSession, tensor: Any) -> Any:
+    """The sum of the replicas' tensors, on this one's device; the host waits for nothing."""
+    home = _home(session)
+    cells = _post(session, [tensor], "sum")
+    spec = home.spec_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+    return home.wrap(pending(cells[0], spec.aval), spec)
+
+
+def gathered(
+    session: ReplicaSession, mine: Sequence[Any], metas: Sequence[torch.Tensor]
+) -> list[Any]:
+    """Every replica's tensors, by rank, on this one's device; `metas` has the shapes of all."""
+    home = _home(session)
+    specs = [home.spec_of(meta) for meta in metas]
+    cells = _post(session, mine, "all")
+    return [home.wrap(pending(c, spec.aval), spec) for c, spec in zip(cells, specs, strict=True)]
+
+
+def keep_error(session: ReplicaSession, error: BaseException) -> None:
+    """Raise it when the backward pass that runs here is over."""
+    _home(session).keep(error)
+
+
+class Barrier:
+    """A place in the replicas' work where all must be before any goes on, with what they bring.
+
+    `barrier.wait(x)` gives every replica the same: what `operation` makes of the list of all x, in
+    the order of the replicas, whoever came first; by default their sum. x is a number, a tensor of
+    device "kit" (its operation runs on each replica's own device, the results are the same), or
+    anything else that the operation takes. `i = push(x)` and `pull(i)` are its two halves.
+
+        barrier = kit.Barrier(2)
+        with kit.DataParallel(model, devices=2) as net:
+            net.map(lambda x: barrier.wait(x.mean()), net.split(x))
+
+    A barrier is passed by all or by nobody: when a replica fails, ends without coming or comes too
+    late, all others get a `SessionError` that names it.
+
+    Args:
+        count: how many take part: the replicas of the DataParallel in which it is used.
+        operation: a function of the list; it must give the same each time for the same list.
+
+    Raises:
+        SettingsError: `count` is not a whole number of at least 1.
+    """
+
+    def __init__(self, count: int, operation: Callable[[list[Any]], Any] | None = None) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise SettingsError(
+                f"a barrier's count must be a whole number of at least 1, not {count!r}"
+            )
+        self._count = count
+        self._operation = operation or sum
+        self._meeting: Meeting | None = None
+        self._brought: dict[tuple[int, int], Any] = {}  # (rank, visit) -> tensor, until pulled
+
+    def __repr__(self) -> str:
+        return f"Barrier({self._count})"
+
+    def wait(self, x: Any = 0) -> Any:
+        """Bring x, wait for the others, and get what the operation makes of all.
+
+        Raises:
+            SessionError: another replica has failed, has ended, or does not come in time.
+        """
+        return self.pull(self.push(x))
+
+    def push(self, x: Any = 0) -> int:
+        """Bring x and go on; gives the number that `pull` takes."""
+        session = replica_here()
+        if session is None:
+            if self._count > 1:
+                raise SessionError(_nowhere(self._count))
+            self._brought[0, 0] = x
+            return 0
+        meeting = self._of(session)
+        is_tensor = isinstance(x, KitTensor)
+        shown = torch.empty(x.shape, dtype=x.dtype, device="meta") if is_tensor else x
+        visit = meeting.bring(session.rank, (is_tensor, shown))
+        self._brought[session.rank, visit] = x
+        return visit
+
+    def pull(self, index: int) -> Any:
+        """Wait until everybody has brought what belongs to this `push`, and get the result.
+
+        Raises:
+            SessionError: another replica has failed, has ended, or does not come in time.
+        """
+        session = replica_here()
+        rank = 0 if session is None else session.rank
+        if (rank, index) not in self._brought:
+            raise SessionError(f"replica {rank} pulls {index!r}, which it has not pushed")
+        mine = self._brought.pop((rank, index))
+        if session is None or self._meeting is None:
+            return self._operation([mine])
+        kinds, items = zip(*self._meeting.take(rank, index), strict=True)
+        if any(kinds):
+            if not all(kinds):
+                at = kinds.index(False)
+                raise SessionError(
+                    f"replica {kinds.index(True)} brought a tensor of device 'kit' to {self!r}, "
+                    f"replica {at} a {type(items[at]).__name__}: bring the same kind of thing"
+                )
+            return self._operation(gathered(session, [mine], items))
+        return self._operation(list(items))
+
+    def _of(self, session: ReplicaSession) -> Meeting:
+        group = session.exchange.group
+        if self._count != group.count:
+            more = self._count > group.count
+            raise SessionError(
+                f"{self!r} in a DataParallel of {group.count} replicas: "
+                + ("it would wait for ever for those that do not exist" if more
+                   else "it could not say who belongs together")
+                + f"; make it kit.Barrier({group.count})"
+            )  # fmt: skip
+        with group.changed:
+            if self._meeting is None or self._meeting.group is not group:
+                self._meeting = Meeting(group, repr(self))
+                self._brought = {}
+            return self._meeting
+
+
+def _nowhere(count: int) -> str:
+    return (
+        f"Barrier({count}) was used outside of a replica, where nobody else would come: call it "
+        "in a function that net.map or a module that a kit.DataParallel runs"
+    )

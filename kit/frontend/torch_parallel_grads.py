@@ -1,0 +1,234 @@
+"""Gradients of one replica: gathered in buckets, and posted for reduction while backward goes on.
+
+A bucket is full when the gradients of all of its parameters have been recorded. Then, with
+`cut="bucket"`, the segment ends and the bucket is posted at once; with `cut="size"` it is posted
+once the bulk size has ended the segment that makes its last gradient, which may be much later
+(MXNet PR 14200: "gradients must wait until the end of a segment").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_tensor import KitTensor
+from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.stream import Cell, Value
+
+__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "pending"]
+
+CUTS = ("bucket", "size")
+
+
+class Bucket:
+    """Parameters whose gradients travel together; `number` 0 is ready first in backward."""
+
+    def __init__(self, number: int, parameters: list[tuple[str, nn.Parameter]]) -> None:
+        self.number = number
+        self.parameters = parameters
+        self.left = 0  # gradients that have not been recorded in this pass
+        self.values: list[Value | None] = []  # what this replica brings
+        self.results: list[Value] = []
+        self.parcel: Any = None
+        self.metas = [torch.empty(p.shape, dtype=p.dtype, device="meta") for _, p in parameters]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its gradients."""
+        return sum(p.numel() * p.element_size() for _, p in self.parameters)
+
+
+def buckets_of(module: nn.Module, size_bytes: int) -> list[Bucket]:
+    """The module's parameters from the last to the first, in buckets of about so many bytes."""
+    buckets: list[Bucket] = []
+    full = True
+    for name, parameter in reversed(list(module.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        if full:
+            buckets.append(Bucket(len(buckets), []))
+        buckets[-1].parameters.append((name, parameter))
+        full = buckets[-1].size_bytes >= size_bytes
+    return [Bucket(b.number, b.parameters) for b in buckets]
+
+
+def pending(cell: Cell, aval: Any) -> Value:
+    """A value that will be where the cell is filled."""
+    value = Value(aval)
+    value.cell = cell
+    return value
+
+
+class Reducer:
+    """Follows one replica's backward passes."""
+
+    def __init__(
+        self, session: ReplicaSession, home: Frontend, module: nn.Module, *, bucket_bytes: int,
+        cut: str,
+    ) -> None:  # fmt: skip
+        self.session, self.home, self.module = session, home, module
+        self.buckets = buckets_of(module, bucket_bytes)
+        self._cut = cut
+        self._mode = ""  # "sum" in a pass whose gradients are reduced, "local" in one without
+        self._waiting: list[Bucket] = []  # full, in a segment that still grows
+        self._of: dict[int, Bucket] = {}
+        self._before: dict[str, Any] = {}  # gradients that had been reduced before this pass
+        self._reduced: dict[str, Any] = {}  # the tensors that the last reduction made
+        self.is_stray = False  # gradients were made outside of `backward`, and nobody reduced them
+        self._passes = 0
+        for bucket in self.buckets:
+            for name, parameter in bucket.parameters:
+                self._of[id(parameter)] = bucket
+                self._check_place(name, parameter)
+                parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def backward(self, losses: Sequence[Any], weight: float, *, is_local: bool) -> None:
+        """Gradients of the losses, each times `weight`; summed over the replicas unless local.
+
+        Raises:
+            SessionError: another replica has failed or has ended.
+        """
+        self._begin("local" if is_local else "sum")
+        try:
+            roots = [loss for loss in losses if loss.requires_grad]
+            if not roots:
+                raise SessionError(
+                    f"replica {self.session.rank}: no loss depends on a parameter that needs a "
+                    "gradient; give the outputs of the model, not detached ones"
+                )
+            weights = [torch.full_like(loss, weight) for loss in roots]
+            try:
+                torch.autograd.backward(roots, weights)
+            finally:
+                self.home.raise_kept()
+            if is_local:
+                self.is_stray = True
+            else:
+                self._finish()
+        finally:
+            self._mode = ""
+
+    def forget(self) -> None:
+        """The program has set the gradients to nothing."""
+        self.is_stray, self._before, self._reduced = False, {}, {}
+
+    def _begin(self, mode: str) -> None:
+        self._mode = mode
+        self._waiting = []
+        for bucket in self.buckets:
+            bucket.left = len(bucket.parameters)
+            bucket.values = [None] * bucket.left
+            bucket.parcel, bucket.results = None, []
+            for name, parameter in bucket.parameters:
+                self._check_place(name, parameter)
+                if parameter.grad is not None and parameter.grad is self._reduced.get(name):
+                    # already the sum over all: it must not be summed again with the new one
+                    self._before[name], parameter.grad = parameter.grad, None
+        self._reduced = {}
+
+    def _check_place(self, name: str, parameter: nn.Parameter) -> None:
+        rank, device = self.session.rank, self.home.device
+        if not isinstance(parameter, KitTensor) or parameter.home is not self.home:
+            raise SettingsError(
+                f"replica {rank}: parameter {name!r} is on {parameter.device}, and must stay on "
+                f"{device}, where DataParallel has put it; do not move the replicas' modules"
+            )
+
+    def _ready(self, parameter: Any) -> None:
+        """Torch has accumulated a parameter's gradient: an op that is recorded, not run."""
+        if self._mode != "sum":
+            self.is_stray = True
+            return
+        try:
+            self._note(parameter)
+        except Exception as error:  # noqa: BLE001 - inside backward it would end the process
+            self.home.keep(error)
+            self._mode = "failed"
+
+    def _note(self, parameter: Any) -> None:
+        bucket = self._of[id(parameter)]
+        place = next(i for i, (_, p) in enumerate(bucket.parameters) if p is parameter)
+        bucket.values[place] = self.home.own_value(parameter.grad)
+        bucket.left -= 1
+        if bucket.left == 0:
+            self._waiting.append(bucket)
+            if self._cut == "bucket":
+                self.session.flush("bucket")
+        self._post_cut()
+
+    def _post_cut(self) -> None:
+        """Post every full bucket whose segments have all been cut."""
+        for bucket in list(self._waiting):
+            if all(v is None or v.bulk is None for v in bucket.values):
+                self._waiting.remove(bucket)
+                self._post(bucket)
+
+    def _post(self, bucket: Bucket) -> None:
+        values, bucket.values = bucket.values, []
+        avals = [self.home.spec_of(meta).aval for meta in bucket.metas]
+        shapes = tuple(None if v is None else v.aval for v in values)
+        cells, bucket.parcel = self.session.exchange.post(
+            self.session.rank,
+            ("gradients", self._passes, bucket.number),
+            [None if v is None else v.cell for v in values],
+            shapes,
+            priority=bucket.number,
+            name=f"bucket {bucket.number}",
+        )
+        bucket.results = [pending(c, aval) for c, aval in zip(cells, avals, strict=True)]
+
+    def _finish(self) -> None:
+        """Backward is over: post what is left, and make the sums the parameters' gradients."""
+        self.session.flush("phase")
+        for bucket in self.buckets:
+            if bucket.parcel is None:
+                for i, (_, p) in enumerate(bucket.parameters):
+                    grad: Any = p.grad
+                    if bucket.values[i] is None and grad is not None:
+                        bucket.values[i] = self.home.own_value(grad)  # of a pass without a sum
+        self.session.flush("phase")
+        self._waiting = [b for b in self.buckets if b.parcel is None]
+        self._post_cut()
+        for bucket in self.buckets:
+            self._assign(bucket)
+        self._before = {}
+        self._passes += 1
+        self.is_stray = False
+
+    @torch.no_grad()
+    def _assign(self, bucket: Bucket) -> None:
+        there = [p.grad is not None for _, p in bucket.parameters]
+        if not all(there):  # perhaps another replica has used it
+            there = self.session.exchange.brought(self.session.rank, bucket.parcel)
+        for (name, p), meta, value, is_there in zip(
+            bucket.parameters, bucket.metas, bucket.results, there, strict=True
+        ):
+            before = self._before.get(name)
+            if not is_there:
+                p.grad = before
+            else:
+                summed = self.home.wrap(value, self.home.spec_of(meta))
+                p.grad = summed if before is None else before + summed
+            if p.grad is not None:
+                self._reduced[name] = p.grad
+        bucket.results, bucket.parcel = [], None
+
+
+def check_reduced(reducers: Sequence[Reducer]) -> None:
+    """Refuse an update from gradients that differ between the replicas.
+
+    Raises:
+        SessionError: some have not been reduced.
+    """
+    stray = [r.session.rank for r in reducers if r.is_stray]
+    if stray:
+        raise SessionError(
+            f"the gradients of replica {stray[0]} have not been reduced, so the replicas would "
+            "part: use net.backward(losses) instead of loss.backward(), and end an accumulation "
+            "with one net.backward outside of net.no_sync()"
+        )
