@@ -43,11 +43,15 @@ if TYPE_CHECKING:
         multi_sgd,
         reset_arrays,
     )
+    from kit.frontend.torch_parallel import DataParallel
+    from kit.frontend.torch_parallel_barrier import Barrier
+    from kit.frontend.torch_parallel_norm import SyncBatchNorm
     from kit.run import Run, Settings
     from kit.run_diff import RunDiff, diff_runs
     from kit.run_kernels import Ceilings, kernel_table
     from kit.run_lines import line_costs
     from kit.run_memory import memory
+    from kit.run_parallel import Link
     from kit.run_segments import segment_costs
     from kit.run_whatif import Prediction, predict
     from kit.runtime.ceilings import measure_ceilings
@@ -70,14 +74,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RULES",
+    "Barrier",
     "Ceilings",
     "Comparison",
     "CompileView",
     "Context",
+    "DataParallel",
     "Explorer",
     "GapView",
     "GraphView",
     "KernelView",
+    "Link",
     "PlanView",
     "Prediction",
     "Rules",
@@ -88,6 +95,7 @@ __all__ = [
     "Session",
     "Settings",
     "SourceView",
+    "SyncBatchNorm",
     "TimelineView",
     "WhatIfView",
     "Workload",
@@ -121,6 +129,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Barrier": "kit.frontend.torch_parallel_barrier",
+    "DataParallel": "kit.frontend.torch_parallel",
+    "Link": "kit.run_parallel",
+    "SyncBatchNorm": "kit.frontend.torch_parallel_norm",
     "memory": "kit.run_memory",
     "GapView": "kit.widgets.gaps",
     "KernelView": "kit.widgets.kernels",
