@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from kit.widgets.gaps import GapView
     from kit.widgets.graph import GraphView
     from kit.widgets.kernels import KernelView
+    from kit.widgets.memory import MemoryView
     from kit.widgets.plan import PlanView
     from kit.widgets.run_diff import RunDiffView
     from kit.widgets.segments import SegmentView
@@ -85,6 +86,7 @@ __all__ = [
     "GraphView",
     "KernelView",
     "Link",
+    "MemoryView",
     "PlanView",
     "Prediction",
     "Rules",
@@ -136,6 +138,7 @@ _HOMES = {
     "memory": "kit.run_memory",
     "GapView": "kit.widgets.gaps",
     "KernelView": "kit.widgets.kernels",
+    "MemoryView": "kit.widgets.memory",
     "RunDiffView": "kit.widgets.run_diff",
     "RunDiff": "kit.run_diff",
     "diff_runs": "kit.run_diff",

@@ -94,6 +94,7 @@ class MemoryReport:
     peak: int
     peak_node: int  # -1 if nothing is executed
     holders: tuple[Holder, ...]  # of the peak, the largest first
+    values: tuple[Holder, ...]  # all that have memory of their own, program order
     segments: tuple[SegmentMemory, ...]
     allocations: int  # values that are made in a step
     allocated: int  # their bytes together
@@ -177,6 +178,7 @@ def memory(run: Run) -> MemoryReport:
         peak_node=at,
         holders=tuple(sorted((h for h in holders if h.first <= at <= h.last),
                              key=lambda h: (-h.bytes, h.node, h.output))),
+        values=tuple(holders),
         segments=_segments(run, holders, live, inside),
         allocations=len(made),
         allocated=sum(h.bytes for h in made),

@@ -1,0 +1,242 @@
+"""Memory as HTML: variants side by side, what each op writes, and the section of a report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from kit.run import Run
+from kit.run_memory import (
+    MemoryReport,
+    OpMemory,
+    VariantMemory,
+    memory,
+    memory_by_op,
+    memory_by_variant,
+)
+from kit.widgets.compare_data import amount, run_labels
+from kit.widgets.memory_data import (
+    HOLDS,
+    MAX_BARS,
+    holder_groups,
+    memory_payload,
+    short_op,
+    unseen_inside,
+)
+from kit.widgets.tables import MUTED, bar_html, folded, safe_text, section, sentence, table
+from kit.widgets.theme import COLORS, format_bytes, format_ns, tint
+
+__all__ = ["by_op_html", "folded_memory_html", "memory_html", "variant_labels", "variants_html"]
+
+MAX_ROWS = 14
+_WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
+_SHADE = tint(COLORS["kernel"], 0.5)
+
+
+def variants_html(runs: Sequence[Run]) -> str:
+    """A row for each run: time, and what it writes and holds; ratios are to the first."""
+    rows = memory_by_variant(runs)
+    heads = ("variant", "step", "device", "– forward", "– backward", "ops", "buffers", "written",
+             "– forward", "– backward", "peak", "temporary")  # fmt: skip
+    labels = variant_labels(runs)
+    cells = [_variant(label, row, rows) for label, row in zip(labels, rows, strict=True)]
+    body = table(heads, cells, "lrrrrrrrrrrr", widths=(17, 8, 8, 8, 8, 6, 7, 8, 8, 8, 7, 7))
+    notes = (
+        "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step, "
+        "then that of its forward and backward phase. Bytes are modelled from the graph: each op "
+        "writes what it makes. A small number is how many times less than the first row."
+    )
+    inside = sorted({op for run in runs for graph in run.graphs for op in unseen_inside(graph)})
+    if inside:
+        notes += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+    return section("Variants: time, and the memory that they write", body + sentence(notes))
+
+
+def variant_labels(runs: Sequence[Run]) -> list[str]:
+    """What tells the runs apart, in words; what all of their names begin with is left out."""
+    labels = run_labels(runs)
+    words = [re.split(r"(?<=[:,]) ", label) for label in labels]
+    shared = 0
+    while len(runs) > 1 and all(w[: shared + 1] == words[0][: shared + 1] for w in words):
+        shared += 1
+        if shared == min(map(len, words)):
+            return labels
+    return [" ".join(w[shared:]) for w in words]
+
+
+def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> list[str]:
+    first = rows[0]
+    texts: list[tuple[str, Callable[[float], str]]] = [
+        ("step_ms", lambda ms: _time(ms * 1e6)), ("device_ns", _time), ("forward_ns", _time),
+        ("backward_ns", _time), ("ops", _count), ("buffers", _count), ("written", _bytes),
+        ("forward_written", _bytes), ("backward_written", _bytes), ("peak", _bytes),
+        ("temporary", _bytes),
+    ]  # fmt: skip
+    cells = [f"<b>{safe_text(label, 60)}</b>"]
+    for name, form in texts:
+        now, base = getattr(row, name), getattr(first, name)
+        is_ratio = row is not first and now > 0 and base > 0
+        note = f"{amount(base / now)}×" if is_ratio else "&nbsp;"
+        most = max((getattr(r, name) for r in rows if getattr(r, name) > 0), default=0.0)
+        bar = bar_html(now / most, _SHADE) if most and now == now else ""
+        cells.append(
+            f'<div style="white-space:nowrap">{form(now)}</div>{bar}'
+            f'<div style="color:{MUTED};font-size:11px">{note}</div>'
+        )
+    return cells
+
+
+def _time(ns: float) -> str:
+    return "–" if math.isnan(ns) else format_ns(ns)
+
+
+def _bytes(size: float) -> str:
+    return "–" if math.isnan(size) else format_bytes(size)
+
+
+def _count(n: float) -> str:
+    return "–" if math.isnan(n) else f"{n:,.0f}"
+
+
+def by_op_html(run: Run, *, limit: int = MAX_ROWS) -> str:
+    """What each op of each phase writes beside the device's time for it, behind a line.
+
+    Raises:
+        GraphError: the run has no graph.
+    """
+    rows = memory_by_op(run)
+    total = sum(r.written for r in rows)
+    line = f"What writes: {format_bytes(total)} a step, by op"
+    shown = [_op(r, rows) for r in rows[:limit]]
+    shown.append(["<b>all</b>", "", f"<b>{sum(len(r.nodes) for r in rows):,}</b>",
+                  f"<b>{sum(r.buffers for r in rows):,}</b>", f"<b>{format_bytes(total)}</b>",
+                  f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
+    heads = ("op", "phase", "nodes", "buffers", "written", "device")
+    body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True)
+    more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
+    note = (f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
+            "that compute them.")  # fmt: skip
+    return folded(line, body + sentence(note))
+
+
+def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
+    color = COLORS.get(row.phase, MUTED)
+    mark = _mark(row.nodes, color)
+    slowest = max((r.device_ns for r in rows if r.device_ns > 0), default=0.0)
+    return [
+        f'<div style="overflow-wrap:anywhere">{mark}{safe_text(short_op(row.op))}</div>',
+        safe_text(row.phase),
+        f"{len(row.nodes):,}",
+        f"{row.buffers:,}",
+        format_bytes(row.written) + bar_html(row.written / max(rows[0].written, 1), _SHADE),
+        _time(row.device_ns)
+        + (bar_html(row.device_ns / slowest, COLORS["kernel"]) if slowest else ""),
+    ]
+
+
+def _mark(nodes: Iterable[int], color: str) -> str:
+    """A swatch that says which nodes its row stands for."""
+    return (
+        f'<span data-nodes="{",".join(map(str, nodes))}" style="display:inline-block;width:9px;'
+        f'height:9px;border-radius:2px;background:{color};margin-right:6px"></span>'
+    )
+
+
+def memory_html(run: Run) -> str:
+    """The section of a report: live bytes as a picture, who holds the peak, what each op writes.
+
+    Rows and bars that stand for nodes say so in `data-nodes="1,2,3"`.
+    """
+    if not run.graphs:
+        return section("Memory", sentence("Memory is modelled from the recorded graph; this run "
+                                          "has none."))  # fmt: skip
+    report = memory(run)
+    payload = memory_payload(run)
+    return section("Memory", sentence(_verdict(run, report)) + _picture(payload) + _key()
+                   + _holders(run, report) + by_op_html(run))  # fmt: skip
+
+
+def folded_memory_html(run: Run) -> str:
+    """The section behind a line that a click opens; "" for a run without a graph."""
+    if not run.graphs:
+        return ""
+    report = memory(run)
+    line = (f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
+            f"written in {report.allocations:,} buffers a step")  # fmt: skip
+    return folded(line, memory_html(run))
+
+
+def _verdict(run: Run, report: MemoryReport) -> str:
+    text = (
+        f"Modelled from the graph: a step writes {format_bytes(report.allocated)} in "
+        f"{report.allocations:,} buffers; {format_bytes(report.variables)} are variables."
+    )
+    if report.peak_node < 0:
+        return text
+    node = run.graphs[0].nodes[report.peak_node]
+    where = f" at {safe_text(node.site, 60)}" if node.site else ""
+    text = (f"At most {format_bytes(report.peak)} are live at once: in the {safe_text(node.phase)} "
+            f"phase, at {safe_text(short_op(node.op))}{where}. {text}")  # fmt: skip
+    if inside := unseen_inside(run.graphs[0]):
+        text += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+    return text
+
+
+def _picture(payload: dict[str, dict[str, list[float]]]) -> str:
+    """The area as SVG, with steps as in the live view."""
+    area, end = payload["area"], float(payload["end"])  # type: ignore[arg-type]
+    ops = float(payload["ops"])  # type: ignore[arg-type]
+
+    def y(v: float) -> str:
+        return f"{_HIGH * (1 - v / end):.1f}"
+
+    def x(v: float) -> str:
+        return f"{_WIDE * v / ops:.1f}"
+
+    shapes = ""
+    for color, top in reversed(list(zip(HOLDS.values(), ("variables", "kept", "live"),
+                                        strict=True))):  # fmt: skip
+        steps = [f"{x(left)},{y(v)} {x(right)},{y(v)}" for left, right, v in
+                 zip(area["left"], area["right"], area[top], strict=True)]  # fmt: skip
+        shapes += f'<polygon fill="{color}" points="0,{_HIGH} {" ".join(steps)} {_WIDE},{_HIGH}"/>'
+    phases = payload["phases"]
+    for left, right, shade in zip(phases["left"], phases["right"], phases["color"], strict=True):
+        shapes += (f'<rect x="{x(left)}" y="{_HIGH + 3}" width="{x(right - left)}" height="7" '
+                   f'fill="{shade}"/>')  # fmt: skip
+    return (
+        f'<svg viewBox="0 0 {_WIDE} {_HIGH + 10}" preserveAspectRatio="none" role="img" '
+        f'aria-label="live bytes over the program" style="width:100%;height:{_HIGH + 10}px;'
+        f'display:block;margin:6px 0 2px">{shapes}</svg>'
+    )
+
+
+def _key() -> str:
+    """What the colours of the picture mean."""
+    phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
+    parts = "".join(
+        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
+        f'width:10px;height:10px;border-radius:2px;margin-right:5px;background:{color}"></span>'
+        f"{name}</span>"
+        for name, color in {**HOLDS, **phases}.items()
+    )
+    many = f"; more than {MAX_BARS:,} ops share a bar" if MAX_BARS else ""
+    return (f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
+            f"left to right: ops in program order{many}</div>")  # fmt: skip
+
+
+def _holders(run: Run, report: MemoryReport) -> str:
+    rows = []
+    for kind, values in holder_groups(report, len(run.graphs[0])):
+        size = sum(h.bytes for h in values)
+        mark = _mark(sorted({h.node for h in values}), HOLDS[kind])
+        share = size / max(report.peak, 1)
+        rows.append([
+            f"{mark}{len(values):,} × {safe_text(short_op(values[0].op))}",
+            safe_text(values[0].site or values[0].scope, 60),
+            kind,
+            format_bytes(size),
+            f"{share:.0%}" + bar_html(share, HOLDS[kind]),
+        ])  # fmt: skip
+    return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
+                 widths=(30, 27, 21, 11, 11))  # fmt: skip
