@@ -1,22 +1,30 @@
 """How kit's plots look: one colour for each kind of work, one font, one quiet figure style.
 
 The same kind has the same colour in every view, live or in a report. The colours stay apart for
-the three common kinds of colour blindness; `tests/widgets/test_theme.py` measures that. Views
-paint an opaque light background, so that they read the same in a light and a dark JupyterLab.
+the three common kinds of colour blindness; `tests/widgets/test_theme.py` measures that.
+
+Figures are made in light colours, and the page turns them dark where its theme is: `page.js`, which
+every styled figure carries, knows the dark twin of each colour here. Kinds keep theirs. A column
+named `ink` is the colour of text on the fill in the column `color`; the page picks a readable one.
+Who draws by a script of its own asks `window.kitPage.twin(color)`, again at each "kit-theme" event.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from html import escape
+from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from bokeh.models import Plot
+from bokeh.models import CustomJS, Plot
 
 __all__ = [
     "BACKGROUND",
     "COLORS",
+    "DARK",
     "FAINT",
     "FONT",
     "GRID",
@@ -30,6 +38,7 @@ __all__ = [
     "hover_card",
     "kind_color",
     "on_color",
+    "page_js",
     "plain",
     "style_figure",
     "tint",
@@ -42,8 +51,19 @@ FAINT = "#9aa5b1"  # edges, ticks
 GRID = "#eceff3"
 BACKGROUND = "#ffffff"
 
-# Least distance under simulated protanopia, deuteranopia and tritanopia: 13 (CIE76), measured by
-# the test. Recording has the colour of its phase; warm red is kept for waiting.
+# What the neutral colours are where the page is dark. Everything pale that is not here becomes as
+# faint on the dark ground as it was on white; `page.js` works it out.
+DARK = MappingProxyType({
+    INK: "#e6eaf0",
+    MUTED: "#9aa7b5",
+    FAINT: "#6b7784",
+    GRID: "#2b323b",
+    BACKGROUND: "#171b21",
+    "#f4f6f8": "#1d2229",
+})  # fmt: skip
+
+# Least distance under simulated protanopia, deuteranopia and tritanopia, also from the dark ground:
+# 13 (CIE76), measured by the test. Recording has its phase's colour; warm red is kept for waiting.
 COLORS = MappingProxyType({
     "forward": "#5674d8",
     "backward": "#f5b12e",
@@ -51,11 +71,11 @@ COLORS = MappingProxyType({
     "input": "#f0e28c",
     "plan": "#b4bcc0",
     "lower": "#c3a2ef",
-    "compile": "#6d2f84",
+    "compile": "#8f45ab",
     "dispatch": "#a4e8fb",
     "wait": "#dd5a3c",
     "ahead": "#dfe8d3",
-    "kernel": "#3b4d57",
+    "kernel": "#587080",
 })  # fmt: skip
 LABELS = MappingProxyType({
     "forward": "forward",
@@ -74,6 +94,8 @@ LABELS = MappingProxyType({
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
 _OTHER = "#8b97a3"
 _STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
+_INK, _MUTED = f"var(--kit-ink, {INK})", f"var(--kit-muted, {MUTED})"  # the same in HTML
+_CARD = f"var(--kit-card, {BACKGROUND})"
 _MATH = re.compile(r"\$\$|\\[(\[]")
 
 
@@ -137,12 +159,13 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
         else ""
     )
     lines = "".join(
-        f'<div style="display:flex;gap:10px"><span style="color:{MUTED};min-width:62px">{name}'
+        f'<div style="display:flex;gap:10px"><span style="color:{_MUTED};min-width:62px">{name}'
         f'</span><span style="white-space:pre-wrap;overflow-wrap:anywhere">{value}</span></div>'
         for name, value in rows
     )
     return (
-        f'<div style="font:12px/1.5 {escape(FONT)};color:{INK};max-width:380px;padding:2px 4px">'
+        f'<div style="font:12px/1.5 {escape(FONT)};color:{_INK};background:{_CARD};max-width:380px;'
+        f'margin:-5px;padding:7px 9px">'
         f'<div style="font-weight:600;margin-bottom:3px;overflow-wrap:anywhere">{mark}{title}'
         f"</div>{lines}</div>"
     )
@@ -151,14 +174,36 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
 def error_html(view: str, error: BaseException) -> str:
     """What a view shows under itself when a callback failed; everything in it is escaped."""
     return (
-        f'<div style="font:12px/1.5 {escape(FONT)};color:#8c2f1b;background:#fdf1ee;'
+        f'<div role="alert" style="font:12px/1.5 {escape(FONT)};color:var(--kit-error-ink, #8c2f1b);'
+        f"background:var(--kit-error-paper, #fdf1ee);"
         f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
         f"<b>{escape(view)}</b>: {escape(type(error).__name__)}: {escape(str(error))}</div>"
     )
 
 
+@cache
+def page_js() -> str:
+    """A script for a page with views: it follows the theme, names controls, and knows undo's keys.
+
+    It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
+    `isDark()`, `twin(color)`, the colour as the page's theme wants it, and `paint(figure)`. The
+    window gets a "kit-theme" event when the theme changes.
+    """
+    kept = [*COLORS.values(), *SEGMENT_COLORS, _OTHER]
+    values = {"TWINS": {**DARK, "ink": INK}, "KEPT": kept, "DARK_GROUND": DARK[BACKGROUND],
+              "PAGE_CSS": _asset("page.css")}  # fmt: skip
+    given = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
+    return given + _asset("page.js")
+
+
+def _asset(name: str) -> str:
+    return resources.files("kit.widgets").joinpath(name).read_text("utf-8")
+
+
 def style_figure(plot: Plot) -> Plot:
-    """Give a bokeh figure kit's look, and return it."""
+    """Give a bokeh figure kit's look, light or dark as its page is, and return it."""
+    code = f"{page_js()}\nwindow.kitPage.paint(figure);"
+    plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
     plot.background_fill_color = BACKGROUND
     plot.border_fill_color = BACKGROUND
     plot.outline_line_color = None

@@ -14,13 +14,17 @@ from kit.trace import KINDS
 from kit.widgets.theme import (
     BACKGROUND,
     COLORS,
+    DARK,
+    INK,
     LABELS,
+    MUTED,
     error_html,
     format_bytes,
     format_ns,
     hover_card,
     kind_color,
     on_color,
+    page_js,
     plain,
     style_figure,
     tint,
@@ -52,13 +56,33 @@ def _lab(color: str, vision: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("vision", VISION)
-def test_any_two_kinds_can_be_told_apart(vision):
-    labs = {kind: _lab(color, vision) for kind, color in COLORS.items()}
+def test_any_two_kinds_can_be_told_apart_and_from_the_dark_ground(vision):
+    shown = {**COLORS, "dark ground": DARK[BACKGROUND]}
+    labs = {kind: _lab(color, vision) for kind, color in shown.items()}
     close = {
         (a, b): round(float(np.linalg.norm(labs[a] - labs[b])), 1)
         for a, b in itertools.combinations(labs, 2)
     }
     assert min(close.values()) > 13, min(close.items(), key=lambda x: x[1])
+
+
+def _contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    lights = []
+    for color in (one, other):
+        srgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+        lights.append(float(linear @ np.array([0.2126, 0.7152, 0.0722])) + 0.05)
+    return max(lights) / min(lights)
+
+
+def test_text_can_be_read_and_kernels_be_seen_in_both_themes():
+    for text in (INK, MUTED):
+        assert _contrast(text, BACKGROUND) > 4.5
+        assert _contrast(DARK[text], DARK[BACKGROUND]) > 4.5
+    for ground in (BACKGROUND, DARK[BACKGROUND]):
+        assert _contrast(COLORS["kernel"], ground) > 3
+        assert _contrast(COLORS["compile"], ground) > 2.9
 
 
 def test_every_kind_has_a_colour_and_recording_has_the_one_of_its_phase():
@@ -125,3 +149,11 @@ def test_figures_are_opaque_and_have_no_logo():
     plot = style_figure(figure(title="x"))
     assert plot.background_fill_color == plot.border_fill_color == BACKGROUND
     assert plot.toolbar.logo is None
+
+
+def test_a_figure_carries_what_makes_it_follow_the_theme_of_its_page():
+    plot = style_figure(figure(title="x"))
+    (paint,) = plot.js_property_callbacks["change:inner_width"]
+    assert paint.code.startswith(page_js())
+    assert paint.args["figure"] is plot
+    assert "</script" not in page_js()
