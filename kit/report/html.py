@@ -6,9 +6,7 @@ page unpacks when it is chosen, and the figures are redrawn by the same code as 
 
 from __future__ import annotations
 
-import base64
 import datetime
-import gzip
 import json
 import os
 import tempfile
@@ -20,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from bokeh.embed import components
-from bokeh.resources import Resources
 
 from kit.errors import SettingsError
 from kit.report.grid import Axis, axes_of, cell_of
@@ -30,6 +27,7 @@ from kit.widgets.compiles import recompiles_html
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
 from kit.widgets.kernels import folded_kernels_html
+from kit.widgets.page import packed, page_scripts, unwarned
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
     breakdown_html,
@@ -97,10 +95,11 @@ def report_html(
     timeline, timeline_sources = timeline_model(timeline_payload(runs[first]))
     graph, graph_sources = graph_model(graph_payload(runs[first]))
     timeline.name, graph.name = "timeline", "graph"
-    script, (timeline_div, graph_div) = components((timeline, graph))
+    with unwarned():
+        script, (timeline_div, graph_div) = components((timeline, graph), wrap_script=False)
     pool: dict[str, int] = {}  # columns of graphs that several pictures share
-    blocks = [_packed(f"run-{i}", _run_block(r, pool)) for i, r in enumerate(runs)]
-    blocks.append(_packed("pool", [json.loads(column) for column in pool]))
+    blocks = [packed(f"run-{i}", _json(_run_block(r, pool))) for i, r in enumerate(runs)]
+    blocks.append(packed("pool", _json([json.loads(column) for column in pool])))
     index = {
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(r, axes) for r in runs],
@@ -114,10 +113,9 @@ def report_html(
         "TITLE": safe_text(title, 200),
         "INTRO": _intro(runs, axes),
         "CSS": _asset("page.css"),
-        "BOKEH": Resources(mode="inline", components=["bokeh"]).render_js(),
         "TIMELINE": timeline_div,
         "GRAPH": graph_div,
-        "MODELS": script,
+        "SCRIPTS": page_scripts(script),
         "INDEX": _json_for_html(index),
         "RUNS": "\n".join(blocks),
         "TIMELINE_JS": TIMELINE_JS,
@@ -216,10 +214,8 @@ def _plain(value: Any, *, digits: int = 4) -> Any:
     return value
 
 
-def _packed(ident: str, block: Any) -> str:
-    data = gzip.compress(json.dumps(block, separators=(",", ":")).encode(), mtime=0)
-    text = base64.b64encode(data).decode()
-    return f'<script type="application/octet-stream" id="{ident}">{text}</script>'
+def _json(block: Any) -> bytes:
+    return json.dumps(block, separators=(",", ":")).encode()
 
 
 def _json_for_html(value: Any) -> str:

@@ -7,15 +7,9 @@ let shown = -1;
 let open = [];
 let ticket = 0; // the newest choice wins: an older one that unpacks late is dropped
 
-async function unpack(id) {
-  const bytes = Uint8Array.from(atob(byId(id).textContent), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
-}
-
 async function block(i) {
-  if (!pool.length) pool = await unpack("pool");
-  if (!blocks.has(i)) blocks.set(i, await unpack(`run-${i}`));
+  if (!pool.length) pool = await (await unpacked("pool")).json();
+  if (!blocks.has(i)) blocks.set(i, await (await unpacked(`run-${i}`)).json());
   return blocks.get(i);
 }
 
@@ -225,7 +219,7 @@ function key(names) {
 }
 
 function start() {
-  if (!Bokeh.documents.length || !models("graph").boxes) {
+  if (!window.Bokeh?.documents.length || !models("graph").boxes) {
     setTimeout(start, 20);
     return;
   }

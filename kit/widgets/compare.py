@@ -27,11 +27,10 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
-from ipywidgets import HTML, Layout, VBox
+from ipywidgets import HTML, Layout
 
 from kit.run import Run
 from kit.widgets import tables
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compare_data import (
     COLUMNS,
     Cell,
@@ -44,6 +43,7 @@ from kit.widgets.compare_data import (
 )
 from kit.widgets.compare_strips import SOURCES, comparison_columns
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
 from kit.widgets.tables import safe_text, section, sentence, table
 from kit.widgets.theme import (
     BACKGROUND,
@@ -284,21 +284,14 @@ class Comparison:
         """The table as Markdown, for a report or an issue."""
         return comparison_markdown(self.runs, self.baseline)
 
-    def view(self) -> VBox:
+    def view(self) -> View:
         """A widget of the table and the timelines; displaying the comparison shows one."""
         text = HTML(comparison_html(self.runs, self.baseline), layout=Layout(width="auto"))
-        return VBox([text, LivePlot(comparison_figure(self.runs, self.baseline))])
+        return View([text, LivePlot(comparison_figure(self.runs, self.baseline))])
 
     def __repr__(self) -> str:
         return comparison_text(self.runs, self.baseline)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
         bundle: Any = self.view()._repr_mimebundle_(**options)
-        # a page that knows no widgets, such as a notebook on GitHub, still gets the table
-        return {**bundle, "text/plain": repr(self), "text/html": _page(self)}
-
-
-def _page(comparison: Comparison) -> str:
-    html = comparison_html(comparison.runs, comparison.baseline)
-    return f'<div style="font-family:{tables.FONT};color:{tables.INK}">{html}</div>'
+        return {**bundle, "text/plain": repr(self)}

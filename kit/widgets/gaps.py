@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, VBox
+from ipywidgets import HTML
 
 from kit.run import Run
 from kit.trace import HTA_CAUSES, Gap, IdleRow, idle_gaps, idle_table
 from kit.widgets.compare_data import amount
+from kit.widgets.page import View
 from kit.widgets.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html
 
@@ -118,7 +119,7 @@ def _hta(gaps: Sequence[Gap]) -> str:
     )
 
 
-class GapView(VBox):
+class GapView(View):
     """Why the device was idle in `run`; assigning `run` redraws."""
 
     run = traitlets.Instance(Run, allow_none=True)

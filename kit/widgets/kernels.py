@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, VBox
+from ipywidgets import HTML
 
 from kit.run import Run
 from kit.run_kernels import Ceilings, KernelCost, kernel_table
 from kit.widgets.compare_data import amount
+from kit.widgets.page import View
 from kit.widgets.tables import MONO, MUTED, bar_html, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes
 
@@ -115,7 +116,7 @@ def _bytes(size: float) -> str:
     return "?" if math.isnan(size) else format_bytes(size)
 
 
-class KernelView(VBox):
+class KernelView(View):
     """The kernels of `run`, against `ceilings` if they are given; assigning `run` redraws."""
 
     run = traitlets.Instance(Run, allow_none=True)

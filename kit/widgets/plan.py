@@ -17,15 +17,15 @@ import traitlets
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1d
 from bokeh.plotting import figure
-from ipywidgets import HTML, GridBox, Layout, VBox
+from ipywidgets import HTML, GridBox, Layout
 
 from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
 from kit.widgets import tables
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.controls import bulk_slider, labelled
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
 from kit.widgets.tables import safe_text
 from kit.widgets.theme import (
     COLORS,
@@ -227,7 +227,7 @@ def _height(rows: int) -> int:
     return max(_MAX_LABELLED * _LABELLED_PX, min(rows, 20) * _ROW_PX) + _FRAME_PX
 
 
-class PlanView(VBox):
+class PlanView(View):
     """Sliders for the bulk sizes over a recorded op stream: it is cut again at once, never run.
 
     Args:
@@ -261,10 +261,6 @@ class PlanView(VBox):
         self._say()
         for slider in (self.forward, self.backward):
             slider.observe(self._moved, "value")
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
 
     def _moved(self, change: Any) -> None:
         try:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, VBox
+from ipywidgets import HTML
 
 from kit.run_diff import Change, NodeChange, RunDiff
 from kit.widgets.compare_data import amount
+from kit.widgets.page import View
 from kit.widgets.tables import BETTER, MONO, MUTED, WORSE, safe_text, section, sentence, table
 from kit.widgets.theme import error_html
 
@@ -106,7 +107,7 @@ def _delta(ms: float, kind: str) -> str:
     )
 
 
-class RunDiffView(VBox):
+class RunDiffView(View):
     """Draws what `kit.diff_runs(a, b)` gave; assigning `diff` redraws."""
 
     diff = traitlets.Instance(RunDiff, allow_none=True)

@@ -22,10 +22,10 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
-from ipywidgets import HTML, Layout, VBox
+from ipywidgets import HTML, Layout
 
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
 from kit.widgets.tables import BETTER, FONT, INK, MUTED, safe_text, section, sentence, table
 from kit.widgets.theme import (
     BACKGROUND,
@@ -166,7 +166,7 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     return section("Settings tried", body + sentence(note))
 
 
-class TradeoffView(VBox):
+class TradeoffView(View):
     """The summary, the scatter and the table of an `autotune`.
 
     Args:
@@ -182,10 +182,6 @@ class TradeoffView(VBox):
         super().__init__([self.summary, LivePlot(self.figure), self.table],
                          layout=Layout(max_width="900px"))  # fmt: skip
         self.add_class("kit-tradeoff")
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
 
 
 def _by_sample(rows: Sequence[Row]) -> bool:

@@ -13,15 +13,15 @@ from typing import Any
 
 import traitlets
 from bokeh.plotting import figure
-from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider, VBox
+from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
 
 from kit.run import UNLIMITED, Run, Settings
 from kit.run_whatif import Model, Prediction
 from kit.widgets import tables
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compare import comparison_figure
 from kit.widgets.controls import bulk_slider, labelled
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
 from kit.widgets.tables import safe_text
 from kit.widgets.theme import error_html, plain
 from kit.widgets.timeline import apply_timeline, timeline_model, timeline_payload
@@ -116,7 +116,7 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     return plot
 
 
-class WhatIfView(VBox):
+class WhatIfView(View):
     """Sliders over the model of one run; `view.prediction` is what it says now.
 
     Args:
@@ -155,10 +155,6 @@ class WhatIfView(VBox):
         self._say()
         for control in (self.forward, self.backward, self.speed, *self.without):
             control.observe(self._moved, "value")
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
 
     def _moved(self, change: Any) -> None:
         try:
