@@ -1,31 +1,24 @@
 """The kernel timeline: what host and device did when, and where the host waited.
 
-`timeline_payload` turns a run into plain columns, `timeline_model` draws a payload, and
-`TIMELINE_JS` replaces the payload of a figure that is already drawn. The live view and the static
-report share all three, so they cannot differ.
+`timeline_payload` turns a run into plain columns, `timeline_model` puts them into a bokeh figure,
+and `TIMELINE_JS` replaces the columns of a figure that is already drawn. The live view and the
+static report share all three, so they cannot differ.
+
+The figure carries the columns to the browser and the choices back; the bars are painted on a canvas
+over it, by JavaScript in the browser. Measured with a million spans, bokeh's own glyphs took
+seconds a frame (`benchmarks/drawing.py` measures this view).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 import traitlets
-from bokeh.core.properties import value
-from bokeh.models import (
-    BoxZoomTool,
-    ColumnDataSource,
-    FixedTicker,
-    HoverTool,
-    Legend,
-    LegendItem,
-    PanTool,
-    Range1d,
-    ResetTool,
-    TapTool,
-    Title,
-    WheelZoomTool,
-)
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource, CustomJS, Range1d
 from bokeh.plotting import figure
 from ipywidgets import HTML, VBox
 
@@ -33,274 +26,227 @@ from kit.run import Run
 from kit.trace import Timeline
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
-from kit.widgets.theme import (
-    BACKGROUND,
-    COLORS,
-    FONT,
-    INK,
-    LABELS,
-    MUTED,
-    error_html,
-    hover_card,
-    plain,
-    style_figure,
-)
-from kit.widgets.timeline_data import (
-    MAX_GLYPHS,
-    Columns,
-    label_columns,
-    merge_note,
-    place,
-    step_columns,
-    sync_columns,
-    timeline_axis,
-    timeline_columns,
-)
+from kit.widgets.selection import NOTHING, Links, Selection
+from kit.widgets.theme import error_html, plain
+from kit.widgets.timeline_payload import as_run, flat, timeline_payload, timeline_title
+from kit.widgets.timeline_range import RangeMetrics, range_metrics
 
 __all__ = [
-    "MAX_GLYPHS",
     "TIMELINE_JS",
     "TimelineView",
     "apply_timeline",
-    "sync_columns",
-    "timeline_axis",
-    "timeline_columns",
-    "timeline_figure",
     "timeline_js_args",
     "timeline_model",
     "timeline_payload",
     "timeline_title",
 ]
 
-_SOURCES = ("spans", "syncs", "steps", "labels", "message")
-_EMPTY = Timeline.of([])
-_SPAN_CARD = (("kind", "@kind"), ("took", "@duration"), ("began at", "@start"),
-              ("lane", "@lane"), ("of", "@detail"))  # fmt: skip
-_SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"),
-              ("began at", "@start"))  # fmt: skip
-_ROW_PX = 25
-_FRAME_PX = 130  # title, note, legend and x axis
-
-# Body of a function of (payload, figure, ylanes, note, spans, syncs, steps, labels, message):
-# the last eight are `timeline_js_args`. Clears the selection, then replaces what is drawn.
-TIMELINE_JS = """
-spans.selected.indices = [];
-figure.title.text = payload.title;
-note.text = payload.note;
-figure.height = payload.height;
-for (const [range, end] of [[figure.x_range, payload.axis.x_end], [figure.y_range, 0]]) {
-  const start = range === figure.x_range ? 0 : payload.axis.end;
-  range.setv({start, end, reset_start: start, reset_end: end});
+# Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
+# clicked. lit: what another view selected. marked: a range of time. reply: what Python says of it.
+_EMPTY: dict[str, dict[str, list[Any]]] = {
+    "timeline": {},
+    "picked": {"kind": [""], "index": [-1]},
+    "lit": {"nodes": [""], "sites": [""], "label": [""]},
+    "marked": {"start": [], "stop": []},
+    "reply": {"text": [""]},
 }
-const names = new Map(payload.axis.ticks.map((t, i) => [t, payload.axis.labels[i]]));
-ylanes.setv({major_label_overrides: names});
-ylanes.ticker.ticks = payload.axis.ticks;
-for (const [name, source] of Object.entries({spans, syncs, steps, labels, message})) {
-  source.data = payload[name];
-}
-"""
 
 
-def timeline_title(run: Run | None) -> str:
-    """What the plot shows and where its numbers come from."""
-    if run is None:
-        return "kernel timeline"
-    device = run.environment.get("device", run.settings.device)
-    what = ", ".join(plain(x, 48) for x in (run.name, device) if x)
-    return f"kernel timeline (origin: {run.timeline.origin}) - {what}"
+def _asset(name: str) -> str:
+    return resources.files("kit.widgets").joinpath(name).read_text("utf-8")
 
 
-def timeline_payload(run: Run | None, *, max_glyphs: int = MAX_GLYPHS) -> Columns:
-    """Everything that the figure shows, as numpy columns, text and numbers; nothing of bokeh.
+_LIBRARY = "\n".join(
+    [f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};"]
+    + [_asset(f"timeline_{part}.js") for part in ("model", "plot", "events", "paint")]
+)
+# Runs in the browser once the figure is laid out; `models` are `timeline_js_args`.
+_ATTACH_JS = (
+    "const view = cb_context.index.find_one(figure);\n"
+    "if (!view || view.el.kitTimeline?.root.isConnected) return;\n"
+    f"{_LIBRARY}\n"
+    "const models = {figure, timeline, picked, lit, marked, reply};\n"
+    "view.el.kitTimeline = new TimelinePlot(view, models);\n"
+)
 
-    Keys: `spans`, `syncs`, `steps`, `labels`, `message` (columns), `axis`, `title`, `note`,
-    `height` (pixels).
-    """
-    timeline = run.timeline if run is not None else _EMPTY
-    graph = run.graphs[0] if run is not None and run.graphs else None
-    segments = run.segments if run is not None else ()
-    places = place(timeline)
-    axis = timeline_axis(timeline, places)
-    spans = timeline_columns(
-        timeline, graph=graph, segments=segments, max_glyphs=max_glyphs, places=places,
-        members=run.members if run is not None else {},
-    )  # fmt: skip
-    texts = [] if len(timeline) else ["no spans were recorded"]
-    notes = [*timeline.notes, merge_note(spans)]
-    return {
-        "spans": spans,
-        "syncs": sync_columns(timeline, places),
-        "steps": step_columns(timeline, places),
-        "labels": label_columns(spans, axis["x_end"]),
-        "message": {"x": [axis["x_end"] / 2] * len(texts), "y": [axis["end"] / 2] * len(texts),
-                    "text": texts},
-        "axis": axis,
-        "title": timeline_title(run),
-        "note": "  ·  ".join(plain(x) for x in notes if x),
-        "height": int(min(max(axis["end"] * _ROW_PX, 130), 560)) + _FRAME_PX,
-    }  # fmt: skip
+# For a page that holds such a figure: `drawTimeline`, `timelineHighlight` and `timelineOnPick`.
+TIMELINE_JS = (
+    "const {drawTimeline, timelineHighlight, timelineOnPick} = (() => {\n"
+    f"{_asset('timeline_model.js')}\n{_asset('timeline_page.js')}\n"
+    "return {drawTimeline, timelineHighlight, timelineOnPick};\n})();\n"
+)
 
 
 def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:
-    """The figure of a payload, and its sources by name: `spans`, `syncs`, `steps`, ..."""
-    sources = {name: ColumnDataSource(dict(payload[name])) for name in _SOURCES}
-    plot = timeline_figure(sources)
+    """The figure of a payload, and its sources by name: `timeline`, `picked`, `lit`, ..."""
+    sources = {name: ColumnDataSource({k: list(v) for k, v in data.items()}, name=name)
+               for name, data in _EMPTY.items()}  # fmt: skip
+    sources["timeline"].name = "timeline columns"  # the figure itself is called timeline
+    plot = figure(
+        x_range=Range1d(0, 1),
+        y_range=Range1d(0, 1),
+        sizing_mode="stretch_width",
+        toolbar_location=None,
+        tools=[],
+        title="kernel timeline",
+        min_width=300,
+        name="timeline",
+    )
+    plot.axis.visible = False
+    plot.grid.visible = False
+    plot.outline_line_color = None
+    plot.title.text_color = None
+    plot.scatter(x=[], y=[])  # bokeh warns of a figure without any glyph
+    plot.js_on_change("inner_width", _attach(plot, sources))
     apply_timeline(payload, plot, sources)
     return plot, sources
 
 
 def apply_timeline(payload: Mapping[str, Any], plot: figure,
                    sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
-    """Draw another payload in the same figure: `TIMELINE_JS` in Python."""
-    sources["spans"].selected.indices = []  # an old index must not name a new bar
-    axis = payload["axis"]
-    parts = timeline_js_args(plot, sources)
+    """Draw another payload in the same figure: `drawTimeline` of `TIMELINE_JS` in Python."""
+    for name in ("lit", "marked", "reply"):  # they point into what is replaced
+        if sources[name].data != _EMPTY[name]:
+            sources[name].data = dict(_EMPTY[name])
     plot.title.text = payload["title"]
-    parts["note"].text = payload["note"]
     plot.height = payload["height"]
-    plot.x_range.update(start=0, end=axis["x_end"], reset_start=0, reset_end=axis["x_end"])
-    plot.y_range.update(start=axis["end"], end=0, reset_start=axis["end"], reset_end=0)
-    parts["ylanes"].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
-    parts["ylanes"].ticker.ticks = axis["ticks"]
-    for name in _SOURCES:
-        sources[name].data = dict(payload[name])
+    sources["timeline"].data = flat(payload)
 
 
 def timeline_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
-    """The models that `TIMELINE_JS` names, for the `args` of a CustomJS."""
-    note = plot.select_one({"name": "note"})
-    return {"figure": plot, "ylanes": plot.yaxis[0], "note": note, **sources}
+    """The models that `TIMELINE_JS` asks for, by name."""
+    return {"figure": plot, **sources}
 
 
-def timeline_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
-    """The plot of these sources, built once; `apply_timeline` fills and refills it."""
-    plot = figure(
-        x_range=Range1d(0, 1),
-        y_range=Range1d(1, 0),
-        sizing_mode="stretch_width",
-        x_axis_label="time since the trace began (ms)   -   drag: pan, ctrl + wheel: zoom, "
-        "click a bar: select",
-        tools=[],
-        title="kernel timeline",
-        min_width=420,
-        name="timeline",
-    )
-    plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
-                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
-    plot.yaxis[0].ticker = FixedTicker(ticks=[])
-    _draw_steps(plot, sources["steps"])
-    _draw_syncs(plot, sources["syncs"], behind=True)
-    bars = _draw_spans(plot, sources["spans"], sources["labels"])
-    _draw_syncs(plot, sources["syncs"], behind=False)
-    plot.text(x="x", y="y", text="text", source=sources["message"], text_align="center",
-              text_font=value(FONT), text_color=MUTED, text_font_size="13px")  # fmt: skip
-    _add_legend(plot)
-    style_figure(plot)
-    plot.ygrid.grid_line_color = None
-    plot.yaxis[0].major_label_text_color = INK
-    _add_tools(plot, bars)
-    return plot
-
-
-def _draw_steps(plot: figure, source: ColumnDataSource) -> None:
-    plot.quad(left="left_ms", right="right_ms", top=0.08, bottom=0.86, color="color",
-              line_color=None, source=source, name="steps")  # fmt: skip
-    plot.text(x="mid_ms", y=0.48, text="text", source=source, text_align="center",
-              text_baseline="middle", text_font=value(FONT), text_font_size="11px",
-              text_color=MUTED)  # fmt: skip
-    for x in ("left_ms", "right_ms"):
-        plot.segment(x0=x, x1=x, y0=0.0, y1="bottom", source=source, line_color="#c3ccd6",
-                     line_width=1)  # fmt: skip
-
-
-def _draw_syncs(plot: figure, source: ColumnDataSource, *, behind: bool) -> None:
-    color = COLORS["wait"]
-    if behind:
-        plot.quad(left="x", right="right", top=1.0, bottom="bottom", source=source, color=color,
-                  fill_alpha=0.11, line_color=None, name="waits")  # fmt: skip
-        return
-    plot.segment(x0="x", x1="x", y0=1.45, y1="bottom", source=source, line_color=color,
-                 line_dash="dashed", line_width=1.4)  # fmt: skip
-    plot.scatter(x="x", y=1.45, source=source, marker="inverted_triangle", size=11,
-                 fill_color=color, line_color=BACKGROUND, name="syncs")  # fmt: skip
-    plot.text(x="x", y=1.45, text="text", source=source, x_offset="offset", text_align="align",
-              text_baseline="middle", text_font=value(FONT), text_font_size="11px",
-              text_color=color)  # fmt: skip
-
-
-def _draw_spans(plot: figure, spans: ColumnDataSource, labels: ColumnDataSource) -> Any:
-    bars = plot.quad(left="left_ms", right="right_ms", top="top", bottom="bottom",
-                     fill_color="color", line_color="edge", line_width=0.6, source=spans,
-                     selection_line_color=INK, selection_line_width=2,
-                     selection_fill_alpha=1.0, nonselection_fill_alpha=0.35,
-                     nonselection_line_alpha=0.35, name="spans")  # fmt: skip
-    plot.text(x="x", y="y", text="text", source=labels, x_offset=5, text_baseline="middle",
-              text_font=value(FONT), text_font_size="11px", text_color="color")  # fmt: skip
-    return bars
-
-
-def _add_legend(plot: figure) -> None:
-    items = []
-    for kind, color in COLORS.items():
-        key = plot.quad(left=0, right=0, top=-2, bottom=-1, color=color, line_color=None)
-        items.append(LegendItem(label=LABELS[kind], renderers=[key]))
-    plot.add_layout(Legend(items=items, orientation="horizontal", name="kinds",
-                           location="left"), "below")  # fmt: skip
-
-
-def _add_tools(plot: figure, bars: Any) -> None:
-    syncs = plot.select_one({"name": "syncs"})
-    drag = PanTool(dimensions="width")
-    wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
-    tap = TapTool(renderers=[bars])
-    card = hover_card("@name", _SPAN_CARD, swatch="@color")
-    sync = hover_card("sync point: @cause", _SYNC_CARD, swatch=COLORS["wait"])
-    plot.add_tools(
-        drag,
-        wheel,
-        BoxZoomTool(dimensions="width"),
-        ResetTool(),
-        tap,
-        HoverTool(renderers=[bars], tooltips=card, point_policy="follow_mouse"),
-        HoverTool(renderers=[syncs], tooltips=sync),
-    )
-    plot.toolbar.active_drag = drag
-    plot.toolbar.active_scroll = wheel
-    plot.toolbar.active_tap = tap
+def _attach(plot: figure, sources: Mapping[str, ColumnDataSource]) -> CustomJS:
+    return CustomJS(args=timeline_js_args(plot, sources), code=_ATTACH_JS)
 
 
 class TimelineView(VBox):
-    """Draws `run.timeline`; assigning `run` redraws. Clicking a bar sets `segment` and `node`."""
+    """Draws a run or a timeline; assigning `run` redraws.
+
+    Clicking a bar sets `segment`, `node` and `selection`; assigning `selection` highlights what
+    belongs to it. Dragging with Shift sets `range_ns`, and `range_metrics()` says what it holds.
+
+    Args:
+        run: a `Run`, or a `Timeline` alone.
+        below: a second run, stacked under the first on the same time axis.
+        outline: a prediction, drawn as outlines under the measured spans.
+    """
 
     run = traitlets.Instance(Run, allow_none=True)
     segment = traitlets.Int(None, allow_none=True)
     node = traitlets.Int(None, allow_none=True)
+    selection = traitlets.Instance(Selection)
+    range_ns: Any = traitlets.Tuple(default_value=None, allow_none=True)  # (start, stop)
 
-    def __init__(self, run: Run | None = None) -> None:
-        self.figure, self.sources = timeline_model(timeline_payload(run))
-        self.sources["spans"].selected.on_change("indices", self._pick)
+    def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
+                 outline: Run | Timeline | None = None) -> None:  # fmt: skip
+        run = as_run(run) if isinstance(run, Timeline) else run
+        self._below, self._outline = below, outline
+        self._payload = timeline_payload(run, below=below, outline=outline)
+        self.figure, self.sources = timeline_model(self._payload)
+        document = Document()  # a figure that is shown again fires no change of its width
+        document.add_root(self.figure)
+        document.js_on_event("document_ready", _attach(self.figure, self.sources))
+        self.sources["picked"].on_change("data", self._picked)
+        self.sources["marked"].on_change("data", self._marked)
         self._error = HTML()
         self._drawn = run
+        self._links = Links(run)
+        self._is_pick = False
         super().__init__([LivePlot(self.figure), self._error], run=run)
+
+    @traitlets.default("selection")
+    def _nothing(self) -> Selection:
+        return NOTHING
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         load_bokehjs()
         return super()._repr_mimebundle_(**options)
 
+    def range_metrics(self) -> RangeMetrics | None:
+        """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""
+        if self.range_ns is None or self.run is None:
+            return None
+        return range_metrics(self.run.timeline, *self.range_ns)
+
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
         if change["new"] is self._drawn:
             return
-        self._drawn = change["new"]
+        run = self._drawn = change["new"]
         try:
+            self.selection, self.range_ns = NOTHING, None
             self.segment = self.node = None
-            apply_timeline(timeline_payload(change["new"]), self.figure, self.sources)
+            self._links = Links(run)
+            self._payload = timeline_payload(run, below=self._below, outline=self._outline)
+            apply_timeline(self._payload, self.figure, self.sources)
             self._error.value = ""
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)
 
-    def _pick(self, attr: str, old: list[int], new: list[int]) -> None:
-        data = self.sources["spans"].data
-        segment, node = (data["segment"][new[0]], data["node"][new[0]]) if new else (-1, -1)
-        self.segment = int(segment) if segment >= 0 else None
-        self.node = int(node) if node >= 0 else None
+    @traitlets.observe("selection")
+    def _highlight(self, change: dict[str, Any]) -> None:
+        selection = change["new"]
+        if not self._is_pick:
+            self.segment = self.node = None
+        self.sources["lit"].data = {
+            "nodes": [" ".join(map(str, sorted(selection.nodes)))],
+            "sites": ["\n".join(sorted(plain(site) for site in selection.sites))],
+            "label": [plain(selection.label)],
+        }
+
+    def _picked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        kind, index = new["kind"][0], int(new["index"][0])
+        try:
+            self._is_pick = True
+            self.selection = self._chosen(kind, index)
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)
+        finally:
+            self._is_pick = False
+
+    def _chosen(self, kind: str, index: int) -> Selection:
+        """What a picked span or sync point stands for; `segment` and `node` are set on the way."""
+        self.segment = self.node = None
+        if kind == "sync":
+            syncs = self._payload["syncs"]
+            mine = self.run is not None and not syncs["part"][index]
+            site = self.run.timeline.syncs[index].site if mine and self.run else ""
+            return self._links.of_site(site) if site else NOTHING
+        keys, key = self._payload["keys"], self._payload["spans"]["key"]
+        if kind != "span" or not 0 <= index < len(key):
+            return NOTHING
+        k = int(key[index])
+        if keys["part"][k]:
+            return NOTHING  # nodes and lines are the first run's
+        segment, node = int(keys["segment"][k]), int(keys["node"][k])
+        self.segment = segment if segment >= 0 else None
+        self.node = node if node >= 0 else None
+        if keys["kind"][k] == "kernel":
+            return self._links.of_nodes(map(int, keys["nodes"][k].split()),
+                                        f"kernel {keys['name'][k]}")  # fmt: skip
+        return self._links.of_segment(segment) if segment >= 0 else NOTHING
+
+    def _marked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        starts = [round(x) for x in new["start"]]
+        self.range_ns = (starts[0], round(new["stop"][0])) if starts else None
+
+    @traitlets.observe("range_ns")
+    def _measure(self, change: dict[str, Any]) -> None:
+        wanted = change["new"]
+        shown = self.sources["marked"].data
+        if wanted is None:
+            if len(shown["start"]):
+                self.sources["marked"].data = dict(_EMPTY["marked"])
+            return
+        if [round(x) for x in shown["start"]] != [wanted[0]]:
+            self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
+        try:
+            if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
+                idle = range_metrics(self.run.timeline, *wanted).idle_ns
+                text = "\n".join(f"idle: {cause}\t{ns / 1e6:.4g} ms" for cause, ns in idle.items())
+                self.sources["reply"].data = {"text": [text]}
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)

@@ -1,316 +1,272 @@
 """What a kernel timeline draws, as plain columns: a `Timeline` in, numpy arrays and text out.
 
-Lanes are stacked from the top: steps, sync points, `host/main`, other host lanes, device lanes.
-Inside a lane, spans that overlap in time take sub-rows: recording is the base row, and what
-interrupted it (plan, wait) lies under it.
+A span is three numbers: how long after the one before it in its row it begins, how long it lasts,
+and its key. A key is what equal spans share (lane, kind, name, segment, node) and carries all text.
+So a million spans are 12 MB, a step of a thousand kernels 10 kB, and no time is rounded.
 
 Units:
-    x in milliseconds from the first start; y in sub-rows, growing downwards
+    times in whole nanoseconds from the first start; places in CSS pixels, see `timeline_lanes`
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.ir import Graph, Node, Segment
-from kit.trace import KINDS, Timeline
-from kit.widgets.theme import format_ns, kind_color, on_color, plain
+from kit.ir import Node, Segment
+from kit.run import Run
+from kit.trace import GAP_CAUSES, KINDS, Timeline, idle_gaps
+from kit.widgets.theme import kind_color, plain
+from kit.widgets.timeline_lanes import Places
 
 __all__ = [
-    "MAX_GLYPHS",
-    "Places",
-    "label_columns",
-    "merge_note",
-    "place",
+    "Columns",
+    "gap_columns",
+    "graph_columns",
+    "key_columns",
+    "knows_gaps",
+    "lane_columns",
+    "span_columns",
     "step_columns",
     "sync_columns",
-    "timeline_axis",
-    "timeline_columns",
 ]
 
-MAX_GLYPHS = 10_000  # bokeh's canvas pans 10,000 quads at 3 frames a second, 1,000 at 14
-_MAX_DEVICE_LANES = 4
-_MAX_SUB_ROWS = 8
+MAX_KEYS = 100_000  # of a timeline; beyond, the names of the shortest are left out
+LEFT_OUT = "one of many names, which were left out"
+MAX_GAP_KERNELS = 50_000  # beyond, idle time by cause is worked out when it is asked for
 _MAX_FUSED = 6  # ops of one kernel that its hover card names
-_LANES_TOP = 2.2  # below the rows of steps and sync points
-_LANE_GAP = 0.5
-_PIXELS = 1000  # the plot width that merging reckons with
-_NARROW_PIXELS = 720  # a notebook beside a file browser: labels must fit
 _STEP = KINDS.index("step")
 
 Columns = dict[str, Any]
-Members = Mapping[tuple[int, str], tuple[int, ...]]  # `Run.members`
+Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where each span goes, and what the y axis says."""
+def span_columns(timeline: Timeline, places: Places, keys: Ints, *,
+                 max_spans: int, shift_ns: int = 0) -> tuple[Columns, Ints, Ints]:  # fmt: skip
+    """The spans as `delta`, `length`, `key` and `count`, row after row.
 
-    row: NDArray[np.int32]  # over all sub-rows of the plot, -1: not drawn as a bar
-    top: NDArray[np.float64]  # by row
-    bottom: NDArray[np.float64]  # by row
-    ticks: tuple[float, ...]
-    labels: tuple[str, ...]
-    end: float
+    With more than `max_spans` of them, neighbours in a row are joined where they are shorter than
+    a part of the whole time: such a bar has the key of the longest, and its `count` says how many
+    it stands for. Else `count` is empty.
 
-
-def timeline_columns(timeline: Timeline, *, graph: Graph | None = None,
-                     segments: Sequence[Segment] = (), members: Members = MappingProxyType({}),
-                     max_glyphs: int = MAX_GLYPHS,
-                     places: Places | None = None) -> Columns:  # fmt: skip
-    """One bar for each span that is not a step: where it is, its colour, and what to say of it.
-
-    With more than `max_glyphs` spans, those narrower than a pixel of the whole range are merged
-    with their neighbours in the row into one bar: its `count` says how many it stands for, its
-    kind is that of the longest, `duration_us` is their sum, `segment` and `node` are -1.
-
-    Shape:
-        every column (bars,)
+    Returns:
+        the columns; where each row begins, (rows + 1,); for each bar its span of the timeline
     """
-    places = places or place(timeline)
-    spans = np.flatnonzero(places.row >= 0)
-    left = timeline.start_ns[spans] - _origin_ns(timeline)
-    right = timeline.stop_ns[spans] - _origin_ns(timeline)
-    busy = right - left
-    count = np.ones(len(spans), np.int64)
-    if len(spans) > max_glyphs:
-        spans, left, right, busy, count = _merge(places.row[spans], spans, left, right, max_glyphs)
-    row = places.row[spans]
-    kind = [KINDS[k] for k in timeline.kind[spans]]
-    names = [plain(n) for n in timeline.names]
-    lanes = [plain(n) for n in timeline.lanes]
-    name = [names[n] for n in timeline.name[spans]]
-    is_merged = count > 1
-    segment = np.where(is_merged, -1, timeline.segment[spans])
-    node = np.where(is_merged, -1, timeline.node[spans])
-    color = [kind_color(k, n) for k, n in zip(kind, name, strict=True)]
-    is_wide = (right - left) * _PIXELS > 5 * max(_range_ns(timeline), 1)
+    spans, first = places.order, places.first
+    origin = _origin_ns(timeline) - shift_ns
+    left, right = timeline.start_ns[spans] - origin, timeline.stop_ns[spans] - origin
+    count = np.zeros(0, np.int64)
+    if len(spans) > max_spans:
+        row = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        spans, left, right, count, row = _join(row, spans, left, right, max_spans)
+        first = np.searchsorted(row, np.arange(len(first)))
+    delta = np.diff(left, prepend=0)
+    begins = first[:-1]
+    delta[begins] = left[begins]  # no row is empty
+    return (
+        {"delta": _narrow(delta), "length": _narrow(right - left),
+         "key": _narrow(keys[spans]), "count": _narrow(count)},
+        first,
+        spans,
+    )  # fmt: skip
+
+
+def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints]:
+    """One row for each key, with all that is said of its spans; and the key of each span.
+
+    Args:
+        lane_of: for each lane of the timeline the lane of the plot, -1 if it has none.
+
+    Returns:
+        `name`, `kind`, `color`, `lane` (into the plot's), `where` (the lane's own name), `segment`,
+        `node`, `nodes` (ids of a kernel's nodes, with spaces between), `detail`; keys (spans,)
+    """
+    t = run.timeline
+    key = np.zeros(len(t), np.int64)
+    for column in (t.lane, t.kind, t.name, t.segment, t.node):
+        key = _factor(key, column)
+    key, told = _fewer(t, key)
+    one = np.full(int(key.max(initial=-1)) + 1, -1, np.int64)
+    one[key[::-1]] = np.arange(len(t))[::-1]  # the first span of each key
+    raw = [t.names[n] for n in t.name[one]]
+    raw[told:] = [LEFT_OUT] * len(raw[told:])
+    kind = [KINDS[k] for k in t.kind[one]]
+    is_told = np.arange(len(one)) < told
+    segment = np.where(is_told, t.segment[one], -1).tolist()
+    node = np.where(is_told, t.node[one], -1).tolist()
+    nodes = [run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
+             for s, n, d, k in zip(segment, raw, node, kind, strict=True)]  # fmt: skip
+    lanes = [plain(x) for x in t.lanes]
     return {
-        "left_ms": left / 1e6,
-        "right_ms": right / 1e6,
-        "top": places.top[row],
-        "bottom": places.bottom[row],
-        "row": row,
-        "color": color,
-        "edge": ["#ffffff" if w else c for w, c in zip(is_wide, color, strict=True)],
-        "name": [f"{c:,} spans, the longest is {n}" if c > 1 else n
-                 for c, n in zip(count.tolist(), name, strict=True)],
+        "name": [plain(n) for n in raw],
         "kind": kind,
-        "lane": [lanes[i] for i in timeline.lane[spans]],
-        "start": [format_ns(x) for x in left.tolist()],
-        "duration": [format_ns(x) for x in busy.tolist()],
-        "duration_us": busy / 1e3,
-        "segment": segment.astype(np.int32),
-        "node": node.astype(np.int32),
-        "detail": _details(segment.tolist(), node.tolist(),
-                           [timeline.names[n] for n in timeline.name[spans]], graph, segments,
-                           members),
-        "count": count.astype(np.int32),
-    }  # fmt: skip
+        "color": [kind_color(k, n) for k, n in zip(kind, raw, strict=True)],
+        "lane": lane_of[t.lane[one]].astype(np.int32),
+        "where": [lanes[i] for i in t.lane[one]],
+        "segment": np.array(segment, np.int32),
+        "node": np.array(node, np.int32),
+        "nodes": [" ".join(map(str, ids)) for ids in nodes],
+        "detail": _details(segment, nodes, run),
+    }, key  # fmt: skip
 
 
-def merge_note(columns: Columns) -> str:
-    """What the reader must know if bars were merged, or nothing."""
-    count = np.asarray(columns["count"])
-    if not (count > 1).any():
-        return ""
-    return (f"{int(count.sum()):,} spans drawn as {len(count):,} bars: those narrower than a pixel "
-            "are merged")  # fmt: skip
-
-
-def step_columns(timeline: Timeline, places: Places | None = None) -> Columns:
-    """One band for each step span: `left_ms`, `right_ms`, `text`, `duration`, shades in turn."""
+def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+    """Each step: `start`, `length` and `name`."""
     mask = timeline.kind == _STEP
-    left = (timeline.start_ns[mask] - _origin_ns(timeline)) / 1e6
-    right = (timeline.stop_ns[mask] - _origin_ns(timeline)) / 1e6
     names = [plain(timeline.names[n], 40) for n in timeline.name[mask]]
-    durations = [format_ns(x * 1e6) for x in (right - left).tolist()]
-    width = (right - left) * _NARROW_PIXELS * 1e6 / max(_range_ns(timeline), 1)
-    texts = [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)]
-    texts = [f"{t} · {d}" for t, d in zip(texts, durations, strict=True)]
+    start = timeline.start_ns[mask]
     return {
-        "left_ms": left,
-        "right_ms": right,
-        "mid_ms": (left + right) / 2,
-        "color": ["#dde3ea" if i % 2 else "#eaeef3" for i in range(len(names))],
-        "text": [t if 6.4 * len(t) < w else "" for t, w in zip(texts, width, strict=True)],
-        "name": texts,
-        "duration": durations,
-        "bottom": np.full(len(names), (places or place(timeline)).end),
+        "start": _floats(start - _origin_ns(timeline) + shift_ns),
+        "length": _floats(timeline.stop_ns[mask] - start),
+        "name": [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)],
     }
 
 
-def sync_columns(timeline: Timeline, places: Places | None = None) -> Columns:
-    """One mark for each sync point: `x` and `right` are when the wait began and ended (ms)."""
-    places = places or place(timeline)
-    at = np.array([s.at_ns for s in timeline.syncs], np.int64) - _origin_ns(timeline)
-    wait = np.array([s.wait_ns for s in timeline.syncs], np.int64)
-    labels = [f"{plain(s.cause, 32)} · {format_ns(s.wait_ns)}" for s in timeline.syncs]
-    x = at / 1e6
-    x_end = timeline_axis(timeline, places)["x_end"]
-    is_late = [a + _text_ms(t, x_end) > x_end for a, t in zip(x.tolist(), labels, strict=True)]
+def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+    """Each sync point, in order of time: `at`, `wait`, `cause`, `site` and `via`."""
+    syncs = timeline.syncs
+    origin = _origin_ns(timeline) - shift_ns
     return {
-        "x": x,
-        "wait": wait / 1e6,
-        "right": (at + wait) / 1e6,
-        "site": [plain(s.site) or "(no line known)" for s in timeline.syncs],
-        "cause": [plain(s.cause) for s in timeline.syncs],
-        "via": [plain(s.via) or "-" for s in timeline.syncs],
-        "duration": [format_ns(s.wait_ns) for s in timeline.syncs],
-        "start": [format_ns(int(a)) for a in at],
-        "label": labels,
-        "text": _spaced(x, labels, x_end),
-        "align": ["right" if late else "left" for late in is_late],
-        "offset": [-9 if late else 9 for late in is_late],
-        "bottom": np.full(len(labels), places.end),
+        "at": _floats(np.array([s.at_ns for s in syncs], np.int64) - origin),
+        "wait": _floats(np.array([s.wait_ns for s in syncs], np.int64)),
+        "cause": [plain(s.cause, 80) for s in syncs],
+        "site": [plain(s.site) for s in syncs],
+        "via": [plain(s.via) for s in syncs],
     }
 
 
-def timeline_axis(timeline: Timeline, places: Places | None = None) -> Columns:
-    """The y axis (`ticks`, `labels`, `end`) and the width of the plot (`x_end`, milliseconds)."""
-    places = places or place(timeline)
-    origin = _origin_ns(timeline)
-    waits = [s.at_ns + s.wait_ns - origin for s in timeline.syncs]
-    end_ns = max([_range_ns(timeline), *waits])
+def gap_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+    """Idle time of the devices: `start`, `length`, and `cause`, an index into `GAP_CAUSES`.
+
+    Empty where there are so many kernels that it is worked out only when somebody asks.
+    """
+    gaps = idle_gaps(timeline) if knows_gaps(timeline) else ()
+    origin = _origin_ns(timeline) - shift_ns
     return {
-        "ticks": [0.45, 1.45, *places.ticks],
-        "labels": ["steps", "sync points", *(plain(x, 34) for x in places.labels)],
-        "end": places.end,
-        "x_end": max(end_ns / 1e6, 1e-3) if len(timeline) else 1.0,
+        "start": _floats(np.array([g.start_ns for g in gaps], np.int64) - origin),
+        "length": _floats(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
+        "cause": np.array([GAP_CAUSES.index(g.cause) for g in gaps], np.uint8),
     }
 
 
-def label_columns(bars: Columns, x_end: float) -> Columns:
-    """The names of bars that are wide enough to hold them, at most 400."""
-    width = (np.asarray(bars["right_ms"]) - np.asarray(bars["left_ms"])) * _NARROW_PIXELS / x_end
-    height = np.asarray(bars["bottom"]) - np.asarray(bars["top"])
-    fits = [i for i in np.flatnonzero((width > 24) & (height > 0.7))
-            if 6.2 * len(bars["name"][i]) + 8 < width[i]][:400]  # fmt: skip
+def knows_gaps(timeline: Timeline) -> bool:
+    """Whether `gap_columns` says why the devices were idle."""
+    return int((timeline.kind == KINDS.index("kernel")).sum()) <= MAX_GAP_KERNELS
+
+
+def graph_columns(run: Run) -> Columns:
+    """What joins nodes, lines and segments, for a view that highlights another's choice.
+
+    `sites` are the user's lines as they are shown, `site` has one of them for each node (-1: none),
+    and `nodes` the ids of each segment in `segments`.
+    """
+    graph = run.graphs[0].nodes if run.graphs else ()
+    known: dict[str, int] = {}
+    site = [known.setdefault(plain(n.site), len(known)) if n.site else -1 for n in graph]
     return {
-        "x": np.array([bars["left_ms"][i] for i in fits], float),
-        "y": np.array([(bars["top"][i] + bars["bottom"][i]) / 2 for i in fits], float),
-        "text": [bars["name"][i] for i in fits],
-        "color": [on_color(bars["color"][i]) for i in fits],
+        "site": np.array(site, np.int32),
+        "sites": list(known),
+        "segments": np.array([s.index for s in run.segments], np.int32),
+        "nodes": [" ".join(map(str, s.nodes)) for s in run.segments],
     }
+
+
+def lane_columns(places: Places) -> tuple[Columns, Columns]:
+    """The lanes (`label`, `group`, `top`, `bottom`) and the headings (`text`, `top`)."""
+    lanes = {
+        "label": [plain(x.label, 60) for x in places.lanes],
+        "group": [plain(x.group, 60) for x in places.lanes],
+        "top": np.array([x.top for x in places.lanes]),
+        "bottom": np.array([x.bottom for x in places.lanes]),
+    }
+    texts = [(plain(text, 60), top) for text, top in places.headings if text]
+    headings = {"text": [t for t, _ in texts], "top": np.array([y for _, y in texts], float)}
+    return lanes, headings
 
 
 def _origin_ns(timeline: Timeline) -> int:
     return int(timeline.start_ns.min()) if len(timeline) else 0
 
 
-def _range_ns(timeline: Timeline) -> int:
-    return timeline.duration_ns
+def _floats(times: Ints) -> NDArray[np.float64]:
+    """Nanoseconds as a browser holds them: exact up to 104 days."""
+    return times.astype(np.float64)
 
 
-def place(timeline: Timeline) -> Places:
-    """The rows of the plot: worked out once for all columns."""
-    row = np.full(len(timeline), -1, np.int32)
-    tops: list[float] = []
-    heights: list[float] = []
-    ticks, labels, y = [], [], _LANES_TOP
-    for label, lanes in _lane_rows(timeline.lanes):
-        mask = np.isin(timeline.lane, lanes) & (timeline.kind != _STEP)
-        if not mask.any():
-            continue
-        sub = _sub_rows(timeline.start_ns[mask], timeline.stop_ns[mask])
-        rows = int(sub.max()) + 1
-        height = 1.0 if rows <= 3 else 0.55
-        row[mask] = len(tops) + sub
-        tops += [y + height * i for i in range(rows)]
-        heights += [height * 0.92] * rows
-        ticks.append(y + height * rows / 2)
-        labels.append(label)
-        y += height * rows + _LANE_GAP
-    top = np.array(tops, float)
-    return Places(row, top, top + np.array(heights, float), tuple(ticks), tuple(labels), y)
+def _narrow(values: Ints) -> NDArray[Any]:
+    """The smallest type that a browser has, and that holds them."""
+    most = int(values.max(initial=0))
+    if int(values.min(initial=0)) < 0 or most >= 2**32:
+        return values.astype(np.float64)
+    return values.astype(np.uint16 if most < 2**16 else np.uint32)
 
 
-def _lane_rows(lanes: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """(label, lane indices) in drawing order; many device lanes are merged by family."""
-    order = sorted(range(len(lanes)), key=lambda i: _rank(lanes[i], i))
-    device = [i for i in order if _group(lanes[i]) == "device"]
-    if len(device) <= _MAX_DEVICE_LANES:
-        return [(lanes[i], [i]) for i in order]
-    families: dict[str, list[int]] = {}
-    for i in device:
-        families.setdefault(re.sub(r"[/\s]*#?\d+$", "", lanes[i]) or lanes[i], []).append(i)
-    rows = [(lanes[i], [i]) for i in order if i not in set(device)]
-    return rows + [
-        (lanes[ids[0]] if len(ids) == 1 else f"{family} ×{len(ids)}", ids)
-        for family, ids in families.items()
-    ]
+def _factor(key: Ints, column: NDArray[np.int32]) -> Ints:
+    """A number for each pair that occurs, smaller than there are spans."""
+    if not len(key):
+        return key
+    low = int(column.min())
+    pairs = key * (int(column.max()) - low + 1) + (column.astype(np.int64) - low)
+    if int(pairs.max()) < 4 * len(pairs) + 1024:  # a table is cheaper than to sort
+        table = np.zeros(int(pairs.max()) + 1, np.int64)
+        table[pairs] = 1
+        return (np.cumsum(table) - 1)[pairs]
+    order = np.argsort(pairs, kind="stable")
+    rank = np.zeros(len(pairs), np.int64)
+    rank[order] = np.cumsum(np.diff(pairs[order], prepend=pairs[order[0]]) > 0)
+    return rank
 
 
-def _rank(lane: str, appearance: int) -> tuple[int, int]:
-    places = {"host": 1, "device": 3}
-    return (0 if lane == "host/main" else places.get(_group(lane), 2), appearance)
+def _fewer(t: Timeline, key: Ints) -> tuple[Ints, int]:
+    """Keys, and how many of them tell their name: where there are too many, the longest.
+
+    The others are one key for each lane and kind, and come last.
+    """
+    keys = int(key.max(initial=-1)) + 1
+    if keys <= MAX_KEYS:
+        return key, keys
+    times = np.bincount(key, weights=(t.stop_ns - t.start_ns).astype(np.float64))
+    rank = np.full(keys, -1, np.int64)
+    rank[np.argsort(-times, kind="stable")[:MAX_KEYS]] = np.arange(MAX_KEYS)
+    other = _factor(_factor(np.zeros(len(t), np.int64), t.lane), t.kind)
+    kept = rank[key]
+    other[kept < 0] = _factor(np.zeros(int((kept < 0).sum()), np.int64), other[kept < 0])
+    return np.where(kept >= 0, kept, MAX_KEYS + other), MAX_KEYS
 
 
-def _group(lane: str) -> str:
-    return lane.partition("/")[0]
-
-
-def _sub_rows(start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int32]:
-    """First sub-row that is free at each span's start; at most `_MAX_SUB_ROWS` of them."""
-    sub = np.zeros(len(start), np.int32)
-    if len(start) < 2 or np.all(start[1:] >= np.maximum.accumulate(stop)[:-1]):
-        return sub
-    ends = [-(2**62)] * _MAX_SUB_ROWS
-    for i, (a, b) in enumerate(zip(start.tolist(), stop.tolist(), strict=True)):
-        free = next((r for r, end in enumerate(ends) if end <= a), None)
-        row = min(range(_MAX_SUB_ROWS), key=ends.__getitem__) if free is None else free
-        ends[row] = max(ends[row], b)
-        sub[i] = row
-    return sub
-
-
-def _merge(row: NDArray[np.int32], spans: NDArray[np.int64], left: NDArray[np.int64],
-           right: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], ...]:  # fmt: skip
-    """Join spans narrower than a bucket of time, row by row; wider buckets until few enough."""
-    buckets = _PIXELS
+def _join(row: Ints, spans: Ints, left: Ints, right: Ints, most: int) -> tuple[Ints, ...]:
+    """Join spans shorter than a bucket of time, row by row; wider buckets until few enough."""
     total = max(int(right.max()), 1)
+    buckets = most
     while True:
         width = total / buckets
         bucket = np.where(right - left < width, left // width, -1 - np.arange(len(left)))
-        key = row.astype(np.int64) * (len(left) + buckets + 2) + bucket + len(left) + 1
-        _, group = np.unique(key, return_inverse=True)
-        if group.max() < most or buckets < 2:
+        bucket = bucket.astype(np.int64)
+        changes = (np.diff(row, prepend=-1) != 0) | (np.diff(bucket, prepend=bucket[0]) != 0)
+        group = np.cumsum(changes) - 1
+        if group[-1] < most or buckets < 2:
             break
         buckets //= 2
-    busy = right - left
-    order = np.lexsort((-busy, group))  # the longest of each group comes first
-    first = np.flatnonzero(np.diff(group[order], prepend=-1))
-    merged = (spans[order[first]], np.minimum.reduceat(left[order], first),
-              np.maximum.reduceat(right[order], first), np.add.reduceat(busy[order], first),
-              np.diff(first, append=len(order)))  # fmt: skip
-    by_start = np.argsort(merged[1], kind="stable")
-    return tuple(column[by_start] for column in merged)
+    order = np.lexsort((left - right, group))  # the longest of each group comes first
+    head = np.flatnonzero(np.diff(group[order], prepend=-1))
+    return (spans[order[head]], np.minimum.reduceat(left[order], head),
+            np.maximum.reduceat(right[order], head), np.diff(head, append=len(order)),
+            row[order[head]])  # fmt: skip
 
 
-def _details(segment: list[int], node: list[int], names: list[str], graph: Graph | None,
-             segments: Sequence[Segment], members: Members) -> list[str]:  # fmt: skip
-    by_index = {s.index: s for s in segments}
-    nodes = graph.nodes if graph is not None else ()
-    known: dict[tuple[int, int, str], str] = {}
-    texts = []
-    for key in zip(segment, node, names, strict=True):
-        if key not in known:
-            s, n, name = key
-            ids = members.get((s, name), ()) or ((n,) if n >= 0 else ())
-            known[key] = _detail(s, ids, nodes, by_index.get(s))
-        texts.append(known[key])
-    return texts
+def _details(segment: list[int], nodes: Sequence[Sequence[int]], run: Run) -> list[str]:
+    by_index = {s.index: s for s in run.segments}
+    graph = run.graphs[0].nodes if run.graphs else ()
+    return [_detail(s, ids, graph, by_index) for s, ids in zip(segment, nodes, strict=True)]
 
 
 def _detail(number: int, ids: Sequence[int], nodes: Sequence[Node],
-            segment: Segment | None) -> str:  # fmt: skip
+            segments: Mapping[int, Segment]) -> str:  # fmt: skip
+    if number < 0 and not ids:
+        return ""
     parts = [f"{len(ids)} ops in one kernel:"] if len(ids) > 1 else []
     for i in ids[:_MAX_FUSED]:
         node = nodes[i] if i < len(nodes) else None
@@ -321,24 +277,9 @@ def _detail(number: int, ids: Sequence[int], nodes: Sequence[Node],
             parts.append(f"%{i}{told}")
     if len(ids) > _MAX_FUSED:
         parts.append(f"and {len(ids) - _MAX_FUSED} more")
+    segment = segments.get(number)
     if segment is not None:
         parts.append(f"segment {number}: {len(segment.nodes)} ops, cut by {plain(segment.cut)}")
     elif number >= 0:
         parts.append(f"segment {number}")
-    return "\n".join(parts) or "-"
-
-
-def _text_ms(text: str, x_end: float) -> float:
-    """The time that a sync label covers on a narrow plot."""
-    return (6.3 * len(text) + 20) * x_end / _NARROW_PIXELS
-
-
-def _spaced(x: NDArray[np.float64], labels: list[str], x_end: float) -> list[str]:
-    """The labels that do not run into the one before; the others are left to the hover card."""
-    free, kept = -1e300, []
-    for at, label in zip(x.tolist(), labels, strict=True):
-        width = _text_ms(label, x_end)
-        begin = at - width if at + width > x_end else at
-        kept.append(label if begin >= free else "")
-        free = max(begin + width, at) if kept[-1] else free
-    return kept
+    return "\n".join(parts)

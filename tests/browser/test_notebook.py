@@ -26,10 +26,8 @@ EXPLORER = """() => {
     failure: root.innerText.includes('Traceback'),
   };
 }"""
-TIMELINES = """() => Bokeh.documents.flatMap(d => d.roots())
-  .filter(r => r.title && String(r.title.text).startsWith('kernel timeline'))
-  .map(r => r.renderers.map(x => x.data_source).filter(s => s.data.left_ms)
-    .map(s => Array.from(s.data.left_ms)).find(l => l.length) || [])"""
+TIMELINES = """() => Bokeh.documents.map(d => d.get_model_by_name('timeline columns'))
+  .filter(Boolean).map(s => Array.from(s.data['spans.delta'][0]))"""
 
 
 def state(browser: Browser) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from tests.factories import make_run
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 SHOWN = """() => {
-  const spans = models("timeline").spans.data, boxes = models("graph").boxes.data;
+  const spans = models("timeline").timeline.data, boxes = models("graph").boxes.data;
   return {
-    bars: Array.from(spans.left_ms), keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
+    bars: Array.from(spans["spans.delta"][0]), keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
     selected: document.documentElement.dataset.shown,
     headline: document.getElementById("headline").innerText,
     status: document.getElementById("status").innerText,
