@@ -1,0 +1,10 @@
+"""`python -m kit`: the command line, see `kit.cli`."""
+
+from __future__ import annotations
+
+import sys
+
+from kit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

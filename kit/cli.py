@@ -1,0 +1,291 @@
+"""`kit` and `python -m kit`: measure a step, look at traces, write reports, open notebooks.
+
+Results go to standard output, everything else to standard error. The exit status is 0 if all went
+well, 1 if not, 2 for a command line that cannot be, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit import __version__
+from kit.cli_doctor import doctor
+from kit.cli_script import ScriptError, error_text, load_step
+from kit.errors import KitError, SettingsError
+
+if TYPE_CHECKING:
+    from kit.run import Run, Settings
+
+__all__ = ["main", "report_main"]
+
+FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
+INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the signal's number, as a shell says it
+_ENVIRONMENT = """environment:
+  KIT_CACHE_DIR  where compiled programs are kept; empty: nowhere
+  JAX_PLATFORMS  "cpu" leaves a GPU alone"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; gives the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    given, for_script = _split(given)
+    options = _parser().parse_args(given)
+    if options.act is not _run and for_script:
+        _parser().error("arguments after -- are for the script of `kit run`")
+    options.arguments = for_script
+    return _guarded(options.act, options)
+
+
+def report_main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m kit.report`: the same as `kit report`."""
+    parser = argparse.ArgumentParser(prog="python -m kit.report", description=_report.__doc__)
+    _report_arguments(parser)
+    return _guarded(_report, parser.parse_args(arguments))
+
+
+def _guarded(act: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Errors as one message, an interrupt and a closed pipe without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot write "…" gets a "?"
+    try:
+        status = act(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return PIPE_CLOSED
+    except KitError as error:
+        _complain(f"{error}")
+        return 1
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror or error}{where}")
+        return 1
+    return status
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kit",
+        description="A microscope for where a training step's time goes.",
+        epilog="kit COMMAND --help says more about each.",
+    )
+    parser.add_argument("--version", action="version", version=f"overlap-kit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Any:
+        made = commands.add_parser(
+            name, help=line, description=act.__doc__, epilog=_ENVIRONMENT,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        made.set_defaults(act=act)
+        return made
+
+    _run_arguments(add("run", _run, "measure the step of a script"))
+    _view_arguments(add("view", _view, "what a trace or a saved run says"))
+    _report_arguments(add("report", _report, "one HTML file of saved runs"))
+    _lab_arguments(add("lab", _lab, "JupyterLab on the tutorial notebooks"))
+    made = add("doctor", _doctor, "what is installed, what is missing, how to get it")
+    line = "also import torch and jax, and list their devices (some seconds)"
+    made.add_argument("--full", action="store_true", help=line)
+    return parser
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("script", type=Path, metavar="SCRIPT.py",
+                        help="its own arguments may follow after --")  # fmt: skip
+    parser.add_argument("--workload", default="", metavar="NAME",
+                        help="which one, if the script has several")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes",
+                        help="a setting, such as bulk_forward=50; may be repeated")  # fmt: skip
+    parser.add_argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file")
+    parser.add_argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it")
+    parser.add_argument("--traceback", action="store_true", help="show an error's whole traceback")
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a script, measure the step that it defines, and print where the time goes.
+
+    The script marks a builder with @kit.workload. A script with only a function `step()` is
+    measured too, in mode "torch": natively, as it is.
+    """
+    try:
+        settings, named = _settings(options.changes)
+        step, is_plain = load_step(options.script, options.workload, options.arguments)
+        if is_plain:
+            settings = _for_plain_step(settings, named)
+        run = _measured(step, settings, is_plain)
+    except (SettingsError, OSError):
+        raise
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is the user's, who shall see their line
+        shown = error.error if isinstance(error, ScriptError) else error
+        _complain(error_text(shown, options.script, full=options.traceback))
+        return 1
+    _say(_summary(run))
+    if options.save:
+        run.save(options.save)
+        _say(f"\nsaved {options.save}")
+    if options.report:
+        _write_report([run], options.report)
+    return 0
+
+
+def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
+    """The settings of `--set name=value`, and the names that were given."""
+    from kit.run import Settings
+    from kit.run_text import read_text
+
+    chosen = Settings()
+    text = "&".join(changes)
+    names = {part.partition("=")[0].strip() for part in text.split("&") if part.strip()}
+    values = read_text(text, chosen.as_dict())
+    return chosen.replace(**{name: values[name] for name in names}), frozenset(names)
+
+
+def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
+    if "mode" in named and settings.mode != "torch":
+        raise SettingsError(
+            f"mode={settings.mode!r} needs a builder that takes a context, because its tensors are "
+            "made on device kit; a plain `step` runs in mode 'torch'. See docs/your_own_model.md"
+        )
+    _complain("no @kit.workload there: measuring `step` as it is, in mode 'torch'")
+    return settings.replace(mode="torch")
+
+
+def _measured(step: Any, settings: Settings, is_plain: bool) -> Run:
+    import kit
+    from kit.widgets.progress import progress_bar
+
+    workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
+    with progress_bar("kit run") as progress:
+        return kit.run(workload, settings, progress=progress)
+
+
+def _view_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="TRACE",
+                        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one "
+                             "*.xplane.pb), or a *.kitrun")  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, metavar="PAGE.html",
+                        help="also write an HTML page")  # fmt: skip
+
+
+def _view(options: argparse.Namespace) -> int:
+    """Print what a trace or a saved run says; nothing of it is executed."""
+    import kit
+
+    run = kit.open_trace(options.trace)
+    _say(_summary(run))
+    if options.output:
+        _write_report([run], options.output)
+    return 0
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN",
+                        help="saved runs (*.kitrun); none: run BERT and sweep")  # fmt: skip
+    parser.add_argument("-o", "--output", default="report.html", help="default: report.html")
+    parser.add_argument("--fast", action="store_true", help="a small sweep with few steps")
+
+
+def _report(options: argparse.Namespace) -> int:
+    """Write one HTML file whose sliders move over recorded runs; it needs no kernel, no network."""
+    from kit.run import Run
+
+    if options.runs:
+        _write_report([Run.load(name) for name in options.runs], options.output)
+        return 0
+    import kit
+    from kit.widgets.progress import progress_bar
+    from kit.workloads import bert
+
+    sweep: dict[str, list[Any]] = {"loss_scaling": ["none", "dynamic, on device"],
+                                   "batch_size": [2]}  # fmt: skip
+    settings = kit.Settings(steps=3, warmup=2) if options.fast else None
+    with progress_bar("kit report") as progress:
+        path = kit.report(bert, sweep if options.fast else None, options.output,
+                          settings=settings, progress=progress)  # fmt: skip
+    _say(f"wrote {path}")
+    return 0
+
+
+def _write_report(runs: list[Run], path: str | os.PathLike[str]) -> None:
+    import kit
+
+    _say(f"wrote {kit.report(runs, path=Path(path))}")
+
+
+def _lab_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebook", nargs="?", type=Path, metavar="NOTEBOOK",
+                        help=f"default: {FIRST_NOTEBOOK}, if it is here")  # fmt: skip
+    parser.add_argument("--port", type=int, help="default: 8888, or the next that is free")
+    parser.add_argument("--no-browser", action="store_true", help="only print the URL")
+
+
+def _lab(options: argparse.Namespace) -> int:
+    """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it."""
+    notebook = options.notebook or (FIRST_NOTEBOOK if FIRST_NOTEBOOK.is_file() else None)
+    if options.notebook and not options.notebook.is_file():
+        raise FileNotFoundError(2, "there is no such notebook", str(options.notebook))
+    here = Path.cwd()
+    url = "/lab"
+    if notebook is not None:
+        path = notebook.resolve()
+        here = here if path.is_relative_to(here) else path.parent
+        url += f"/tree/{path.relative_to(here).as_posix()}"
+    command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1",
+               f"--ServerApp.root_dir={here}", f"--LabApp.default_url={url}"]  # fmt: skip
+    if options.port is not None:
+        command.append(f"--port={options.port}")
+    if getattr(os, "geteuid", lambda: 1)() == 0:
+        command.append("--allow-root")
+    if options.no_browser or _is_headless():
+        command.append("--no-browser")
+        _complain("open the URL that JupyterLab prints below")
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
+    sys.stdout.flush()
+    os.execv(sys.executable, command)  # its signals and its exit status are JupyterLab's own
+
+
+def _is_headless() -> bool:
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform.startswith("linux") and not has_display
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Say which versions are installed, which devices there are, and what is missing."""
+    text, is_well = doctor(full=options.full)
+    _say(text)
+    return 0 if is_well else 1
+
+
+def _summary(run: Run) -> str:
+    from kit.run_summary import summary
+
+    return summary(run)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _complain(text: str) -> None:
+    """To standard error, with what a terminal would obey taken out."""
+    clean = "".join(c if c == "\n" or c.isprintable() else "\ufffd" for c in text)
+    sys.stderr.write(f"kit: {clean}\n")

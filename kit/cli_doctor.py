@@ -1,0 +1,223 @@
+"""`kit doctor`: what is installed, what is missing or broken, and how to get it.
+
+It must work where nothing else does, so it needs the standard library only: versions are read from
+the packages' metadata, and what has to be imported is imported by another process, with a limit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from kit import __version__
+
+__all__ = ["Finding", "doctor", "findings"]
+
+OK, ODD, BAD = "ok", "note", "MISSING"
+LIMIT_S = 60.0  # for an import in another process: a cold one of torch takes seconds
+QUICK_S = 10.0
+_FRONT_ENDS = ("@jupyter-widgets/jupyterlab-manager", "@bokeh/jupyter_bokeh")
+_DEVICES = {
+    "torch": "import torch; n = torch.cuda.device_count(); print(', '.join("
+             "torch.cuda.get_device_name(i) for i in range(n)) or 'cpu only')",
+    "jax": "import jax; print(', '.join(f'{d.platform} ({d.device_kind})' for d in jax.devices()))",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: str  # OK, ODD: works without it or differs; BAD: something will not work
+    text: str
+    cure: str = ""
+
+
+def doctor(*, full: bool = False) -> tuple[str, bool]:
+    """The report as text, and whether all that kit needs is there."""
+    found = findings(full=full)
+    width = max(len(f.what) for f in found)
+    lines = [f"overlap-kit {__version__}, Python {platform.python_version()} on "
+             f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores", ""]  # fmt: skip
+    for f in found:
+        lines.append(f"{f.state:<7}  {f.what:<{width}}  {f.text}")
+        if f.cure:
+            lines.append(f"{'':<7}  {'':<{width}}  -> {f.cure}")
+    bad = sum(f.state == BAD for f in found)
+    lines += ["", "all that kit needs is there" if not bad else
+              f"{bad} thing{'s' * (bad != 1)} to put right, see the arrows"]  # fmt: skip
+    if not full:
+        lines.append("kit doctor --full also imports torch and jax and lists their devices")
+    return "\n".join(lines), not bad
+
+
+def findings(*, full: bool = False) -> list[Finding]:
+    """Everything that is looked at, in order.
+
+    Args:
+        full: also import torch and jax, each in a process of its own.
+    """
+    found = [_python()]
+    for name, bounds in sorted(_needed().items()):
+        found.append(_package(name, bounds))
+    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu(), _cache()]
+    if full:
+        found += [_devices(name) for name in _DEVICES]
+    return found
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 11)
+    text = f"{platform.python_version()}, {_shown(Path(sys.executable))}"
+    return Finding("python", OK if good else BAD, text, "" if good else "kit needs 3.11 or newer")
+
+
+def _needed() -> dict[str, str]:
+    """Package -> its bounds, ">=0.10,<0.12": of the installed kit, or of the sources it lies in."""
+    try:
+        lines = metadata.requires("overlap-kit") or []
+    except metadata.PackageNotFoundError:
+        project = Path(__file__).parents[1] / "pyproject.toml"
+        try:
+            lines = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
+        except (OSError, ValueError, KeyError):
+            return {}
+    found = {}
+    for line in lines:
+        match = re.match(r"([\w.-]+)\s*([^;]*)(;.*)?$", line)
+        if match and "extra" not in (match[3] or ""):
+            found[match[1]] = match[2].strip()
+    return found
+
+
+def _package(name: str, bounds: str) -> Finding:
+    install = f'pip install "{name}{bounds}"'
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, BAD, "not installed", install)
+    try:
+        is_there = importlib.util.find_spec(name) is not None
+    except Exception:  # noqa: BLE001 - whatever stands in the way of an import
+        is_there = False
+    if not is_there:
+        cure = f"pip install --force-reinstall --no-deps {name}"
+        return Finding(name, BAD, f"{version} is installed, but cannot be imported", cure)
+    if not _is_within(version, bounds):
+        return Finding(name, ODD, f"{version}; kit was tried with {bounds}", install)
+    return Finding(name, OK, version)
+
+
+def _is_within(version: str, bounds: str) -> bool:
+    have = _numbers(version)
+    for bound in filter(None, (x.strip() for x in bounds.split(","))):
+        match = re.match(r"(>=|<)\s*([\d.]+)$", bound)
+        if match and (have < _numbers(match[2])) is (match[1] == ">="):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`2.13.0+cpu` -> (2, 13, 0); enough for bounds without pre-releases."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = [int(x) for x in release[0].split(".")] if release else []
+    return tuple(numbers + [0] * (4 - len(numbers)))
+
+
+def _dot() -> Finding:
+    path = shutil.which("dot")
+    cure = "apt-get install graphviz, brew install graphviz, or conda install graphviz"
+    if path is None:
+        return Finding("dot", BAD, "graphviz's program is not on the PATH: no graph is drawn", cure)
+    said, status = _ask([path, "-V"], QUICK_S)
+    return Finding("dot", OK if not status else BAD, said, "" if not status else cure)
+
+
+def _front_end(name: str) -> Finding:
+    """The JavaScript half of a widget package, which JupyterLab loads."""
+    more = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
+    places = [Path(sys.prefix, "share/jupyter"), Path("/usr/local/share/jupyter"),
+              Path("/usr/share/jupyter"), Path.home() / ".local/share/jupyter",
+              *map(Path, filter(None, more))]  # fmt: skip
+    for place in places:
+        if (place / "labextensions" / name / "package.json").is_file():
+            return Finding(name, OK, "JupyterLab finds it")
+    package = "jupyterlab_widgets" if "widgets" in name else "jupyter_bokeh"
+    cure = f"pip install --force-reinstall --no-deps {package}, then reload the page"
+    return Finding(name, BAD, "JupyterLab has no such extension: widgets stay text", cure)
+
+
+def _gpu() -> Finding:
+    path = shutil.which("nvidia-smi")
+    if path is None:
+        return Finding("gpu", ODD, "no nvidia-smi here: steps run on the CPU")
+    said, status = _ask([path, "--query-gpu=name,driver_version", "--format=csv,noheader"], QUICK_S)
+    if status:
+        return Finding("gpu", ODD, f"nvidia-smi fails: {said}")
+    has_plugin = any(_has(f"jax-cuda{n}-plugin") for n in (12, 13))
+    cure = "" if has_plugin else 'jax does not see it: pip install "overlap-kit[cuda]"'
+    return Finding("gpu", OK if has_plugin else ODD, said, cure)
+
+
+def _has(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _cache() -> Finding:
+    given = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("KIT_CACHE_DIR")
+    if given == "":
+        return Finding("cache", ODD, "KIT_CACHE_DIR is empty: each process compiles anew")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(given) if given else base / "overlap-kit" / "xla"
+    parent = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    if not os.access(parent, os.W_OK):
+        text = f"{_shown(folder)} cannot be written: each process compiles anew"
+        return Finding("cache", ODD, text, "export KIT_CACHE_DIR=a/folder/of/yours")
+    return Finding("cache", OK, f"compiled programs are kept in {_shown(folder)}")
+
+
+def _shown(path: Path) -> str:
+    """As one would write it here: from this folder, or from one's own."""
+    for base, sign in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.is_relative_to(base):
+            return f"{sign}{path.relative_to(base)}"
+    return str(path)
+
+
+def _devices(name: str) -> Finding:
+    """Import it in another process: a broken one may hang, or take the process with it."""
+    said, status = _ask([sys.executable, "-c", _DEVICES[name]], LIMIT_S)
+    what = f"{name} devices"
+    if status:
+        return Finding(what, BAD, f"import {name} fails: {said}",
+                       f"python -c 'import {name}' says more")  # fmt: skip
+    return Finding(what, OK, said)
+
+
+def _ask(command: list[str], limit_s: float) -> tuple[str, int]:
+    """The last line that a program says, and its exit status; 1 if it cannot or does not end."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              timeout=limit_s, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no answer within {limit_s:.0f} s", 1
+    except OSError as error:
+        return str(error), 1
+    texts = [done.stdout, done.stderr] if not done.returncode else [done.stderr, done.stdout]
+    lines = next((t.strip().splitlines() for t in texts if t.strip()), [])
+    last = lines[-1] if lines else f"exit status {done.returncode}"
+    return re.sub(r"[^ -~\u00a0-\ufffc]", "?", last)[:300], done.returncode

@@ -1,0 +1,125 @@
+"""Find the step in somebody's script, and say which of their lines an error comes from."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kit.errors import SettingsError
+
+__all__ = ["ScriptError", "error_text", "load_step"]
+
+_NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
+_EXAMPLE = """
+    @kit.workload
+    def mine(ctx):
+        model = Net().to(ctx.device)
+        ...
+        return step   # a function without arguments that returns the loss"""
+
+
+class ScriptError(Exception):
+    """The script itself failed: `error` is what it raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tuple[Any, bool]:
+    """What a script has to be measured, and whether it is a plain `step`, which knows no device.
+
+    The script is run from top to bottom, as `python script.py arguments` would, but `__name__` is
+    not "__main__". Then it must hold workloads (`@kit.workload`), or else a function `step`.
+
+    Args:
+        name: of the workload to take; needed only if there are several.
+
+    Raises:
+        SettingsError: there is no such thing in it, or there are several; the message lists them.
+        ScriptError: the script raised.
+        OSError: there is no such file.
+    """
+    if not script.is_file():
+        raise FileNotFoundError(2, "there is no such script", str(script))
+    found = _globals_of(script, arguments)
+    from kit.workloads.context import Workload
+
+    known = {key: x for key, x in found.items() if isinstance(x, Workload)}
+    own = {k: x for k, x in known.items() if getattr(x.build, "__module__", "") == _NAME}
+    if name:
+        chosen = [x for key, x in known.items() if name in (key, x.name)]
+        if not chosen and not callable(found.get(name)):
+            there = f"there are: {', '.join(known)}" if known else "it has no workloads"
+            raise SettingsError(f"{script.name} has no workload called {name!r}; {there}")
+        return (chosen[0], False) if chosen else (found[name], True)
+    candidates = own or known
+    if len({id(x) for x in candidates.values()}) > 1:
+        raise SettingsError(
+            f"{script.name} has several workloads: {', '.join(candidates)}. Say which by --workload"
+        )
+    if candidates:
+        return next(iter(candidates.values())), False
+    if callable(found.get("step")):
+        return found["step"], True
+    raise SettingsError(
+        f"{script.name} has nothing to measure: no function marked with @kit.workload, and none "
+        f"called `step`. A workload looks like this:\n{_EXAMPLE}"
+    )
+
+
+def _globals_of(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run the script; what it imports stands beside it, and it sees its own arguments."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        return runpy.run_path(str(script), run_name=_NAME)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ScriptError(error) from error
+    finally:
+        sys.argv = before[0]  # its folder stays on the path: steps import late
+
+
+def error_text(error: BaseException, script: Path, *, full: bool = False) -> str:
+    """An error with the last of the user's lines that it came through; `full`: the traceback."""
+    if full:
+        return "".join(traceback.format_exception(error)).rstrip()
+    lines = [f"{type(error).__name__}: {error}"]
+    if isinstance(error, SystemExit):
+        lines = [f"the script ended itself, with exit status {error.code!r}"]
+    place = _place(error, script)
+    if place is not None:
+        path, number, function = place
+        code = linecache.getline(path, number).strip()
+        inside = f" in {function}" if function and function != "<module>" else ""
+        lines[:0] = [f"{_shown(path)}:{number}{inside}", *([f"    {code}"] if code else [])]
+    notes = getattr(error, "__notes__", ())
+    return "\n".join([*lines, *map(str, notes)])
+
+
+def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
+    """File, line and function: the innermost in the script's folder, or else in the script."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno or 0, ""
+    folder = str(script.resolve().parent) + os.sep
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = os.path.abspath(frame.filename)
+        if path.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in path:
+            found = (frame.filename, frame.lineno or 0, frame.name)
+    return found
+
+
+def _shown(path: str) -> str:
+    """A path as the user would write it here."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative

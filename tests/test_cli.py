@@ -1,0 +1,264 @@
+"""The command line: each command for real, on small input, as a process where that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kit import cli
+from kit.run import Run, Settings
+from tests.factories import make_run
+from tests.trace.traces import cuda_trace
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+import sys
+
+import torch
+
+import kit
+
+
+@kit.workload
+def mine(ctx):
+    weights = torch.nn.Parameter(torch.zeros(4, 4, device=ctx.device))
+
+    def step():
+        loss = (weights + 1).square().mean()
+        loss.backward()
+        if loss.item() > {limit}:
+            raise RuntimeError("diverged")
+        return loss.detach()
+
+    return step
+
+
+assert sys.argv[1:] == {arguments}
+assert __name__ != "__main__"
+"""
+PLAIN = """
+import torch
+
+weights = torch.zeros(4, 4, requires_grad=True)
+
+
+def step():
+    return (weights + 1).square().mean()
+"""
+SMALL = ["--set", "steps=2&warmup=1"]
+
+Said = tuple[int, str, str]
+Kit = Callable[..., Said]
+
+
+@pytest.fixture
+def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path) -> Kit:  # fmt: skip
+    """`kit(*arguments)` in a folder of its own: exit status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def call(*arguments: object) -> Said:
+        try:
+            status = cli.main([str(a) for a in arguments])
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, **options)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["", "run", "view", "report", "lab", "doctor"])
+def test_each_command_says_what_it_does(kit: Kit, command: str):
+    status, out, err = kit(*filter(None, [command]), "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: kit {command}".strip())
+    assert len(out.splitlines()) > 6
+
+
+def test_the_help_loads_nothing_heavy():
+    code = ("import sys\nfrom kit.cli import main\ntry:\n    main(['run', '--help'])\n"
+            "except SystemExit:\n    heavy = {'torch', 'jax', 'bokeh', 'numpy'}\n"
+            "    print(sorted(heavy & set(sys.modules)))")  # fmt: skip
+    assert process("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_the_console_script_and_the_module_are_the_same_program():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, name = scripts["kit"].partition(":")
+    assert getattr(import_module(module), name) is cli.main
+    assert process("-m", "kit", "--version").stdout.startswith("overlap-kit ")
+
+
+def test_a_command_line_that_cannot_be_is_refused_with_status_2(kit: Kit):
+    assert kit()[0] == 2
+    assert kit("fly")[0] == 2
+    status, _, err = kit("view", "x.json", "--", "more")
+    assert status == 2
+    assert "for the script of `kit run`" in err
+
+
+def test_a_script_is_measured_and_its_lines_are_named(kit: Kit):
+    script = write("train.py", SCRIPT.format(limit=100, arguments=["--size", "4"]))
+    status, out, err = kit("run", script, *SMALL, "--save", "a.kitrun", "--report", "a.html",
+                           "--", "--size", "4")  # fmt: skip
+    assert (status, err) == (0, "")
+    for said in ("mine: profiled", "steps=2, warmup=1", "device busy", "step", "100.0%",
+                 "train.py:16", "if loss.item() > 100:", "item", "what would help"):  # fmt: skip
+        assert said in out
+    run = Run.load("a.kitrun")
+    assert (run.name, run.settings.steps, len(run.losses)) == ("mine", 2, 2)
+    assert "sync point" in Path("a.html").read_text()
+
+
+def test_a_plain_step_is_measured_natively(kit: Kit):
+    script = write("plain.py", PLAIN)
+    status, out, err = kit("run", script, *SMALL)
+    assert status == 0
+    assert "mode=torch" in out
+    assert "measuring `step` as it is" in err
+    status, _, err = kit("run", script, "--set", "mode=lazy")
+    assert status == 1
+    assert "needs a builder that takes a context" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "error"),
+    [
+        (SCRIPT.format(limit=0, arguments=[]), "wrong.py:17 in step", "RuntimeError: diverged"),
+        ("import kit\nmissing_name\n", "wrong.py:2", "NameError: name 'missing_name'"),
+        ("x = (\n", "wrong.py:1", "SyntaxError: '(' was never closed"),
+        ("raise SystemExit(3)", "wrong.py:1", "the script ended itself, with exit status 3"),
+    ],
+)
+def test_an_error_names_the_users_line(kit: Kit, text: str, place: str, error: str):
+    status, out, err = kit("run", write("wrong.py", text), *SMALL)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"kit: {place}\n")
+    assert error in err
+    assert "Traceback" not in err
+    assert "Traceback" in kit("run", "wrong.py", *SMALL, "--traceback")[2]
+
+
+def test_a_script_without_a_step_and_one_with_two_are_told_what_to_do(kit: Kit):
+    status, _, err = kit("run", write("none.py", "x = 1"))
+    assert status == 1
+    assert "@kit.workload" in err
+    two = "import kit\n@kit.workload\ndef a(ctx): ...\n@kit.workload\ndef b(ctx): ...\n"
+    _, _, err = kit("run", write("two.py", two))
+    assert "several workloads: a, b. Say which by --workload" in err
+    _, _, err = kit("run", "two.py", "--workload", "c")
+    assert "no workload called 'c'; there are: a, b" in err
+    _, _, err = kit("run", "two.py", "--workload", "b")
+    assert "the workload 'b' must return its step" in err
+
+
+def test_a_setting_that_cannot_be_is_one_line(kit: Kit):
+    script = write("plain.py", PLAIN)
+    assert "did you mean 'steps'?" in kit("run", script, "--set", "stops=3")[2]
+    assert "steps must be a whole number" in kit("run", script, "--set", "steps=0")[2]
+
+
+def test_files_that_are_not_there_or_not_traces_are_one_line(kit: Kit):
+    assert kit("run", "no.py") == (1, "", "kit: there is no such script: no.py\n")
+    assert kit("view", "no.json") == (1, "", "kit: No such file or directory: no.json\n")
+    assert kit("report", "no.kitrun")[0] == 1
+    assert kit("lab", "no.ipynb") == (1, "", "kit: there is no such notebook: no.ipynb\n")
+    status, _, err = kit("view", write("text.json", "import torch"))
+    assert status == 1
+    assert "is not a trace that can be read" in err
+
+
+def test_a_trace_of_a_gpu_is_shown_and_becomes_a_page(kit: Kit):
+    write("trace.json", json.dumps(cuda_trace()))
+    status, out, _ = kit("view", "trace.json", "-o", "page.html")
+    assert status == 0
+    assert "imported" in out
+    assert "where the traced step goes" in out
+    assert out.endswith("wrote page.html\n")
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_strangers_run_cannot_write_to_the_terminal(kit: Kit):
+    make_run(hostile=True).save("evil.kitrun")
+    status, out, err = kit("view", "evil.kitrun")
+    assert (status, err) == (0, "")
+    assert all(c == "\n" or (c.isprintable() and ord(c) < 0xD800) or c == "\ufffd" for c in out)
+    assert max(map(len, out.splitlines())) < 700
+
+
+def test_saved_runs_become_one_report_by_both_roads(kit: Kit, tmp_path: Path):
+    for size in (4, 8):
+        make_run(Settings(batch_size=size)).save(f"{size}.kitrun")
+    assert kit("report", "4.kitrun", "8.kitrun", "-o", "both.html")[:2] == (0, "wrote both.html\n")
+    assert "batch size" in Path("both.html").read_text()
+    said = process("-m", "kit.report", str(tmp_path / "4.kitrun"), "-o", str(tmp_path / "x.html"))
+    assert said.returncode == 0, said.stderr
+    assert (tmp_path / "x.html").is_file()
+
+
+def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
+    Path("notebooks").mkdir()
+    write("notebooks/01_where_does_the_step_go.ipynb", "{}")
+    kit("lab")
+    kit("lab", "notebooks/01_where_does_the_step_go.ipynb", "--port", "9", "--no-browser")
+    for command in started:
+        assert command[1:4] == ["-m", "jupyterlab", "--ip=127.0.0.1"]
+        url = "--LabApp.default_url=/lab/tree/notebooks/01_where_does_the_step_go.ipynb"
+        assert url in command
+    assert "--no-browser" not in started[0]
+    assert {"--no-browser", "--port=9"} <= set(started[1])
+    monkeypatch.delenv("DISPLAY")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "JupyterLab prints below" in kit("lab")[2]
+    assert "--no-browser" in started[2]
+
+
+def test_an_interrupt_ends_it_with_130_and_no_traceback(tmp_path: Path):
+    script = tmp_path / "slow.py"
+    script.write_text("print('begun', flush=True)\nimport time\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "kit", "run", str(script)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate()
+    assert (running.returncode, err) == (130, "kit: interrupted\n")
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path):
+    make_run().save(tmp_path / "a.kitrun")
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = subprocess.run([sys.executable, "-m", "kit", "view", str(tmp_path / "a.kitrun")],
+                          cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    os.close(writing)
+    assert (said.returncode, said.stderr) == (141, "")

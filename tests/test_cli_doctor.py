@@ -1,0 +1,124 @@
+"""`kit doctor` works where torch, jax, bokeh or dot are missing or broken, and says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit import cli_doctor
+from kit.cli_doctor import BAD, ODD, OK, doctor, findings
+
+ROOT = Path(__file__).parents[1]
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise ImportError(f"{{name}} is broken")
+
+sys.meta_path.insert(0, Blocker())
+sys.argv = ["kit", "doctor"]
+from kit.cli import main
+sys.exit(main())
+"""
+
+
+def states() -> dict[str, str]:
+    return {f.what: f.state for f in findings()}
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, **environment}, timeout=120)  # fmt: skip
+
+
+def test_a_machine_that_runs_these_tests_has_all_that_kit_needs():
+    found = findings()
+    assert [f for f in found if f.state == BAD] == []
+    assert {"python", "torch", "jax", "bokeh", "dot", "@bokeh/jupyter_bokeh"} <= set(states())
+    text, is_well = doctor()
+    assert is_well
+    assert "all that kit needs is there" in text
+
+
+def test_nothing_heavy_is_imported_and_no_process_but_dot_is_asked(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(cli_doctor, "_ask", lambda command, limit: (asked.append(command[0]), 0))
+    findings()
+    assert {Path(name).name for name in asked} <= {"dot", "nvidia-smi"}
+    code = ("import sys; from kit.cli_doctor import findings; findings(); print(sorted("
+            "{'torch', 'jax', 'bokeh', 'numpy', 'ipywidgets'} & set(sys.modules)))")  # fmt: skip
+    assert run("-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("blocked", [{"torch"}, {"jax", "jaxlib"}, {"bokeh", "ipywidgets"}])
+def test_packages_that_cannot_be_imported_are_named(blocked: set[str]):
+    said = run("-c", BLOCKER.format(blocked=blocked))
+    assert (said.returncode, said.stderr) == (1, "")
+    for name in blocked:
+        line = next(x for x in said.stdout.splitlines() if x.split()[1:2] == [name])
+        assert line.startswith(BAD)
+        assert "is installed, but cannot be imported" in line
+        assert f"pip install --force-reinstall --no-deps {name}" in said.stdout
+
+
+def test_without_any_package_and_any_program_it_says_how_to_get_them(tmp_path: Path):
+    said = run("-S", "-m", "kit", "doctor", PATH=str(tmp_path), PYTHONPATH=str(ROOT),
+               HOME=str(tmp_path))  # fmt: skip
+    assert (said.returncode, said.stderr) == (1, "")
+    assert 'pip install "torch>=' in said.stdout
+    assert "apt-get install graphviz" in said.stdout
+    assert "things to put right" in said.stdout
+
+
+def test_a_dot_that_fails_is_not_taken_for_one(tmp_path: Path, monkeypatch):
+    (tmp_path / "dot").write_text("#!/bin/sh\necho 'no libgvc' >&2; exit 3\n")
+    (tmp_path / "dot").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = next(f for f in findings() if f.what == "dot")
+    assert (found.state, found.text) == (BAD, "no libgvc")
+
+
+def test_a_missing_front_end_is_named(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(cli_doctor, "_FRONT_ENDS", ("@nobody/has-this",))
+    found = next(f for f in findings() if f.what == "@nobody/has-this")
+    assert found.state == BAD
+    assert "widgets stay text" in found.text
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "is_within"),
+    [("2.13.0+cpu", ">=2.11,<2.14", True), ("2.14.0", ">=2.11,<2.14", False),
+     ("2.9", ">=2.11", False), ("0.10", ">=0.10,<0.12", True), ("3.9rc1", ">=3.9", True),
+     ("4", "", True)],
+)  # fmt: skip
+def test_versions_are_compared_as_numbers(version: str, bounds: str, is_within: bool):
+    assert cli_doctor._is_within(version, bounds) is is_within
+
+
+def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatch):
+    monkeypatch.setattr(cli_doctor, "LIMIT_S", 0.5)
+    monkeypatch.setattr(cli_doctor, "_DEVICES", {
+        "slow": "import time; time.sleep(60)", "dead": "import os; os.abort()",
+        "broken": "raise ImportError('libcudart.so.13 is missing')", "good": "print('cpu (cpu)')",
+    })  # fmt: skip
+    found = {f.what: f for f in findings(full=True) if f.what.endswith("devices")}
+    assert [f.state for f in found.values()] == [BAD, BAD, BAD, OK]
+    assert "no answer within" in found["slow devices"].text
+    assert "libcudart.so.13 is missing" in found["broken devices"].text
+
+
+@pytest.mark.parametrize(("folder", "state"), [("", ODD), ("new/folder", OK)])
+def test_it_says_where_compiled_programs_are_kept(
+    monkeypatch, tmp_path: Path, folder: str, state: str
+):
+    monkeypatch.setenv("KIT_CACHE_DIR", str(tmp_path / folder) if folder else "")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    assert states()["cache"] == state
