@@ -2,9 +2,8 @@
 const index = JSON.parse(document.getElementById("index").textContent);
 const byId = (id) => document.getElementById(id);
 const blocks = new Map();
-let pool = []; // columns that several pictures of graphs share
+let pool = []; // columns that the graphs of several runs share
 let shown = -1;
-let open = [];
 let ticket = 0; // the newest choice wins: an older one that unpacks late is dropped
 
 async function block(i) {
@@ -13,10 +12,9 @@ async function block(i) {
   return blocks.get(i);
 }
 
-function picture(state) {
+function scene(state) { // the graph of a run, its columns taken out of the pool
   const columns = (of) => Object.fromEntries(Object.entries(of).map(([k, n]) => [k, pool[n]]));
-  return Object.fromEntries(Object.entries(state).map(
-    ([name, value]) => [name, value && typeof value === "object" ? columns(value) : value]));
+  return {...state, ...columns(state.parts), rows: columns(state.rows)};
 }
 
 function models(which) {
@@ -77,42 +75,9 @@ async function show(at) {
     byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
   }
   drawTimeline(data.timeline, models("timeline"));
-  showGraph(data);
+  graphDraw(models("graph"), data.scene ??= scene(data.graph));
   drawSweep(at);
   document.documentElement.dataset.shown = String(i);
-}
-
-function showGraph(data) {
-  while (open.length && !(open.join("\n") in data.graph)) open.pop();
-  drawGraph(picture(data.graph[open.join("\n")]), models("graph"));
-  byId("fold").disabled = open.length === 0;
-}
-
-function toggle(key, data) {
-  const at = open.indexOf(key);
-  const next = at >= 0 ? open.slice(0, at)
-    : [open.filter((k) => key.startsWith(k)), []].map((k) => [...k, key])
-      .find((path) => path.join("\n") in data.graph);
-  if (!next) return;
-  open = next;
-  showGraph(data);
-}
-
-function listenToGraph() {
-  const {boxes} = models("graph");
-  boxes.selected.properties.indices.change.connect(() => {
-    const [picked] = boxes.selected.indices;
-    if (picked === undefined) return;
-    const key = boxes.data.key[picked];
-    setTimeout(() => {
-      boxes.selected.indices = [];
-      toggle(key, blocks.get(shown));
-    });
-  });
-  byId("fold").addEventListener("click", () => {
-    open = [];
-    showGraph(blocks.get(shown));
-  });
 }
 
 const wanted = [...index.cells[index.first].at];
@@ -225,7 +190,6 @@ function start() {
   }
   byId("controls").append(...index.axes.map(control));
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
-  listenToGraph();
   show(wanted);
 }
 start();

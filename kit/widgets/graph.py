@@ -1,13 +1,16 @@
 """The IR graph of a step, folded by phase and module, opened by clicking.
 
-`graph_payload` turns a run into plain columns, `graph_model` draws a payload, and `GRAPH_JS`
-replaces the payload of a figure that is already drawn; the live view and the static report share
-all three. Text is drawn in the units of the plot, so labels stay inside their boxes at any zoom.
+`graph_payload` makes the scene of a run, `graph_model` a figure that shows one, and `GRAPH_JS` is
+what draws it in the page: places, colours, search, export. So opening a group asks no kernel, and
+the live view and the static report share everything. Text is drawn in the units of the plot: labels
+stay inside their boxes at any zoom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import Any
 
 import traitlets
@@ -26,13 +29,15 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
-from ipywidgets import HTML, Button, Dropdown, HBox, VBox
+from ipywidgets import HTML
 
+from kit.errors import KitError
 from kit.run import Run
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.graph_data import COLOR_BY, graph_payload
-from kit.widgets.graph_layout import layout
+from kit.widgets.graph_export import graph_dot, graph_svg
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
+from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.theme import (
     COLORS,
     FAINT,
@@ -53,52 +58,47 @@ __all__ = [
     "graph_js_args",
     "graph_model",
     "graph_payload",
-    "layout",
+    "graph_wasm",
 ]
 
-_SOURCES = ("frames", "edges", "arrows", "boxes", "bars", "message", "view")
-
-# Body of a function of (payload, figure, note, frames, edges, arrows, boxes, bars, message, view):
-# all but the first are `graph_js_args`. Clears the selection, then replaces what is drawn.
-GRAPH_JS = """
-boxes.selected.indices = [];
-figure.title.text = payload.title;
-note.text = payload.note;
-figure.height = payload.height;
-for (const [name, source] of Object.entries(
-    {frames, edges, arrows, boxes, bars, message, view})) {
-  source.data = payload[name];
-}
-"""
-
-# Show the whole picture with square pixels, not smaller than can be read and not above scale 1.15;
-# what does not fit is reached by dragging. Runs in the browser, where the size is known.
-_FIT_JS = """
-const [w, h] = [figure.inner_width, figure.inner_height];
-if (!(w > 0 && h > 0)) return;
-const [W, H] = [view.data.width[0] + 24, view.data.height[0] + 24];
-const scale = Math.max(0.75, Math.min(1.15, w / W, h / H));
-const [sw, sh] = [w / scale, h / scale];
-const left = W <= sw ? (W - sw) / 2 : Math.min(Math.max(view.data.left[0] - 60, 0), W - sw);
-const top = H <= sh ? (H - sh) / 2 : Math.min(Math.max(view.data.top[0] - 60, 0), H - sh);
-const set = (range, start, end) =>
-  range.setv({start, end, reset_start: start, reset_end: end});
-set(figure.x_range, left - 12, left - 12 + sw);
-set(figure.y_range, top - 12 + sh, top - 12);
-"""
-
-_TEXT_JS = """
-const scale = figure.inner_width / (figure.x_range.end - figure.x_range.start);
-if (!(scale > 0)) return;
-for (const [glyph, size] of [[label, 12.5], [sublabel, 10.5]]) {
-  glyph.text_font_size = {value: Math.max(1, size * scale).toFixed(2) + "px"};
-}
-"""
+_PARTS = ("graph_place.js", "graph_view.js", "graph_controls.js", "graph.js")
+_EMPTY: dict[str, tuple[str, ...]] = {
+    "frames": ("x", "y", "w", "h", "color", "line"),
+    "edges": ("xs", "ys", "width", "alpha", "name"),
+    "arrows": ("xs", "ys", "alpha"),
+    "boxes": ("x", "y", "w", "h", "label", "sublabel", "label_x", "label_y", "sublabel_x",
+              "sublabel_y", "align", "color", "line", "ink", "key", "kind", "name",
+              "what", "time", "place", "makes", "row"),
+    "bars": ("left", "right", "top", "bottom"),
+    "marks": ("x", "y", "w", "h", "line", "fill"),
+    "links": ("xs", "ys", "line"),
+    "message": ("x", "y", "text"),
+    "view": ("width", "height", "left", "top"),
+    "scene": (),  # `tags`: the scene
+    "state": (),  # `tags`: the last message between page and kernel, as JSON
+    "engine": (),  # `tags`: graphviz for the page, if it asked
+}  # fmt: skip
 
 
-def graph_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:
-    """The figure of a payload, and its sources by name: `boxes`, `edges`, `frames`, ..."""
-    sources = {name: ColumnDataSource(dict(payload[name])) for name in _SOURCES}
+def _asset(name: str) -> str:
+    return resources.files("kit.widgets").joinpath(name).read_text("utf-8")
+
+
+# Defines `graphDraw(models, scene)` and its like, see graph.js; `models` are `graph_js_args`.
+GRAPH_JS = "\n".join(_asset(name) for name in _PARTS)
+
+
+def graph_wasm() -> str:
+    """Graphviz as a JavaScript module (0.8 MB), for pages whose kernel has no `dot`."""
+    return _asset("graphviz_wasm/graphviz.js")
+
+
+def graph_model(payload: Mapping[str, Any], *, expanded: Iterable[str] = (),
+                ) -> tuple[figure, dict[str, ColumnDataSource]]:  # fmt: skip
+    """The figure of a payload, and its sources by name: `boxes`, `edges`, `scene`, ..."""
+    sources = {name: ColumnDataSource({column: [] for column in columns})
+               for name, columns in _EMPTY.items()}  # fmt: skip
+    sources["state"].tags = [json.dumps({"from": "kit", "open": sorted(expanded)})]
     plot = graph_figure(sources)
     apply_graph(payload, plot, sources)
     return plot, sources
@@ -106,26 +106,22 @@ def graph_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDat
 
 def apply_graph(payload: Mapping[str, Any], plot: figure,
                 sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
-    """Draw another payload in the same figure: `GRAPH_JS` in Python."""
-    sources["boxes"].selected.indices = []  # an old index must not name a new box
+    """Show another payload in the same figure; the page draws it."""
     plot.title.text = payload["title"]
-    graph_js_args(plot, sources)["note"].text = payload["note"]
-    plot.height = payload["height"]
-    for name in _SOURCES:
-        sources[name].data = dict(payload[name])
+    sources["scene"].tags = [dict(payload)]
 
 
 def graph_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
-    """The models that `GRAPH_JS` names, for the `args` of a CustomJS."""
+    """The `models` of `GRAPH_JS`, for the `args` of a CustomJS."""
     return {"figure": plot, "note": plot.select_one({"name": "note"}), **sources}
 
 
 def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
-    """The plot of these sources, built once; `apply_graph` fills and refills it."""
-    size = sources["view"].data
+    """The plot of these sources, built once; the page fills and refills it."""
     plot = figure(
-        x_range=Range1d(-12, size["width"][0] + 12),
-        y_range=Range1d(size["height"][0] + 12, -12),
+        x_range=Range1d(-12, 600),
+        y_range=Range1d(400, -12),
+        height=380,
         sizing_mode="stretch_width",
         tools=[],
         title="IR graph",
@@ -144,35 +140,42 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
                             hover_line_color=INK, name="edges")  # fmt: skip
     plot.patches(xs="xs", ys="ys", fill_color=FAINT, fill_alpha="alpha", line_color=None,
                  source=sources["arrows"])  # fmt: skip
+    plot.multi_line(xs="xs", ys="ys", line_color="line", line_width=2.2, line_alpha=0.85,
+                    source=sources["links"], name="links")  # fmt: skip
     boxes = plot.rect(x="x", y="y", width="w", height="h", fill_color="color", line_color="line",
                       line_width=1.3, border_radius=7, source=sources["boxes"],
-                      selection_line_color=INK, selection_line_width=2.2,
                       nonselection_fill_alpha=1.0, nonselection_line_alpha=1.0,
                       name="boxes")  # fmt: skip
+    plot.rect(x="x", y="y", width="w", height="h", fill_color="fill", line_color="line",
+              line_width=2.4, border_radius=9, source=sources["marks"], name="marks")  # fmt: skip
     plot.quad(left="left", right="right", top="top", bottom="bottom", fill_color=COLORS["kernel"],
               line_color=None, source=sources["bars"], name="bars")  # fmt: skip
     plot.text(x="x", y="y", text="text", source=sources["message"], text_align="center",
               text_font=value(FONT), text_color=MUTED, text_font_size="13px")  # fmt: skip
-    _add_labels(plot, sources)
+    for name, alpha, style in (("label", 1.0, "bold"), ("sublabel", 0.72, "normal")):
+        glyph = Text(x=f"{name}_x", y=f"{name}_y", text=name, text_align="align",
+                     text_baseline="middle", text_font=value(FONT), text_color="ink",
+                     text_alpha=alpha,
+                     text_font_style=style, text_font_size="11px")  # fmt: skip
+        plot.add_glyph(sources["boxes"], glyph, name=name)
     _add_tools(plot, boxes, lines)
+    _drive(plot, sources)
     return plot
 
 
-def _add_labels(plot: figure, sources: Mapping[str, ColumnDataSource]) -> None:
-    texts = {}
-    for name, color, style in (("label", "ink", "bold"), ("sublabel", MUTED, "normal")):
-        glyph = Text(x=f"{name}_x", y=f"{name}_y", text=name, text_align="align",
-                     text_baseline="middle", text_font=value(FONT), text_color=color,
-                     text_font_style=style, text_font_size="11px")  # fmt: skip
-        plot.add_glyph(sources["boxes"], glyph, name=name)
-        texts[name] = glyph
-    scale = CustomJS(args={"figure": plot, **texts}, code=_TEXT_JS)
-    fit = CustomJS(args={"figure": plot, "view": sources["view"]}, code=_FIT_JS)
-    for name in ("start", "end"):
-        plot.x_range.js_on_change(name, scale)
+def _drive(plot: figure, sources: Mapping[str, ColumnDataSource]) -> None:
+    """Let the page's script know what changes; all of it is one CustomJS."""
+    models = graph_js_args(plot, sources)
+    code = f"{GRAPH_JS}\ngraphEvent({{{', '.join(models)}}}, cb_obj);"
+    driver = CustomJS(args=models, code=code)
     for name in ("inner_width", "inner_height"):
-        plot.js_on_change(name, fit, scale)
-    sources["view"].js_on_change("data", fit, scale)
+        plot.js_on_change(name, driver)
+    for name in ("start", "end"):
+        plot.x_range.js_on_change(name, driver)
+        plot.y_range.js_on_change(name, driver)
+    for name in ("scene", "state", "engine"):
+        sources[name].js_on_change("tags", driver)
+    sources["boxes"].selected.js_on_change("indices", driver)
 
 
 def _add_tools(plot: figure, boxes: Any, lines: Any) -> None:
@@ -194,57 +197,98 @@ def _add_tools(plot: figure, boxes: Any, lines: Any) -> None:
     plot.toolbar.active_tap = tap
 
 
-class GraphView(VBox):
-    """Draws `run.graphs[0]`; assigning `run` or `expanded` redraws.
+class GraphView(View):
+    """Draws `run.graphs[0]`; assigning `run`, `against` or `expanded` redraws.
 
-    Clicking a group opens or closes it; clicking an op sets `node`.
+    Clicking a group opens or closes it, in the page; `expanded` has the keys of the open ones.
+    Clicking an op sets `node` and `selection`, clicking a group with Shift sets `selection` to its
+    nodes. Setting `selection` rings the boxes that hold its nodes, and opens nothing. With
+    `against`, what has changed since that run is coloured, and ops that are gone are put back.
     """
 
     run = traitlets.Instance(Run, allow_none=True)
+    against = traitlets.Instance(Run, allow_none=True)
     expanded = traitlets.Instance(frozenset, args=())
     node = traitlets.Int(None, allow_none=True)
+    selection = traitlets.Instance(Selection)
+    color_by = traitlets.Enum(COLOR_BY, "phase")
 
-    def __init__(self, run: Run | None = None) -> None:
-        self.figure, self.sources = graph_model(graph_payload(run))
-        self.sources["boxes"].selected.on_change("indices", self._pick)
-        self._color_by = Dropdown(options=COLOR_BY, description="colour by",
-                                  layout={"width": "190px"})  # fmt: skip
-        self._collapse = Button(description="collapse all", layout={"width": "110px"})
-        self._error = HTML()
-        self._focus = ""
+    def __init__(self, run: Run | None = None, *, against: Run | None = None) -> None:
         self._is_ready = False
-        self._color_by.observe(self._redraw, "value")
-        self._collapse.on_click(self._collapse_all)
-        super().__init__([HBox([self._color_by, self._collapse]), LivePlot(self.figure),
-                          self._error], run=run)  # fmt: skip
+        self._is_heard = False  # what changes now came from the page: do not send it back
+        self._sequence: Any = -1
+        self._error = HTML()
+        self._payload = self._make(run, against)
+        self.figure, self.sources = graph_model(self._payload)
+        self.sources["state"].on_change("tags", self._hear)
+        super().__init__([LivePlot(self.figure), self._error], run=run, against=against,
+                         selection=NOTHING)  # fmt: skip
         self._is_ready = True
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
+    def svg(self) -> str:
+        """The picture as it is now, with the groups of `expanded` open, as SVG text."""
+        return graph_svg(self._payload, self.expanded)
 
-    @traitlets.observe("run", "expanded")
+    def dot(self) -> str:
+        """The visible boxes as DOT text, open groups as clusters."""
+        return graph_dot(self._payload, self.expanded)
+
+    def _make(self, run: Run | None, against: Run | None) -> dict[str, Any]:
+        """The scene; a comparison that is not possible is said, and the run is drawn alone."""
+        try:
+            payload = graph_payload(run, against=against)
+            self._error.value = ""
+        except KitError as error:
+            payload = graph_payload(run)
+            self._error.value = error_html("graph", error)
+        return payload
+
+    @traitlets.observe("run", "against")
     def _redraw(self, change: dict[str, Any]) -> None:
         if not self._is_ready:
             return  # the constructor has drawn it
         try:
-            payload = graph_payload(self.run, self.expanded, color_by=self._color_by.value,
-                                    focus=self._focus)  # fmt: skip
-            apply_graph(payload, self.figure, self.sources)
-            self._error.value = ""
+            self._payload = self._make(self.run, self.against)
+            apply_graph(self._payload, self.figure, self.sources)
+            self._is_heard = True  # the page forgets the selection with the scene
+            self.node, self.selection = None, NOTHING
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("graph", error)
+        finally:
+            self._is_heard = False
 
-    def _collapse_all(self, button: Button) -> None:
-        self._focus, self.expanded = "", frozenset()
+    @traitlets.observe("expanded", "selection", "color_by")
+    def _tell(self, change: dict[str, Any]) -> None:
+        if not self._is_ready or self._is_heard:
+            return
+        message: dict[str, Any] = {"from": "kit", "open": sorted(self.expanded),
+                                   "color_by": self.color_by}  # fmt: skip
+        if change["name"] == "selection":
+            message |= {
+                "nodes": sorted(self.selection.nodes),
+                "sites": sorted(self.selection.sites),
+                "label": self.selection.label,
+            }
+        self.sources["state"].tags = [json.dumps(message)]
 
-    def _pick(self, attr: str, old: list[int], new: list[int]) -> None:
-        if not new or list(self.sources["boxes"].selected.indices) != list(new):
-            return  # jupyter_bokeh calls twice: by then the first call has cleared the selection
-        data = self.sources["boxes"].data
-        key, kind = data["key"][new[-1]], data["kind"][new[-1]]
-        if kind == "op":
-            self.node = int(key.rpartition("%")[2])
-        elif kind != "phase":
-            self._focus, self.node = key, None
-            self.expanded = self.expanded ^ {key}
+    def _hear(self, attr: str, old: list[Any], new: list[Any]) -> None:
+        """Take what the page says: what is open, what was picked, whether it needs graphviz."""
+        message = json.loads(new[0]) if new else {}
+        if message.get("from") != "page" or message.get("sequence") == self._sequence:
+            return  # our own, or jupyter_bokeh calls twice
+        self._sequence = message.get("sequence")
+        self._is_heard = True
+        try:
+            self.expanded = frozenset(map(str, message.get("open", ())))
+            if message.get("color_by") in COLOR_BY:
+                self.color_by = message["color_by"]
+            if pick := message.get("pick"):
+                nodes = [int(i) for i in pick["nodes"]]
+                self.node = nodes[0] if pick["isOp"] and nodes else None
+                self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
+            if message.get("need") == "engine":
+                self.sources["engine"].tags = [graph_wasm()]
+        except Exception as error:  # noqa: BLE001 - a message's handler has nobody to raise to
+            self._error.value = error_html("graph", error)
+        finally:
+            self._is_heard = False

@@ -1,214 +1,199 @@
-"""What the picture of an IR graph shows, as JSON-able columns: colours, texts, hover cards, curves.
+"""What the picture of an IR graph is made of, as JSON-able columns: the scene.
 
-`graph_payload` is pure; `kit.widgets.graph` draws what it returns.
+A scene holds the whole graph once, every group laid out: opening one needs no layout engine, so it
+happens in the page (`graph.js`), live and in a report alike. `graph_payload` is pure.
+
+Keys of a scene:
+    title, note, message    text
+    drawn_by                what laid the groups out
+    strings                 every label, op, line, scope and dtype, once
+    rows                    a box in each row, parents before what is inside them: `parent`, `end`
+                            (the row after the last inside), `kind` (index into KINDS), `label`,
+                            `sub`, `key` (strings; the key of an op is "%" and its node), `shape`,
+                            `node`, `ops`, `bytes`, `time` (ns a step), `low` and `high` (segments,
+                            -1: none), `dtype`, `site`, `op`, `scope`, `change` (index into CHANGES)
+    shapes                  the inside of each different group: `width`, `height`, `reversed`,
+                            `boxes` (x, y, w, h of each child) and `edges` (child, child, values,
+                            bytes, curve)
+    sources, targets        edges between ops, as rows
+    dots                    DOT text by shape, where the page may lay them out better than we could
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from kit.ir import Graph
+from kit.errors import GraphError
+from kit.ir import PHASES, Graph
 from kit.run import Run
 from kit.run_nodes import node_ns
-from kit.widgets.graph_layout import GraphLayout, PlacedBox, PlacedEdge, layout
-from kit.widgets.graph_tree import short_op
-from kit.widgets.theme import (
-    BACKGROUND,
-    COLORS,
-    FAINT,
-    INK,
-    SEGMENT_COLORS,
-    format_bytes,
-    format_ns,
-    plain,
-    tint,
-)
+from kit.widgets.graph_diff import CHANGES, Merged, merge
+from kit.widgets.graph_dot import dot_text, lay_out
+from kit.widgets.graph_grid import Inside, Size
+from kit.widgets.graph_tree import Box, Shape, build_tree
+from kit.widgets.theme import COLORS, FAINT, INK, SEGMENT_COLORS, plain
 
-__all__ = ["COLOR_BY", "graph_payload"]
+__all__ = ["COLOR_BY", "KINDS", "graph_payload"]
 
-COLOR_BY = ("phase", "segment")
-_MANY_SEGMENTS = "#dfe4ea"
-_BAR_PX = 4.0
-_ARROW_PX = 7.0
-_NO_GRAPH = Graph(())
+COLOR_BY = ("phase", "segment", "time", "memory", "dtype", "change")
+KINDS = ("phase", "group", "same", "ops", "more", "op")
+_LABEL_PX, _SUBLABEL_PX = 8.0, 6.3  # width of a character of the two lines, with some room
+_BOX_HEIGHT, _MIN_WIDTH = 42.0, 92.0
+_MAX_TEXT = 200
 
 Columns = dict[str, Any]
 
+_THEME = MappingProxyType({
+    "phases": {phase: COLORS[phase] for phase in PHASES},
+    "segments": list(SEGMENT_COLORS),
+    "ramps": {"time": COLORS["kernel"], "memory": COLORS["compile"]},
+    "dtypes": {"float32": "#8da2e8", "bfloat16": "#f3c877", "float16": "#e79a86",
+               "float64": "#9fb0ba", "int64": "#7fc4ba", "int32": "#5fa89e", "bool": "#c9b3ee"},
+    "changes": {"added": "#2f9e8f", "changed": "#f5b12e", "rewired": "#c3a2ef",
+                "removed": "#dd5a3c"},
+    "faint": FAINT, "ink": INK, "focus": "#2f6db5", "path": "#2f6db5", "hit": "#a3479b",
+})  # fmt: skip
 
-def graph_payload(run: Run | None, expanded: Iterable[str] = frozenset(), *,
-                  color_by: str = "phase", focus: str = "", timeout_s: float = 5.0,
+
+def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: float = 5.0,
                   ) -> Columns:  # fmt: skip
-    """Everything that the figure shows, as lists, text and numbers.
+    """The scene of `run.graphs[0]`, with what has changed since `against` marked in it.
 
-    Keys: `frames`, `edges`, `arrows`, `boxes`, `bars`, `message`, `view` (columns), `title`,
-    `note`, `height` (pixels). `focus` is the key of the group to keep in sight.
+    `timeout_s` is for all of graphviz's work; what it does not lay out in time gets a plain grid.
+
+    Raises:
+        GraphError: `against` has no graph to compare with.
     """
-    graph = run.graphs[0] if run is not None and run.graphs else _NO_GRAPH
-    segments = run.segments if run is not None else ()
+    graph = run.graphs[0] if run is not None and run.graphs else Graph(())
+    merged = Merged.of(graph)
+    if against is not None:
+        if not against.graphs:
+            raise GraphError("the run to compare with has no graph: run it in another mode than "
+                             "'torch'.")  # fmt: skip
+        merged = merge(against.graphs[0], graph)
+    tree = build_tree(merged.graph)
+    strings = _Strings()
+    rows = _rows(tree.boxes, merged, run, strings)
+    sizes = [[_size(*text) for text in shape.texts] for shape in tree.shapes]
+    insides, drawn_by = lay_out(tree.shapes, sizes, timeout_s=timeout_s)
+    by_hand = "dot was not found" in drawn_by
+    edges = [(tree.ops[s], at) for i, at in tree.ops.items()
+             for s, _ in merged.graph.nodes[i].inputs if s in tree.ops]  # fmt: skip
+    ends = np.array(edges, np.int32).reshape(-1, 2)
+    return {
+        "title": _title(run, graph),
+        "note": _note(graph, merged),
+        "message": "" if tree.boxes else _why_empty(run),
+        "drawn_by": drawn_by,
+        "has_times": bool(rows["time"].any()),
+        "has_changes": against is not None,
+        "rows": rows,
+        "shapes": [_shape(s, i) for s, i in zip(tree.shapes, insides, strict=True)],
+        "sources": ends[:, 0],
+        "targets": ends[:, 1],
+        "strings": strings.all,
+        "theme": dict(_THEME),
+        "dots": [dot_text(s, z) for s, z in zip(tree.shapes, sizes, strict=True)]
+        if by_hand
+        else [],
+    }  # fmt: skip
+
+
+class _Strings:
+    """Texts by number; each is kept once, and made safe to draw."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = [""]
+        self._known = {"": 0}
+
+    def __call__(self, text: str) -> int:
+        if text not in self._known:
+            self._known[text] = len(self.all)
+            self.all.append(plain(text, _MAX_TEXT))
+        return self._known[text]
+
+
+def _rows(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: _Strings) -> Columns:
+    columns: Columns = {
+        "parent": [b.parent for b in boxes],
+        "end": [b.end for b in boxes],
+        "kind": [KINDS.index(b.kind) for b in boxes],
+        "label": [strings(b.label) for b in boxes],
+        "sub": [strings(b.sublabel) for b in boxes],
+        "key": [strings(b.key) if b.node < 0 else 0 for b in boxes],
+        "shape": [b.shape for b in boxes],
+        "node": [merged.ids[b.node] if b.node >= 0 else -1 for b in boxes],
+        "ops": [b.size[0] for b in boxes],
+        "change": [merged.changes.get(b.node, 0) for b in boxes],
+        "bytes": np.array([b.size[1] for b in boxes], np.float64),
+    }
+    nodes = merged.graph.nodes
+    for name in ("op", "site", "scope"):
+        texts = [str(getattr(nodes[b.node], name)) if b.node >= 0 else "" for b in boxes]
+        columns[name] = [strings(text) for text in texts]
+    dtypes = [strings(nodes[b.node].avals[0].dtype) if b.node >= 0 and nodes[b.node].avals else 0
+              for b in boxes]  # fmt: skip
+    columns = {k: v if isinstance(v, np.ndarray) else np.array(v, np.int32)
+               for k, v in columns.items()}  # fmt: skip
+    columns["dtype"] = _most(np.array(dtypes, np.int32), columns["bytes"], columns["end"])
     spent = node_ns(run) if run is not None else {}
-    placed = layout(graph, expanded=expanded, segments=segments, timeout_s=timeout_s)
-    closed = [b for b in placed.boxes if not b.box.is_frame]
-    texts = [] if graph.ops else [_why_empty(run)]
+    columns["time"] = _sums([spent.get(i, 0.0) for i in columns["node"].tolist()], columns["end"])
+    columns["low"], columns["high"] = _segments(boxes, merged, run, columns["end"])
+    return columns
+
+
+def _sums(values: Sequence[float] | np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For each row the sum over what is inside it."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    found = total[end] - total[: len(end)] if len(end) else np.zeros(0)
+    return np.where(found > 1e-9 * total[-1], found, 0.0).round(3)
+
+
+def _most(dtype: np.ndarray, size: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For each row the dtype that has most bytes inside it."""
+    kinds = np.unique(dtype[dtype > 0])
+    if not len(kinds):
+        return np.zeros(len(end), np.int32)
+    weight = np.stack([_sums(np.where(dtype == k, size + 1, 0), end) for k in kinds])
+    return kinds[weight.argmax(axis=0)].astype(np.int32)
+
+
+def _segments(boxes: Sequence[Box], merged: Merged, run: Run | None, end: np.ndarray,
+              ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """For each row the first and the last segment that it is in."""
+    cut = {i: s.index for s in run.segments for i in s.nodes} if run is not None else {}
+    own = []
+    for b in boxes:
+        i = merged.ids[b.node] if b.node >= 0 else -1
+        own.append(cut.get(i, merged.graph.nodes[b.node].segment) if i >= 0 else -1)
+    if not own:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    segment = np.array([*own, -1], np.int32)
+    ranges = np.stack([np.arange(len(end)), end], axis=1).reshape(-1)
+    high = np.maximum.reduceat(segment, ranges)[::2]
+    far = np.where(segment >= 0, segment, np.iinfo(np.int32).max)
+    low = np.where(high >= 0, np.minimum.reduceat(far, ranges)[::2], -1)
+    return low.astype(np.int32), high.astype(np.int32)
+
+
+def _size(label: str, sublabel: str) -> Size:
+    width = max(_LABEL_PX * (len(label) + 2), _SUBLABEL_PX * len(sublabel)) + 18
+    return max(width, _MIN_WIDTH), _BOX_HEIGHT
+
+
+def _shape(shape: Shape, inside: Inside) -> Columns:
     return {
-        "frames": _frame_columns([b for b in placed.boxes if b.box.is_frame]),
-        "edges": _edge_columns(placed.edges),
-        "arrows": _arrow_columns(placed.edges),
-        "boxes": _box_columns(placed.boxes, graph, spent, color_by),
-        "bars": _bar_columns(closed, spent),
-        "message": {"x": [placed.width / 2] * len(texts), "y": [placed.height / 2] * len(texts),
-                    "text": texts},
-        "view": _view_columns(placed, focus),
-        "title": _title(run, graph, placed),
-        "note": _note(graph, placed, bool(spent)),
-        "height": int(min(max(placed.height * 0.9 + 60, 260), 640)),
+        "reversed": shape.is_reversed,
+        "width": round(inside.width, 1),
+        "height": round(inside.height, 1),
+        "boxes": [[round(v, 1) for v in box] for box in inside.boxes],
+        "edges": [[*edge, [round(v, 1) for v in curve]]
+                  for edge, curve in zip(shape.edges, inside.curves, strict=True)],
     }  # fmt: skip
-
-
-def _frame_columns(frames: Iterable[PlacedBox]) -> Columns:
-    frames = list(frames)
-    deep = [min(f.box.depth, 3) for f in frames]
-    colors = [COLORS.get(f.box.phase, FAINT) for f in frames]
-    return {
-        "x": [f.x for f in frames],
-        "y": [f.y for f in frames],
-        "w": [f.w for f in frames],
-        "h": [f.h for f in frames],
-        "color": [tint(c, 0.95 - 0.05 * d) for c, d in zip(colors, deep, strict=True)],
-        "line": [tint(c, 0.7 - 0.1 * d) for c, d in zip(colors, deep, strict=True)],
-    }
-
-
-def _box_columns(boxes: Iterable[PlacedBox], graph: Graph, spent: Mapping[int, float],
-                 color_by: str) -> Columns:  # fmt: skip
-    """Closed boxes, and for each frame the strip with its title."""
-    rows = [_box_row(b, graph, spent, color_by) for b in boxes]
-    names = ("x", "y", "w", "h", "label", "sublabel", "label_x", "label_y", "sublabel_x",
-             "sublabel_y", "align", "color", "line", "ink", "key", "kind", "name", "what", "time",
-             "place", "makes")  # fmt: skip
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def _box_row(b: PlacedBox, graph: Graph, spent: Mapping[int, float], color_by: str) -> Columns:
-    box = b.box
-    fill, line = _colors(b, color_by)
-    row: Columns = {
-        "label": ({"group": "▸ ", "ops": "▸ ", "open": "▾ "}.get(box.kind, "") + b.label),
-        "sublabel": b.sublabel, "key": box.key, "kind": box.kind, "color": fill,
-        "line": line, "ink": INK, **_hover(b, graph, spent),
-    }  # fmt: skip
-    if not box.is_frame:
-        return row | {"x": b.x, "y": b.y, "w": b.w, "h": b.h, "align": "center", "label_x": b.x,
-                      "label_y": b.y - 8.5, "sublabel_x": b.x, "sublabel_y": b.y + 8}  # fmt: skip
-    y = b.y - b.h / 2 + 15
-    left, width = b.x - b.w / 2 + 6, 8.2 * len(row["label"]) + 12
-    return row | {"x": left + width / 2, "y": y, "w": width, "h": 22, "align": "left",
-                  "label_x": left + 6, "label_y": y, "sublabel_x": left + width + 4,
-                  "sublabel_y": y, "color": "#ffffff00", "line": "#ffffff00"}  # fmt: skip
-
-
-def _colors(b: PlacedBox, color_by: str) -> tuple[str, str]:
-    if color_by == "segment":
-        if len(b.segments) != 1:
-            return (_MANY_SEGMENTS if b.segments else BACKGROUND), FAINT
-        color = SEGMENT_COLORS[b.segments[0] % len(SEGMENT_COLORS)]
-        return tint(color, 0.35), color
-    color = COLORS.get(b.box.phase, FAINT)
-    return (BACKGROUND if b.box.kind == "op" else tint(color, 0.72)), color
-
-
-def _hover(b: PlacedBox, graph: Graph, spent: Mapping[int, float]) -> dict[str, str]:
-    box = b.box
-    first = graph.nodes[box.nodes[0]]
-    time_ns = sum(spent.get(i, 0.0) for i in box.nodes)
-    ops = Counter(short_op(graph.nodes[i].op) for i in box.nodes).most_common(5)
-    variables = {s for i in box.nodes for s, _ in graph.nodes[i].inputs
-                 if graph.nodes[s].is_variable}  # fmt: skip
-    what = f"{len(box.nodes):,} ops: " + ", ".join(f"{n} {op}" for op, n in ops)
-    what += ", …" if len({graph.nodes[i].op for i in box.nodes}) > len(ops) else ""
-    if box.kind == "op":
-        what = f"%{box.nodes[0]} = {plain(first.op)}"
-    numbers = b.segments
-    cut = f"segment {numbers[0]}" if len(numbers) == 1 else ""
-    cut = f"segments {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else cut
-    scope = plain(first.scope) if box.kind == "op" else ""
-    reads = f"reads {len(variables)} parameters and inputs" if variables else ""
-    sites = {plain(graph.nodes[i].site) for i in box.nodes} - {""}
-    site = sites.pop() if len(sites) == 1 else f"{len(sites)} lines of code" if sites else ""
-    return {
-        "name": box.label,
-        "what": what,
-        "time": f"{format_ns(time_ns)} a step" if time_ns else "not known",
-        "place": "\n".join(filter(None, (scope, site, cut))) or "-",
-        "makes": f"{_shapes(box.nodes, graph)}" + (f"\n{reads}" if reads else ""),
-    }
-
-
-def _shapes(nodes: tuple[int, ...], graph: Graph) -> str:
-    """Outputs of a box that matter: of the op itself, or the largest and the total of a group."""
-    avals = [aval for i in nodes for aval in graph.nodes[i].avals]
-    if not avals:
-        return "no output"
-    total = format_bytes(sum(a.size_bytes for a in avals))
-    if len(nodes) == 1:
-        return plain(f"{', '.join(map(str, avals[:4]))} ({total})")
-    return plain(f"{total} in all, the largest is {max(avals, key=lambda a: a.size_bytes)}")
-
-
-def _bar_columns(boxes: Iterable[PlacedBox], spent: Mapping[int, float]) -> Columns:
-    """A thin bar in each box: its device time, full width for the box that takes longest."""
-    times = [(b, sum(spent.get(i, 0.0) for i in b.box.nodes)) for b in boxes]
-    most = max((t for _, t in times), default=0.0)
-    shown = [(b, t / most) for b, t in times if t > 0]
-    return {
-        "left": [b.x - b.w / 2 + 5 for b, _ in shown],
-        "right": [b.x - b.w / 2 + 5 + (b.w - 10) * share for b, share in shown],
-        "top": [b.y + b.h / 2 - 2 - _BAR_PX for b, _ in shown],
-        "bottom": [b.y + b.h / 2 - 2 for b, _ in shown],
-    }
-
-
-def _edge_columns(edges: Iterable[PlacedEdge]) -> Columns:
-    edges = list(edges)
-    return {
-        "xs": [list(e.xs) for e in edges],
-        "ys": [list(e.ys) for e in edges],
-        "width": [_edge_width(e.edge.size_bytes) for e in edges],
-        "alpha": [0.45 if e.is_crossing else 0.9 for e in edges],
-        "name": [f"{e.edge.values} value{'s' if e.edge.values != 1 else ''}, "
-                 f"{format_bytes(e.edge.size_bytes)}" for e in edges],
-    }  # fmt: skip
-
-
-def _edge_width(size: int) -> float:
-    return 1.0 + min(max(np.log10(max(size, 1)) - 3, 0) * 0.35, 1.75)
-
-
-def _arrow_columns(edges: Iterable[PlacedEdge]) -> Columns:
-    """A triangle at the end of each edge, in the units of the plot so that it zooms with it."""
-    xs, ys, alphas = [], [], []
-    for e in edges:
-        end = np.array([e.xs[-1], e.ys[-1]])
-        away = next((np.array(p) for p in zip(e.xs[-2::-1], e.ys[-2::-1], strict=True)
-                     if np.hypot(*(end - p)) > 1.0), end - (0.0, 1.0))  # fmt: skip
-        along = (end - away) / np.hypot(*(end - away))
-        side = np.array([-along[1], along[0]]) * _ARROW_PX * 0.45
-        back = end - along * _ARROW_PX
-        corners = [end, back + side, back - side]
-        xs.append([float(c[0]) for c in corners])
-        ys.append([float(c[1]) for c in corners])
-        alphas.append(0.45 if e.is_crossing else 0.9)
-    return {"xs": xs, "ys": ys, "alpha": alphas}
-
-
-def _view_columns(placed: GraphLayout, focus: str) -> Columns:
-    """The size of the picture, and the top of what must stay in sight."""
-    top = next((b.y - b.h / 2 for b in placed.boxes if b.box.key == focus), 0.0)
-    left = next((b.x - b.w / 2 for b in placed.boxes if b.box.key == focus), 0.0)
-    return {"width": [placed.width], "height": [placed.height], "left": [left], "top": [top]}
 
 
 def _why_empty(run: Run | None) -> str:
@@ -219,18 +204,21 @@ def _why_empty(run: Run | None) -> str:
     return "this run has no graph"
 
 
-def _title(run: Run | None, graph: Graph, placed: GraphLayout) -> str:
+def _title(run: Run | None, graph: Graph) -> str:
     name = f" - {plain(run.name, 48)}" if run is not None and run.name else ""
-    if not graph.ops:
-        return f"IR graph of one step{name}"
-    boxes = sum(not b.box.is_frame for b in placed.boxes)
-    return f"IR graph of one step{name}: {len(graph.ops):,} ops in {boxes:,} boxes"
+    count = f": {len(graph.ops):,} op{'s' if len(graph.ops) != 1 else ''}" if graph.ops else ""
+    return f"IR graph of one step{name}{count}"
 
 
-def _note(graph: Graph, placed: GraphLayout, has_times: bool) -> str:
+def _note(graph: Graph, merged: Merged) -> str:
     hidden = len(graph) - len(graph.ops)
-    parts = ["▸ click to open, ▾ click to close"]
-    parts += ["dark bar: device time"] if has_times else []
-    parts += [f"{hidden:,} parameters and inputs are not drawn"] if hidden else []
-    parts += [*placed.notes, f"drawn by {placed.drawn_by}"]
-    return "  ·  ".join(parts) if graph.ops else ""
+    parts = [f"{hidden:,} parameters and inputs are not drawn"] if hidden else []
+    return "  ·  ".join([*parts, *_change_note(merged.changes)]) if merged.graph.ops else ""
+
+
+def _change_note(changes: Mapping[int, int]) -> list[str]:
+    if not changes:
+        return []
+    counts = [sum(c == k for c in changes.values()) for k in range(len(CHANGES))]
+    told = [f"{n:,} {CHANGES[k]}" for k, n in enumerate(counts) if k and n]
+    return ["against the other run: " + (", ".join(told) or "no op differs")]

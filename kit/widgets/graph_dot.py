@@ -1,7 +1,8 @@
-"""Lay a column of boxes out with graphviz: one small `dot` call, with a time limit.
+"""Lay groups out with graphviz: a small graph for each different one, all in one `dot` process.
 
 The DOT text holds local numbers and sizes, no text from a program: nothing needs escaping, and
-equal blocks give equal text, which is laid out once.
+groups that look the same give equal text, which is laid out once and remembered. The same text is
+laid out by graphviz in the browser where there is no `dot` (`graph_wasm.js`).
 """
 
 from __future__ import annotations
@@ -9,172 +10,153 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import graphviz
-
 from kit.errors import LayoutError
-from kit.widgets.graph_grid import HEADER, MARGIN, Column, Points, Size
-from kit.widgets.graph_tree import Box, Edge
+from kit.widgets.graph_grid import Inside, Size, lay_out_as_grid
+from kit.widgets.graph_tree import Shape
 
-__all__ = ["lay_out_with_dot", "run_dot"]
+__all__ = ["dot_text", "lay_out", "run_dot"]
 
 _MAX_COMPONENTS_IN_ROW = 5
-_BEZIER_STEPS = 6
-_SLOW_SPLINES = 120  # more boxes than this get straight edges: routing is what takes the time
+_HEAD = (
+    'graph [rankdir=TB ranksep=0.4 nodesep=0.22 splines=spline nslimit=1 nslimit1=1 mclimit=0.5]; '
+    'node [shape=box fixedsize=true label=""]; edge [arrowhead=none];'
+)  # fmt: skip
 
 
-def lay_out_with_dot(boxes: Sequence[Box], edges: Sequence[Edge], sizes: Mapping[str, Size],
-                     *, is_reversed: bool, timeout_s: float) -> Column:  # fmt: skip
-    """Ask `dot` for the places; `is_reversed` puts what runs first at the bottom.
+def lay_out(shapes: Sequence[Shape], sizes: Sequence[Sequence[Size]], *, timeout_s: float,
+            ) -> tuple[list[Inside], str]:  # fmt: skip
+    """The inside of each shape, and what laid them out: "graphviz dot", or a grid and why.
 
-    Raises:
-        LayoutError: dot is missing, failed, or took longer than `timeout_s`.
+    What dot does not answer within `timeout_s` gets the grid.
     """
+    texts = [dot_text(shape, own) for shape, own in zip(shapes, sizes, strict=True)]
     program = shutil.which("dot")
-    if program is None:
-        raise LayoutError("dot was not found")
-    text = _dot_text(boxes, edges, sizes, is_reversed)
-    answer = json.loads(run_dot(program, text, timeout_s))
-    return _column(answer, boxes, edges, is_reversed)
+    missing = list(dict.fromkeys(t for t in texts if not _slot(program or "", t)))
+    why = "" if program is not None else "dot was not found"
+    if program is not None and missing:
+        missing.sort(key=len)  # the small ones are done if a large one takes too long
+        try:
+            answers = run_dot(program, missing, timeout_s)
+        except LayoutError as error:
+            why, answers = str(error), {}
+        for n, answer in answers.items():
+            _slot(program, missing[n]).append(answer)
+    found, grids = [], 0
+    for text, shape, own in zip(texts, shapes, sizes, strict=True):
+        slot = _slot(program or "", text)
+        inside = _read(slot[0], shape, own) if slot else None
+        grids += inside is None
+        found.append(inside if inside is not None else lay_out_as_grid(shape, own))
+    if not grids:
+        return found, "graphviz dot"
+    part = "" if grids == len(found) else f" for {grids} of {len(found)} groups"
+    return found, f"a plain grid{part}: {why or 'dot answered something else'}"
 
 
-@lru_cache(maxsize=256)
-def run_dot(program: str, text: str, timeout_s: float) -> str:
-    """What `dot -Tjson0` answers to this text; remembered by text.
+def dot_text(shape: Shape, sizes: Sequence[Size]) -> str:
+    """The shape's children and edges in DOT; the name of the graph is left out."""
+    parts = [f"n{i} [width={w / 72:.3f} height={h / 72:.3f}];" for i, (w, h) in enumerate(sizes)]
+    for a, b, _, _ in shape.edges:
+        parts.append(f"n{b} -> n{a};" if shape.is_reversed else f"n{a} -> n{b};")
+    parts += [f"n{a} -> n{b} [style=invis];" for a, b in _wrap(len(sizes), shape)]
+    return f"{{{_HEAD} {' '.join(parts)}}}"
+
+
+def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, dict[str, Any]]:
+    """What one `dot -Tjson0` answers to all of these texts, by their position.
 
     Raises:
-        LayoutError: it failed, or took longer than `timeout_s`.
+        LayoutError: it failed, or took too long, before it answered anything.
     """
+    whole = "\n".join(f"digraph g{n} {text}" for n, text in enumerate(texts))
+    problem = ""
     try:
-        done = subprocess.run([program, "-Tjson0"], input=text, capture_output=True, text=True,
-                              timeout=timeout_s, check=True)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise LayoutError(f"dot took longer than {timeout_s:g} s") from None
-    except (OSError, subprocess.CalledProcessError) as error:
+        done = subprocess.run([program, "-Tjson0"], input=whole.encode(), capture_output=True,
+                              timeout=timeout_s, check=False)  # fmt: skip
+        output = done.stdout
+        problem = f"dot failed with status {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired as error:
+        output, problem = error.stdout or b"", f"dot took longer than {timeout_s:g} s"
+    except OSError as error:
         raise LayoutError(f"dot failed: {type(error).__name__}") from error
-    return done.stdout
+    answers = _answers(output.decode("utf-8", "replace"))
+    if not answers:
+        raise LayoutError(problem or "dot answered something that is no layout")
+    return answers
 
 
-def _dot_text(boxes: Sequence[Box], edges: Sequence[Edge], sizes: Mapping[str, Size],
-              is_reversed: bool) -> str:  # fmt: skip
-    number = {box.key: i for i, box in enumerate(boxes)}
-    children: dict[str, list[Box]] = {}
-    for box in boxes:
-        children.setdefault(box.parent, []).append(box)
-    style = "line" if len(boxes) > _SLOW_SPLINES else "spline"
-    graph = graphviz.Digraph(
-        graph_attr={"rankdir": "TB", "ranksep": "0.4", "nodesep": "0.22", "splines": style,
-                    "nslimit": "1", "nslimit1": "1", "mclimit": "0.5"},
-        node_attr={"shape": "box", "fixedsize": "true", "label": ""},
-        edge_attr={"arrowhead": "none"},
-    )  # fmt: skip
-    _add_frame(graph, boxes[0], children, number, sizes)
-    pairs = [(number[e.source], number[e.target]) for e in edges]
-    hidden = _wrap(children, boxes, edges, number)
-    for a, b in pairs:
-        graph.edge(*_names(a, b, is_reversed))
-    for a, b in hidden:
-        graph.edge(*_names(a, b, is_reversed), style="invis")
-    return str(graph.source)
+def _answers(output: str) -> dict[int, dict[str, Any]]:
+    """The JSON objects one after the other, as far as they can be read."""
+    decoder, at, found = json.JSONDecoder(), 0, {}
+    while (at := output.find("{", at)) >= 0:
+        try:
+            answer, at = decoder.raw_decode(output, at)
+            found[int(str(answer["name"]).removeprefix("g"))] = answer
+        except (ValueError, KeyError, RecursionError):
+            break
+    return found
 
 
-def _names(a: int, b: int, is_reversed: bool) -> tuple[str, str]:
-    return (f"n{b}", f"n{a}") if is_reversed else (f"n{a}", f"n{b}")
+@lru_cache(maxsize=4096)
+def _slot(program: str, text: str) -> list[dict[str, Any]]:
+    """What this `dot` has answered to a text: nothing yet, or one answer."""
+    return []
 
 
-def _add_frame(graph: graphviz.Digraph, frame: Box, children: Mapping[str, Sequence[Box]],
-               number: Mapping[str, int], sizes: Mapping[str, Size]) -> None:  # fmt: skip
-    width = sizes[frame.key][0]
-    title = (f'<<TABLE BORDER="0" CELLPADDING="0" FIXEDSIZE="TRUE" WIDTH="{width:.0f}" '
-             f'HEIGHT="{HEADER:.0f}"><TR><TD></TD></TR></TABLE>>')  # fmt: skip
-    with graph.subgraph(name=f"cluster_{number[frame.key]}") as cluster:
-        cluster.attr(label=title, labeljust="l", margin=f"{MARGIN:.0f}")
-        for box in children.get(frame.key, ()):
-            if box.is_frame:
-                _add_frame(cluster, box, children, number, sizes)
-            else:
-                w, h = sizes[box.key]
-                cluster.node(f"n{number[box.key]}", width=f"{w / 72:.3f}", height=f"{h / 72:.3f}")
+def _wrap(count: int, shape: Shape) -> list[tuple[int, int]]:
+    """Invisible edges that put unconnected children into several rows instead of one wide one."""
+    root = list(range(count))
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            root[i] = root[root[i]]
+            i = root[i]
+        return i
+
+    for a, b, _, _ in shape.edges:
+        root[find(a)] = find(b)
+    parts: dict[int, list[int]] = {}
+    for i in range(count):
+        parts.setdefault(find(i), []).append(i)
+    groups = list(parts.values())
+    pairs = zip(groups, groups[_MAX_COMPONENTS_IN_ROW:], strict=False)
+    hidden = [(above[-1], below[0]) for above, below in pairs]
+    return [(b, a) for a, b in hidden] if shape.is_reversed else hidden
 
 
-def _wrap(children: Mapping[str, Sequence[Box]], boxes: Sequence[Box], edges: Sequence[Edge],
-          number: Mapping[str, int]) -> list[tuple[int, int]]:  # fmt: skip
-    """Invisible edges that put unconnected siblings into several rows instead of one wide one."""
-    parent = {box.key: box.parent for box in boxes}
-    leaves = {box.key: [b.key for b in boxes if not b.is_frame and _is_in(b.key, box.key, parent)]
-              for box in boxes if box.is_frame}  # fmt: skip
-    hidden = []
-    for siblings in children.values():
-        owner = {leaf: s.key for s in siblings for leaf in leaves.get(s.key, [s.key])}
-        root = {s.key: s.key for s in siblings}
-        for edge in edges:
-            a, b = owner.get(edge.source), owner.get(edge.target)
-            if a is not None and b is not None:
-                root[_root(a, root)] = _root(b, root)
-        parts: dict[str, list[str]] = {}
-        for sibling in siblings:
-            parts.setdefault(_root(sibling.key, root), []).append(sibling.key)
-        groups = list(parts.values())
-        for above, below in zip(groups, groups[_MAX_COMPONENTS_IN_ROW:], strict=False):
-            last, first = leaves.get(above[-1], above)[-1], leaves.get(below[0], below)[0]
-            hidden.append((number[last], number[first]))
-    return hidden
-
-
-def _is_in(key: str, frame: str, parent: Mapping[str, str]) -> bool:
-    while key and key != frame:
-        key = parent[key]
-    return key == frame
-
-
-def _root(key: str, root: dict[str, str]) -> str:
-    while root[key] != key:
-        key = root[key]
-    return key
-
-
-def _column(answer: dict[str, Any], boxes: Sequence[Box], edges: Sequence[Edge],
-            is_reversed: bool) -> Column:  # fmt: skip
-    _, _, width, height = (float(x) for x in answer["bb"].split(","))
-    placed = {}
-    ids = {}
-    for thing in answer["objects"]:
-        name = thing["name"]
-        box = boxes[int(name.removeprefix("cluster_").removeprefix("n"))]
-        ids[thing["_gvid"]] = box.key
-        if name.startswith("cluster_"):
-            x0, y0, x1, y1 = (float(x) for x in thing["bb"].split(","))
-            placed[box.key] = ((x0 + x1) / 2, height - (y0 + y1) / 2, x1 - x0, y1 - y0)
-        else:
+def _read(answer: dict[str, Any], shape: Shape, sizes: Sequence[Size]) -> Inside | None:
+    """The places in dot's answer; None if it is not an answer to this question."""
+    try:
+        _, _, width, height = (float(x) for x in answer["bb"].split(","))
+        places, ids = {}, {}
+        for thing in answer["objects"]:
+            i = int(thing["name"].removeprefix("n"))
             x, y = (float(v) for v in thing["pos"].split(","))
-            size = float(thing["width"]) * 72, float(thing["height"]) * 72
-            placed[box.key] = (x, height - y, *size)
-    wanted = {(edge.source, edge.target) for edge in edges}
-    routes = {}
-    for line in answer.get("edges", ()):
-        pair = ids[line["tail"]], ids[line["head"]]
-        pair = (pair[1], pair[0]) if is_reversed else pair
-        if pair in wanted and line.get("style") != "invis":
-            routes[pair] = _points(line["pos"], height, is_reversed)
-    return Column(placed, routes, width, height)
+            places[i], ids[thing["_gvid"]] = (x, height - y), i
+        curves = {}
+        for line in answer.get("edges", ()):
+            a, b = ids[line["tail"]], ids[line["head"]]
+            points = _points(line["pos"], height)
+            if shape.is_reversed:
+                a, b = b, a
+                points = [v for n in range(len(points) - 2, -1, -2) for v in points[n : n + 2]]
+            if line.get("style") != "invis":
+                curves[a, b] = tuple(points)
+        boxes = tuple((*places[i], *size) for i, size in enumerate(sizes))
+        return Inside(width, height, boxes, tuple(curves[a, b] for a, b, _, _ in shape.edges))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
 
 
-def _points(pos: str, height: float, is_reversed: bool) -> Points:
-    """The B-spline of an edge as a polyline."""
-    controls = [tuple(float(v) for v in p.split(",")) for p in pos.split() if p[0] not in "se"]
-    xs, ys = [controls[0][0]], [height - controls[0][1]]
-    for i in range(0, len(controls) - 3, 3):
-        a, b, c, d = controls[i : i + 4]
-        for step in range(1, _BEZIER_STEPS + 1):
-            t = step / _BEZIER_STEPS
-            u = 1 - t
-            w = (u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t)
-            xs.append(w[0] * a[0] + w[1] * b[0] + w[2] * c[0] + w[3] * d[0])
-            ys.append(height - (w[0] * a[1] + w[1] * b[1] + w[2] * c[1] + w[3] * d[1]))
-    if is_reversed:
-        xs.reverse()
-        ys.reverse()
-    return tuple(xs), tuple(ys)
+def _points(pos: str, height: float) -> list[float]:
+    """The B-spline of an edge as control points."""
+    flat = []
+    for part in pos.split():
+        if part[0] not in "se":
+            x, y = part.split(",")
+            flat += [float(x), height - float(y)]
+    return flat

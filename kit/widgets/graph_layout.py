@@ -1,9 +1,11 @@
-"""Where the boxes and edges of a collapsed IR graph go.
+"""Where the boxes of a scene are when some of its groups are open.
 
-Each phase is a column laid out by one small `dot` call: forward runs down, backward runs up beside
-it, so that a module and its gradient stand next to each other, and update follows. Edges between
-phases are curves from column to column. If dot is missing, fails or is too slow, a plain grid by
-depth is drawn instead, and `drawn_by` says so.
+Each group was laid out once with its children closed (`Inside`). When a child opens and grows, the
+space around it is stretched, along x and along y: by as much as the child needs, and nowhere is it
+squeezed. So what was left of a box stays left of it, nothing ever overlaps, and no layout engine
+runs. Phases are columns: forward runs down, backward runs up beside it, level with its modules.
+
+`graph.js` has the same rules; `tests/browser/test_graph.py` holds the two to each other.
 
 Units:
     pixels at scale 1; x grows to the right, y downwards; x and y of a box are its centre
@@ -11,173 +13,225 @@ Units:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
-from kit.errors import LayoutError
-from kit.ir import PHASES, Graph, Segment
-from kit.widgets.graph_dot import lay_out_with_dot
-from kit.widgets.graph_grid import Column, Points, Size, curve, lay_out_as_grid
-from kit.widgets.graph_tree import Box, Edge, lifted_edges, visible_boxes
-from kit.widgets.theme import format_bytes, plain
+__all__ = ["Placed", "PlacedEdge", "Rect", "place"]
 
-__all__ = ["GraphLayout", "PlacedBox", "PlacedEdge", "layout"]
-
+Rect = tuple[float, float, float, float]  # x, y, w, h
+HEADER = 26.0  # the title of a frame
+MARGIN = 14.0  # between a frame and what is inside it
 _COLUMN_GAP = 84.0
-_MAX_LABEL = 30
-_MAX_CROSSING = 250
-_LABEL_PX, _SUBLABEL_PX = 8.0, 6.3  # width of a character of the two lines, with some room
-_BOX_HEIGHT = 42.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedBox:
-    """A box and where it is; `label` and `sublabel` are short enough to fit in it."""
-
-    box: Box
-    x: float
-    y: float
-    w: float
-    h: float
-    label: str
-    sublabel: str
-    segments: tuple[int, ...]  # that its ops were cut into
+_LABEL_PX = 8.2
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedEdge:
-    """An edge and the points of its curve, from source to target."""
+    """Values that flow from one box to another, and the control points of the curve."""
 
-    edge: Edge
-    xs: tuple[float, ...]
-    ys: tuple[float, ...]
-    is_crossing: bool  # from one phase to another
+    source: int  # rows
+    target: int
+    values: int
+    size_bytes: int
+    curve: tuple[float, ...]
+    is_crossing: bool = False  # from one phase to another
 
 
 @dataclass(frozen=True)
-class GraphLayout:
-    """Everything that a picture of the graph needs but its colours."""
+class Placed:
+    """What can be seen: rows of the scene in order, frames before what is inside them."""
 
-    boxes: tuple[PlacedBox, ...]  # a frame comes before what is inside it
+    rects: Mapping[int, Rect]
+    is_open: Mapping[int, bool]
     edges: tuple[PlacedEdge, ...]
     width: float
     height: float
-    drawn_by: str  # "graphviz dot", or "a plain grid: dot was not found"
-    notes: tuple[str, ...] = ()
 
 
-def layout(graph: Graph, *, expanded: Iterable[str] = frozenset(),
-           segments: Sequence[Segment] = (), timeout_s: float = 5.0) -> GraphLayout:  # fmt: skip
-    """Place the boxes of the graph, with the groups whose keys are in `expanded` open.
-
-    `expanded` may hold keys that this graph does not have: they are kept for another run.
-    """
-    boxes, all_fit = visible_boxes(graph, expanded)
-    notes = () if all_fit else ("some groups stay closed: too many boxes at once",)
-    if not boxes:
-        return GraphLayout((), (), 1.0, 1.0, "nothing to draw", notes)
-    edges = lifted_edges(graph, boxes)
-    texts = {box.key: _texts(box, graph) for box in boxes}
-    sizes = {key: _size(*text) for key, text in texts.items()}
-    columns, drawn_by = _columns(boxes, edges, sizes, timeout_s)
-    shifts = _shifts(columns)
-    placed = {
-        key: (x + shifts[phase][0], y + shifts[phase][1], w, h)
-        for phase, column in columns.items()
-        for key, (x, y, w, h) in column.boxes.items()
-    }
-    cut = {i: s.index for s in segments for i in s.nodes}
-    routes, crossing_note = _routes(boxes, edges, columns, shifts, placed)
-    return GraphLayout(
-        tuple(PlacedBox(box, *placed[box.key], *texts[box.key], tuple(sorted(
-            {cut.get(i, graph.nodes[i].segment) for i in box.nodes} - {-1}))) for box in boxes),
-        routes,
-        max(x + w / 2 for x, _, w, _ in placed.values()),
-        max(y + h / 2 for _, y, _, h in placed.values()),
-        drawn_by,
-        notes + crossing_note,
-    )  # fmt: skip
+def place(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> Placed:
+    """Places of the boxes of a scene (`graph_payload`), with these groups open."""
+    return _Placing(scene, frozenset(expanded)).placed()
 
 
-def _texts(box: Box, graph: Graph) -> tuple[str, str]:
-    label = plain(box.label, _MAX_LABEL)
-    if box.kind == "op":
-        avals = graph.nodes[box.nodes[0]].avals
-        return label, plain(str(avals[0]), _MAX_LABEL) if avals else "no output"
-    count = f"{len(box.nodes):,} op{'s' if len(box.nodes) != 1 else ''}"
-    return label, count if box.is_frame else f"{count} · {format_bytes(output_bytes(box, graph))}"
+class _Stretch:
+    """A monotone map of an axis: `spans` (low, high, extra) grow by at least their extra."""
+
+    def __init__(self, spans: Sequence[tuple[float, float, float]]) -> None:
+        grown = [s for s in spans if s[2] > 0]
+        self._cuts = sorted({x for low, high, _ in grown for x in (low, high)})
+        self._rates = [
+            max((extra / (high - low) for low, high, extra in grown if low <= x < high),
+                default=0.0)
+            for x in self._cuts
+        ]  # fmt: skip
+        self._added = [0.0]
+        for n, rate in enumerate(self._rates[:-1]):
+            self._added.append(self._added[-1] + rate * (self._cuts[n + 1] - self._cuts[n]))
+
+    def __call__(self, x: float) -> float:
+        n = bisect_right(self._cuts, x) - 1
+        return x if n < 0 else x + self._added[n] + self._rates[n] * (x - self._cuts[n])
 
 
-def output_bytes(box: Box, graph: Graph) -> int:
-    """Bytes that the ops of a box write."""
-    return sum(aval.size_bytes for i in box.nodes for aval in graph.nodes[i].avals)
+@dataclass(slots=True)
+class _Frame:
+    """The inside of an open group: sizes, and places relative to its own corner."""
+
+    width: float
+    height: float
+    left: float  # of the children within the frame
+    children: Sequence[int]
+    rects: Sequence[Rect]
+    across: _Stretch
+    down: _Stretch
 
 
-def _size(label: str, sublabel: str) -> Size:
-    width = max(_LABEL_PX * (len(label) + 2), _SUBLABEL_PX * len(sublabel)) + 18
-    return max(width, 92.0), _BOX_HEIGHT
+class _Placing:
+    def __init__(self, scene: Mapping[str, Any], expanded: frozenset[str]) -> None:
+        rows = scene["rows"]
+        self._parent, self._end, self._kind, self._shape = (
+            [int(x) for x in rows[name]] for name in ("parent", "end", "kind", "shape")
+        )
+        self._scene = scene
+        self._texts = scene["strings"]
+        self._key = [self._texts[int(k)] for k in rows["key"]]
+        self._label = [self._texts[int(k)] for k in rows["label"]]
+        self._expanded = expanded
+        self._frames: dict[int, _Frame] = {}
+
+    def placed(self) -> Placed:
+        roots = [i for i, parent in enumerate(self._parent) if parent < 0]
+        for root in roots:
+            self._measure(root)
+        rects: dict[int, Rect] = {}
+        edges: list[PlacedEdge] = []
+        x = 0.0
+        columns: dict[int, dict[int, Rect]] = {}
+        for root in roots:
+            own: dict[int, Rect] = {}
+            columns[root] = own
+            frame = self._frames[root]
+            self._put(root, (x + frame.width / 2, frame.height / 2, frame.width, frame.height),
+                      own, edges)  # fmt: skip
+            x += frame.width + _COLUMN_GAP
+        shifts = self._shifts(columns)
+        for root, own in columns.items():
+            for i, (x0, y0, w, h) in own.items():
+                rects[i] = (x0, y0 + shifts[root], w, h)
+        owner = {r: root for root, own in columns.items() for r in own}
+        edges = [
+            PlacedEdge(e.source, e.target, e.values, e.size_bytes, tuple(
+                v + shifts[owner[e.source]] * (n % 2) for n, v in enumerate(e.curve)))
+            for e in edges
+        ]  # fmt: skip
+        edges += self._crossing(rects)
+        return Placed(
+            rects, {i: i in self._frames for i in rects}, tuple(edges),
+            max((x + w / 2 for x, _, w, _ in rects.values()), default=1.0),
+            max((y + h / 2 for _, y, _, h in rects.values()), default=1.0),
+        )  # fmt: skip
+
+    def _is_open(self, row: int) -> bool:
+        return self._shape[row] >= 0 and (self._parent[row] < 0 or self._key[row] in self._expanded)
+
+    def _children(self, row: int) -> list[int]:
+        found, child = [], row + 1
+        while child < self._end[row]:
+            found.append(child)
+            child = self._end[child]
+        return found
+
+    def _measure(self, row: int) -> None:
+        shape, children = self._scene["shapes"][self._shape[row]], self._children(row)
+        across, down, sizes = [], [], []
+        for child, (x, y, w, h) in zip(children, shape["boxes"], strict=True):
+            if not self._is_open(child):
+                sizes.append((w, h))
+                continue
+            self._measure(child)
+            frame = self._frames[child]
+            sizes.append((frame.width, frame.height))
+            across.append((x - w / 2, x + w / 2, frame.width - w))
+            down.append((y - h / 2, y + h / 2, frame.height - h))
+        fx, fy = _Stretch(across), _Stretch(down)
+        rects = []
+        for (x, y, w, h), size in zip(shape["boxes"], sizes, strict=True):
+            middle = (fx(x - w / 2) + fx(x + w / 2)) / 2, (fy(y - h / 2) + fy(y + h / 2)) / 2
+            rects.append((*middle, *size))
+        inner = fx(shape["width"])
+        width = max(inner, _LABEL_PX * (len(self._label[row]) + 2) + 12) + 2 * MARGIN
+        self._frames[row] = _Frame(width, fy(shape["height"]) + HEADER + 2 * MARGIN,
+                                   (width - inner) / 2, children, rects, fx, fy)  # fmt: skip
+
+    def _put(self, row: int, rect: Rect, rects: dict[int, Rect], edges: list[PlacedEdge]) -> None:
+        rects[row] = rect
+        frame = self._frames.get(row)
+        if frame is None:
+            return
+        left, top = rect[0] - rect[2] / 2 + frame.left, rect[1] - rect[3] / 2 + HEADER + MARGIN
+        for child, (x, y, w, h) in zip(frame.children, frame.rects, strict=True):
+            self._put(child, (x + left, y + top, w, h), rects, edges)
+        shape = self._scene["shapes"][self._shape[row]]
+        for a, b, values, size, curve in shape["edges"]:
+            points = [frame.across(v) + left if n % 2 == 0 else frame.down(v) + top
+                      for n, v in enumerate(curve)]  # fmt: skip
+            end = len(points) - 2
+            for at, beside, i in ((0, 2, a), (end, end - 2, b)):
+                now = _attach(curve[at : at + 2], shape["boxes"][i], rects[frame.children[i]])
+                for n in (0, 1):  # the control point beside an end moves with it
+                    points[beside + n] += now[n] - points[at + n]
+                    points[at + n] = now[n]
+            edges.append(PlacedEdge(frame.children[a], frame.children[b], int(values), int(size),
+                                    tuple(points)))  # fmt: skip
+
+    def _shifts(self, columns: Mapping[int, Mapping[int, Rect]]) -> dict[int, float]:
+        """How far down each column begins: backward is level with the modules it belongs to."""
+        if not columns:
+            return {}
+        by_name = {self._key[root]: root for root in columns}
+        shifts = dict.fromkeys(columns, 0.0)
+        forward, backward = by_name.get("forward", -1), by_name.get("backward", -1)
+        if forward >= 0 and backward >= 0:
+            level = {self._key[i].partition("/")[2]: r[1] for i, r in columns[forward].items()}
+            mates = [level[name] - r[1] for i, r in columns[backward].items()
+                     if (name := self._key[i].partition("/")[2]) and name in level]  # fmt: skip
+            shifts[backward] = median(mates) if mates else 0.0
+        if "update" in by_name and backward >= 0:
+            shifts[by_name["update"]] = shifts[backward]
+        top = min(shifts.values())
+        return {root: y - top for root, y in shifts.items()}
+
+    def _crossing(self, rects: Mapping[int, Rect]) -> list[PlacedEdge]:
+        """Edges from phase to phase, between the innermost boxes that can be seen."""
+        size = self._scene["rows"]["bytes"]
+        seen, root = list(range(len(self._parent))), list(range(len(self._parent)))
+        for i, parent in enumerate(self._parent):
+            if parent >= 0:
+                root[i] = root[parent]
+                seen[i] = i if i in rects else seen[parent]
+        found: dict[tuple[int, int], set[int]] = {}
+        for a, b in zip(self._scene["sources"], self._scene["targets"], strict=True):
+            if root[a] != root[b]:
+                found.setdefault((seen[a], seen[b]), set()).add(int(a))
+        return [
+            PlacedEdge(a, b, len(ops), int(sum(size[i] for i in ops)), _across(rects[a], rects[b]),
+                       is_crossing=True)
+            for (a, b), ops in found.items()
+        ]  # fmt: skip
 
 
-def _columns(boxes: Sequence[Box], edges: Sequence[Edge], sizes: Mapping[str, Size],
-             timeout_s: float) -> tuple[dict[str, Column], str]:  # fmt: skip
-    phase_of = {box.key: box.phase for box in boxes}
-    parts = {}
-    for phase in PHASES:
-        if own := [box for box in boxes if box.phase == phase]:
-            inside = [e for e in edges if phase_of[e.source] == phase == phase_of[e.target]]
-            parts[phase] = (own, inside, sizes)
-    try:
-        return {phase: lay_out_with_dot(*part, is_reversed=phase == "backward",
-                                        timeout_s=timeout_s)
-                for phase, part in parts.items()}, "graphviz dot"  # fmt: skip
-    except LayoutError as error:
-        return {phase: lay_out_as_grid(*part, is_reversed=phase == "backward")
-                for phase, part in parts.items()}, f"a plain grid: {error}"  # fmt: skip
+def _attach(end: Sequence[float], closed: Sequence[float], now: Rect) -> tuple[float, float]:
+    """Where an edge that ended on a closed box ends on the box as it is now."""
+    u, v = (end[0] - closed[0]) / closed[2], (end[1] - closed[1]) / closed[3]
+    u, v = min(max(u, -0.5), 0.5), min(max(v, -0.5), 0.5)
+    return now[0] + u * now[2], now[1] + v * now[3]
 
 
-def _shifts(columns: Mapping[str, Column]) -> dict[str, tuple[float, float]]:
-    """Where each column begins: side by side, backward level with the modules it belongs to."""
-    shifts: dict[str, tuple[float, float]] = {}
-    x = 0.0
-    for phase, column in columns.items():
-        y = 0.0
-        if phase == "backward" and "forward" in columns:
-            mates = [columns["forward"].boxes[f"forward{key.removeprefix('backward')}"][1] - box[1]
-                     for key, box in column.boxes.items()
-                     if key != phase and f"forward{key.removeprefix('backward')}"
-                     in columns["forward"].boxes]  # fmt: skip
-            y = median(mates) if mates else 0.0
-        elif phase == "update" and "backward" in shifts:
-            y = shifts["backward"][1]
-        shifts[phase] = (x, y)
-        x += column.width + _COLUMN_GAP
-    top = min(y for _, y in shifts.values())
-    return {phase: (x, y - top) for phase, (x, y) in shifts.items()}
-
-
-def _routes(boxes: Sequence[Box], edges: Sequence[Edge], columns: Mapping[str, Column],
-            shifts: Mapping[str, tuple[float, float]],
-            placed: Mapping[str, tuple[float, float, float, float]],
-            ) -> tuple[tuple[PlacedEdge, ...], tuple[str, ...]]:  # fmt: skip
-    phase_of = {box.key: box.phase for box in boxes}
-    routes, crossing = [], []
-    for edge in edges:
-        phase = phase_of[edge.source]
-        if phase != phase_of[edge.target]:
-            crossing.append(edge)
-        elif points := columns[phase].edges.get((edge.source, edge.target)):
-            dx, dy = shifts[phase]
-            xs, ys = tuple(x + dx for x in points[0]), tuple(y + dy for y in points[1])
-            routes.append(PlacedEdge(edge, xs, ys, False))
-    shown = sorted(crossing, key=lambda e: -e.size_bytes)[:_MAX_CROSSING]
-    for edge in shown:
-        routes.append(PlacedEdge(edge, *_across(placed[edge.source], placed[edge.target]), True))
-    hidden = len(crossing) - len(shown)
-    note = (f"{hidden:,} thin edges between phases are not drawn",) if hidden else ()
-    return tuple(routes), note
-
-
-def _across(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> Points:
+def _across(a: Rect, b: Rect) -> tuple[float, ...]:
     right = 1 if b[0] >= a[0] else -1
-    return curve(a[0] + right * a[2] / 2, a[1], b[0] - right * b[2] / 2, b[1], is_vertical=False)
+    x0, x1 = a[0] + right * a[2] / 2, b[0] - right * b[2] / 2
+    middle = (x0 + x1) / 2
+    return x0, a[1], middle, a[1], middle, b[1], x1, b[1]

@@ -29,15 +29,13 @@ def blocks(page: str) -> list[dict[str, Any]]:
     return [json.loads(gzip.decompress(base64.b64decode(x))) for x in packed]
 
 
-def graph_states(page: str) -> dict[str, Any]:
-    """The pictures of the first run's graph, their columns taken out of the shared pool."""
+def graph_scene(page: str) -> dict[str, Any]:
+    """The scene of the first run's graph, its columns taken out of the shared pool."""
     packed = re.findall(r'id="pool">([^<]*)</script>', page)
     pool = json.loads(gzip.decompress(base64.b64decode(packed[0])))
-    return {
-        key: {name: {c: pool[n] for c, n in value.items()} if isinstance(value, dict) else value
-              for name, value in state.items()}
-        for key, state in blocks(page)[0]["graph"].items()
-    }  # fmt: skip
+    scene = blocks(page)[0]["graph"]
+    columns = {name: {c: pool[n] for c, n in scene[name].items()} for name in ("rows", "parts")}
+    return {**scene, **columns["parts"], "rows": columns["rows"]}
 
 
 def test_a_page_asks_the_network_for_nothing():
@@ -71,11 +69,12 @@ def test_a_cell_measured_twice_is_shown_as_last_measured():
     assert block["headline"] == blocks(report_html([make_run(seed=2)]))[0]["headline"]
 
 
-def test_the_graph_is_there_folded_and_opened():
-    states = graph_states(report_html([make_run()]))
-    folded, opened = states[""], [k for k in states if k]
-    assert opened
-    assert len(states[opened[0]]["boxes"]["key"]) > len(folded["boxes"]["key"])
+def test_the_graph_is_there_with_every_group_laid_out():
+    run = make_run()
+    scene = graph_scene(report_html([run]))
+    assert sum(node >= 0 for node in scene["rows"]["node"]) == len(run.graphs[0].ops)
+    groups = [shape for shape in scene["rows"]["shape"] if shape >= 0]
+    assert all(scene["shapes"][shape]["boxes"] for shape in groups)
 
 
 @pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(Settings(mode="torch"))])

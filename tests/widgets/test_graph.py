@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from bokeh.embed import file_html
-from bokeh.models import Button, CustomJS, HoverTool
+from bokeh.models import HoverTool
 from bokeh.plotting import column
 from bokeh.resources import INLINE
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.errors import LayoutError
@@ -18,23 +21,19 @@ from kit.ir import PHASES, Aval, Graph, Node
 from kit.run import Run, Settings
 from kit.run_nodes import node_ns
 from kit.trace import Span, Timeline
-from kit.widgets.graph import (
-    GRAPH_JS,
-    GraphView,
-    graph_js_args,
-    graph_model,
-    graph_payload,
-    layout,
-)
+from kit.widgets import graph_diff
+from kit.widgets.graph import GraphView, graph_model, graph_payload, graph_wasm
+from kit.widgets.graph_data import KINDS
 from kit.widgets.graph_dot import run_dot
-from kit.widgets.graph_tree import lifted_edges, short_op, visible_boxes
-from tests.browser.labserver import open_browser
-from tests.factories import empty_run, make_run, one_span_run
+from kit.widgets.graph_layout import place
+from kit.widgets.graph_tree import MAX_SIBLINGS, build_tree, scope_parts, short_op
+from kit.widgets.selection import NOTHING, Links
+from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 AVAL = (Aval((4, 8), "float32"),)
 
 
-def _bert(layers: int, *, ops: int = 12) -> Graph:
+def bert(layers: int, *, ops: int = 12) -> Graph:
     """Forward and backward through `layers` blocks of `ops` ops, then a flat update."""
     nodes = [Node("input", (), (), AVAL)]
 
@@ -64,8 +63,46 @@ def _bert(layers: int, *, ops: int = 12) -> Graph:
     return Graph(tuple(nodes)).check()
 
 
-def _leaves(boxes):
-    return [i for box in boxes if not box.is_frame for i in box.nodes]
+def run_of(graph: Graph) -> Run:
+    return Run(Settings(), (), (), Timeline.of([]), graphs=(graph,))
+
+
+def scene_of(graph: Graph, **options):
+    return graph_payload(run_of(graph), **options)
+
+
+def keys(scene):
+    return [scene["strings"][k] for k in scene["rows"]["key"]]
+
+
+def row_of(scene, key):
+    return keys(scene).index(key)
+
+
+def check_placed(scene, placed):
+    """Nothing overlaps its sibling, everything is in its frame, edges begin and end at boxes."""
+    parent = scene["rows"]["parent"]
+    inside: dict[int, list[int]] = {}
+    for i in placed.rects:
+        inside.setdefault(int(parent[i]), []).append(i)
+    for above, rows in inside.items():
+        for n, i in enumerate(rows):
+            x, y, w, h = placed.rects[i]
+            for j in rows[:n]:
+                x2, y2, w2, h2 = placed.rects[j]
+                assert abs(x - x2) >= (w + w2) / 2 - 0.6 or abs(y - y2) >= (h + h2) / 2 - 0.6
+            if above >= 0:
+                fx, fy, fw, fh = placed.rects[above]
+                assert abs(x - fx) <= (fw - w) / 2 + 0.6
+                assert abs(y - fy) <= (fh - h) / 2 + 0.6
+    for e in placed.edges:
+        for i, (px, py) in ((e.source, e.curve[:2]), (e.target, e.curve[-2:])):
+            x, y, w, h = placed.rects[i]
+            assert abs(px - x) <= w / 2 + 1.5
+            assert abs(py - y) <= h / 2 + 1.5
+    if placed.rects:
+        assert min(x - w / 2 for x, _, w, _ in placed.rects.values()) >= -0.01
+        assert min(y - h / 2 for _, y, _, h in placed.rects.values()) >= -0.01
 
 
 @pytest.fixture
@@ -73,159 +110,236 @@ def no_dot(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_collapsed_every_op_is_in_exactly_one_box_and_variables_in_none():
-    graph = _bert(3)
-    boxes, all_fit = visible_boxes(graph, ())
-    assert sorted(_leaves(boxes)) == list(graph.ops)
-    assert all_fit
+scopes = st.sampled_from(["", "M", "M.a", "M.a.b", "M.c.0", "M.c.1", "M.c.2", "M.c.1.d", "N.x",
+                          "M.more 12", "M.ops 1", "M.c.0…c.2"])  # fmt: skip
+
+
+@st.composite
+def graphs(draw):
+    nodes: list[Node] = []
+    for i in range(draw(st.integers(0, 60))):
+        ends = draw(st.lists(st.integers(0, i - 1), max_size=3)) if i else []
+        op = draw(st.sampled_from(["aten.mm.default", "aten.add.Tensor", "parameter"]))
+        inputs = () if op == "parameter" else tuple((e, 0) for e in ends)
+        nodes.append(Node(op, inputs, (), AVAL, "", draw(st.sampled_from(PHASES)), draw(scopes)))
+    return Graph(tuple(nodes)).check()
+
+
+# -- what is folded
+
+
+@given(graphs())
+def test_every_op_of_any_graph_is_in_exactly_one_deepest_box_and_variables_in_none(graph):
+    tree = build_tree(graph)
+    leaves = [box.node for box in tree.boxes if box.kind == "op"]
+    assert sorted(leaves) == list(graph.ops)
+    assert len({box.key for box in tree.boxes}) == len(tree.boxes)
+    for box in tree.boxes:
+        own = [b.node for b in tree.boxes[box.id : box.end] if b.kind == "op"]
+        assert len(own) == box.size[0]
+        assert len(box.children) <= MAX_SIBLINGS
+        assert all(tree.boxes[c.id].parent == box.id for c in box.children)
+        phases = {graph.nodes[i].phase for i in own}
+        assert phases == {box.phase}
+
+
+@given(graphs())
+def test_edges_run_between_children_of_one_group_and_count_distinct_values(graph):
+    tree = build_tree(graph)
+    found: dict[tuple[int, int], int] = {}
+    for box in tree.boxes:
+        for a, b, values, size in tree.shapes[box.shape].edges if box.children else ():
+            found[box.children[a].id, box.children[b].id] = values
+            assert size == values * AVAL[0].size_bytes
+    expected: dict[tuple[int, int], set[int]] = {}
+    for i, leaf in tree.ops.items():
+        for s, _ in graph.nodes[i].inputs:
+            a, b = _below_common(tree, tree.ops[s], leaf) if s in tree.ops else (-1, -1)
+            if a >= 0:
+                expected.setdefault((a, b), set()).add(s)
+    assert found == {pair: len(values) for pair, values in expected.items()}
+
+
+def _below_common(tree, a, b):
+    up = []
+    for i in (a, b):
+        path = [i]
+        while tree.boxes[path[-1]].parent >= 0:
+            path.append(tree.boxes[path[-1]].parent)
+        up.append(path[::-1])
+    for x, y in zip(*up, strict=False):
+        if x != y:
+            return (x, y) if tree.boxes[x].parent >= 0 else (-1, -1)
+    raise AssertionError("an op that is its own input")
 
 
 def test_the_top_shows_what_is_inside_the_model_phase_by_phase():
-    boxes, _ = visible_boxes(_bert(2), ())
-    labels = {phase: [b.label for b in boxes if b.parent == phase] for phase in PHASES}
+    tree = build_tree(bert(2))
+    labels = {b.key: [c.label for c in b.children] for b in tree.boxes if b.kind == "phase"}
+    assert list(labels) == list(PHASES)
     assert labels["forward"] == ["embeddings", "layers.0", "layers.1", "sum"]
     assert labels["backward"] == ["layers.1", "layers.0"]
-    assert [b.key for b in boxes if not b.parent] == list(PHASES)
 
 
-def test_expanding_a_group_shows_its_children_in_place_and_keeps_every_op():
-    graph = _bert(2)
-    boxes, _ = visible_boxes(graph, {"forward/layers.1", "forward/layers.1/attention"})
-    inside = {b.key: b.label for b in boxes if b.parent == "forward/layers.1"}
-    assert list(inside.values()) == ["attention", "mlp"]
-    assert [b.label for b in boxes if b.parent == "forward/layers.1/attention"] == [
-        "query", "output"]  # fmt: skip
-    assert next(b.kind for b in boxes if b.key == "forward/layers.1") == "open"
-    assert sorted(_leaves(boxes)) == list(graph.ops)
+def test_equal_blocks_are_folded_into_one_and_keep_their_own_keys():
+    tree = build_tree(bert(12))
+    forward = tree.boxes[0]
+    assert [c.label for c in forward.children] == ["embeddings", "layers.0 … 11 ×12", "sum"]
+    fold = forward.children[1]
+    assert fold.kind == "same"
+    assert fold.key == "forward/layers.0…layers.11"
+    assert [c.key for c in fold.children] == [f"forward/layers.{i}" for i in range(12)]
+    assert len({c.shape for c in fold.children}) == 1
 
 
-def test_keys_of_other_graphs_are_ignored():
-    graph = _bert(2)
-    assert visible_boxes(graph, {"forward/layers.99", "x"})[0] == visible_boxes(graph, ())[0]
+def test_a_block_that_differs_deep_inside_is_not_folded_with_the_others():
+    graph = bert(6)
+    at = next(i for i, n in enumerate(graph.nodes) if n.scope.startswith("Bert.layers.3.mlp"))
+    nodes = list(graph.nodes)
+    nodes[at] = replace(nodes[at], op="aten.gelu.default")
+    tree = build_tree(Graph(tuple(nodes)))
+    assert [c.label for c in tree.boxes[0].children] == [
+        "embeddings", "layers.0 … 2 ×3", "layers.3", "layers.4", "layers.5", "sum"]  # fmt: skip
 
 
-def test_a_long_run_of_siblings_is_folded_and_can_be_opened_piece_by_piece():
-    nodes = [Node("aten.mul.Tensor", (), (), AVAL, phase="update") for _ in range(500)]
-    graph = Graph(tuple(nodes))
-    boxes, _ = visible_boxes(graph, ())
-    assert len(boxes) == 2
-    boxes, _ = visible_boxes(graph, {boxes[1].key})
-    assert "… 60 more ops" in [b.label for b in boxes]
-    assert len(boxes) < 40
-    assert sorted(_leaves(boxes)) == list(range(500))
+def test_five_thousand_ops_in_one_scope_are_taken_in_portions():
+    nodes = [Node("aten.mul.Tensor", ((i - 1, 0),) if i else (), (), AVAL, phase="update")
+             for i in range(5_000)]  # fmt: skip
+    scene = scene_of(Graph(tuple(nodes)))
+    placed = place(scene, keys(scene))
+    assert "… 60 more ops" in scene["strings"]
+    assert max(len(s["boxes"]) for s in scene["shapes"]) <= MAX_SIBLINGS
+    assert sum(KINDS[scene["rows"]["kind"][i]] == "op" for i in placed.rects) == 5_000
+    assert scene["drawn_by"] == "graphviz dot"
 
 
-def test_a_group_that_would_make_too_many_boxes_stays_closed():
-    graph = _bert(8)
-    keys = {f"forward/layers.{i}" for i in range(8)}
-    boxes, all_fit = visible_boxes(graph, keys, limit=30)
-    assert len(boxes) <= 30
-    assert not all_fit
-    assert sorted(_leaves(boxes)) == list(graph.ops)
+def test_scopes_nested_a_thousand_deep_are_joined_at_the_end():
+    assert len(scope_parts(".".join("abcdefghij" * 100))) == 24
+    nodes = [Node("aten.mm.default", (), (), AVAL, scope=".".join("ab"[k % 2] for k in range(i)))
+             for i in range(1, 300)]  # fmt: skip
+    assert build_tree(Graph(tuple(nodes))).boxes[0].size[0] == 299
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["", "M", "M.a", "M.a.b", "M.c.0", "M.c.1.d", "N.x"]),
-                       st.sampled_from(PHASES)), max_size=60),
-    st.data(),
-)  # fmt: skip
-def test_any_expansion_of_any_graph_shows_each_op_once(ops, data):
-    nodes = tuple(Node("aten.mm.default", ((i - 1, 0),) if i else (), (), AVAL, phase=phase,
-                       scope=scope) for i, (scope, phase) in enumerate(ops))  # fmt: skip
-    graph = Graph(nodes)
-    expanded: set[str] = set()
-    for _ in range(4):
-        boxes, _ = visible_boxes(graph, expanded)
-        assert sorted(_leaves(boxes)) == list(graph.ops)
-        assert len({b.key for b in boxes}) == len(boxes)
-        groups = [b.key for b in boxes if not b.is_frame]
-        if groups:
-            expanded.add(data.draw(st.sampled_from(groups)))
+def test_short_names_of_ops():
+    assert [short_op(x) for x in ("aten.mm.default", "relu", "", "a.")] == ["mm", "relu", "", "a."]
 
 
-def test_edges_are_lifted_to_the_boxes_and_count_distinct_values():
-    graph = _bert(2)
-    boxes, _ = visible_boxes(graph, ())
-    edges = {(e.source, e.target): e for e in lifted_edges(graph, boxes)}
-    assert edges["forward/embeddings", "forward/layers.0"].values == 1
-    assert edges["backward/layers.1", "backward/layers.0"].values == 1
-    assert edges["forward/layers.0", "backward/layers.0"].size_bytes == AVAL[0].size_bytes
-    assert all(a != b for a, b in edges)
+# -- where it is
 
 
-def test_opening_a_step_of_three_thousand_nodes_takes_one_dot_call_for_each_phase():
-    graph = _bert(60, ops=24)
-    assert len(graph) > 3_000
-    run_dot.cache_clear()
-    placed = layout(graph)
-    assert run_dot.cache_info().misses <= 3
-    assert len(placed.boxes) < 80
-    layout(graph)
-    assert run_dot.cache_info().misses <= 3
+@settings(deadline=None, max_examples=40)
+@given(graphs(), st.data())
+def test_whatever_is_open_nothing_overlaps_and_children_are_inside_their_frames(graph, data):
+    scene = scene_of(graph)
+    groups = [k for k in keys(scene) if k]
+    opened = data.draw(st.sets(st.sampled_from(groups))) if groups else set()
+    check_placed(scene, place(scene, opened))
+    placed = place(scene, groups)
+    check_placed(scene, placed)
+    assert set(placed.rects) == set(range(len(scene["rows"]["parent"])))
 
 
-def test_forward_runs_down_backward_runs_up_beside_it():
-    placed = {b.box.key: b for b in layout(_bert(3)).boxes}
-    down = [placed[f"forward/layers.{i}"].y for i in range(3)]
-    up = [placed[f"backward/layers.{i}"].y for i in range(3)]
+def test_without_dot_a_grid_is_drawn_that_holds_the_same_promises_and_says_so(no_dot):
+    scene = scene_of(bert(3))
+    assert scene["drawn_by"] == "a plain grid: dot was not found"
+    check_placed(scene, place(scene, keys(scene)))
+    assert len(scene["dots"]) == len(scene["shapes"])  # for graphviz in the page
+
+
+def test_forward_runs_down_and_backward_runs_up_beside_it():
+    scene = scene_of(bert(2))
+    placed = place(scene)
+    down = [placed.rects[row_of(scene, f"forward/layers.{i}")][1] for i in range(2)]
+    up = [placed.rects[row_of(scene, f"backward/layers.{i}")][1] for i in range(2)]
     assert down == sorted(down)
-    assert up == pytest.approx(down)
-    assert placed["forward"].x < placed["backward"].x < placed["update"].x
+    assert up == pytest.approx(down, abs=0.2)
+    columns = [placed.rects[row_of(scene, phase)][0] for phase in PHASES]
+    assert columns == sorted(columns)
 
 
-@pytest.mark.parametrize("has_dot", [True, False])
-def test_boxes_do_not_overlap_and_lie_inside_their_frames(has_dot, request):
-    if not has_dot:
-        request.getfixturevalue("no_dot")
-    expanded = {"forward/layers.0", "forward/layers.0/attention", "backward/layers.1"}
-    placed = layout(_bert(3), expanded=expanded)
-    by_key = {b.box.key: b for b in placed.boxes}
-    leaves = [b for b in placed.boxes if not b.box.is_frame]
-    for i, a in enumerate(leaves):
-        for b in leaves[:i]:
-            assert abs(a.x - b.x) >= (a.w + b.w) / 2 or abs(a.y - b.y) >= (a.h + b.h) / 2
-        frame = by_key[a.box.parent]
-        assert abs(a.x - frame.x) <= (frame.w - a.w) / 2
-        assert abs(a.y - frame.y) <= (frame.h - a.h) / 2
-    assert min(b.x - b.w / 2 for b in placed.boxes) >= 0
-    assert max(b.y + b.h / 2 for b in placed.boxes) == placed.height
+def test_opening_a_group_keeps_the_order_of_everything_else():
+    scene = scene_of(bert(2))
+    before, after = place(scene), place(scene, {"forward/layers.0", "forward/layers.0/attention"})
+    rows = [i for i in before.rects if scene["rows"]["parent"][i] == 0]
+    for axis in (0, 1):
+        order = sorted(rows, key=lambda i: round(before.rects[i][axis], 1))
+        moved = [after.rects[i][axis] for i in order]
+        assert all(a <= b + 0.5 for a, b in pairwise(moved))
+    assert set(after.rects) > set(before.rects)
 
 
-@pytest.mark.parametrize("has_dot", [True, False])
-def test_edges_run_from_their_source_to_their_target(has_dot, request):
-    if not has_dot:
-        request.getfixturevalue("no_dot")
-    placed = layout(_bert(2))
-    by_key = {b.box.key: b for b in placed.boxes}
-    assert placed.edges
-    for e in placed.edges:
-        for key, x, y in ((e.edge.source, e.xs[0], e.ys[0]), (e.edge.target, e.xs[-1], e.ys[-1])):
-            box = by_key[key]
-            assert abs(x - box.x) <= box.w / 2 + 2
-            assert abs(y - box.y) <= box.h / 2 + 2
+def test_equal_blocks_are_laid_out_equally_and_only_once():
+    scene = scene_of(bert(40))
+    shapes = {int(scene["rows"]["shape"][row_of(scene, f"forward/layers.{i}")]) for i in range(40)}
+    assert len(shapes) == 1
+    assert len(scene["shapes"]) < 30
+    assert scene["shapes"] == scene_of(bert(40))["shapes"]
 
 
-def test_without_dot_a_grid_is_drawn_and_says_so(no_dot):
-    placed = layout(_bert(2))
-    assert placed.drawn_by == "a plain grid: dot was not found"
-    assert len(placed.boxes) == len(visible_boxes(_bert(2), ())[0])
+def test_all_groups_of_a_graph_take_one_dot_process_and_the_next_time_none(monkeypatch):
+    calls = []
+    monkeypatch.setattr("kit.widgets.graph_dot.run_dot",
+                        lambda *a: calls.append(len(a[1])) or run_dot(*a))  # fmt: skip
+    graph = bert(4, ops=21)
+    first = scene_of(graph)
+    assert len(calls) == 1
+    assert scene_of(graph)["shapes"] == first["shapes"]
+    assert len(calls) == 1
 
 
-def test_a_dot_that_fails_or_hangs_is_replaced_by_the_grid(monkeypatch, tmp_path):
+def test_edges_from_phase_to_phase_join_the_innermost_boxes_in_sight():
+    scene = scene_of(bert(2))
+    pairs = {(keys(scene)[e.source], keys(scene)[e.target]): e
+             for e in place(scene).edges if e.is_crossing}  # fmt: skip
+    assert pairs["forward/layers.0", "backward/layers.0"].values == 1
+    opened = place(scene, {"backward/layers.0"}).edges
+    ends = {keys(scene)[e.target] for e in opened
+            if e.is_crossing and keys(scene)[e.source] == "forward/layers.0"}  # fmt: skip
+    assert ends == {"backward/layers.0/mlp", "backward/layers.0/attention"}
+
+
+# -- graphviz that is not as it should be
+
+
+def _fake_dot(monkeypatch, tmp_path, script):
     dot = tmp_path / "dot"
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    dot.write_text("#!/bin/sh\nexit 3\n")
+    dot.write_text(f"#!/bin/sh\n{script}\n")
     dot.chmod(0o755)
-    assert "dot failed: CalledProcessError" in layout(_bert(1)).drawn_by
-    dot.write_text("#!/bin/sh\nexec /bin/sleep 30\n")
-    assert layout(_bert(1), timeout_s=0.2).drawn_by == "a plain grid: dot took longer than 0.2 s"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 3", "a plain grid: dot failed with status 3"),
+        ("exec /bin/sleep 30", "a plain grid: dot took longer than 0.3 s"),
+        ("echo 'sh: no such plugin'", "a plain grid: dot answered something that is no layout"),
+        ("""echo '{"name": "g0", "bb": "x", "objects": 7}'""",
+         "a plain grid: dot answered something else"),
+    ],
+    ids=["fails", "hangs", "prints text", "prints other json"],
+)  # fmt: skip
+def test_a_dot_that_misbehaves_is_replaced_by_the_grid(monkeypatch, tmp_path, script, said):
+    _fake_dot(monkeypatch, tmp_path, script)
+    scene = scene_of(bert(1), timeout_s=0.3)
+    assert scene["drawn_by"] == said
+    check_placed(scene, place(scene, keys(scene)))
+
+
+def test_what_dot_answered_before_it_hung_is_used(monkeypatch, tmp_path):
+    shape = """{"name":"g0","bb":"0,0,100,50","objects":[{"name":"n0","_gvid":0,"pos":"50,25"}]}"""
+    _fake_dot(monkeypatch, tmp_path, f"echo '{shape}'; exec /bin/sleep 30")
+    nodes = (Node("aten.mm.default", (), (), AVAL),)
+    assert scene_of(Graph(nodes), timeout_s=0.3)["drawn_by"] == "graphviz dot"
 
 
 def test_an_answer_of_dot_that_failed_is_not_remembered():
-    with pytest.raises(LayoutError, match="dot failed"):
-        run_dot("/nonexistent/dot", "digraph {}", 1.0)
-    with pytest.raises(LayoutError, match="dot failed"):
-        run_dot("/nonexistent/dot", "digraph {}", 1.0)
+    for _ in range(2):
+        with pytest.raises(LayoutError, match="dot failed"):
+            run_dot("/nonexistent/dot", ["{}"], 1.0)
+
+
+# -- what is said about it
 
 
 def test_a_kernel_counts_for_its_node_once_a_step():
@@ -237,31 +351,19 @@ def test_a_kernel_counts_for_its_node_once_a_step():
     assert node_ns(empty_run()) == {}
 
 
-def test_a_box_tells_ops_shapes_time_and_line():
-    boxes = graph_payload(make_run())["boxes"]
-    i = next(i for i, kind in enumerate(boxes["kind"]) if kind == "group")
-    assert " ops: " in boxes["what"][i]
-    assert "the largest is float32[" in boxes["makes"][i]
-    assert boxes["time"][i].endswith(" a step")
-    assert "segment" in boxes["place"][i]
-    assert boxes["label"][i].startswith("▸ ")
-
-
-def test_the_note_counts_what_is_not_drawn_and_says_who_drew():
+def test_a_group_has_the_sums_of_what_is_in_it():
     run = make_run()
-    note = graph_payload(run)["note"]
-    hidden = len(run.graphs[0]) - len(run.graphs[0].ops)
-    assert f"{hidden} parameters and inputs are not drawn" in note
-    assert "drawn by graphviz dot" in note
-
-
-def test_colouring_by_segment_tells_segments_apart():
-    run = make_run()
-    everything = frozenset(b.box.key for b in layout(run.graphs[0]).boxes)
-    by_phase = graph_payload(run, everything)
-    by_segment = graph_payload(run, everything, color_by="segment")
-    assert by_phase["boxes"]["color"] != by_segment["boxes"]["color"]
-    assert by_phase["boxes"]["x"] == by_segment["boxes"]["x"]
+    scene, graph = graph_payload(run), run.graphs[0]
+    rows, spent = scene["rows"], node_ns(run)
+    cut = {i: s.index for s in run.segments for i in s.nodes}
+    for i, end in enumerate(rows["end"]):
+        nodes = [int(n) for n in rows["node"][i:end] if n >= 0]
+        assert rows["ops"][i] == len(nodes)
+        assert rows["time"][i] == pytest.approx(sum(spent.get(n, 0) for n in nodes), abs=0.01)
+        assert rows["bytes"][i] == sum(a.size_bytes for n in nodes for a in graph.nodes[n].avals)
+        assert rows["low"][i] == min(cut[n] for n in nodes)
+        assert rows["high"][i] == max(cut[n] for n in nodes)
+        assert scene["strings"][rows["dtype"][i]] == "float32"
 
 
 @pytest.mark.parametrize("run", [None, empty_run(), one_span_run(), make_run(),
@@ -269,7 +371,8 @@ def test_colouring_by_segment_tells_segments_apart():
 def test_every_run_draws_and_its_payload_is_plain_data(run):
     payload = graph_payload(run)
     plot, sources = graph_model(payload)
-    json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    as_text = json.dumps(payload, ensure_ascii=False, allow_nan=False, default=lambda a: a.tolist())
+    as_text.encode("utf-8")
     for name, source in sources.items():
         assert len({len(v) for v in source.data.values()}) <= 1, name
     assert len(file_html(column(plot), INLINE).encode()) > 0
@@ -280,100 +383,146 @@ def test_every_run_draws_and_its_payload_is_plain_data(run):
 def test_a_run_without_a_graph_says_why():
     run = make_run()
     native = replace(run, graphs=(), settings=run.settings.replace(mode="torch"))
-    assert graph_payload(native)["message"]["text"] == [
-        "native torch runs op by op: there is no graph to draw"]  # fmt: skip
-    assert graph_payload(empty_run())["message"]["text"] == ["this run has no graph"]
+    assert graph_payload(native)["message"] == (
+        "native torch runs op by op: there is no graph to draw"
+    )
+    assert graph_payload(empty_run())["message"] == "this run has no graph"
+    assert graph_payload(None)["message"] == "no run yet"
 
 
-def test_clicking_a_group_opens_it_and_its_title_closes_it():
+def test_names_in_many_scripts_and_with_metacharacters_stay_text_in_every_export():
+    names = [
+        "模型",
+        "модель",
+        "मॉडल",
+        '"];a->b;"\\N',
+        "<b>&amp;</b>",
+        "<<TABLE>>",
+        "\\",
+        "x" * 5000,
+    ]
+    nodes = [Node(f"aten.{n}.default", ((i - 1, 0),) if i else (), (), AVAL, f"{n}.py:1",
+                  "forward", f"M.{n}.{i % 3}") for i, n in enumerate(names * 2)]  # fmt: skip
+    view = GraphView(run_of(Graph(tuple(nodes))))
+    view.expanded = frozenset(keys(view.sources["scene"].tags[0]))
+    root = ET.fromstring(view.svg())
+    texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("模型" in t for t in texts if t)
+    assert {e.tag.rpartition("}")[2] for e in root.iter()} == {
+        "svg", "defs", "marker", "path", "rect", "text"}  # fmt: skip
+    program = shutil.which("dot") or ""
+    (answer,) = run_dot(program, [view.dot().removeprefix("digraph step ")], 20.0).values()
+    count = sum("label" in o and not o["name"].startswith("cluster") for o in answer["objects"])
+    assert count == len(nodes)
+    hostile = GraphView(make_run(hostile=True))
+    ET.fromstring(hostile.svg())
+    assert HOSTILE not in hostile.dot()
+
+
+# -- two graphs
+
+
+def test_what_changed_against_another_run_is_in_the_scene_and_what_is_gone_is_put_back():
+    old = bert(2)
+    at = next(i for i, n in enumerate(old.nodes) if n.scope == "Bert.layers.1.mlp")
+    extra = Node("aten.gelu.default", ((at - 3, 0),), (), AVAL, "", "forward", "Bert.layers.1.mlp")
+    grown = Graph((*old.nodes, extra)).check()
+    same = scene_of(old, against=run_of(old))
+    assert not same["rows"]["change"].any()
+    assert same["note"].endswith("against the other run: no op differs")
+    added = scene_of(grown, against=run_of(old))["rows"]
+    assert [int(n) for n in added["node"][added["change"] == 1]] == [len(old)]
+    removed = scene_of(old, against=run_of(grown))
+    (i,) = (removed["rows"]["change"] == 4).nonzero()[0]
+    assert removed["rows"]["node"][i] == -1
+    assert removed["strings"][removed["rows"]["op"][i]] == "aten.gelu.default"
+    assert "1 removed" in removed["note"]
+
+
+def test_graphs_too_different_to_compare_are_said_under_the_view_and_drawn_alone(monkeypatch):
+    monkeypatch.setattr(graph_diff, "_MAX_DIFFERENT", 10)
+    other = replace(make_run(scopes=3), graphs=(bert(2),))
+    view = GraphView(make_run(), against=other)
+    assert "are not compared one by one" in view.children[-1].value
+    assert not view.sources["scene"].tags[0]["has_changes"]
+    view.against = replace(other, graphs=())
+    assert "the run to compare with has no graph" in view.children[-1].value
+    view.against = None
+    assert view.children[-1].value == ""
+
+
+# -- the view, as its page talks to it
+
+
+def say(view, **message):
+    """What the page sends."""
+    view.sources["state"].tags = [json.dumps({"from": "page", **message})]
+
+
+def told(view):
+    return json.loads(view.sources["state"].tags[0])
+
+
+def test_what_the_page_opens_is_in_expanded_and_is_not_sent_back():
     view = GraphView(make_run())
-    data = view.sources["boxes"].data
-    i = data["kind"].index("group")
-    key = data["key"][i]
-    view.sources["boxes"].selected.indices = [i]
-    assert view.expanded == {key}
-    assert view.sources["boxes"].selected.indices == []
-    data = view.sources["boxes"].data
-    i = data["key"].index(key)
-    assert data["kind"][i] == "open"
-    assert data["label"][i].startswith("▾ ")
-    view.sources["boxes"].selected.indices = [i]
+    say(view, sequence=1, open=["forward/layers.0"], color_by="time")
+    assert view.expanded == {"forward/layers.0"}
+    assert view.color_by == "time"
+    assert told(view)["from"] == "page"
+    view.expanded = frozenset()
+    assert told(view) == {"from": "kit", "open": [], "color_by": "time"}
+
+
+def test_a_pick_in_the_page_sets_node_and_selection_once():
+    run = make_run()
+    view, seen = GraphView(run), []
+    view.observe(lambda change: seen.append(change["new"]), "selection")
+    node = run.graphs[0].ops[2]
+    say(view, sequence=1, open=[], pick={"nodes": [node], "label": f"%{node}", "isOp": True})
+    assert view.node == node
+    assert view.selection == Links(run).of_nodes([node], f"%{node}")
+    say(view, sequence=1, open=[], pick={"nodes": [], "label": "", "isOp": False})
+    assert len(seen) == 1
+    nodes = run.graphs[0].ops[:4]
+    say(view, sequence=2, open=[], pick={"nodes": nodes, "label": "layers.0", "isOp": False})
+    assert view.node is None
+    assert view.selection.nodes == set(nodes)
+    say(view, sequence=3, open=[], pick={"nodes": [], "label": "", "isOp": False})
+    assert view.selection == NOTHING
+
+
+def test_a_selection_from_elsewhere_goes_to_the_page_and_opens_nothing():
+    run = make_run()
+    view = GraphView(run)
+    view.selection = Links(run).of_site(run.graphs[0].nodes[run.graphs[0].ops[0]].site)
+    message = told(view)
+    assert message["from"] == "kit"
+    assert message["nodes"] == sorted(view.selection.nodes)
+    assert message["label"] == view.selection.label
     assert view.expanded == frozenset()
 
 
-def test_clicking_an_op_sets_the_node_and_a_phase_does_nothing():
-    view = GraphView(make_run())
-    view.expanded = frozenset(k for k, kind in zip(
-        *(view.sources["boxes"].data[c] for c in ("key", "kind")), strict=True)
-        if kind == "group")  # fmt: skip
-    data = view.sources["boxes"].data
-    i = data["kind"].index("op")
-    view.sources["boxes"].selected.indices = [i]
-    assert data["what"][i].startswith(f"%{view.node} = ")
-    before = view.expanded
-    view.sources["boxes"].selected.indices = [data["kind"].index("phase")]
-    assert view.expanded == before
-
-
-def test_collapse_all_closes_every_group():
-    view = GraphView(make_run())
-    closed = list(view.sources["boxes"].data["key"])
-    view.expanded = frozenset(closed)
-    assert len(view.sources["boxes"].data["key"]) > len(closed)
-    view.children[0].children[1].click()
-    assert view.expanded == frozenset()
-    assert list(view.sources["boxes"].data["key"]) == closed
-
-
-def test_assigning_a_run_redraws_and_keeps_what_is_open():
-    view = GraphView(make_run())
-    key = view.sources["boxes"].data["key"][view.sources["boxes"].data["kind"].index("group")]
-    view.expanded = frozenset({key})
-    view.run = make_run(seed=5)
-    data = view.sources["boxes"].data
-    assert data["kind"][data["key"].index(key)] == "open"
+def test_assigning_a_run_redraws_forgets_the_selection_and_keeps_what_is_open():
+    run = make_run()
+    view = GraphView(run)
+    view.expanded = frozenset({"forward/layers.0"})
+    view.selection = Links(run).of_nodes(run.graphs[0].ops[:2])
+    view.run = make_run(seed=5, scopes=4)
+    assert view.selection == NOTHING
+    assert view.expanded == {"forward/layers.0"}
+    assert view.sources["scene"].tags[0]["title"].endswith("30 ops")
     view.run = None
-    assert view.sources["message"].data["text"] == ["no run yet"]
+    assert view.sources["scene"].tags[0]["message"] == "no run yet"
 
 
-def test_short_names_of_ops():
-    assert [short_op(x) for x in ("aten.mm.default", "relu", "", "a.")] == ["mm", "relu", "", "a."]
+def test_graphviz_for_the_page_is_sent_only_when_the_page_asks():
+    view = GraphView(make_run())
+    assert view.sources["engine"].tags == []
+    say(view, sequence=1, open=[], need="engine")
+    assert view.sources["engine"].tags == [graph_wasm()]
 
 
-@pytest.fixture
-def offline():
-    with open_browser(offline=True) as opened:
-        yield opened
-
-
-@pytest.mark.browser
-def test_in_a_browser_the_whole_graph_is_in_sight_and_a_payload_replaces_another(offline, tmp_path):
-    run = make_run(hostile=True, scopes=4)
-    payload = graph_payload(run)
-    plot, sources = graph_model(payload)
-    new = graph_payload(run, frozenset({payload["boxes"]["key"][1]}))
-    button = Button(label="next")
-    button.js_on_click(CustomJS(args=graph_js_args(plot, sources),
-                                code=f"const payload = {json.dumps(new)};" + GRAPH_JS))  # fmt: skip
-    path = tmp_path / "graph.html"
-    path.write_text(file_html(column(button, plot, sizing_mode="stretch_width"), INLINE))
-    page = offline.page
-    page.goto(path.as_uri())
-    page.wait_for_function("window.Bokeh && Bokeh.documents[0]?.is_idle")
-    state = """() => { const f = Bokeh.documents[0].get_model_by_name('graph');
-        const boxes = f.renderers.find((r) => r.name == 'boxes').data_source;
-        const [x, y] = [f.x_range, f.y_range];
-        return {boxes: boxes.get_length(), title: f.title.text, x: [x.start, x.end],
-          aspect: (f.inner_width / (x.end - x.start)) / (f.inner_height / (y.start - y.end)),
-          font: f.renderers.find((r) => r.name == 'label').glyph.text_font_size.value}; }"""
-    before = page.evaluate(state)
-    assert before["x"][0] < 0 < payload["view"]["width"][0] < before["x"][1]
-    assert before["aspect"] == pytest.approx(1, abs=0.01)
-    assert 8 < float(before["font"].removesuffix("px")) < 16
-    page.get_by_role("button", name="next").click()
-    page.wait_for_function("Bokeh.documents[0].is_idle")
-    after = page.evaluate(state)
-    assert after["boxes"] == len(new["boxes"]["key"]) > before["boxes"]
-    assert after["title"] == new["title"]
-    assert after["aspect"] == pytest.approx(1, abs=0.01)
-    assert (offline.outside, offline.errors()) == ([], [])
+def test_nonsense_from_a_page_is_shown_under_the_view():
+    view = GraphView(make_run())
+    say(view, sequence=1, open=[], pick={"nodes": ["x"], "label": "", "isOp": True})
+    assert "ValueError" in view.children[-1].value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from bokeh.plotting import figure
 
 from kit.widgets.graph import GraphView
@@ -60,14 +62,13 @@ def test_a_second_view_of_a_changed_figure_gets_a_new_snapshot():
     assert _title(live) == 1
 
 
-def test_a_click_from_the_front_end_opens_a_group_once():
-    view = GraphView(make_run())
-    live = view.children[1]
-    source = view.sources["boxes"]
-    i = source.data["kind"].index("group")
-    key = source.data["key"][i]
-    content = {"event": "jsevent", "kind": "ModelChanged", "model": {"id": source.selected.id},
-               "attr": "indices", "new": [i]}  # fmt: skip
+def test_what_the_front_end_opens_is_heard_once():
+    view, heard = GraphView(make_run()), []
+    view.observe(lambda change: heard.append(change["new"]), "expanded")
+    live = next(child for child in view.children if isinstance(child, LivePlot))
+    message = json.dumps({"from": "page", "sequence": 1, "open": ["forward/layers.0"]})
+    content = {"event": "jsevent", "kind": "ModelChanged", "attr": "tags", "new": [message],
+               "model": {"id": view.sources["state"].id}}  # fmt: skip
     live._handle_custom_msg(content, [])
-    assert view.expanded == {key}
-    assert source.selected.indices == []
+    assert view.expanded == {"forward/layers.0"}
+    assert len(heard) == 1

@@ -1,0 +1,65 @@
+"""Two graphs as one: the new one, with the ops of the old one that are gone put back as ghosts.
+
+Alignment is `kit.ir.diff`'s, by structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kit.errors import GraphError
+from kit.ir import Graph
+from kit.ir.diff import diff
+
+__all__ = ["CHANGES", "Merged", "merge"]
+
+CHANGES = ("same", "added", "changed", "rewired", "removed")
+_MAX_DIFFERENT = 6_000  # nodes between the first and the last that differ
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A graph, the id of each of its nodes in the new graph (-1: gone), and what has changed."""
+
+    graph: Graph
+    ids: tuple[int, ...]
+    changes: Mapping[int, int]  # node -> index into CHANGES; of a comparison: each op is in it
+
+    @classmethod
+    def of(cls, graph: Graph) -> Merged:
+        """A graph that is compared with nothing."""
+        return cls(graph, tuple(range(len(graph))), {})
+
+
+def merge(old: Graph, new: Graph) -> Merged:
+    """The nodes of both, in program order.
+
+    Raises:
+        GraphError: too many nodes differ to compare them one by one.
+    """
+    _check_size(old, new)
+    rows = diff(old, new).rows
+    at_left = {row.left: n for n, row in enumerate(rows) if row.left >= 0}
+    at_right = {row.right: n for n, row in enumerate(rows) if row.right >= 0}
+    nodes, changes = [], {}
+    for n, row in enumerate(rows):
+        side, at = (new, at_right) if row.right >= 0 else (old, at_left)
+        node = side.nodes[row.right if row.right >= 0 else row.left]
+        nodes.append(replace(node, inputs=tuple((at[s], o) for s, o in node.inputs)))
+        if not node.is_variable:
+            changes[n] = CHANGES.index(row.kind)
+    return Merged(Graph(tuple(nodes)), tuple(row.right for row in rows), changes)
+
+
+def _check_size(old: Graph, new: Graph) -> None:
+    left, right = [[(n.op, n.attrs, n.avals) for n in g.nodes] for g in (old, new)]
+    least = min(len(left), len(right))
+    start = next((i for i in range(least) if left[i] != right[i]), least)
+    stop = next((i for i in range(least - start) if left[-1 - i] != right[-1 - i]), least - start)
+    size = max(len(left), len(right)) - start - stop
+    if size > _MAX_DIFFERENT:
+        raise GraphError(
+            f"{size:,} nodes lie between the first and the last that differ: more than "
+            f"{_MAX_DIFFERENT:,} are not compared one by one. Compare two runs of a smaller model."
+        )
