@@ -46,7 +46,6 @@ from kit.widgets.timeline import (
 
 __all__ = ["report_html", "write_report"]
 
-MAX_OPEN_STATES = 14  # pictures of the graph kept for each run: the folded one, and opened ones
 MAX_SPANS = 200_000  # of all timelines; beyond, the shortest are joined, and the page says so
 
 
@@ -97,7 +96,7 @@ def report_html(
     timeline.name, graph.name = "timeline", "graph"
     with unwarned():
         script, (timeline_div, graph_div) = components((timeline, graph), wrap_script=False)
-    pool: dict[str, int] = {}  # columns of graphs that several pictures share
+    pool: dict[str, int] = {}  # columns of graphs that several runs share
     most = max(MAX_SPANS // len(runs), 2500)
     blocks = [packed(f"run-{i}", _json(_run_block(r, pool, most))) for i, r in enumerate(runs)]
     blocks.append(packed("pool", _json([json.loads(column) for column in pool])))
@@ -160,30 +159,16 @@ def _run_block(run: Run, pool: dict[str, int], most: int) -> dict[str, Any]:
         "segments": folded_segments_html(run) + folded_kernels_html(run),
         "notes": run_notes_html(run),
         "timeline": _plain(timeline_payload(run, max_spans=most)),
-        "graph": {
-            key: {name: _shared(value, pool) for name, value in state.items()}
-            for key, state in _graph_states(run).items()
-        },
+        "graph": _graph_block(run, pool),
     }
 
 
-def _graph_states(run: Run) -> dict[str, Any]:
-    """The graph folded, and with each group opened that can be reached by clicks, a few deep."""
-    folded = graph_payload(run)
-    states = {"": _plain(folded, digits=1)}
-    waiting: list[tuple[str, ...]] = [(key,) for key in _groups(folded)]
-    while waiting and len(states) < MAX_OPEN_STATES:
-        opened = waiting.pop(0)
-        payload = graph_payload(run, frozenset(opened), focus=opened[-1])
-        states["\n".join(opened)] = _plain(payload, digits=1)
-        waiting += [(*opened, key) for key in _groups(payload)
-                    if key.startswith(opened[-1]) and key not in opened]  # fmt: skip
-    return states
-
-
-def _groups(payload: dict[str, Any]) -> list[str]:
-    boxes = payload["boxes"]
-    return [str(k) for k, kind in zip(boxes["key"], boxes["kind"], strict=True) if kind == "group"]
+def _graph_block(run: Run, pool: dict[str, int]) -> dict[str, Any]:
+    """The scene of a run's graph: every group laid out, any of them opened by the page's script."""
+    scene = _plain(graph_payload(run), digits=1)
+    parts = {name: scene.pop(name) for name in ("strings", "shapes", "sources", "targets", "theme")}
+    scene["dots"] = []  # a report brings no graphviz along: what Python laid out is shown
+    return {name: _shared(value, pool) for name, value in (scene | {"parts": parts}).items()}
 
 
 def _ids(models: dict[str, Any]) -> dict[str, str]:
@@ -191,7 +176,7 @@ def _ids(models: dict[str, Any]) -> dict[str, str]:
 
 
 def _shared(columns: Any, pool: dict[str, int]) -> Any:
-    """Columns as numbers into the pool: most pictures of a graph differ in a few of them."""
+    """Columns as numbers into the pool: the graphs of most runs differ in a few of them."""
     if not isinstance(columns, dict):
         return columns
     return {
