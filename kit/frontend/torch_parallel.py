@@ -25,6 +25,8 @@ from kit.run import Settings
 from kit.run_parallel import Link
 from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices, replicas
 from kit.runtime.parallel_exchange import Exchange, ReplicaSession
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -59,6 +61,7 @@ class DataParallel:
             must be told before it begins how many devices it shall make of it; if it has not
             begun, this tells it.
         settings: bulk sizes and segment mode of each replica.
+        rules: lowering rules, as for `kit.Session`.
         sync: `net(x)` and `net.map` wait until the devices have computed the results, so that an
             error is raised there; else they return as soon as everything is recorded.
         average: losses are means over their parts; false: they are sums.
@@ -76,9 +79,9 @@ class DataParallel:
 
     def __init__(
         self, model: nn.Module, devices: int | Sequence[Any] = 2, *,
-        settings: Settings | None = None, sync: bool = False, average: bool = True,
-        bucket_mb: float = 1.0, cut: str = "bucket", sync_batch_norm: bool = False,
-        timeout_s: float = 120.0, link: Link | None = None,
+        settings: Settings | None = None, rules: Rules = DEFAULT_RULES, sync: bool = False,
+        average: bool = True, bucket_mb: float = 1.0, cut: str = "bucket",
+        sync_batch_norm: bool = False, timeout_s: float = 120.0, link: Link | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise SettingsError(
@@ -97,7 +100,7 @@ class DataParallel:
         self.settings = settings or Settings()
         self.devices = pick_devices(devices, self.settings.device)
         self.average = average
-        self._model, self._sync = model, sync
+        self._model, self._sync, self._rules = model, sync, rules
         self._shares_norms = sync_batch_norm
         self._bucket_bytes, self._cut = int(bucket_mb * 1e6), cut
         self._group = Group(len(self.devices), timeout_s)
@@ -130,7 +133,7 @@ class DataParallel:
         self._exits = contextlib.ExitStack()
         homes = [Frontend(rank) for rank in range(self.count)]
         self._exchange.sessions = [
-            ReplicaSession(rank, device, self._exchange, self.settings, home)
+            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules)
             for rank, (device, home) in enumerate(zip(self.devices, homes, strict=True))
         ]
         copies = [
@@ -164,10 +167,12 @@ class DataParallel:
             session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self._cut
         )
 
+    def _check_open(self) -> None:
+        if self._exits is None or not self.sessions[0].is_open:
+            raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
+
     def _run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         """Each job in its replica's thread; here, if there is but one."""
-        if self._exits is None:
-            raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
         if self._pool is None:
             return [job() for job in jobs]
         line = here()
@@ -188,6 +193,7 @@ class DataParallel:
         """
         if isinstance(batch, Shards):
             return batch
+        self._check_open()
         self._measure([batch])
         parts = [self._part(batch, rank) for rank in range(self.count)]
         return Shards(self._run([partial(_to_kit, part) for part in parts]))
@@ -203,6 +209,7 @@ class DataParallel:
             Exception: what the function has raised in the first replica that failed, with a note
                 that names the replica and the line.
         """
+        self._check_open()
         jobs = [
             partial(self._one, function, [a[r] if isinstance(a, Shards) else a for a in args], r)
             for r in range(self.count)
@@ -259,6 +266,7 @@ class DataParallel:
         Gives each replica's losses; `net.mean` makes the loss of the whole batch of them. Weights
         change only if every replica has recorded its backward pass.
         """
+        self._check_open()
         self._measure(batch)
         jobs = []
         for rank in range(self.count):

@@ -16,7 +16,6 @@ from torch import nn
 
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_frontend import Frontend
-from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_exchange import ReplicaSession
 from kit.runtime.stream import Cell, Value
 
@@ -81,10 +80,12 @@ class Reducer:
         self._reduced: dict[str, Any] = {}  # the tensors that the last reduction made
         self.is_stray = False  # gradients were made outside of `backward`, and nobody reduced them
         self._passes = 0
+        self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
+                        for path, m in module.named_modules()
+                        for key, p in m._parameters.items() if p is not None]  # fmt: skip
         for bucket in self.buckets:
-            for name, parameter in bucket.parameters:
+            for _, parameter in bucket.parameters:
                 self._of[id(parameter)] = bucket
-                self._check_place(name, parameter)
                 parameter.register_post_accumulate_grad_hook(self._ready)
 
     def backward(self, losses: Sequence[Any], weight: float, *, is_local: bool) -> None:
@@ -118,6 +119,7 @@ class Reducer:
         self.is_stray, self._before, self._reduced = False, {}, {}
 
     def _begin(self, mode: str) -> None:
+        self._check_places()
         self._mode = mode
         self._waiting = []
         for bucket in self.buckets:
@@ -125,19 +127,20 @@ class Reducer:
             bucket.values = [None] * bucket.left
             bucket.parcel, bucket.results = None, []
             for name, parameter in bucket.parameters:
-                self._check_place(name, parameter)
                 if parameter.grad is not None and parameter.grad is self._reduced.get(name):
                     # already the sum over all: it must not be summed again with the new one
                     self._before[name], parameter.grad = parameter.grad, None
         self._reduced = {}
 
-    def _check_place(self, name: str, parameter: nn.Parameter) -> None:
-        rank, device = self.session.rank, self.home.device
-        if not isinstance(parameter, KitTensor) or parameter.home is not self.home:
-            raise SettingsError(
-                f"replica {rank}: parameter {name!r} is on {parameter.device}, and must stay on "
-                f"{device}, where DataParallel has put it; do not move the replicas' modules"
-            )
+    def _check_places(self) -> None:
+        for name, table, key, parameter in self._places:
+            if (now := table.get(key)) is not parameter:
+                where = "gone" if now is None else f"another one, on {now.device}"
+                raise SettingsError(
+                    f"replica {self.session.rank}: parameter {name!r} is {where}. It must stay the "
+                    f"one on {self.home.device} that DataParallel has made, or its gradient would "
+                    "not be reduced: change the model before it is given to DataParallel"
+                )
 
     def _ready(self, parameter: Any) -> None:
         """Torch has accumulated a parameter's gradient: an op that is recorded, not run."""

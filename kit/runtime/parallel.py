@@ -261,14 +261,17 @@ class Pool:
 
     def _finish(self) -> None:
         """Wait until all have ended, then raise what one has raised."""
+        stuck: BaseException | None = None
         try:
-            while not self._over.acquire(timeout=1.0):
-                self._give_up()
+            while stuck is None and not self._over.acquire(timeout=min(1.0, self.group.timeout_s)):
+                stuck = self._overdue()
         except BaseException as error:  # an interrupt
             self.group.end(-1, error)
             self._is_stuck = not self._over.acquire(timeout=5.0)
             self._errors = {}
             raise
+        if stuck is not None:
+            raise stuck
         errors, self._errors = self._errors, {}
         if not errors:
             return
@@ -276,19 +279,20 @@ class Pool:
         rank = first[0] if first is not None and first[0] in errors else min(errors)
         raise _noted(rank, errors, self.group.count)
 
-    def _give_up(self) -> None:
-        """One has failed, and another has not noticed for so long that it never will."""
+    def _overdue(self) -> BaseException | None:
+        """What to raise if one has failed, and another has not noticed for as long as it may."""
         failure = self.group.failure
         if failure is None:
-            return
-        if self._over.acquire(timeout=self.group.timeout_s):
+            return None
+        grace = max(self.group.timeout_s, 1.0)
+        if self._over.acquire(timeout=grace):
             self._over.release()
-            return
+            return None
         self._is_stuck = True
         stuck = [r for r in range(self.group.count) if r not in self.group.ended]
-        note = f"kit: {replicas(stuck)} did not end within {self.group.timeout_s:g} s after that"
+        note = f"kit: {replicas(stuck)} did not end within {grace:g} s after that"
         failure[1].add_note(note)
-        raise failure[1]
+        return failure[1]
 
     def _live(self, rank: int) -> None:
         try:

@@ -25,6 +25,7 @@ from kit.run import Settings
 from kit.run_parallel import Link
 from kit.runtime.operations import Operation
 from kit.runtime.parallel import Group, replicas
+from kit.runtime.rules import Rules
 from kit.runtime.session import Session
 from kit.runtime.stream import Bulk, Cell, Task, Value
 from kit.trace import Span
@@ -38,15 +39,16 @@ class ReplicaSession(Session):
     """The session of one replica: on a device of its own, with a rank, in a group."""
 
     def __init__(
-        self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any
-    ) -> None:
+        self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any,
+        rules: Rules,
+    ) -> None:  # fmt: skip
         if settings.step_mode != "retrace" or settings.mode == "torch":
             raise SettingsError(
                 "DataParallel records every step: it needs step_mode='retrace' and a mode other "
                 f"than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
             )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
-        super().__init__(settings.replace(device=kind), frontends=(frontend,))
+        super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,))
         self.rank = rank
         self.exchange = exchange
         self.device = self._executor.device = device

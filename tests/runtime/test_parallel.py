@@ -1,0 +1,174 @@
+"""Threads that must meet: in order, with everybody's errors, and never for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.errors import EngineError, SessionError, SettingsError
+from kit.run_parallel import Link
+from kit.runtime.engine import Engine
+from kit.runtime.parallel import Group, Meeting, Pool, pick_devices
+
+
+@contextlib.contextmanager
+def pool(count: int, timeout_s: float = 30.0) -> Iterator[Pool]:
+    made = Pool(Group(count, timeout_s), lambda rank: contextlib.nullcontext())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run(made: Pool, job: Callable[[int], Any]) -> list[Any]:
+    return made.run([lambda r=r: job(r) for r in range(made.group.count)])  # type: ignore[misc]
+
+
+def test_results_come_in_the_order_given_and_from_the_same_threads_each_time() -> None:
+    with pool(3) as threads:
+        first = run(threads, lambda r: (r, threading.get_ident()))
+        assert [r for r, _ in first] == [0, 1, 2]
+        assert len({ident for _, ident in first} | {threading.get_ident()}) == 4
+        assert run(threads, lambda r: (r, threading.get_ident())) == first
+
+
+def test_the_first_error_is_raised_with_its_rank_its_line_and_what_else_failed() -> None:
+    def job(rank: int) -> None:
+        if rank == 2:
+            raise ValueError("no such luck")
+
+    with pool(3) as threads:
+        with pytest.raises(ValueError, match="no such luck") as caught:
+            run(threads, job)
+        assert "this was in replica 2 of 3, at test_parallel.py:" in caught.value.__notes__[0]
+        assert run(threads, lambda r: r) == [0, 1, 2]
+
+
+@settings(max_examples=15)
+@given(
+    late=st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    visits=st.integers(1, 3),
+)
+def test_a_meeting_gives_all_of_each_visit_by_rank_whoever_comes_first(
+    late: list[int], visits: int
+) -> None:
+    with pool(3) as threads:
+        meeting = Meeting(threads.group)
+
+        def job(rank: int) -> list[Any]:
+            seen = []
+            for visit in range(visits):
+                time.sleep(late[(rank + visit) % len(late)] / 2000)
+                seen.append(meeting.take(rank, meeting.bring(rank, (rank, visit))))
+            return seen
+
+        expected = [[(r, visit) for r in range(3)] for visit in range(visits)]
+        assert run(threads, job) == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("third", "error", "words"),
+    [
+        (lambda: 1 / 0, ZeroDivisionError, "division by zero"),
+        (lambda: None, SessionError, r"replica 2 ended without coming.*same number of batches"),
+        (
+            lambda: next(iter(())),
+            SessionError,
+            r"iterator of replica 2 has ended \(StopIteration\)",
+        ),
+        (lambda: time.sleep(0.4), SessionError, r"replica 2 did not come within 0\.2 s"),
+    ],
+    ids=["fails", "returns", "has no more batches", "is late"],
+)
+def test_who_waits_for_a_replica_that_does_not_come_is_told_and_the_pool_goes_on(
+    third: Callable[[], object], error: type[Exception], words: str
+) -> None:
+    with pool(3, timeout_s=0.2) as threads:
+        meeting = Meeting(threads.group)
+
+        def job(rank: int) -> Any:
+            return third() if rank == 2 else meeting.take(rank, meeting.bring(rank, rank))
+
+        with pytest.raises(error, match=words):
+            run(threads, job)
+        again = run(threads, lambda r: meeting.take(r, meeting.bring(r, r)))
+        assert again == [[0, 1, 2]] * 3
+
+
+def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:
+    gate = threading.Event()
+    made = Pool(Group(2, 0.2), lambda rank: contextlib.nullcontext())
+    meeting = Meeting(made.group)
+    with pytest.raises(SessionError, match="did not come within") as caught:
+        run(made, lambda r: gate.wait() if r else meeting.take(r, meeting.bring(r, 0)))
+    assert any("replica 1 did not end within 1 s" in note for note in caught.value.__notes__)
+    with pytest.raises(SessionError, match="has not ended its last part; make a new one"):
+        run(made, lambda r: r)
+    made.close()
+    gate.set()
+
+
+def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made() -> None:
+    @contextlib.contextmanager
+    def enter(rank: int) -> Iterator[None]:
+        if rank == 1:
+            raise SettingsError("no room")
+        yield
+
+    with pytest.raises(SettingsError, match="no room"):
+        Pool(Group(2), enter)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (0, "devices must be at least 1, not 0"),
+        ([], r"devices must be at least 1, not \[\]"),
+        (True, "devices must be at least 1, not True"),
+        ("cpu", "a number or a list of names, not 'cpu'"),
+        (["cpu:0", "cpu:99"], "replica 1: there is no device 'cpu:99'; there are: cpu:0"),
+        (["tpu:0"], "replica 0: there is no device 'tpu:0'"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(wanted: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        pick_devices(wanted)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True])
+def test_a_timeout_is_more_than_nothing(timeout_s: Any) -> None:
+    with pytest.raises(SettingsError, match="more than 0 seconds"):
+        Group(2, timeout_s)
+
+
+def test_a_held_operation_runs_once_it_is_released_and_keeps_no_thread_busy() -> None:
+    engine = Engine()
+    x, y = engine.variable("x"), engine.variable("y")
+    log: list[str] = []
+    held = engine.push(lambda: log.append("held"), (), (x,), is_held=True)
+    reader = engine.push(lambda: log.append("reader"), (x,), (y,))
+    engine.wait(engine.push(lambda: log.append("other")))
+    assert log == ["other"]
+    engine.release(held)
+    engine.wait(reader)
+    assert log == ["other", "held", "reader"]
+    engine.close()
+    with pytest.raises(EngineError):
+        engine.push(lambda: None, is_held=True)
+
+
+def test_a_ring_sends_twice_all_but_its_own_part_and_a_link_needs_sense() -> None:
+    link = Link(latency_us=10, gb_per_s=1)
+    assert link.ns(8_000, 1) == 0
+    assert link.ns(8_000, 2) == 2 * (10_000 + 4_000)
+    assert link.ns(8_000, 4) == 6 * (10_000 + 2_000)
+    for wrong in ({"latency_us": -1}, {"gb_per_s": 0}, {"gb_per_s": float("nan")}):
+        with pytest.raises(SettingsError, match="gb_per_s above 0"):
+            Link(**wrong)
