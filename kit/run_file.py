@@ -240,9 +240,9 @@ def _check(run: Run) -> None:
         raise RunFileError("the times at which the nodes were recorded are not those of its graph")
     if any(not 1 <= s.first < 1 << 31 for s in run.sources):
         raise RunFileError("a snippet of source begins before line 1")
-    size = sum(len(line) + 1 for s in run.sources for line in s.lines)
-    if size > MAX_SOURCE_BYTES or len(run.sources) > MAX_SOURCE_BYTES:
-        raise RunFileError(f"its source text is longer than {MAX_SOURCE_BYTES:,} characters")
+    size = sum(len(s.file) + 1 + sum(len(x) + 1 for x in s.lines) for s in run.sources)
+    if size > 2 * MAX_SOURCE_BYTES:  # names of files come on top of the text
+        raise RunFileError(f"its source text is longer than {2 * MAX_SOURCE_BYTES:,} characters")
     for sync in (*t.syncs, *run.sync_points):
         if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
             raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")

@@ -239,9 +239,9 @@ def _waits(run: Run) -> dict[str, Waits]:
     if not steps:
         return found
     for row in sync_table(syncs, steps=steps, timeline=t):
-        wait, count, idle, causes = found.get(row.site, (0.0, 0.0, 0.0, ()))
+        wait, count, idle, causes = found.get(row.site, (0.0, 0.0, math.nan, ()))
         cause = f"{row.cause} through {row.via}" if row.via else row.cause
-        seen = idle if math.isnan(row.idle_ms_per_step) else idle + row.idle_ms_per_step
+        known = [x for x in (idle, row.idle_ms_per_step) if not math.isnan(x)]
         found[row.site] = (wait + row.wait_ms_per_step, count + row.count_per_step,
-                           seen, (*causes, cause))  # fmt: skip
+                           sum(known) if known else math.nan, (*causes, cause))  # fmt: skip
     return found
