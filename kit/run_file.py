@@ -223,8 +223,8 @@ def _check(run: Run) -> None:
     _within(t.name, "name", 0, len(t.names))
     for column in ("start_ns", "stop_ns"):
         _within(getattr(t, column), column, -MAX_NS, MAX_NS)
-    for column in ("segment", "node"):
-        _within(getattr(t, column), column, -1, 1 << 31)
+    _within(t.segment, "segment", -1 << 31, 1 << 31)
+    _within(t.node, "node", -1, 1 << 31)
     try:
         nodes = max((len(graph.check()) for graph in run.graphs), default=0)
     except GraphError as error:

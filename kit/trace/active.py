@@ -57,7 +57,9 @@ class Kernels:
         segment = self.timeline.segment
         begun = np.sort(self.timeline.intervals(kind="device step")[:, 0])
         steps = np.searchsorted(begun, self.start[1:], "right")
-        inside = (segment[self.last[:-1]] == segment[self.ids[1:]]) & (segment[self.ids[1:]] >= 0)
+        inside = (segment[self.last[:-1]] == segment[self.ids[1:]]) & (
+            segment[self.ids[1:]] != NONE
+        )
         inside &= steps == np.searchsorted(begun, self.latest[:-1])
         start = np.append(low, self.latest).clip(low, high)
         stop = np.append(self.start, high).clip(low, high)
@@ -114,10 +116,11 @@ class Active:
 def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
     """For each kernel the start of the dispatch that launched it, and that span; -1 if unknown.
 
-    It is the last dispatch of the kernel's segment before the kernel. Where a file names no
-    segments and has as many dispatches as kernels, they are paired in order, as a stream runs them.
+    It is the last dispatch of the kernel's segment before the kernel. A file that says which call
+    launched what has a number below -1 for each call. Where it names neither and has as many
+    dispatches as kernels, they are paired in order, as a stream runs them.
     """
-    ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment >= 0))
+    ids = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment != NONE))
     wanted = timeline.segment[kernels].astype(np.int64)
     span = _in_order(timeline)[kernels]
     if len(ids):
@@ -130,7 +133,7 @@ def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
         begun = np.searchsorted(starts, timeline.start_ns[kernels], "right")
         found = np.searchsorted(keys, wanted * width + begun, "right")
         last = ids[np.maximum(found - 1, 0)]
-        is_one = (found > 0) & (timeline.segment[last] == wanted) & (wanted >= 0)
+        is_one = (found > 0) & (timeline.segment[last] == wanted) & (wanted != NONE)
         span = np.where(is_one, last, span)
     span = np.where(kernels >= 0, span, NONE)
     return np.where(span >= 0, timeline.start_ns[span], NONE), span
@@ -140,7 +143,7 @@ def _in_order(timeline: Timeline) -> Ints:
     """Kernel -> dispatch, of those that belong to no segment; -1 for every other span."""
     partner = np.full(len(timeline), NONE, dtype=np.int64)
     kernels, dispatches = (
-        np.flatnonzero(timeline.where(kind=kind) & (timeline.segment < 0))
+        np.flatnonzero(timeline.where(kind=kind) & (timeline.segment == NONE))
         for kind in ("kernel", "dispatch")
     )
     start = timeline.start_ns

@@ -64,6 +64,7 @@ class _Trace:
         self.nesting = self._nest()
         self.kernels = self._of(Role.KERNEL)
         self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
+        self.launched = self._launched()
         self.main = self._main_thread()
         self.steps = self._of(Role.STEP)
         self.steps = self.steps[self.thread[self.steps] == self.main]
@@ -84,6 +85,19 @@ class _Trace:
     def _of(self, *roles: int) -> NDArray[np.intp]:
         """Indices of the usable events of these roles, in the file's order."""
         return self.kept[np.isin(self.role[self.kept], roles)]
+
+    def _launched(self) -> Ints:
+        """Of each launching call and of what it launched, one number below -1; -1 for the rest."""
+        found = np.full(len(self.role), -1, np.int64)
+        link = self.events.column("link").astype(np.int64)
+        calls, kernels = self._of(Role.LAUNCH, Role.TRANSFER), self.kernels
+        both = np.intersect1d(link[calls], link[kernels])
+        both = both[both > 0]
+        for chosen in (calls, kernels):
+            at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
+            if len(both):
+                found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
+        return found
 
     def name(self, name: str) -> int:
         """The number of a name that the file may lack."""
@@ -118,7 +132,8 @@ class _Trace:
     def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
         thread = self.thread[chosen].astype(np.int32)
-        return Spans(thread, kind, name, self.start[chosen], self.stop[chosen])
+        return Spans(thread, kind, name, self.start[chosen], self.stop[chosen],
+                     self.launched[chosen])  # fmt: skip
 
     def _steps(self, main: int) -> Spans:
         """ "ProfilerStep#3" is called "step 3", as in a run of kit's own."""

@@ -307,7 +307,8 @@ class _Search:
     def _why(self, come: _Link, what: int) -> str:
         before, i = come
         if before == _WORKER:
-            segment = f"segment {self.timeline.segment[self.workers[i]]}"
+            number = int(self.timeline.segment[self.workers[i]])
+            segment = f"segment {number}" if number >= 0 else "its call"
             return f"issued by {segment}" if what == _KERNEL else f"runs after {segment}"
         if before == _KERNEL:
             return f"runs after {self.timeline.names[self.timeline.name[self.kernels[i]]][:80]}"

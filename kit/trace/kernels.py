@@ -52,7 +52,8 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     if not len(spans):
         return ()
     names = len(timeline.names)
-    keys = timeline.segment[spans].astype(np.int64) * names + timeline.name[spans]
+    segment = np.maximum(timeline.segment[spans].astype(np.int64), -1)  # not a row for each launch
+    keys = segment * names + timeline.name[spans]
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
     charged = np.bincount(group, weights=charged_ns(times))

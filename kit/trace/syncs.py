@@ -174,7 +174,7 @@ def _gaps(timeline: Timeline) -> NDArray[np.int64]:
     latest = segment[np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))]
     begun = np.sort(timeline.intervals(kind="device step")[:, 0])
     same_step = np.searchsorted(begun, start[1:], "right") == np.searchsorted(begun, last[:-1])
-    inside = (latest[:-1] == segment[1:]) & (segment[1:] >= 0) & same_step
+    inside = (latest[:-1] == segment[1:]) & (segment[1:] != -1) & same_step
     low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
     from_, to = np.append(low, last), np.append(start, high)
     kept = (to > from_) & ~np.concatenate([[False], inside, [False]])

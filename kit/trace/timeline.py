@@ -50,7 +50,7 @@ class Span:
     kind: str  # one of KINDS
     start_ns: int
     stop_ns: int
-    segment: int = -1  # Segment.index, -1 if none
+    segment: int = -1  # Segment.index; -1: none; below: a launch in a foreign trace
     node: int = -1  # node id in the graph, -1 if none
 
 

@@ -10,13 +10,15 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import TraceFileError
-from kit.trace import Span, SyncPoint, Timeline, breakdown
+from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
 from kit.trace import chrome_json as reader
+from kit.trace.active import launches
 from kit.trace.chrome import read_chrome
 from kit.trace.chrome_json import read_events
 from kit.trace.chrome_spans import MAX_LANES, MAX_NAME
@@ -99,6 +101,22 @@ def test_launches_and_transfers_are_dispatch_on_the_thread_that_called(tmp_path)
     launches = {(s.lane, s.name) for s in t.spans if s.kind == "dispatch"}
     assert launches == {("host/main", "cudaLaunchKernel"), ("host/main", "cudaMemcpyAsync"),
                         ("host/pt_autograd_0", "cudaLaunchKernel")}  # fmt: skip
+
+
+def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
+    timeline = cuda(tmp_path)
+    kernels = np.flatnonzero(timeline.where(kind="kernel"))
+    starts, spans = launches(timeline, kernels)
+    assert {timeline.names[timeline.name[i]] for i in spans.tolist()} == {
+        "cudaLaunchKernel", "cudaMemcpyAsync"}  # fmt: skip
+    assert (starts < timeline.start_ns[kernels]).all()
+    assert len({*spans.tolist()}) == len(kernels)
+
+
+def test_kernels_of_many_launches_are_one_row_of_the_table(tmp_path):
+    rows = kernel_table(cuda(tmp_path))
+    assert {(r.name, r.count, r.segment) for r in rows if "sgemm" in r.name} == {
+        ("sgemm_128x64<float>", 2, -1), ("sgemm_64x64<float>", 2, -1)}  # fmt: skip
 
 
 def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):

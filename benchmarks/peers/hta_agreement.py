@@ -1,0 +1,140 @@
+"""Do kit's metrics agree with Holistic Trace Analysis (HTA) on traces that both can read?
+
+HTA reads traces from GPUs only, and this project has none of its own, so the traces are made here:
+random launches and kernels on two streams, in the format of torch.profiler, in whole microseconds
+because HTA rounds to them. HTA needs an environment of its own:
+
+    python3 -m venv hta && hta/bin/pip install HolisticTraceAnalysis
+    python benchmarks/peers/hta_agreement.py --hta hta/bin/python [--traces 20]
+
+Compared are the idle time of the device, the idle time of each stream by HTA's causes, the overlap
+of communication and computation, and count and mean of each kernel. Prints what differs, exits
+with 1 if anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+DELAY_US = 30
+COMPUTE, COMMUNICATION = ("sgemm", "relu", "norm", "softmax"), "ncclDevKernel_AllReduce_Sum_f32"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hta", help="a Python that has HTA")
+    parser.add_argument("--traces", type=int, default=20)
+    parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ask:
+        print("answer: " + json.dumps(hta_says(options.ask)))
+        return 0
+    if not options.hta:
+        parser.error("--hta is missing: a Python in whose environment HTA is installed")
+    differing = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        for seed in range(options.traces):
+            path.write_text(json.dumps(trace(random.Random(seed))))
+            command = [options.hta, __file__, "--ask", str(path)]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            theirs = json.loads(out.split("answer: ", 1)[1])
+            differing += compared(seed, theirs, kit_says(path))
+    print(f"{options.traces} traces, {differing} differ")
+    return 1 if differing else 0
+
+
+def compared(seed: int, theirs: dict[str, float], ours: dict[str, float]) -> bool:
+    """Print where the two differ by more than HTA's own rounding."""
+    found = {name: (value, ours.get(name)) for name, value in theirs.items()
+             if abs(ours.get(name, float("inf")) - value) > 0.006}  # fmt: skip
+    for name, (value, own) in found.items():
+        print(f"trace {seed}: {name}: HTA {value}, kit {own}")
+    return bool(found)
+
+
+def hta_says(path: Path) -> dict[str, float]:
+    from hta.trace_analysis import TraceAnalysis
+
+    analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent),
+                             include_last_profiler_step=True)  # fmt: skip
+    whole = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+    idle = analysis.get_idle_time_breakdown(ranks=[0], visualize=False,
+                                            consecutive_kernel_delay=DELAY_US)[0]  # fmt: skip
+    overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
+    kernels = analysis.get_gpu_kernel_breakdown(visualize=False)[1]
+    return {
+        "idle": float(whole["idle_time(us)"]),
+        "overlap": float(overlap["comp_comm_overlap_pctg"]),
+        **{f"{r.stream} {r.idle_category}": float(r.idle_time) for r in idle.itertuples()},
+        **{f"{name} mean": float(mean)
+           for name, mean in zip(kernels["name"], kernels["mean (us)"], strict=True)},
+    }  # fmt: skip
+
+
+def kit_says(path: Path) -> dict[str, float]:
+    import numpy as np
+
+    import kit
+    from kit.trace import hta_idle, kernel_table
+    from kit.trace.metrics import union_ns
+
+    timeline = kit.open_trace(path).timeline
+    times = timeline.intervals(kind="kernel")
+    names = np.array(timeline.names)[timeline.name[timeline.where(kind="kernel")]]
+    sent = names == COMMUNICATION
+    busy = union_ns(times)
+    both = union_ns(times[sent]) + union_ns(times[~sent]) - busy
+    causes = {f"{lane.rsplit(' ', 1)[1]} {cause.replace(' ', '_')}": ns / 1e3
+              for lane, parts in hta_idle(timeline, DELAY_US * 1000).items()
+              for cause, ns in parts.items()}  # fmt: skip
+    return {
+        "idle": (times[:, 1].max() - times[:, 0].min() - busy) / 1e3,
+        "overlap": 100 * both / union_ns(times[sent]),
+        **causes,
+        **{f"{row.name} mean": row.mean_us for row in kernel_table(timeline)},
+    }
+
+
+def trace(rng: random.Random) -> dict[str, Any]:
+    """Three steps of 120 launches: some back to back, some late, kernels on two streams."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, ts: int, dur: int, tid: int = 7, pid: int = 7,
+            **args: Any) -> None:  # fmt: skip
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts,
+                       "dur": dur, "args": args})  # fmt: skip
+
+    now, correlation, free = 1000, 1, {7: 0, 13: 0}
+    for step in range(3):
+        begin = now
+        for _ in range(120):
+            add("cpu_op", "aten::mm", now, rng.randint(6, 10))
+            add("cuda_runtime", "cudaLaunchKernel", now + 1, 3, correlation=correlation)
+            stream = rng.choice([7, 7, 7, 13])
+            name = rng.choice(COMPUTE) if stream == 7 else COMMUNICATION
+            start = max(now + rng.randint(5, 8), free[stream] + rng.randint(0, 3))
+            length = rng.randint(1, 15)
+            add("kernel", name, start, length, stream, 0, stream=stream, device=0,
+                correlation=correlation, context=1)  # fmt: skip
+            free[stream] = start + length
+            correlation += 1
+            now += 12 if rng.random() < 0.8 else 60
+        add("user_annotation", f"ProfilerStep#{step}", begin, now - begin)
+        now += 5
+    device = {"id": 0, "name": "made up", "numSms": 132, "totalGlobalMem": 8e10,
+              "computeMajor": 9, "computeMinor": 0}  # fmt: skip
+    return {"schemaVersion": 1, "deviceProperties": [device], "baseTimeNanoseconds": 0,
+            "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
+            "displayTimeUnit": "ms", "traceEvents": events}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
