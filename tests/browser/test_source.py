@@ -1,0 +1,113 @@
+"""Lines of the program in a real page: a click and the keyboard pick one, others are marked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kit.run_sources import Snippet
+from kit.widgets.source import HIGHLIGHT_JS, PICK_JS, source_html
+from tests.browser.labserver import Browser, Lab
+from tests.browser.test_smoke import write_notebook
+from tests.factories import make_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+PAGE = """<!doctype html><meta charset="utf-8"><main>{listing}</main><script>
+const picked = [];
+const pick = (event) => {{{pick}}};
+const mark = (root, selection) => {{{mark}}};
+for (const name of ["click", "keydown"]) document.addEventListener(name, (event) => {{
+  const found = pick(event);
+  if (found) picked.push([found.label, [...found.nodes], [...found.sites]]);
+}});
+</script>"""
+NOTEBOOK = """
+from dataclasses import replace
+import kit
+from ipywidgets import HTML, VBox
+from kit.run_sources import Snippet
+from kit.widgets.selection import Links
+from tests.factories import make_run
+
+lines = tuple(f"line_{i}()" for i in range(1, 91))
+run = replace(make_run(scopes=30), sources=(Snippet("train.py", 1, lines),))
+view, said = kit.SourceView(run), HTML("nothing yet")
+
+def tell(change):
+    picked = change["new"]
+    said.value = f"picked {picked.label}, {len(picked.nodes)} nodes"
+    if picked.label == "train.py:12":
+        view.selection = Links(run).of_site("train.py:44")
+
+view.observe(tell, "selection")
+VBox([said, view])
+"""
+MARKED = "[...document.querySelectorAll('.kit-picked')].map((row) => row.dataset.site)"
+
+
+def test_a_page_learns_what_was_picked_and_marks_what_it_is_told(offline: Browser, tmp_path: Path):
+    lines = tuple(f"line_{i}()" for i in range(1, 91))
+    run = replace(make_run(scopes=30, hostile=True), sources=(Snippet("train.py", 1, lines),))
+    clean = replace(make_run(scopes=30), sources=run.sources)
+    hostile = source_html(run)
+    (tmp_path / "evil.html").write_text(
+        PAGE.format(listing=hostile, pick=PICK_JS, mark=HIGHLIGHT_JS)
+    )
+    page = offline.page
+    page.goto((tmp_path / "evil.html").as_uri())
+    page.locator("[data-row]").first.click()
+    assert len(page.evaluate("picked")) == 1
+    assert page.locator("main img, main iframe").count() == 0
+
+    (tmp_path / "page.html").write_text(
+        PAGE.format(listing=source_html(clean), pick=PICK_JS, mark=HIGHLIGHT_JS)
+    )
+    page.goto((tmp_path / "page.html").as_uri())
+    page.locator("[data-site='train.py:12']").click()
+    page.locator("[data-site='train.py:13']").press("Enter")
+    page.locator("[data-site='train.py:14']").press("x")
+    page.locator(".kit-head").click()
+    nodes = [
+        [i for i, n in enumerate(clean.graphs[0].nodes) if n.site == f"train.py:{line}"
+         and i in clean.graphs[0].ops] for line in (12, 13)
+    ]  # fmt: skip
+    assert page.evaluate("picked") == [
+        ["train.py:12", nodes[0], ["train.py:12"]],
+        ["train.py:13", nodes[1], ["train.py:13"]],
+    ]
+    root, top = "document.querySelector('main')", "document.querySelector('.kit-source-lines')"
+    page.evaluate(f"mark({root}, {{nodes: new Set(), sites: new Set(['train.py:13'])}})")
+    assert page.evaluate(MARKED) == ["train.py:13"]
+    assert page.evaluate(f"{top}.scrollTop") == 0  # it can be seen already
+    page.evaluate(f"mark({root}, {{nodes: new Set([{nodes[0][0]}]), sites: new Set()}})")
+    assert page.evaluate(MARKED) == ["train.py:12"]
+    page.evaluate(f"mark({root}, {{nodes: new Set(), sites: new Set(['train.py:44'])}})")
+    assert page.evaluate(f"{top}.scrollTop") > 0
+    page.evaluate(f"mark({root}, {{nodes: new Set(), sites: new Set()}})")
+    assert page.evaluate(MARKED) == []
+    assert offline.errors() == []
+
+
+def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(
+    lab: Lab, browser: Browser
+):
+    write_notebook(lab.root / "lines.ipynb", NOTEBOOK)
+    assert lab.open_and_run(browser, "lines.ipynb") == []
+    page = browser.page
+    page.locator("[data-site='train.py:13']").click()
+    page.get_by_text("picked train.py:13").wait_for()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.get_by_text("picked train.py:14").wait_for()
+    focus = page.evaluate("document.activeElement.dataset.site")
+    assert focus == "train.py:14"  # the listing was not drawn again
+    page.locator("[data-site='train.py:12']").click()
+    page.get_by_text("picked train.py:44").wait_for()
+    page.wait_for_function("document.querySelector('.kit-source-lines').scrollTop > 0")
+    row = page.locator("[data-site='train.py:44']")
+    assert row.evaluate("row => getComputedStyle(row).boxShadow") != "none"
+    assert browser.errors() == []
+    assert browser.outside == []
