@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from typing import Any
 
 import traitlets
-from bokeh.document import Document
 from bokeh.models import ColumnDataSource, CustomJS, Range1d
 from bokeh.plotting import figure
-from ipywidgets import HTML, VBox
+from ipywidgets import HTML
 
 from kit.run import Run
 from kit.trace import Timeline
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
+from kit.widgets.page import View
 from kit.widgets.selection import NOTHING, Links, Selection
-from kit.widgets.theme import error_html, plain
+from kit.widgets.theme import error_html, page_js, plain
 from kit.widgets.timeline_payload import as_run, flat, timeline_payload, timeline_title
 from kit.widgets.timeline_range import RangeMetrics, range_metrics
 
@@ -56,18 +56,20 @@ def _asset(name: str) -> str:
     return resources.files("kit.widgets").joinpath(name).read_text("utf-8")
 
 
-_LIBRARY = "\n".join(
-    [f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};"]
-    + [_asset(f"timeline_{part}.js") for part in ("model", "plot", "events", "paint")]
-)
-# Runs in the browser once the figure is laid out; `models` are `timeline_js_args`.
-_ATTACH_JS = (
-    "const view = cb_context.index.find_one(figure);\n"
-    "if (!view || view.el.kitTimeline?.root.isConnected) return;\n"
-    f"{_LIBRARY}\n"
-    "const models = {figure, timeline, picked, lit, marked, reply};\n"
-    "view.el.kitTimeline = new TimelinePlot(view, models);\n"
-)
+@cache
+def _attach_js() -> str:
+    """Runs in the browser once the figure is laid out; its arguments are `timeline_js_args`."""
+    parts = [_asset(f"timeline_{part}.js") for part in ("model", "plot", "events", "paint")]
+    return "\n".join([
+        "const view = cb_context.index.find_one(figure);",
+        "if (!view || view.el.kitTimeline?.root.isConnected) return;",
+        page_js(),
+        f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};",
+        *parts,
+        "const models = {figure, timeline, picked, lit, marked, reply};",
+        "view.el.kitTimeline = new TimelinePlot(view, models);",
+    ])  # fmt: skip
+
 
 # For a page that holds such a figure: `drawTimeline`, `timelineHighlight` and `timelineOnPick`.
 TIMELINE_JS = (
@@ -97,7 +99,8 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
     plot.outline_line_color = None
     plot.title.text_color = None
     plot.scatter(x=[], y=[])  # bokeh warns of a figure without any glyph
-    plot.js_on_change("inner_width", _attach(plot, sources))
+    attach = CustomJS(args=timeline_js_args(plot, sources), code=_attach_js())
+    plot.js_on_change("inner_width", attach)
     apply_timeline(payload, plot, sources)
     return plot, sources
 
@@ -118,11 +121,7 @@ def timeline_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> d
     return {"figure": plot, **sources}
 
 
-def _attach(plot: figure, sources: Mapping[str, ColumnDataSource]) -> CustomJS:
-    return CustomJS(args=timeline_js_args(plot, sources), code=_ATTACH_JS)
-
-
-class TimelineView(VBox):
+class TimelineView(View):
     """Draws a run or a timeline; assigning `run` redraws.
 
     Clicking a bar sets `segment`, `node` and `selection`; assigning `selection` highlights what
@@ -146,9 +145,6 @@ class TimelineView(VBox):
         self._below, self._outline = below, outline
         self._payload = timeline_payload(run, below=below, outline=outline)
         self.figure, self.sources = timeline_model(self._payload)
-        document = Document()  # a figure that is shown again fires no change of its width
-        document.add_root(self.figure)
-        document.js_on_event("document_ready", _attach(self.figure, self.sources))
         self.sources["picked"].on_change("data", self._picked)
         self.sources["marked"].on_change("data", self._marked)
         self._error = HTML()
@@ -160,10 +156,6 @@ class TimelineView(VBox):
     @traitlets.default("selection")
     def _nothing(self) -> Selection:
         return NOTHING
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
 
     def range_metrics(self) -> RangeMetrics | None:
         """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""

@@ -177,8 +177,8 @@ Object.assign(TimelinePlot.prototype, {
     if (!hit) return;
     const [head, rows] = this.describe(hit.kind, hit.i, hit.near);
     const swatch = element("i");
-    const kind = hit.kind === "span" ? this.T.keys.color[this.T.key[hit.i]] : hit.kind === "sync" ? WAIT : "#c3ccd6";
-    swatch.style.background = kind;
+    swatch.style.background = hit.kind === "span" ? this.fills[this.T.key[hit.i]]
+      : hit.kind === "sync" ? WAIT : this.tones.edge;
     this.card.replaceChildren(element("div", {class: "name"}, swatch, head),
       ...rows.map(([name, text]) => element("div", {}, element("span", {}, name), element("em", {}, text))));
     const [w, h] = [this.card.offsetWidth, this.card.offsetHeight];

@@ -13,21 +13,25 @@ function readTimeline(data) {
   const rows = table("rows");
   const first = Array.from(rows.first);
   first.push(n);
-  const start = new Float64Array(n), stop = new Float64Array(n), reach = new Float64Array(n);
+  const start = new Float64Array(n), stop = new Float64Array(n);
   for (let r = 0; r + 1 < first.length; r++) {
-    for (let i = first[r], at = 0, most = -1; i < first[r + 1]; i++) {
+    for (let i = first[r], at = 0; i < first[r + 1]; i++) {
       at += delta[i];
       start[i] = at;
       stop[i] = at + length[i];
-      if (stop[i] > most) most = stop[i];
-      reach[i] = most; // ends in order, also where spans of one row cover each other
+    }
+  }
+  let reach = stop; // ends in order, also where spans of one row cover each other
+  if (rows.crowded.some(Boolean)) {
+    reach = stop.slice();
+    for (let r = 0; r + 1 < first.length; r++) {
+      if (!rows.crowded[r]) continue;
+      for (let i = first[r] + 1; i < first[r + 1]; i++) reach[i] = Math.max(reach[i], reach[i - 1]);
     }
   }
   const keys = table("keys");
-  const rgb = keys.color.map((c) => parseInt(c.slice(1), 16));
-  const pixel = Uint32Array.from(rgb, (c) => (c & 255) << 16 | c & 0xff00 | c >> 16);
   const count = get("spans.count");
-  return {n, first, start, stop, reach, key, count: count.length ? count : null, keys, pixel, rows,
+  return {n, first, start, stop, reach, key, count: count.length ? count : null, keys, rows,
     lanes: table("lanes"), headings: table("headings"), steps: table("steps"),
     syncs: table("syncs"), gaps: table("gaps"), parts: table("parts"), graph: table("graph"),
     colors: table("colors"), title: get("title"), note: get("note"), summary: get("summary"),

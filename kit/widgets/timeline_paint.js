@@ -2,7 +2,7 @@
 
 function onColor(color) {
   const c = parseInt(color.slice(1), 16);
-  return 0.299 * (c >> 16) + 0.587 * (c >> 8 & 255) + 0.114 * (c & 255) > 140 ? INK : "#ffffff";
+  return 0.299 * (c >> 16) + 0.587 * (c >> 8 & 255) + 0.114 * (c & 255) > 140 ? TONES.ink : "#ffffff";
 }
 
 // The text that fits into so many pixels: all of it, its beginning, or nothing.
@@ -21,9 +21,9 @@ function ticksOf(a, b, most) {
     .find(([s]) => largest >= s * 0.9995) || [1, "ns"];
   const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
   const ticks = [];
-  for (let t = Math.ceil(a / step) * step; t <= b; t += step) ticks.push(t);
-  const tell = (t) => `${(t / scale).toLocaleString("en", {minimumFractionDigits: digits,
-    maximumFractionDigits: digits})} ${unit}`;
+  for (let t = Math.ceil(a / step) * step; t <= b; t += step) ticks.push(t + 0); // no "-0"
+  const format = new Intl.NumberFormat("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  const tell = (t) => `${format.format(t / scale)} ${unit}`;
   return [ticks, tell];
 }
 
@@ -36,7 +36,7 @@ Object.assign(TimelinePlot.prototype, {
     const ratio = this.canvas.width / this.width;
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.globalAlpha = 1;
-    ctx.fillStyle = "#ffffff";
+    ctx.fillStyle = this.tones.ground;
     ctx.fillRect(0, 0, this.width, this.high);
     const right = this.width - RIGHT;
     ctx.save();
@@ -50,13 +50,14 @@ Object.assign(TimelinePlot.prototype, {
     this.paintArrows(ctx);
     if (this.mark) {
       const [from, to] = this.mark.map((t) => this.x(t));
-      ctx.fillStyle = "rgba(22, 100, 192, 0.10)";
+      ctx.fillStyle = this.tones.accent;
+      ctx.globalAlpha = 0.12;
       ctx.fillRect(from, AXIS, to - from, this.high);
-      ctx.fillStyle = ACCENT;
+      ctx.globalAlpha = 1;
       for (const x of [from, to]) ctx.fillRect(x - 0.5, AXIS, 1, this.high);
     }
     if (this.T.message) {
-      ctx.fillStyle = MUTED;
+      ctx.fillStyle = this.tones.muted;
       ctx.font = `13px ${FONT}`;
       ctx.textAlign = "center";
       ctx.fillText(this.T.message, (this.gutter + right) / 2, AXIS + 40);
@@ -66,6 +67,7 @@ Object.assign(TimelinePlot.prototype, {
     this.paintAxis(ctx);
     this.paintLanes(ctx);
     this.paintOverview();
+    if (!this.painted) performance.mark("kit-timeline"); // when the first picture was there
     this.painted = (this.painted || 0) + 1;
   },
 
@@ -104,7 +106,7 @@ Object.assign(TimelinePlot.prototype, {
         if (count[p] === 0) continue;
         let alpha = 110 + 145 * Math.min(1, busy[p]); // a pixel with anything in it can be seen
         if (lit !== null) alpha = isLit[p] ? 255 : alpha * 0.22;
-        pixels[base + p] = T.pixel[T.key[longest[p]]] | (alpha & 255) << 24;
+        pixels[base + p] = this.pixel[T.key[longest[p]]] | (alpha & 255) << 24;
       }
       dusty.push(r);
     });
@@ -116,8 +118,8 @@ Object.assign(TimelinePlot.prototype, {
         this.gutter, this.y(top[r]), width / ratio, height[r]));
     }
     for (const [r, wide] of bars) this.paintBars(ctx, r, wide, lit);
-    if (this.hovered !== null) this.outline(ctx, this.hovered, MUTED, 1);
-    if (this.pick && this.pick.kind === "span") this.outline(ctx, this.pick.i, INK, 2);
+    if (this.hovered !== null) this.outline(ctx, this.hovered, this.tones.muted, 1);
+    if (this.pick && this.pick.kind === "span") this.outline(ctx, this.pick.i, this.tones.ink, 2);
   },
 
   box(i) {
@@ -145,7 +147,7 @@ Object.assign(TimelinePlot.prototype, {
     let style = "", alpha = 1;
     const texts = [];
     for (const i of wide) {
-      const k = T.key[i], color = T.keys.color[k];
+      const k = T.key[i], color = this.fills[k];
       const from = Math.max(this.x(T.start[i]), this.gutter - 2);
       const to = Math.min(this.x(T.stop[i]), right + 2);
       const seen = lit === null || lit[k] ? 1 : 0.2;
@@ -157,7 +159,7 @@ Object.assign(TimelinePlot.prototype, {
         if (color !== style) ctx.fillStyle = style = color;
         ctx.fillRect(from, y, to - from > 5 ? to - from - 0.7 : to - from, h);
       }
-      if (to - from > 24 && h >= 13) texts.push([from, to, isOutline ? INK : onColor(color), T.keys.name[k], seen]);
+      if (to - from > 24 && h >= 13) texts.push([from, to, isOutline ? this.tones.ink : onColor(color), T.keys.name[k], seen]);
     }
     texts.slice(0, 300).forEach(([from, to, color, name, seen]) => {
       const left = Math.max(from, this.gutter) + 4;
@@ -181,15 +183,15 @@ Object.assign(TimelinePlot.prototype, {
       if (to < this.gutter || from > this.width || (to - drawn < 1 && to > drawn)) continue;
       drawn = to;
       const top = this.y(T.parts.steps_top[part]);
-      ctx.fillStyle = i % 2 ? "#dde3ea" : "#eaeef3";
+      ctx.fillStyle = i % 2 ? this.tones.odd : this.tones.even;
       ctx.fillRect(from, top, to - from, 18);
-      ctx.fillStyle = "#c3ccd6";
+      ctx.fillStyle = this.tones.edge;
       const bottom = this.y(T.parts.bottom[part]);
       if (to - from > 4) for (const x of [from, to]) ctx.fillRect(x - 0.5, top, 1, bottom - top);
       const left = Math.max(from, this.gutter) + 5;
       const text = clipText(`${T.steps.name[i]} · ${formatNs(T.steps.length[i])}`,
         Math.min(to, this.width - RIGHT) - left - 3);
-      ctx.fillStyle = MUTED;
+      ctx.fillStyle = this.tones.muted;
       ctx.fillText(text, left, top + 9.5);
     }
   },
@@ -246,7 +248,7 @@ Object.assign(TimelinePlot.prototype, {
       ctx.lineTo(x, top + 9 + size);
       ctx.fill();
       const text = `${T.syncs.cause[i]} · ${formatNs(T.syncs.wait[i])}`;
-      const length = text.length * 6 + 14;
+      const length = ctx.measureText(text).width + 16;
       const next = shown.find(([, other]) => other > x + 3);
       const isFree = x > free && (!next || next[1] > x + length);
       if (isFree && x + length < this.width - RIGHT) {
@@ -265,7 +267,7 @@ Object.assign(TimelinePlot.prototype, {
   // From the end of a dispatch to the begin of a kernel that it launched.
   paintArrows(ctx) {
     if (!this.pick || this.pick.kind !== "span" || !this.arrows) return;
-    ctx.strokeStyle = ctx.fillStyle = ACCENT;
+    ctx.strokeStyle = ctx.fillStyle = this.tones.accent;
     ctx.globalAlpha = this.arrows.length > 8 ? 0.55 : 1;
     ctx.lineWidth = 1.5;
     for (const [call, kernel] of this.arrows) {
@@ -294,7 +296,7 @@ Object.assign(TimelinePlot.prototype, {
 
   paintAxis(ctx) {
     const right = this.width - RIGHT;
-    ctx.fillStyle = "#ffffff";
+    ctx.fillStyle = this.tones.ground;
     ctx.fillRect(0, 0, this.width, AXIS);
     ctx.font = `11px ${FONT}`;
     ctx.textBaseline = "middle";
@@ -304,11 +306,13 @@ Object.assign(TimelinePlot.prototype, {
     if (longest > 110) [ticks, tell] = ticksOf(this.a, this.b, (right - this.gutter) / longest);
     for (const t of ticks) {
       const x = this.x(t);
-      ctx.fillStyle = "rgba(31, 41, 51, 0.07)";
+      ctx.fillStyle = this.tones.edge;
+      ctx.globalAlpha = 0.35;
       ctx.fillRect(x - 0.5, AXIS - 3, 1, this.high);
+      ctx.globalAlpha = 1;
       const text = tell(t);
       const half = text.length * 3.1;
-      ctx.fillStyle = MUTED;
+      ctx.fillStyle = this.tones.muted;
       ctx.fillText(text, Math.min(Math.max(x, this.gutter + half - 4), right - half + 4), AXIS / 2);
     }
     ctx.textAlign = "left";
@@ -317,7 +321,7 @@ Object.assign(TimelinePlot.prototype, {
   paintLanes(ctx) {
     const {T, gutter} = this;
     ctx.save();
-    ctx.fillStyle = "#ffffff";
+    ctx.fillStyle = this.tones.ground;
     ctx.fillRect(0, AXIS, gutter, this.high);
     ctx.fillRect(this.width - RIGHT, AXIS, RIGHT, this.high);
     ctx.beginPath();
@@ -332,30 +336,30 @@ Object.assign(TimelinePlot.prototype, {
     T.parts.label.forEach((label, part) => {
       const top = T.parts.top[part];
       if (label) {
-        ctx.fillStyle = "#f4f6f9";
+        ctx.fillStyle = this.tones.strip;
         ctx.fillRect(0, this.y(top) + 3, this.width, 19);
         ctx.font = `600 12px ${FONT}`;
-        ctx.fillStyle = INK;
+        ctx.fillStyle = this.tones.ink;
         ctx.fillText(label, 8, this.y(top) + 13);
       }
-      write("steps", 8, T.parts.steps_top[part] + 10, MUTED);
-      write("sync points", 8, T.parts.syncs_top[part] + 10, MUTED);
+      write("steps", 8, T.parts.steps_top[part] + 10, this.tones.muted);
+      write("sync points", 8, T.parts.syncs_top[part] + 10, this.tones.muted);
     });
     T.headings.text.forEach((text, i) => {
       const y = T.headings.top[i] + 9;
-      write(text, 8, y, INK, "600 11px");
-      ctx.fillStyle = LINE;
+      write(text, 8, y, this.tones.ink, "600 11px");
+      ctx.fillStyle = this.tones.line;
       ctx.fillRect(gutter, this.y(y), this.width, 1);
     });
     T.lanes.label.forEach((label, i) => {
       const y = (T.lanes.top[i] + T.lanes.bottom[i]) / 2;
-      write(label, T.lanes.group[i] ? 18 : 8, y, INK);
+      write(label, T.lanes.group[i] ? 18 : 8, y, this.tones.ink);
     });
     ctx.restore();
     const most = T.bottom + AXIS + 4;
     if (most > this.high) { // where in the lanes we are
       const h = (this.high - AXIS) * (this.high - AXIS) / (most - AXIS);
-      ctx.fillStyle = "#b8c2cc";
+      ctx.fillStyle = this.tones.edge;
       ctx.fillRect(this.width - 6, AXIS + (this.high - AXIS - h) * this.scroll / (most - this.high), 4, h);
     }
   },
@@ -366,7 +370,7 @@ Object.assign(TimelinePlot.prototype, {
     const ctx = this.over.getContext("2d");
     const ratio = this.over.width / this.width;
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    ctx.fillStyle = "#ffffff";
+    ctx.fillStyle = this.tones.ground;
     ctx.fillRect(0, 0, this.width, OVERVIEW);
     const wide = this.width - this.gutter - RIGHT;
     const [low, high] = this.whole();
@@ -374,9 +378,9 @@ Object.assign(TimelinePlot.prototype, {
     if (!this.overview || this.overview.length !== Math.round(wide)) {
       this.overview = this.measureOverview(Math.round(wide), low, high);
     }
-    ctx.fillStyle = "#f4f6f9";
+    ctx.fillStyle = this.tones.strip;
     ctx.fillRect(this.gutter, 2, wide, OVERVIEW - 6);
-    for (const [bins, top, h, color] of [[this.overview.host, 4, 11, "#5674d8"], [this.overview.device, 17, 11, "#3b4d57"]]) {
+    for (const [bins, top, h, color] of [[this.overview.host, 4, 11, "#5674d8"], [this.overview.device, 17, 11, this.tones.muted]]) {
       ctx.fillStyle = color;
       bins.forEach((v, p) => {
         if (v <= 0) return;
@@ -393,13 +397,15 @@ Object.assign(TimelinePlot.prototype, {
       ctx.fillRect(at - 0.5, 2, 1.4, OVERVIEW - 6);
     }
     const [from, to] = [x(this.a), x(this.b)];
-    ctx.fillStyle = "rgba(255, 255, 255, 0.72)";
+    ctx.fillStyle = this.tones.ground;
+    ctx.globalAlpha = 0.72;
     ctx.fillRect(this.gutter, 2, from - this.gutter, OVERVIEW - 6);
     ctx.fillRect(to, 2, this.gutter + wide - to, OVERVIEW - 6);
-    ctx.strokeStyle = ACCENT;
+    ctx.globalAlpha = 1;
+    ctx.strokeStyle = this.tones.accent;
     ctx.lineWidth = 1.2;
     ctx.strokeRect(from, 2, Math.max(to - from, 2), OVERVIEW - 6);
-    ctx.fillStyle = MUTED;
+    ctx.fillStyle = this.tones.muted;
     ctx.font = `11px ${FONT}`;
     ctx.textBaseline = "middle";
     ctx.fillText("all of it", 8, OVERVIEW / 2 - 1);

@@ -1,13 +1,18 @@
 // Draws a timeline on a canvas over the bokeh figure that carries its columns, and answers to mouse
 // and keyboard. What to draw is asked of timeline_model.js for each frame, so any zoom is exact.
 
-const INK = "#1f2933", MUTED = "#66727f", LINE = "#e3e8ee", ACCENT = "#1664c0", WAIT = "#dd5a3c";
+// Light colours; `tone` gives their twins where the page is dark.
+const TONES = {ink: "#1f2933", muted: "#66727f", line: "#e3e8ee", ground: "#ffffff", edge: "#c3ccd6",
+  strip: "#f4f6f8", even: "#eaeef3", odd: "#dde3ea"};
+const WAIT = "#dd5a3c";
 const FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif";
 const AXIS = 22, RIGHT = 10, OVERVIEW = 34, LEAST = 20; // pixels; nanoseconds
 const KEYS = [["w, s, + and -", "zoom in, zoom out"], ["a, d, left and right", "move"],
   ["up, down", "scroll the lanes"], ["0", "show everything"], [". and ,", "next, previous span of the row"],
   ["f", "zoom to what is selected"], ["m", "measure what is selected, or all that is shown"],
   ["/", "search; Enter: next, Shift + Enter: previous"], ["Escape", "clear"]];
+
+const tone = (color) => window.kitPage ? window.kitPage.twin(color) : color;
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -35,9 +40,26 @@ class TimelinePlot {
     this.load();
     this.highlight();
     this.takeMark();
+    window.addEventListener("kit-theme", () => this.root.isConnected && this.dress());
+  }
+
+  // The colours of the page's theme, for the canvas and for what stands around it.
+  dress() {
+    const isDark = Boolean(window.kitPage && window.kitPage.isDark());
+    this.tones = Object.fromEntries(Object.entries(TONES).map(([name, color]) => [name, tone(color)]));
+    this.tones.accent = isDark ? "#6aa9f4" : "#1664c0";
+    this.tones.card = isDark ? "#20262e" : "#ffffff";
+    for (const [name, color] of Object.entries(this.tones)) this.root.style.setProperty(`--${name}`, color);
+    this.root.style.colorScheme = isDark ? "dark" : "light";
+    this.fills = this.T.keys.color.map(tone);
+    const rgb = this.fills.map((c) => parseInt(c.slice(1), 16));
+    this.pixel = Uint32Array.from(rgb, (c) => (c & 255) << 16 | c & 0xff00 | c >> 16);
+    this.draw();
   }
 
   mount(view) {
+    // What bokeh drew lies under ours: neither the Tab key nor a screen reader should find it.
+    for (const child of view.shadow_el.children) child.inert = true;
     view.shadow_el.append(this.root);
     // JupyterLab's one-letter commands (a, d d, ...) must not see what is typed into the view.
     for (let host = view.el; host; host = host.getRootNode().host) {
@@ -81,7 +103,7 @@ class TimelinePlot {
         element("span", {class: "find"}, this.search, this.hits), buttons),
       this.note, element("div", {class: "body"}, this.over, this.canvas, this.card, this.range,
         this.help), this.said, this.legend);
-    this.dust = document.createElement("canvas");
+    this.dust = document.createElement("canvas"); // narrow spans of all rows, a pixel high
     this.listen();
   }
 
@@ -110,6 +132,7 @@ class TimelinePlot {
     this.setMark(null);
     this.say("");
     this.overview = null;
+    this.dress();
     [this.a, this.b] = this.whole();
     if (this.search.value) this.find();
     this.resize();

@@ -1,0 +1,318 @@
+"""The timeline in a browser: what its script asks of the columns, its keys, search and size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.embed import file_html
+from bokeh.resources import INLINE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.trace import KINDS, Span, SyncPoint, Timeline
+from kit.trace.active import launches
+from kit.widgets.timeline import TIMELINE_JS, timeline_model, timeline_payload
+from kit.widgets.timeline_range import range_metrics
+from tests.browser.labserver import Browser
+from tests.factories import make_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+WIDGETS = Path(__file__).parents[2] / "kit" / "widgets"
+MODEL_JS = (WIDGETS / "timeline_model.js").read_text()
+
+# One bar of a row, or a pixel's share of those too narrow: as the script says, and counted by hand.
+LEVELS = """([data, a, b, width]) => {
+  const T = readTimeline(data), dust = dustOf(width);
+  return T.rows.top.length === 0 ? [] : Array.from(T.rows.top, (_, r) => {
+    const wide = levelOfDetail(T, r, a, b, width, dust);
+    const pixels = [];
+    dust.count.forEach((n, p) => {
+      if (n) pixels.push([p, n, dust.busy[p], T.stop[dust.longest[p]] - T.start[dust.longest[p]]]);
+    });
+    return [wide.map((i) => [T.start[i], T.stop[i]]), pixels];
+  });
+}"""
+ASKED = """([data, a, b]) => {
+  const T = readTimeline(data), found = launchesOf(T);
+  const pairs = Array.from(found, (call, i) => [T.start[i], call < 0 ? -1 : T.start[call]]);
+  return [rangeMetrics(T, a, b), pairs.filter((_, i) => T.keys.kind[T.key[i]] === "kernel")];
+}"""
+STATE = """() => {
+  const plot = window.kitPlot;
+  return {a: plot.a, b: plot.b, n: plot.T.n, hits: plot.hits.textContent, pick: plot.pick,
+    said: plot.said.textContent, arrows: plot.arrows ? plot.arrows.length : 0, mark: plot.mark,
+    range: plot.range.hidden ? "" : plot.range.innerText, all: plot.whole(),
+    card: plot.card.hidden ? "" : plot.card.innerText, title: plot.title.textContent,
+    height: plot.figure.height - plot.root.offsetHeight, lit: plot.lit && [
+      Array.from(plot.lit.lit).flatMap((x, k) => x ? [plot.T.keys.kind[k]] : []),
+      Array.from(plot.lit.marks)],
+    focus: plot.root.getRootNode().activeElement?.className};
+}"""
+PLOT = """() => {
+  const all = (root) => [...root.querySelectorAll('*')].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const host = all(document).find((e) => e.kitTimeline?.painted);
+  window.kitPlot = host?.kitTimeline;
+  return Boolean(host);
+}"""
+
+
+def jsonable(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=lambda x: x.tolist()))
+
+
+def row_of(payload: dict[str, Any]) -> Any:
+    """The payload as the script gets it."""
+    flat = {}
+    for name, value in payload.items():
+        columns = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key}": [column] for key, column in columns} or {name: [value]}
+    return jsonable(flat)
+
+
+spans = st.lists(
+    st.tuples(st.sampled_from(["host/main", "device/0 a", "device/0 b", "host/loader"]),
+              st.sampled_from(["kernel", "dispatch", "record", "wait"]),
+              st.integers(0, 3000), st.integers(0, 300) | st.integers(0, 9), st.integers(-1, 2)),
+    min_size=1, max_size=40,
+)  # fmt: skip
+
+
+def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
+    page = offline.page
+    page.add_script_tag(content=MODEL_JS)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(spans, st.floats(-200, 3000), st.floats(1, 4000), st.integers(1, 90))
+    def pixels(given_spans, a, length, width):
+        t = Timeline.of(Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans)
+        payload = timeline_payload(t)
+        b = a + length
+        drawn = page.evaluate(LEVELS, [row_of(payload), a, b, width])
+        seen = sum(len(wide) + sum(p[1] for p in dust) for wide, dust in drawn)
+        origin = int(t.start_ns.min())
+        times = [(s - origin, s - origin + n) for _, _, s, n, _ in given_spans]
+        visible = [(s, e) for s, e in times if s < b and (e > a or s >= a)]
+        assert seen == len(visible)
+        scale = width / length
+        wide = sorted([s, e] for s, e in visible if (e - s) * scale >= 3)
+        assert sorted(x for row in drawn for x in row[0]) == wide
+        by_pixel: dict[int, list[tuple[int, int]]] = {}
+        for s, e in visible:
+            if (e - s) * scale < 3:
+                pixel = 0 if s <= a else min(int((s - a) * scale), width - 1)
+                by_pixel.setdefault(pixel, []).append((s, e))
+        found: dict[int, list[float]] = {}
+        for _, dust in drawn:
+            for p, n, busy, longest in dust:
+                was = found.setdefault(p, [0, 0.0, 0])
+                found[p] = [was[0] + n, was[1] + busy, max(was[2], longest)]
+        assert found.keys() == by_pixel.keys()
+        for p, these in by_pixel.items():
+            clipped = sum((min(e, b) - max(s, a)) * scale for s, e in these)
+            assert found[p] == [len(these), pytest.approx(clipped), max(e - s for s, e in these)]
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(spans, st.integers(-100, 3000), st.integers(0, 3000),
+           st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 400)), max_size=5))  # fmt: skip
+    def metrics(given_spans, a, length, waits):
+        t = Timeline.of((Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans),
+                        [SyncPoint(at, n, "item") for at, n in waits])  # fmt: skip
+        told, pairs = page.evaluate(ASKED, [row_of(timeline_payload(t)), a, a + length])
+        wanted = range_metrics(t, a, a + length)
+        assert {k: v for k, v in told["devices"] if v} == {
+            k: v for k, v in wanted.busy_ns.items() if v
+        }
+        assert (told["recording"], told["hidden"]) == (wanted.recording_ns, wanted.hidden_ns)
+        assert (told["waits"], told["waited"]) == (wanted.waits, wanted.waited_ns)
+        assert [tuple(x) for x in told["idle"]] == list(wanted.idle_ns.items())
+        kernels = np.flatnonzero(t.kind == KINDS.index("kernel"))
+        called, _ = launches(t, kernels)
+        origin = int(t.start_ns.min())
+        assert sorted(pairs) == sorted(
+            [int(s) - origin, int(c) - origin if c >= 0 else -1]
+            for s, c in zip(t.start_ns[kernels], called, strict=True)
+        )
+
+    pixels()
+    metrics()
+    assert offline.errors() == []
+
+
+def open_page(browser: Browser, folder: Path, payload: dict[str, Any]) -> None:
+    path = folder / "timeline.html"
+    path.write_text(file_html(timeline_model(payload)[0], INLINE))
+    browser.page.goto(path.as_uri())
+    browser.page.wait_for_function(PLOT)
+
+
+def state(browser: Browser) -> dict[str, Any]:
+    browser.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+    found: dict[str, Any] = browser.page.evaluate(STATE)
+    return found
+
+
+def point(browser: Browser, kind: str, nth: int = 0) -> tuple[float, float]:
+    """Where the nth span of a kind is on the page."""
+    at = browser.page.evaluate(
+        """([kind, nth]) => {
+          const plot = window.kitPlot, T = plot.T;
+          const spans = [...Array(T.n).keys()].filter((i) => T.keys.kind[T.key[i]] === kind);
+          const [x, y, w, h] = plot.box(spans.sort((i, j) => T.start[i] - T.start[j])[nth]);
+          const at = plot.canvas.getBoundingClientRect();
+          return [at.x + x + w / 2, at.y + y + h / 2];
+        }""",
+        [kind, nth],
+    )
+    return float(at[0]), float(at[1])
+
+
+def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
+    run = make_run(kernels=30, steps=2, syncs=2)
+    open_page(offline, tmp_path, timeline_payload(run))
+    page, mouse = offline.page, offline.page.mouse
+    page.evaluate("() => { const i = document.createElement('input'); i.id = 'cell';"
+                  " document.body.prepend(i); }")  # fmt: skip
+    first = state(offline)
+    assert (first["a"], first["b"]) == tuple(first["all"])
+    assert abs(first["height"]) <= 1  # the figure is as high as what is drawn
+
+    page.locator("#cell").focus()
+    page.keyboard.type("wasd0")  # keys are another's while another has the focus
+    assert page.locator("#cell").input_value() == "wasd0"
+    assert state(offline)["b"] == first["b"]
+    for _ in range(6):  # the search box, four buttons, then the plot: nothing in between
+        page.keyboard.press("Tab")
+    assert state(offline)["focus"] == "main"
+    plot = page.locator("canvas.main")
+    assert plot.evaluate("(e) => getComputedStyle(e).outlineWidth") == "2px"
+    assert "2 steps" in str(plot.get_attribute("aria-label"))
+    page.keyboard.press("w")
+    page.keyboard.press("w")
+    near = state(offline)
+    assert near["b"] - near["a"] == pytest.approx((first["b"] - first["a"]) / 1.96)
+    page.keyboard.press("d")
+    assert state(offline)["a"] > near["a"]
+    page.keyboard.press("0")
+    assert state(offline)["b"] == first["b"]
+
+    page.keyboard.press("/")
+    page.keyboard.type("fusion.1")
+    kernels = [s for s in run.timeline.spans if "fusion.1" in s.name]
+    assert state(offline)["hits"] == f"{len(kernels)}"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    found = state(offline)
+    assert found["hits"] == f"2 of {len(kernels)}"
+    assert found["said"].startswith(kernels[1].name)
+    page.keyboard.press("Escape")
+    assert (state(offline)["hits"], state(offline)["focus"]) == ("", "main")
+    page.keyboard.press("Escape")
+
+    mouse.move(*point(offline, "kernel", 3))
+    assert "began at" in state(offline)["card"]
+    mouse.down()
+    mouse.up()
+    picked = state(offline)
+    assert (picked["pick"]["kind"], picked["arrows"]) == ("span", 1)
+    page.keyboard.press(".")
+    assert state(offline)["pick"]["i"] == picked["pick"]["i"] + 1
+
+    x, y = point(offline, "kernel", 3)
+    mouse.move(x, y)
+    page.keyboard.down("Shift")
+    mouse.down()
+    mouse.move(x + 300, y, steps=3)
+    mouse.up()
+    page.keyboard.up("Shift")
+    marked = state(offline)
+    wanted = range_metrics(run.timeline, round(marked["mark"][0]), round(marked["mark"][1]))
+    busy = wanted.busy_ns["device/0"] / wanted.length_ns
+    assert f"{busy:.0%}".replace("%", " %") in marked["range"]
+    assert f"idle: {next(iter(wanted.idle_ns))}" in marked["range"]
+    mouse.move(x, y)
+    mouse.down()
+    mouse.move(x + 200, y, steps=3)
+    mouse.up()
+    assert state(offline)["a"] <= marked["a"]
+    page.keyboard.down("Control")
+    mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    zoomed = state(offline)
+    assert zoomed["b"] - zoomed["a"] < marked["b"] - marked["a"]
+    assert (offline.outside, offline.errors()) == ([], [])
+
+
+def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Browser, tmp_path: Path):
+    open_page(offline, tmp_path, timeline_payload(make_run(hostile=True, kernels=6, steps=1)))
+    page = offline.page
+    page.mouse.move(*point(offline, "kernel"))
+    assert "</script><script>alert('kit')</script>" in state(offline)["card"]
+    assert page.locator("img[src=x]").count() == 0
+    run = make_run(kernels=60, steps=2, seed=3)
+    new = jsonable(timeline_payload(run))
+    page.add_script_tag(content=TIMELINE_JS + """
+      const doc = Bokeh.documents[0], figure = doc.get_model_by_name("timeline");
+      window.models = {figure, timeline: doc.get_model_by_name("timeline columns")};
+      for (const name of ["picked", "lit", "marked", "reply"]) {
+        window.models[name] = doc.get_model_by_name(name);
+      }
+      window.heard = [];
+      timelineOnPick(window.models, ({nodes, sites, label}) =>
+        window.heard.push([[...nodes], [...sites], label]));""")  # fmt: skip
+    page.evaluate("(payload) => drawTimeline(payload, window.models)", new)
+    assert state(offline)["title"] == new["title"]
+    assert state(offline)["n"] == len(new["spans"]["key"])
+    kernel = next(s for s in run.timeline.spans if s.kind == "kernel")
+    site = run.graphs[0].nodes[kernel.node].site
+    page.mouse.click(*point(offline, "kernel"))
+    assert page.evaluate("window.heard") == [[[kernel.node], [site], f"kernel {kernel.name}"]]
+    page.evaluate(
+        "([node, site]) => timelineHighlight(window.models,"
+        " {nodes: new Set([node]), sites: new Set([site])})",
+        [kernel.node, run.timeline.syncs[0].site],
+    )
+    kinds, marks = state(offline)["lit"]
+    same = {s.name for s in run.timeline.spans if s.kind == "kernel" and s.node == kernel.node}
+    assert kinds.count("kernel") == len(same)
+    assert "dispatch" in kinds
+    assert marks[0] == 1
+    assert len(page.evaluate("window.heard")) == 1  # a highlight is not a choice
+    assert (offline.outside, offline.errors()) == ([], [])
+
+
+def test_a_million_spans_come_apart_on_zooming(offline: Browser, tmp_path: Path):
+    n = 1_000_000
+    start = np.arange(n, dtype=np.int64) * 100
+    none = np.full(n, -1, np.int32)
+    many = Timeline(
+        lanes=("device/0 a", "device/0 b"), names=tuple(f"k{i}" for i in range(50)),
+        lane=(np.arange(n) % 2).astype(np.int32), kind=np.full(n, KINDS.index("kernel"), np.int32),
+        name=(np.arange(n) % 50).astype(np.int32), start_ns=start, stop_ns=start + 60,
+        segment=none, node=none,
+    )  # fmt: skip
+    open_page(offline, tmp_path, timeline_payload(many))
+    page = offline.page
+    assert state(offline)["n"] == n
+    page.mouse.move(*point(offline, "kernel", n // 2))
+    assert "spans here, the longest is k" in state(offline)["card"]
+    drawn = """() => {
+      const p = window.kitPlot, dust = dustOf(1000), rows = [0, 1];
+      const wide = rows.map((r) => levelOfDetail(p.T, r, p.a, p.b, 1000, dust).length);
+      return [wide, dust.count.reduce((sum, x) => sum + x, 0)];
+    }"""
+    page.add_script_tag(content=MODEL_JS)
+    assert page.evaluate(drawn) == [[0, 0], n // 2]
+    page.locator("canvas.main").focus()
+    while (now := state(offline))["b"] - now["a"] > 10_000:
+        page.keyboard.press("w")
+    wide, dust = page.evaluate(drawn)
+    assert sum(wide) == pytest.approx((now["b"] - now["a"]) / 100, abs=4)
+    assert dust == 0
+    page.keyboard.press(".")
+    assert "took 60 ns" in state(offline)["said"]
+    assert offline.errors() == []
