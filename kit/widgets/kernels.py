@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import traitlets
-from ipywidgets import HTML
+from itertools import starmap
 
 from kit.run import Run
 from kit.run_kernels import Ceilings, KernelCost, kernel_table
 from kit.widgets.compare_data import amount
-from kit.widgets.page import View
-from kit.widgets.tables import MONO, MUTED, bar_html, folded, safe_text, section, sentence, table
-from kit.widgets.theme import COLORS, error_html, format_bytes
+from kit.widgets.listing import Listing
+from kit.widgets.selection import Links, Selection
+from kit.widgets.tables import (
+    MONO,
+    MUTED,
+    bar_html,
+    folded,
+    row_attributes,
+    safe_text,
+    section,
+    sentence,
+    table,
+)
+from kit.widgets.theme import COLORS, format_bytes
 
-__all__ = ["KernelView", "folded_kernels_html", "kernels_html"]
+__all__ = ["KernelView", "folded_kernels_html", "kernel_picks", "kernels_html"]
 
 MAX_ROWS = 20
 _HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
@@ -49,8 +57,16 @@ def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
             f"{amount(ceilings.gflop_s)} GFLOP/s."
         )
-    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True)
+    picks = [*starmap(row_attributes, enumerate(kernel_picks(run, rows[:limit])))]
+    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True, attributes=picks)
     return section("Kernels", body + sentence(note))
+
+
+def kernel_picks(run: Run, rows: Sequence[KernelCost] | None = None) -> list[Selection]:
+    """What each row of `kernels_html` stands for: the nodes that the kernel computes."""
+    rows = kernel_table(run)[:MAX_ROWS] if rows is None else rows
+    links = Links(run)
+    return [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows]
 
 
 def folded_kernels_html(run: Run) -> str:
@@ -116,19 +132,12 @@ def _bytes(size: float) -> str:
     return "?" if math.isnan(size) else format_bytes(size)
 
 
-class KernelView(View):
-    """The kernels of `run`, against `ceilings` if they are given; assigning `run` redraws."""
+class KernelView(Listing):
+    """The kernels of `run`, against `ceilings` if they are given; assigning `run` redraws.
 
-    run = traitlets.Instance(Run, allow_none=True)
+    Picking a row sets `selection` to the nodes that the kernel computes.
+    """
 
     def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
-        self.table = HTML()
-        self._ceilings = ceilings
-        super().__init__([self.table], run=run)
-
-    @traitlets.observe("run")
-    def _draw(self, change: dict[str, Any]) -> None:
-        try:
-            self.table.value = "" if self.run is None else kernels_html(self.run, self._ceilings)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.table.value = error_html("kernels", error)
+        super().__init__("kernels", lambda r: (kernels_html(r, ceilings), kernel_picks(r)), run)
+        self.table = self.html

@@ -58,6 +58,8 @@ class Links:
 
     def of_site(self, site: str) -> Selection:
         """A line of the user's program, and the nodes that it recorded, which may be none."""
+        if not site:
+            return NOTHING
         return Selection(self._by_site.get(site, frozenset()), frozenset({site}), site)
 
     @cached_property

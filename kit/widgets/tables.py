@@ -11,20 +11,24 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import starmap
 
 import numpy as np
 
 from kit.run import UNLIMITED, Run
 from kit.run_advice import sync_cure
 from kit.trace import SyncPoint, sync_table
+from kit.widgets.selection import Links, Selection
 from kit.widgets.theme import COLORS
 
 __all__ = [
     "breakdown_html",
     "failure_html",
     "headline_html",
+    "row_attributes",
     "run_notes_html",
     "safe_text",
+    "sync_picks",
     "sync_table_html",
     "unlowered_html",
 ]
@@ -131,8 +135,16 @@ def sync_table_html(run: Run) -> str:
     if more > 0:
         note += f" {more} more places, together {_amount(rest)} ms a step, are not shown."
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
-    rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14))
+    picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
+    rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14), attributes=picks)
     return section("Sync points", rows_html + sentence(note))
+
+
+def sync_picks(run: Run) -> list[Selection]:
+    """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
+    syncs, steps, _ = _syncs(run)
+    rows = sync_table(syncs, steps=steps, timeline=run.timeline) if steps and syncs else ()
+    return [*map(Links(run).of_site, (row.site for row in rows[:_MAX_ROWS]))]
 
 
 def breakdown_html(run: Run) -> str:
@@ -319,7 +331,9 @@ def sentence(text: str) -> str:
 
 
 def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
-           widths: Sequence[int], has_total: bool = False) -> str:  # fmt: skip
+           widths: Sequence[int], has_total: bool = False,
+           attributes: Sequence[str] = ()) -> str:  # fmt: skip
+    """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`."""
     side = {"l": "left", "r": "right"}
     columns = "".join(f'<col style="width:{w}%">' for w in widths)
     cell = "padding:3px 6px;vertical-align:top;background:none;border:0"
@@ -335,12 +349,33 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
             f'<td style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums">{text}</td>'
             for text, a in zip(row, align, strict=True)
         )
-        body += f'<tr style="border-top:{weight} solid {LINE};background:none">{cells}</tr>'
+        more = attributes[n] if n < len(attributes) else ""
+        body += f'<tr {more} style="border-top:{weight} solid {LINE};background:none">{cells}</tr>'
     return (
         f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;font-size:13px;'
         f'color:{INK};margin:0"><colgroup>{columns}</colgroup><thead><tr style="background:none">'
         f"{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def row_attributes(i: int, picked: Selection) -> str:
+    """What makes an element row `i` of a listing, standing for `picked`; all text is escaped."""
+    site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
+    return (
+        f'tabindex="0" data-row="{i}" data-site="{safe_text(site, 400)}" '
+        f'data-nodes="{_ranges(picked.nodes)}" data-label="{safe_text(picked.label, 100)}"'
+    )
+
+
+def _ranges(nodes: Iterable[int]) -> str:
+    """`3, 4, 5, 9` as "3-5,9"."""
+    parts: list[list[int]] = []
+    for i in sorted(nodes):
+        if parts and parts[-1][1] == i - 1:
+            parts[-1][1] = i
+        else:
+            parts.append([i, i])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in parts)
 
 
 def bar_html(fraction: float, color: str) -> str:
