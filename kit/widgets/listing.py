@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, Layout, Text
+from ipywidgets import HTML, Box, Layout, Text
 
 from kit.run import Run
 from kit.widgets.page import View
@@ -95,13 +95,14 @@ class Listing(View):
 
     def __init__(self, name: str, draw: Callable[[Run], Drawn], run: Run | None = None) -> None:
         self.html = HTML(layout=Layout(width="auto"))
-        self._marks = HTML(layout=Layout(display="none"))
-        self._field = Text(layout=Layout(display="none"))
+        self._marks, self._field = HTML(), Text()
         self._field.add_class("kit-listing-pick")
         self._field.observe(self._picked, "value")
         self._name, self._draw_run = name, draw
         self._rows: Sequence[Selection] = ()
-        super().__init__([self.html, self._marks, self._field], run=run, selection=NOTHING)
+        # In a box of its own: a box of texts and controls is no part of a page without a kernel.
+        hidden = Box([self._marks, self._field], layout=Layout(display="none"))
+        super().__init__([self.html, hidden], run=run, selection=NOTHING)
         self.add_class("kit-listing")
         self.add_class(self._class)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.run_sources import Snippet
-from kit.widgets.source import HIGHLIGHT_JS, PICK_JS, source_html
+from kit.widgets.listing import HIGHLIGHT_JS, PICK_JS
+from kit.widgets.selection import Links
+from kit.widgets.source import source_html
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
@@ -70,10 +72,7 @@ def test_a_page_learns_what_was_picked_and_marks_what_it_is_told(offline: Browse
     page.locator("[data-site='train.py:13']").press("Enter")
     page.locator("[data-site='train.py:14']").press("x")
     page.locator(".kit-head").click()
-    nodes = [
-        [i for i, n in enumerate(clean.graphs[0].nodes) if n.site == f"train.py:{line}"
-         and i in clean.graphs[0].ops] for line in (12, 13)
-    ]  # fmt: skip
+    nodes = [sorted(Links(clean).of_site(f"train.py:{line}").nodes) for line in (12, 13)]
     assert page.evaluate("picked") == [
         ["train.py:12", nodes[0], ["train.py:12"]],
         ["train.py:13", nodes[1], ["train.py:13"]],

@@ -44,13 +44,14 @@ def test_a_line_has_its_text_its_costs_and_its_sync_point():
 
 def test_each_line_carries_the_nodes_that_a_page_needs_to_pick_it():
     run = run_with_text()
+    links, shown = Links(run), source_html(run)
     for row in line_costs(run):
         if row.site:
-            (text,) = re.findall(
-                rf'data-site="{row.site}" data-nodes="([\d,-]*)"', source_html(run)
-            )
+            (text,) = re.findall(rf'data-site="{row.site}" data-nodes="([\d,-]*)"', shown)
             pairs = [[int(x) for x in part.split("-")] for part in text.split(",") if part]
-            assert [i for p in pairs for i in range(p[0], p[-1] + 1)] == sorted(row.nodes)
+            nodes = {i for p in pairs for i in range(p[0], p[-1] + 1)}
+            assert nodes == links.of_site(row.site).nodes
+            assert set(row.nodes) <= nodes
 
 
 def test_lines_without_cost_are_folded_but_for_those_next_to_one_with_a_cost():
@@ -86,7 +87,7 @@ def test_a_strangers_text_stays_text():
         Snippet("<b>.py", 1, ("'\"><script>",)),
     )
     run = replace(make_run(hostile=True), sources=snippets)
-    for text in (source_html(run), SourceView(run).listing.value):
+    for text in (source_html(run), SourceView(run).html.value):
         assert "<script" not in text
         assert "<img" not in text
         assert "\x1b" not in text
@@ -129,7 +130,7 @@ def test_what_is_picked_elsewhere_is_marked_without_drawing_the_lines_again():
     run = run_with_text()
     view = SourceView(run)
     drawn: list[object] = []
-    view.listing.observe(drawn.append, "value")
+    view.html.observe(drawn.append, "value")
     view.selection = Links(run).of_nodes(run.segments[0].nodes)
     marked = {int(i) for i in re.findall(r"data-row='(\d+)'", view._marks.value)}
     rows = line_costs(run)
@@ -144,6 +145,12 @@ def test_a_new_run_is_drawn_and_the_selection_is_gone():
     view.selection = Links(view.run).of_site("train.py:12")
     view.run = make_run()
     assert view.selection == NOTHING
-    assert "its text was not kept" in view.listing.value
+    assert "its text was not kept" in view.html.value
     view.run = None
-    assert view.listing.value == ""
+    assert view.html.value == ""
+
+
+def test_without_a_kernel_the_lines_are_a_page_of_their_own():
+    page = SourceView(run_with_text()).page()
+    assert "line_11()" in page
+    assert "sync point, once a step" in page
