@@ -27,8 +27,10 @@ from kit.widgets.compiles import recompiles_html
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
 from kit.widgets.kernels import folded_kernels_html
+from kit.widgets.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
 from kit.widgets.page import packed, page_scripts, unwarned
 from kit.widgets.segments import folded_segments_html
+from kit.widgets.source import source_html
 from kit.widgets.tables import (
     breakdown_html,
     headline_html,
@@ -112,7 +114,7 @@ def report_html(
     parts = {
         "TITLE": safe_text(title, 200),
         "INTRO": _intro(runs, axes),
-        "CSS": _asset("page.css"),
+        "CSS": _asset("page.css") + LISTING_CSS,
         "TIMELINE": timeline_div,
         "GRAPH": graph_div,
         "SCRIPTS": page_scripts(script),
@@ -120,6 +122,8 @@ def report_html(
         "RUNS": "\n".join(blocks),
         "TIMELINE_JS": TIMELINE_JS,
         "GRAPH_JS": GRAPH_JS,
+        "PICK_JS": PICK_JS,
+        "HIGHLIGHT_JS": HIGHLIGHT_JS,
         "JS": _asset("page.js"),
     }
     page = _asset("page.html")
@@ -152,6 +156,7 @@ def _run_block(run: Run, pool: dict[str, int], most: int) -> dict[str, Any]:
     return {
         "headline": headline_html(run),
         "advice": advice_html(run),
+        "source": source_html(run),
         "syncs": sync_table_html(run),
         "breakdown": breakdown_html(run),
         "unlowered": unlowered_html(run) + recompiles_html(run.compiles),

@@ -64,6 +64,52 @@ function status(at, i, before) {
   }
 }
 
+const PARTS = ["headline", "advice", "source", "syncs", "gaps", "breakdown", "segments", "unlowered",
+  "notes"];
+
+// -- one selection in all views: {nodes: Set of numbers, sites: Set of strings, label} ------------
+
+const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
+const LISTS = ["source", "syncs", "segments"];
+let selected = NOTHING;
+
+function select(picked) {
+  selected = picked;
+  timelineHighlight(models("timeline"), picked);
+  graphHighlight(models("graph"), picked);
+  LISTS.forEach((id) => markRows(byId(id), picked));
+  byId("selected").hidden = !(picked.nodes.size || picked.sites.size);
+  byId("selected").firstElementChild.textContent = `selected: ${inWords(picked)}`;
+}
+
+function inWords({nodes, sites, label}) { // as `selection_text` in kit/widgets/linked.py
+  const ops = nodes.size ? `${nodes.size.toLocaleString("en")} op${nodes.size > 1 ? "s" : ""}` : "no ops";
+  const where = sites.size > 1 ? `on ${sites.size} lines` : sites.size ? `at ${[...sites][0]}` : "";
+  return [sites.has(label) || !label ? "" : `${label}:`, ops, where].filter(Boolean).join(" ");
+}
+
+function same(a, b) {
+  const equal = (x, y) => x.size === y.size && [...x].every((e) => y.has(e));
+  return equal(a.nodes, b.nodes) && equal(a.sites, b.sites);
+}
+
+function listenToPicks() {
+  timelineOnPick(models("timeline"), select);
+  graphOnPick(models("graph"), select);
+  for (const kind of ["click", "keydown"]) {
+    for (const id of LISTS) {
+      byId(id).addEventListener(kind, (event) => {
+        const picked = pickedIn(event);
+        if (picked) select(same(picked, selected) ? NOTHING : picked);
+      });
+    }
+  }
+  byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && selected !== NOTHING) select(NOTHING);
+  });
+}
+
 async function show(at) {
   const mine = ++ticket;
   const i = nearest(at);
@@ -71,9 +117,10 @@ async function show(at) {
   if (mine !== ticket) return;
   status(at, i, shown);
   shown = i;
-  for (const part of ["headline", "advice", "syncs", "gaps", "breakdown", "segments", "unlowered", "notes"]) {
+  for (const part of PARTS) {
     byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
   }
+  select(NOTHING);
   drawTimeline(data.timeline, models("timeline"));
   graphDraw(models("graph"), data.scene ??= scene(data.graph));
   drawSweep(at);
@@ -190,6 +237,7 @@ function start() {
   }
   byId("controls").append(...index.axes.map(control));
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
+  listenToPicks();
   show(wanted);
 }
 start();

@@ -57,7 +57,7 @@ def _row(advice: Advice) -> str:
     return (
         f'<div style="display:flex;gap:10px;align-items:baseline;border-left:3px solid '
         f'{COLORS["wait"]};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
-        f'<span style="font-weight:600;white-space:nowrap;min-width:58px;'
+        f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:58px;'
         f'font-variant-numeric:tabular-nums">{ms}</span>'
         f'<span style="font-size:12.5px">{safe_text(advice.text, 900)}{_chip(advice)}</span></div>'
     )

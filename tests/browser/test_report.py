@@ -105,3 +105,62 @@ def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):
     assert seen["injected"] == 0
     assert offline.errors() == []
     assert offline.outside == []
+
+
+def test_what_is_picked_in_one_view_is_marked_in_the_others(offline: Browser, report: Path):
+    open_report(offline, report)
+    page = offline.page
+    bar, marked = page.locator("#selected"), "{id} .kit-picked"
+    assert bar.is_hidden()
+
+    page.locator("#syncs [data-row]").first.click()
+    line = page.locator("#syncs [data-row]").first.get_attribute("data-site")
+    assert bar.inner_text().startswith(f"selected: no ops at {line}")
+    assert page.locator(marked.format(id="#source")).get_attribute("data-site") == line
+    page.keyboard.press("Escape")
+    assert bar.is_hidden()
+    assert page.locator(".kit-picked").count() == 0
+
+    source = page.locator('#source [data-row]:not([data-nodes=""])').first
+    source.focus()
+    page.keyboard.press("Enter")
+    nodes = page.evaluate("[...selected.nodes]")
+    assert nodes
+    lit = page.evaluate("models('timeline').lit.data.nodes[0]")
+    assert {int(i) for i in lit.split()} == set(nodes)
+    page.locator("#segments summary", has_text="Kernels").click()
+    page.locator("#segments [data-row]").first.click()
+    assert page.evaluate("selected.label").startswith("kernel ")
+    assert page.locator(marked.format(id="#source")).count() > 0
+    assert page.locator(marked.format(id="#segments")).count() > 0
+
+    page.evaluate("select({nodes: new Set([...selected.nodes].slice(0, 1)), sites: new Set(),"
+                  " label: 'one op'})")  # fmt: skip
+    assert bar.inner_text().startswith("selected: one op: 1 op")
+    press(offline, "batch_size", "ArrowRight", shown(offline)["selected"])
+    assert bar.is_hidden()  # another run: its nodes are others
+    assert offline.errors() == []
+
+
+def test_a_bar_or_a_box_that_is_clicked_is_the_selection_of_all_views(
+    offline: Browser, report: Path
+):
+    open_report(offline, report)
+    page = offline.page
+    page.evaluate("""() => {
+      const kind = models("graph").boxes.data.kind;
+      models("graph").boxes.selected.indices = [Array.from(kind).indexOf("op")];
+    }""")
+    page.wait_for_function("selected.nodes.size === 1")
+    assert page.locator("#source .kit-picked").count() == 1
+    assert page.locator("#selected").inner_text().startswith("selected: ")
+    page.keyboard.press("Escape")
+    page.evaluate("""() => {
+      const [key, kind, nodes] = ["spans.key", "keys.kind", "keys.nodes"].map(
+        (column) => models("timeline").timeline.data[column][0]);
+      const i = [...key].findIndex((k) => kind[k] === "kernel" && nodes[k]);
+      models("timeline").picked.data = {kind: ["span"], index: [i]};
+    }""")
+    page.wait_for_function("selected.label.startsWith('kernel ')")
+    assert page.locator("#source .kit-picked").count() >= 1
+    assert offline.errors() == []

@@ -133,7 +133,7 @@ def test_the_command_reports_saved_runs_and_says_what_is_wrong(tmp_path: Path):
     assert (good.returncode, good.stdout.strip()) == (0, "wrote r.html")
     bad = subprocess.run([*command, "bad.kitrun"], cwd=tmp_path, capture_output=True, text=True)
     assert bad.returncode == 1
-    assert "no report:" in bad.stderr
+    assert bad.stderr.startswith("kit: 'bad.kitrun' is not a run")
     assert "Traceback" not in bad.stderr
 
 
