@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,25 +306,35 @@ def _session(name: str) -> RuntimeSession:
 
 
 def Explorer(
-    workload: Any, settings: Settings | None = None, *, auto_run: bool = True
+    workload: Any,
+    settings: Settings | None = None,
+    *,
+    auto_run: bool = True,
+    compile_ahead: bool = True,
 ) -> ExplorerWidget:
     """The widget: controls that rerun the step, and its timeline, graph and sync points.
 
-    Display it as the last line of a notebook cell. `explorer.run` is the newest run.
+    Display it as the last line of a notebook cell. `explorer.run` is the newest run. A move of a
+    control is answered by a model at once, and by a measurement as soon as it is done.
+
+    Args:
+        auto_run: run at once, not only when a control is moved.
+        compile_ahead: while nothing runs, no cell either, compile what one step of each control
+            would need. The workload's Python is called for that, and nothing of it is run on the
+            device. There is a box in the widget to switch it off, too.
     """
     from kit.report.html import write_report
-    from kit.runtime.executor import ExecutableCache
     from kit.widgets.explorer import Explorer as Widget
-    from kit.workloads.context import as_workload
-    from kit.workloads.experiment import run as measure
+    from kit.workloads.prepare import Prepared
 
-    chosen = as_workload(workload)
+    prepared = Prepared(workload)  # one cache for all runs: going back to a setting is quick
     return Widget(
-        partial(measure, chosen, cache=ExecutableCache()),  # going back to a setting is quick
+        prepared.run,
         settings or Settings(),
-        name=chosen.name,
+        name=prepared.workload.name,
         auto_run=auto_run,
         write_report=write_report,
+        prepare=prepared.prepare if compile_ahead else None,
     )
 
 

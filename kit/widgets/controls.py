@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import traitlets
@@ -18,6 +19,9 @@ BULK_SIZES = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 BATCH_SIZES = (2, 4, 8, 16, 32)
 PREFETCH = (0, 1, 2, 4, 8)
 ACCUMULATE = (1, 2, 4, 8)
+# what changes the programs of a step; the other controls only change who issues them, and when
+_CUTS = ("bulk_forward", "bulk_backward", "batch_size", "mode", "loss_scaling", "accumulate",
+         "dtype")  # fmt: skip
 _MODE_LABELS = {"torch": "torch (native)"}
 _MODE_TIPS = {
     "torch": "PyTorch as it is, without the kit's runtime: the baseline",
@@ -37,6 +41,7 @@ class Controls(VBox):
 
     def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
         self._on_invalid = on_invalid
+        self._last = ("", 1)  # the control that was moved last, and to which side
         self._is_following = False
         self.mode = ToggleButtons(
             options=[(_MODE_LABELS.get(m, m), m) for m in MODES],
@@ -69,6 +74,26 @@ class Controls(VBox):
         super().__init__([labelled("run mode", self.mode), self._grid()], settings=settings)
         self.layout.grid_gap = "8px"
 
+    def neighbours(self) -> list[Settings]:
+        """The settings one step of each control away that other programs are compiled for.
+
+        Those of the control that was moved last come first, the side it went to before the other.
+        """
+        name, side = self._last
+        order = sorted(_CUTS, key=lambda other: other != name)
+        found = [self._beside(other, step) for other in order for step in (side, -side)]
+        return list(dict.fromkeys(s for s in found if s is not None))
+
+    def _beside(self, name: str, step: int) -> Settings | None:
+        """The settings one step of a control away; None at its end, or if that changes nothing."""
+        control = self._by_name[name]
+        values = [x[1] if isinstance(x, tuple) else x for x in control.options]
+        at = control.index + step if control.index is not None else -1
+        if control.disabled or not 0 <= at < len(values) or self.settings.mode == "torch":
+            return None
+        made = self.settings.replace(**{name: values[at]})
+        return made if made.mode != "torch" else None
+
     def _grid(self) -> GridBox:
         cells = [
             labelled("bulk size, forward", self.bulk_forward),
@@ -88,7 +113,9 @@ class Controls(VBox):
         if self._is_following:
             return
         try:
-            self.settings = self.settings.replace(**{name: value})
+            before = self.settings
+            self.settings = before.replace(**{name: value})
+            self._last = (name, _side(self._by_name[name], getattr(before, name), value))
         except SettingsError as error:
             self._follow(self.settings)
             self._on_invalid(error)
@@ -114,6 +141,11 @@ class Controls(VBox):
             self.step_mode.disabled = settings.mode == "torch"
         finally:
             self._is_following = False
+
+
+def _side(control: Any, before: Any, now: Any) -> int:
+    values = [x[1] if isinstance(x, tuple) else x for x in control.options]
+    return -1 if before in values and values.index(now) < values.index(before) else 1
 
 
 def _options(offered: tuple[int, ...], value: int) -> list[tuple[str, int]]:
@@ -145,6 +177,9 @@ def bulk_slider(value: int) -> SelectionSlider:
 
 
 def labelled(label: str, control: Any) -> VBox:
-    """A control under its label."""
-    text = HTML(f'<span style="font:500 12px/1.2 {FONT};color:{MUTED}">{label}</span>')
-    return VBox([text, control], layout=Layout(overflow="visible"))
+    """A control under its label, which `page.js` makes its name for screen readers."""
+    style = f"font:500 12px/1.2 {FONT};color:{MUTED}"
+    text = HTML(f'<span class="kit-label" style="{style}">{escape(label)}</span>')
+    box = VBox([text, control], layout=Layout(overflow="visible"))
+    box.add_class("kit-labelled")
+    return box

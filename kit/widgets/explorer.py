@@ -1,8 +1,12 @@
 """The explorer: move a control, the step runs again, every view shows the new run.
 
-The step runs on a background thread (`Reruns`), so the cell stays alive; the newest request wins.
-Views are changed by that thread, by the cell's thread and by the thread that handles the page's
-messages, so every change is made under one lock.
+    a control moves ──► a model's picture, in tens of milliseconds, marked "modelled"
+                    ──► once it rests: the step runs, programs compile ──► the measured picture
+                    ──► idle: what the neighbouring settings would need is compiled ahead
+
+The step runs on a background thread (`Reruns`), the model on another, so the cell stays alive; the
+newest request wins. Views are changed by these, by the cell's thread and by the thread that handles
+the page's messages, so every change is made under one lock.
 """
 
 from __future__ import annotations
@@ -17,19 +21,21 @@ from html import escape
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, VBox
+from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 
 from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
-from kit.run_whatif import predict
 from kit.widgets.advice import AdviceView
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
+from kit.widgets.explorer_ahead import AheadLine
+from kit.widgets.explorer_history import HistoryBar
+from kit.widgets.explorer_model import Foresight, modelled_html, modelled_run
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GraphView
 from kit.widgets.kernels import folded_kernels_html
-from kit.widgets.rerun import Reruns, RunStep
+from kit.widgets.rerun import Newest, PrepareStep, Reruns, RunStep
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
     FONT,
@@ -48,6 +54,8 @@ from kit.widgets.timeline import TimelineView
 __all__ = ["MAX_RUNS", "Explorer"]
 
 MAX_RUNS = 200  # kept for the report; a run is some hundred kilobytes
+REST_S = 0.15  # a control that moves on within it starts nothing; a model's picture takes less
+_MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
 
 
 class Explorer(VBox):
@@ -55,7 +63,8 @@ class Explorer(VBox):
 
     `run` is the newest run, `runs` all of them in order; `settings` are those of the controls.
     Changing `settings`, by a control or by `set`, starts a run; a newer one replaces an older one.
-    `write_report(runs, path, *, title, current)` is what `save` calls: views know no reports.
+    `write_report(runs, path, *, title, current)` is what `save` calls, and `prepare` is what
+    compiles ahead while nothing else is to be done: views know neither reports nor programs.
     """
 
     run = traitlets.Instance(Run, allow_none=True)
@@ -70,28 +79,35 @@ class Explorer(VBox):
         title: str | None = None,
         auto_run: bool = True,
         write_report: Callable[..., Any] | None = None,
+        prepare: PrepareStep | None = None,
     ) -> None:
         settings = settings if settings is not None else Settings()
         self._lock = threading.RLock()
-        measure = partial(self._measure, run_step)
-        self._reruns = Reruns(measure, on_progress=self._show_progress, on_result=self._take,
-                              on_error=self._show_failure, on_idle=self._rest)  # fmt: skip
+        self.controls = Controls(settings, on_invalid=self._refuse)
+        self.ahead = AheadLine(prepare, self.controls.neighbours, on_change=self._ahead_changed)
+        self._reruns = Reruns(partial(self._measure, run_step), on_progress=self._show_progress,
+                              on_result=self._take, on_error=self._show_failure,
+                              on_idle=self._rest, spare=self.ahead.work)  # fmt: skip
+        self._foresight, self._newest = Foresight(), Newest(self._foresee, "kit model")
         self._started_s = 0.0
-        self._predicted_ms = 0.0  # of the settings that are being measured; 0: not known
+        self._predicted: tuple[Settings, float] | None = None  # what the model has said last
+        self._is_modelled = False  # what the timeline shows now
         self._is_ready = False
         self._is_answered = True  # by a result or an error: what is neither was cancelled
         self.name = name
         self.title = title if title is not None else name or "step explorer"
         self._write_report = write_report
         self.runs: list[Run] = []
-        self.controls = Controls(settings, on_invalid=self._refuse)
+        self.history = HistoryBar(settings, on_invalid=self._refuse)
         self._build()
         super().__init__(
             self._rows(), settings=settings, layout=Layout(width="auto", padding="0 6px 0 0")
         )
         self.add_class("kit-explorer")
         traitlets.link((self, "settings"), (self.controls, "settings"))
+        traitlets.link((self, "settings"), (self.history, "settings"))
         self._is_ready = True
+        self.ahead.watch_cells(self._reruns.pause, self._reruns.resume)
         if auto_run:
             self.rerun()
 
@@ -103,15 +119,36 @@ class Explorer(VBox):
         """
         self.settings = self.settings.replace(**changes)
 
-    def rerun(self) -> None:
-        """Run the current settings, again if they were run before."""
+    def rerun(self, *, rest_s: float = 0.0) -> None:
+        """Run the current settings, again if they were run before.
+
+        Args:
+            rest_s: start only if the settings have not changed again within that time.
+        """
         with self._lock:
             self._started_s, self._is_answered = time.perf_counter(), False
-            self._predicted_ms = self._predict()
-            self._reruns.request(self.settings)
-            self._show_progress("starting", 0.0)
-            self.progress.layout.display = ""
+            self._newest.put(self.settings)
+            self._reruns.request(self.settings, rest_s=rest_s)
+            self._say("starting")
+            self.progress.value, self.progress.layout.display = 0.0, ""
             self.cancel_button.disabled = False
+
+    def undo(self) -> bool:
+        """Go back to the settings before, and run them; false if there are none."""
+        return self.history.move(-1)
+
+    def redo(self) -> bool:
+        """Go forth to the settings that were undone, and run them; false if there are none."""
+        return self.history.move(1)
+
+    def add_view(self, title: str, view: Any) -> None:
+        """Put a view in a tab beside the graph's: `explorer.add_view("source", source_view)`."""
+        with self._lock:
+            shown = self._left.children
+            tabs = shown[0] if shown and isinstance(shown[0], Tab) else Tab([self.graph])
+            tabs.children = (*tabs.children, view)
+            tabs.titles = (*(tabs.titles[:-1] if len(tabs.children) > 2 else ("IR graph",)), title)
+            self._left.children = [tabs]
 
     def cancel(self) -> None:
         """Stop the run in progress; the picture stays as it is."""
@@ -156,6 +193,8 @@ class Explorer(VBox):
         """Stop running and remove the view from the page."""
         reruns = getattr(self, "_reruns", None)  # `close` also follows an `__init__` that failed
         if reruns is not None:
+            self.ahead.stop()
+            self._newest.close()
             reruns.close()
         super().close()
 
@@ -182,7 +221,10 @@ class Explorer(VBox):
         self.progress = FloatProgress(min=0.0, max=1.0, layout=Layout(width="140px", margin="0"))
         self.progress.layout.display = "none"
         self.cancel_button.disabled = True
-        self.status = HTML(layout=Layout(flex="1 1 240px", margin="0"))
+        self.status = HTML(layout=Layout(flex="1 1 240px", min_width="0", margin="0"))
+        self.announcer = HTML()  # the same for screen readers, but not each step of the way
+        self.announcer.add_class("kit-announce")
+        self.announcer.add_class("kit-unseen")
         self.rerun_button.on_click(lambda _: self._guarded(self.rerun))
         self.cancel_button.on_click(lambda _: self._guarded(self.cancel))
         self.save_button.on_click(lambda _: self._guarded(self.save))
@@ -190,45 +232,69 @@ class Explorer(VBox):
 
     def _rows(self) -> list[Any]:
         heading = HTML(
-            f'<div style="font:600 17px/1.3 {FONT};color:{INK};overflow-wrap:anywhere">'
-            f"{safe_text(self.title, 120)}</div>"
+            f'<div role="heading" aria-level="2" style="font:600 17px/1.3 {FONT};color:{INK};'
+            f'overflow-wrap:anywhere">{safe_text(self.title, 120)}</div>'
         )
         actions = [self.rerun_button, self.cancel_button, self.save_button, self.progress]
-        bar = HBox([*actions, self.status], layout=Layout(flex_flow="row wrap",
-                   align_items="center", grid_gap="8px", margin="2px 0 6px"))  # fmt: skip
-        left = VBox([self.graph], layout=Layout(flex="3 1 460px", min_width="0", overflow="auto"))
+        bar = HBox([*actions, self.status, self.announcer], layout=Layout(flex_flow="row wrap",
+                   align_items="center", grid_gap="8px", margin="2px 0 0"))  # fmt: skip
+        bar.add_class("kit-actions")
+        self._left = VBox([self.graph], layout=Layout(flex="3 1 460px", min_width="0",
+                          overflow="auto"))  # fmt: skip
         right = VBox([self.syncs, self.gaps, self.breakdown, self.unlowered],
                      layout=Layout(flex="2 1 340px", min_width="0"))  # fmt: skip
-        columns = Box([left, right], layout=Layout(display="flex", flex_flow="row wrap",
+        columns = Box([self._left, right], layout=Layout(display="flex", flex_flow="row wrap",
                       width="auto", grid_gap="24px", align_items="flex-start",
                       margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
-        return [heading, self.controls, bar, self.failure, self.headline, self.advice,
-                self.timeline, columns, self.segments, self.notes]  # fmt: skip
+        self._measured_parts = [self.advice, columns, self.segments, self.notes]
+        return [heading, self.controls, self.history, bar, self.ahead, self.failure, self.headline,
+                self.advice, self.timeline, columns, self.segments, self.notes]  # fmt: skip
 
     @traitlets.observe("settings")
     def _settings_changed(self, _: dict[str, Any]) -> None:
         if self._is_ready:
-            self._guarded(self.rerun)
+            self._guarded(partial(self.rerun, rest_s=REST_S))
 
-    def _predict(self) -> float:
-        """Milliseconds a step that the model expects of the settings; 0 if it cannot tell."""
-        if self.run is None:
-            return 0.0
-        size = self.run.settings.batch_size
-        other = next((r for r in reversed(self.runs) if r.settings.batch_size != size), None)
-        runs = [self.run] if other is None else [self.run, other]
+    def _foresee(self, asked: Settings | Run) -> None:
+        """Draw what the model expects of settings; or get ready to, from a new run."""
         try:
-            return predict(runs, self.settings).step_ms
+            if isinstance(asked, Run):
+                self._foresight.warm(asked)
+                return
+            with self._lock:
+                runs, measured = list(self.runs), self.run
+            if measured is None:
+                return
+            prediction = self._foresight.predict(runs, asked)
+            modelled = modelled_run(prediction, measured)
+            headline = modelled_html(prediction, modelled, measured)
         except KitError:  # another dtype, a run of native torch: only a measurement can say
-            return 0.0
+            return
+        with self._lock:
+            self._predicted = (asked, prediction.step_ms)
+            if self._is_answered or asked != self.settings:
+                return  # it has been measured meanwhile, or something else is wanted
+            self._mark(is_modelled=True)
+            self.headline.value = headline
+            self.timeline.run = modelled
+            self._say(f"modelled: {prediction.step_ms:.3g} ms a step", is_news=True)
+
+    def _mark(self, *, is_modelled: bool) -> None:
+        """Show what is of a model, and what is of an older run."""
+        self._is_modelled = is_modelled
+        change = "add_class" if is_modelled else "remove_class"
+        getattr(self.timeline, change)("kit-modelled")
+        for part in self._measured_parts:
+            getattr(part, change)("kit-stale")
 
     def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
         """The step, with what the model had said of it; called by the worker."""
-        predicted_ms = self._predicted_ms  # before another request asks anew
+        self._newest.wait(_MODEL_S)
+        predicted = self._predicted
         run = run_step(settings, **options)
-        known = isinstance(run, Run) and predicted_ms > 0
-        return replace(run, predicted_ms=predicted_ms) if known else run
+        known = isinstance(run, Run) and predicted is not None and predicted[0] == settings
+        return replace(run, predicted_ms=predicted[1]) if known and predicted else run
 
     def _take(self, run: Run) -> None:
         """Show a new run and keep it; called by the worker."""
@@ -247,21 +313,40 @@ class Explorer(VBox):
             self.segments.value = folded_segments_html(run) + folded_kernels_html(run)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
-            self._say(f"measured in {took_s:.1f} s{_off(run)}")
+            self._mark(is_modelled=False)
+            self._say(f"measured in {took_s:.1f} s{_off(run)}{_compiled(run)}", is_news=True)
+            self.ahead.note(run.settings)
             self.run = run
+            self._newest.put(run)
 
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
             self.progress.value = min(max(float(fraction), 0.0), 1.0)
-            known = self._predicted_ms > 0
-            self._say(f"modelled: {self._predicted_ms:.3g} ms a step; {text}" if known else text)
+            known = self._predicted is not None and self._predicted[0] == self.settings
+            ms = self._predicted[1] if known and self._predicted else 0.0
+            self._say(f"modelled: {ms:.3g} ms a step; {text}" if known else text)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
         with self._lock:
             self._is_answered = True
             self.failure.value = failure_html(error, trace)
+            self._go_back()
             self._say("the run failed; the picture below is of the run before it"
-                      if self.run is not None else "the run failed")  # fmt: skip
+                      if self.run is not None else "the run failed", is_news=True)  # fmt: skip
+
+    def _go_back(self) -> None:
+        """The model's picture was not confirmed: show the last measured one."""
+        if self._is_modelled and self.run is not None:
+            before = self.runs[-2] if len(self.runs) > 1 else None
+            self.headline.value = headline_html(self.run, before)
+            self.timeline.run = self.run
+            self._mark(is_modelled=False)
+
+    def _ahead_changed(self, is_on: bool) -> None:
+        if is_on:
+            self._reruns.resume()
+        else:
+            self._reruns.pause()
 
     def _refuse(self, error: Exception) -> None:
         with self._lock:
@@ -272,9 +357,10 @@ class Explorer(VBox):
             self.progress.layout.display = "none"
             self.cancel_button.disabled = True
             if not self._is_answered:
-                self._say(
-                    "cancelled; the picture is of the run before" if self.run else "cancelled"
-                )
+                self._is_answered = True
+                self._go_back()
+                self._say("cancelled; the picture is of the run before" if self.run
+                          else "cancelled", is_news=True)  # fmt: skip
 
     def _try(self, change: Mapping[str, Any]) -> None:
         self._guarded(partial(self.set, **change))
@@ -286,10 +372,12 @@ class Explorer(VBox):
         except Exception as error:  # noqa: BLE001 - a message's handler has nobody to raise to
             self._refuse(error)
 
-    def _say(self, text: str) -> None:
-        self.status.value = (
-            f'<span role="status" style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</span>'
-        )
+    def _say(self, text: str, *, is_news: bool = False) -> None:
+        """Show a status; one that is news is also announced."""
+        line = f'<span style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</span>'
+        self.status.value = line
+        if is_news or not self.announcer.value:
+            self.announcer.value = escape(text)
 
 
 def _off(run: Run) -> str:
@@ -298,6 +386,18 @@ def _off(run: Run) -> str:
         return ""
     error = run.predicted_ms / run.step_ms - 1
     return f"; the model had said {run.predicted_ms:.3g} ms a step, {error:+.0%} off"
+
+
+def _compiled(run: Run) -> str:
+    """What the run had to compile; nothing for a run of native torch."""
+    if not run.metrics.get("segment.count"):
+        return ""
+    count, disk = (int(run.metrics.get(f"compile.{x}", 0)) for x in ("count", "from_disk"))
+    if not count:
+        return "; every program was in the cache"
+    read = f", {disk} of them read from disk" if disk else ""
+    seconds = run.metrics.get("compile.ns", 0) / 1e9
+    return f"; {count} program{'s' * (count != 1)} compiled in {seconds:.1f} s{read}"
 
 
 def _button(text: str, tip: str, style: str = "") -> Button:

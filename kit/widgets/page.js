@@ -108,6 +108,10 @@ window.kitPage ??= (() => {
       const handle = box.querySelector(".noUi-handle");
       if (readout && handle) follow(handle, readout);
     }
+    for (const line of document.querySelectorAll(".kit-announce:not([role])")) {
+      line.setAttribute("role", "status");
+      line.setAttribute("aria-live", "polite");
+    }
     for (const bar of document.querySelectorAll(".kit-explorer .progress:not([role])")) {
       bar.setAttribute("role", "progressbar");
       bar.setAttribute("aria-label", "progress of the run");

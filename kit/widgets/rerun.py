@@ -1,15 +1,18 @@
 """Run a step again and again in the background: the newest request wins.
 
-    request ──► pending ──► running ──► on_result | on_error ──► on_idle
+    request ──► pending ──► running ──► on_result | on_error ──► on_idle ──► spare work, if any
                 (one)       (one, told by `cancelled()` when a newer request arrives)
 
 One worker thread, started by the first request. Nothing polls: the worker sleeps on a condition.
+A request may have to rest first: while a slider moves on, nothing is started that would be stopped.
+`Newest` does the same for quick work, such as asking a model.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ from typing import Any, Protocol
 from kit.errors import Cancelled, ExecutionError, SessionError
 from kit.run import Run, Settings
 
-__all__ = ["Reruns", "RunStep"]
+__all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +44,29 @@ class RunStep(Protocol):
         """
 
 
+class PrepareStep(Protocol):
+    """What compiles ahead: settings in, the number of programs that were compiled out."""
+
+    def __call__(
+        self,
+        settings: Settings,
+        /,
+        *,
+        progress: Callable[[str, float], None],
+        cancelled: Callable[[], bool],
+    ) -> int:
+        """Compile what a run under these settings would need, and run nothing.
+
+        Raises:
+            Cancelled: `cancelled()` became true; it returns soon after.
+            Exception: the step cannot be compiled: whoever asks for the run is told.
+        """
+
+
 @dataclass(eq=False)
 class _Job:
     settings: Settings
+    due_s: float = 0.0  # it starts then, unless a newer one comes before
     stop: threading.Event = field(default_factory=threading.Event)
     outcome: Run | BaseException | None = None
 
@@ -57,7 +80,8 @@ class Reruns:
 
     All callbacks are called on that thread, one at a time. A request that was replaced or
     cancelled never reaches `on_result` or `on_error`, whatever its step does; `on_idle` follows
-    when nothing is left to do.
+    when nothing is left to do. `spare(cancelled)` is called after that, and after each `resume`:
+    work for idle time, which is told to stop by the next request.
     """
 
     def __init__(
@@ -68,8 +92,10 @@ class Reruns:
         on_result: Callable[[Run], None] = _ignore,
         on_error: Callable[[BaseException, str], None] = _ignore,
         on_idle: Callable[[], None] = _ignore,
+        spare: Callable[[Callable[[], bool]], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run_step = run_step
+        self._run_step, self._spare, self._clock = run_step, spare, clock
         self._on_progress, self._on_result = on_progress, on_result
         self._on_error, self._on_idle = on_error, on_idle
         self._changed = threading.Condition()
@@ -79,14 +105,20 @@ class Reruns:
         self._is_busy = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
+        self._has_spare = False  # there may be spare work
+        self._is_paused = False
+        self._stop_spare = threading.Event()
 
     @property
     def is_busy(self) -> bool:
-        """True from a request until its last callback has returned."""
+        """True from a request until its last callback has returned; spare work does not count."""
         return self._is_busy
 
-    def request(self, settings: Settings) -> None:
+    def request(self, settings: Settings, *, rest_s: float = 0.0) -> None:
         """Run these settings next; what is running is told to stop, what was waiting is dropped.
+
+        Args:
+            rest_s: wait so long for a newer request before the step is started.
 
         Raises:
             SessionError: `close` was called.
@@ -95,8 +127,9 @@ class Reruns:
             if self._is_closed:
                 raise SessionError("this explorer is closed and reruns nothing; make a new one")
             self._stop_all()
-            self._pending = self._latest = _Job(settings)
+            self._pending = self._latest = _Job(settings, self._clock() + rest_s)
             self._is_busy = True
+            self._stop_spare.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="kit rerun", daemon=True)
                 self._thread.start()
@@ -107,11 +140,24 @@ class Reruns:
         with self._changed:
             self._stop_all()
 
+    def pause(self) -> None:
+        """No spare work until `resume`: somebody else needs the machine."""
+        with self._changed:
+            self._is_paused = True
+            self._stop_spare.set()
+
+    def resume(self) -> None:
+        """Spare work may go on, or begin anew."""
+        with self._changed:
+            self._is_paused, self._has_spare = False, self._latest is not None
+            self._changed.notify_all()
+
     def close(self, timeout_s: float = 0.0) -> bool:
         """Stop for good; True if the thread has ended within `timeout_s`."""
         with self._changed:
             self._is_closed = True
             self._stop_all()
+            self._stop_spare.set()
             self._changed.notify_all()
             thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -147,18 +193,39 @@ class Reruns:
         for job in (self._running, self._pending):
             if job is not None:
                 job.stop.set()
+                job.due_s = 0.0  # it is over at once, and need not rest
+        self._changed.notify_all()
 
     def _is_done(self) -> bool:
         return self._pending is None and not self._is_closed
 
+    def _next(self) -> _Job | None:
+        """The job that is due, or None: there is spare work, or the end has come."""
+        while not self._is_closed:
+            if (job := self._pending) is not None:
+                left = job.due_s - self._clock()
+                if left <= 0:
+                    self._pending = None
+                    return job
+                self._changed.wait(left)
+            elif self._has_spare and self._spare is not None and not self._is_paused:
+                self._has_spare = False
+                self._stop_spare.clear()
+                return None
+            else:
+                self._changed.wait()
+        job, self._pending = self._pending, None
+        return job
+
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending is not None or self._is_closed)
-                job, self._pending = self._pending, None
-                self._running = job
+                self._running = job = self._next()
             if job is not None:
                 self._run(job)
+            elif not self._is_closed and self._spare is not None:
+                self._tell(self._spare, self._stop_spare.is_set)
+                continue
             with self._changed:
                 self._running = None
                 is_idle = self._is_done()
@@ -166,6 +233,7 @@ class Reruns:
                 self._tell(self._on_idle)
             with self._changed:
                 self._is_busy = not self._is_closed and not self._is_done()
+                self._has_spare = True
                 self._changed.notify_all()
                 if self._is_closed:
                     return
@@ -198,3 +266,51 @@ class Reruns:
             callback(*args)
         except Exception:  # noqa: BLE001 - it is logged
             _log.exception("a callback of the rerun failed")
+
+
+class Newest:
+    """Calls `act(item)` on one background thread for the newest item; what waited is dropped."""
+
+    def __init__(self, act: Callable[[Any], None], name: str) -> None:
+        self._act, self._name = act, name
+        self._changed = threading.Condition()
+        self._items: list[Any] = []  # none or one
+        self._is_closed = self._is_busy = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, item: Any) -> None:
+        """Do this one next; after `close` nothing is done."""
+        with self._changed:
+            self._items = [item]
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until nothing is left to do; false if it takes longer than `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._is_closed or not (self._items or self._is_busy), timeout_s
+            )
+
+    def close(self) -> None:
+        """End the thread after what it does now."""
+        with self._changed:
+            self._is_closed, self._items = True, []
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._items or self._is_closed)
+                if self._is_closed:
+                    return
+                item, self._items = self._items[0], []
+                self._is_busy = True
+            try:
+                self._act(item)
+            except Exception:  # noqa: BLE001 - it is logged
+                _log.exception("what was done for the newest request failed")

@@ -174,8 +174,8 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
 def error_html(view: str, error: BaseException) -> str:
     """What a view shows under itself when a callback failed; everything in it is escaped."""
     return (
-        f'<div role="alert" style="font:12px/1.5 {escape(FONT)};color:var(--kit-error-ink, #8c2f1b);'
-        f"background:var(--kit-error-paper, #fdf1ee);"
+        f'<div role="alert" style="font:12px/1.5 {escape(FONT)};'
+        f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
         f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
         f"<b>{escape(view)}</b>: {escape(type(error).__name__)}: {escape(str(error))}</div>"
     )
