@@ -29,11 +29,11 @@ TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
 lab: $(VENV)/.installed
 	@scripts/need graphviz dot
-	@scripts/lab $(PY) $(NOTEBOOK)
+	@$(PY) -m kit lab $(NOTEBOOK)
 
 report: $(VENV)/.installed
 	@scripts/need graphviz dot
-	$(PY) -m kit.report --output $(REPORT)
+	$(PY) -m kit report --output $(REPORT)
 
 check: $(VENV)/.installed-test
 	$(PY) -m ruff check .

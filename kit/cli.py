@@ -62,12 +62,10 @@ def _guarded(act: Callable[[argparse.Namespace], int], options: argparse.Namespa
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return PIPE_CLOSED
-    except KitError as error:
-        _complain(f"{error}")
-        return 1
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        _complain(f"{error.strerror or error}{where}")
+    except (KitError, OSError) as error:
+        where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        text = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        _complain(f"{text}{where}")
         return 1
     return status
 

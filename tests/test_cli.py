@@ -182,7 +182,7 @@ def test_a_setting_that_cannot_be_is_one_line(kit: Kit):
 def test_files_that_are_not_there_or_not_traces_are_one_line(kit: Kit):
     assert kit("run", "no.py") == (1, "", "kit: there is no such script: no.py\n")
     assert kit("view", "no.json") == (1, "", "kit: No such file or directory: no.json\n")
-    assert kit("report", "no.kitrun")[0] == 1
+    assert kit("report", "no.kitrun") == (1, "", "kit: No such file or directory: no.kitrun\n")
     assert kit("lab", "no.ipynb") == (1, "", "kit: there is no such notebook: no.ipynb\n")
     status, _, err = kit("view", write("text.json", "import torch"))
     assert status == 1

@@ -118,19 +118,11 @@ def test_pytest_has_the_last_word_of_make_test(machine: Path):
     assert lines[-1].split()[1:3] == ["-m", "pytest"]
 
 
-@pytest.mark.parametrize(("display", "flag"), [("", True), (":0", False)])
-def test_jupyterlab_opens_no_browser_where_there_is_no_display(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, display: str, flag: bool
-):
-    monkeypatch.setenv("DISPLAY", display)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    add(machine, "id", "echo 1000")
-    add(machine, "fake-python", 'echo "$@"')
-    said = call(machine, "scripts/lab", "fake-python", "n/x.ipynb").stdout.splitlines()[-1].split()
-    assert said[:2] == ["-m", "jupyterlab"]
-    assert ("--no-browser" in said) is flag
-    assert "--ip=127.0.0.1" in said
-    assert "--LabApp.default_url=/lab/tree/n/x.ipynb" in said
+def test_the_notebook_and_the_report_of_make_are_those_of_the_command_line(machine: Path):
+    plan = call(machine, "make", "--dry-run", "--always-make", "lab", "NOTEBOOK=n/x.ipynb").stdout
+    assert plan.splitlines()[-1] == ".venv/bin/python -m kit lab n/x.ipynb"
+    plan = call(machine, "make", "--dry-run", "--always-make", "report", "REPORT=r.html").stdout
+    assert plan.splitlines()[-1] == ".venv/bin/python -m kit report --output r.html"
 
 
 def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine: Path):
