@@ -1,15 +1,32 @@
 """Gradients on their way between devices: what a link takes, and how a step's bulk size meets it.
 
-Everything here is a model or a measure of times that others have recorded; nothing is run.
+Everything here is a model, or a measure of times that others have recorded; nothing is run. The
+question is that of MXNet PR 14200: a large backward segment is cheap to issue, but "generated
+gradients of the backward pass must wait until the end of a segment before gradient reduction can
+get started".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from kit.errors import SettingsError
+import numpy as np
 
-__all__ = ["Link"]
+from kit.errors import SettingsError, TimelineError
+from kit.trace import Span, Timeline, union_ns
+from kit.trace.simulate import Work, simulate
+
+__all__ = [
+    "Backward",
+    "Link",
+    "ParallelStep",
+    "best_buckets",
+    "exposed_ms",
+    "fit_backward",
+    "predict_parallel",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +56,170 @@ class Link:
         """
         hops = 2 * (devices - 1)
         return round(hops * (self.latency_us * 1e3 + size_bytes / devices / self.gb_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """One replica's step as far as the reduction of its gradients is concerned.
+
+    Units:
+        nanoseconds; `gradients` in bytes
+    """
+
+    ops: int  # of the backward pass, without views
+    gradients: tuple[tuple[int, int], ...]  # (ops recorded when it is made, bytes), in order
+    op_ns: float  # what one op costs, whatever the segments are
+    segment_ns: float  # what one segment costs besides its ops
+    forward_ns: float = 0.0
+    update_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        made = [at for at, _ in self.gradients]
+        if self.ops < 1 or made != sorted(made) or (made and not 0 < made[0] <= made[-1]):
+            raise SettingsError(
+                "a backward pass has at least one op, and its gradients come in the order of the "
+                f"ops that make them, not {self.ops} ops and gradients at {made[:8]}"
+            )
+        if min(self.op_ns, self.segment_ns, self.forward_ns, self.update_ns) < 0:
+            raise SettingsError("what an op, a segment, forward and update cost is at least 0 ns")
+
+    def buckets(self, size_bytes: float) -> list[tuple[int, int]]:
+        """(ops recorded when it is full, bytes) of each bucket of about so many bytes."""
+        found: list[tuple[int, int]] = []
+        size, last = 0, 0
+        for last, gradient in self.gradients:
+            size += gradient
+            if size >= size_bytes:
+                found.append((last, size))
+                size = 0
+        return [*found, (last, size)] if size else found
+
+    def ends(self, bulk: int, buckets: Sequence[tuple[int, int]], *, cut: str) -> list[int]:
+        """Where segments end: every `bulk` ops, and with cut "bucket" where a bucket is full."""
+        forced = {at for at, _ in buckets} if cut == "bucket" else set()
+        ends, start = [], 0
+        for stop in sorted({*forced, self.ops}):
+            ends += [*range(start + bulk, stop, bulk), stop]
+            start = stop
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelStep:
+    """A modelled step of several devices.
+
+    Attributes:
+        step_ns: from the first work of the forward pass to the end of the update.
+        exposed_ns: time for which reduction went on and the device had nothing else to do.
+        segments, buckets: how many of the backward pass, and of gradients.
+        timeline: of one device, origin "modelled".
+    """
+
+    step_ns: int
+    exposed_ns: int
+    segments: int
+    buckets: int
+    timeline: Timeline
+
+
+def predict_parallel(
+    step: Backward, *, bulk: int, link: Link, devices: int = 2, bucket_bytes: float = 1e6,
+    cut: str = "size",
+) -> ParallelStep:  # fmt: skip
+    """What a step would take with these segments and buckets over this link: a simulation.
+
+    The segments of the backward pass run one after the other; a bucket travels once the segment
+    that completes it has ended and the link is free; the update begins when all have arrived.
+
+    Raises:
+        SettingsError: a number is out of range, or `cut` is neither "size" nor "bucket".
+    """
+    if cut not in ("size", "bucket"):
+        raise SettingsError(f"cut must be 'size' or 'bucket', not {cut!r}")
+    if bulk < 1 or devices < 1 or not bucket_bytes > 0:
+        raise SettingsError(
+            "bulk and devices must be at least 1 and bucket_bytes above 0, not "
+            f"{bulk!r}, {devices!r} and {bucket_bytes!r}"
+        )
+    buckets = step.buckets(bucket_bytes)
+    ends = step.ends(bulk, buckets, cut=cut)
+    work = [Work("device/0 compute", "forward", "kernel", round(step.forward_ns))]
+    for number, (start, stop) in enumerate(pairwise([0, *ends])):
+        cost = round((stop - start) * step.op_ns + step.segment_ns)
+        name = f"backward, {stop - start} ops"
+        work.append(Work("device/0 compute", name, "kernel", cost, segment=number))
+    for number, (at, size) in enumerate(buckets if devices > 1 else ()):
+        after = 1 + next(i for i, end in enumerate(ends) if end >= at)
+        lane, cost = "device/0 reduction", link.ns(size, devices)
+        work.append(Work(lane, f"bucket {number}", "kernel", cost, after=(after,)))
+    travels = tuple(range(1 + len(ends), len(work)))
+    work.append(Work("device/0 compute", "update", "kernel", round(step.update_ns), after=travels))
+    spans = simulate(work)
+    total = max(s.stop_ns for s in spans)
+    spans.append(Span("host/main", "step 0", "step", 0, total))
+    timeline = Timeline.of(spans, (), "modelled", (f"{link}, {devices} devices",))
+    exposed = round(exposed_ms(timeline).get("device/0", 0.0) * 1e6)
+    return ParallelStep(total, exposed, len(ends), len(buckets), timeline)
+
+
+def fit_backward(
+    ops: int,
+    gradients: Sequence[tuple[int, int]],
+    points: Sequence[tuple[int, float]],
+    shares: Sequence[float],
+) -> Backward:
+    """A step's costs from measured ones that differ in their backward segments only.
+
+    Args:
+        points: (backward segments, step_ns) of each, measured without a slow link.
+        shares: of the compute time, how much is forward, backward and update.
+
+    A straight line through the points: its slope is what a segment costs, and its value at no
+    segments is everything else, divided by the shares.
+
+    Raises:
+        TimelineError: fewer than two different numbers of segments were measured.
+    """
+    if len({segments for segments, _ in points}) < 2:
+        raise TimelineError("costs need steps with at least two different numbers of segments")
+    table = np.array([[segments, 1.0] for segments, _ in points])
+    (each, base), *_ = np.linalg.lstsq(table, np.array([ns for _, ns in points]), rcond=None)
+    each = float(max(each, 0.0))
+    if each == 0.0:  # noise: more segments were not slower
+        base = np.mean([ns for _, ns in points])
+    forward, backward, update = (float(base) * part / sum(shares) for part in shares)
+    return Backward(ops, tuple(gradients), backward / ops, each, forward, update)
+
+
+def exposed_ms(timeline: Timeline) -> dict[str, float]:
+    """For each device, the milliseconds a step in which it only waited for the reduction.
+
+    That is the time of its lane "reduction" that is not under its lane "compute".
+    """
+    steps = max(int(timeline.where(kind="step").sum()), 1)
+    found = {}
+    for lane in timeline.lanes:
+        device, _, what = lane.partition(" ")
+        if what == "reduction":
+            compute = timeline.intervals(lane=f"{device} compute")
+            both = np.concatenate([compute, timeline.intervals(lane=lane)])
+            found[device] = (union_ns(both) - union_ns(compute)) / steps / 1e6
+    return found
+
+
+def best_buckets(
+    step: Backward, link: Link, *, devices: int = 2, cut: str = "bucket", bulk: int = 1 << 30
+) -> tuple[int, ParallelStep]:
+    """The fastest bucket size, a power of two from the smallest gradient to all of them."""
+    sizes = [size for _, size in step.gradients]
+    if not sizes:
+        raise SettingsError("this backward pass makes no gradient, so there is nothing to reduce")
+    tried = [1 << n for n in range(min(sizes).bit_length() - 1, sum(sizes).bit_length() + 1)]
+    made = {
+        size: predict_parallel(
+            step, bulk=bulk, link=link, devices=devices, bucket_bytes=size, cut=cut
+        )
+        for size in tried
+    }
+    best = min(made, key=lambda size: (made[size].step_ns, size))
+    return best, made[best]

@@ -12,31 +12,33 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_device import register
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_hooks import Places
+from kit.frontend.torch_parallel_batch import (
+    Shards,
+    detached,
+    part_of,
+    sizes_of,
+    tensors_in,
+    to_kit,
+)
 from kit.frontend.torch_parallel_grads import CUTS, Reducer, check_reduced
 from kit.frontend.torch_parallel_norm import share_batch_norms
-from kit.frontend.torch_tensor import KitTensor
 from kit.run import Settings
 from kit.run_parallel import Link
-from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices, replicas
+from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices
 from kit.runtime.parallel_exchange import Exchange, ReplicaSession
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
+from kit.trace import Span
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
 SEED_STEP = 7919  # between the random numbers of two replicas
-
-
-class Shards(tuple[Any, ...]):
-    """One thing for each replica, in their order; as an argument each replica gets its own."""
-
-    __slots__ = ()
 
 
 class DataParallel:
@@ -87,10 +89,7 @@ class DataParallel:
             raise SettingsError(
                 f"the model must be a torch.nn.Module, not a {type(model).__name__}"
             )
-        if cut not in CUTS:
-            raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
-        if not bucket_mb > 0:
-            raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")
+        _check_tuning(cut, bucket_mb)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.device.type != "cpu":
                 raise SettingsError(
@@ -102,7 +101,7 @@ class DataParallel:
         self.average = average
         self._model, self._sync, self._rules = model, sync, rules
         self._shares_norms = sync_batch_norm
-        self._bucket_bytes, self._cut = int(bucket_mb * 1e6), cut
+        self._bucket_bytes, self.cut = int(bucket_mb * 1e6), cut
         self._group = Group(len(self.devices), timeout_s)
         self._exchange = Exchange(self._group, self.devices, link)
         self._update = Meeting(self._group, "the update")
@@ -164,7 +163,7 @@ class DataParallel:
         home: Frontend = session.frontend(Frontend)
         self._places.append(home.places)
         return Reducer(
-            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self._cut
+            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
         )
 
     def _check_open(self) -> None:
@@ -194,13 +193,17 @@ class DataParallel:
         if isinstance(batch, Shards):
             return batch
         self._check_open()
-        self._measure([batch])
-        parts = [self._part(batch, rank) for rank in range(self.count)]
-        return Shards(self._run([partial(_to_kit, part) for part in parts]))
+        parts = self._parts(batch)
+        return Shards(self._run([partial(to_kit, part) for part in parts]))
 
     def __call__(self, *inputs: Any, **options: Any) -> Shards:
         """The model's outputs for each replica's part of the inputs, in the replicas' order."""
-        return self.map(_call, self.modules, options_of(inputs, options, self))
+        return self.map(_call, self.modules, self._parts((inputs, options)))
+
+    def _parts(self, batch: Any) -> Shards:
+        """Each replica's part of a batch that may hold `Shards`; notes the sizes."""
+        self._sizes = sizes_of(batch, self.count) or self._sizes
+        return Shards(part_of(batch, rank, self._sizes) for rank in range(self.count))
 
     def map(self, function: Callable[..., Any], *args: Any) -> Shards:
         """What the function gives in each replica's thread; arguments that are `Shards` are split.
@@ -217,9 +220,9 @@ class DataParallel:
         return Shards(self._run(jobs))
 
     def _one(self, function: Callable[..., Any], args: list[Any], rank: int) -> Any:
-        result = function(*(_to_kit(a) for a in args))
+        result = function(*(to_kit(a) for a in args))
         if self._sync:
-            for tensor in _tensors(result):
+            for tensor in tensors_in(result):
                 self.sessions[rank].wait_to_read(tensor)
         return result
 
@@ -242,7 +245,7 @@ class DataParallel:
     def _backward(self, rank: int, loss: Any, is_local: bool) -> None:
         weight = self.weights[rank]
         reducer = self._reducers[rank]
-        reducer.backward(list(_tensors(loss)), weight, is_local=is_local)
+        reducer.backward(list(tensors_in(loss)), weight, is_local=is_local)
         if self.count == 1:
             reducer.forget()
 
@@ -267,25 +270,22 @@ class DataParallel:
         change only if every replica has recorded its backward pass.
         """
         self._check_open()
-        self._measure(batch)
-        jobs = []
-        for rank in range(self.count):
-            parts = [a[rank] if isinstance(a, Shards) else self._part(a, rank) for a in batch]
-            jobs.append(partial(self._whole_step, rank, loss, optimizer.replicas[rank], parts))
+        jobs = [
+            partial(self._whole_step, rank, loss, optimizer.replicas[rank], parts)
+            for rank, parts in enumerate(self._parts(batch))
+        ]
         return Shards(self._run(jobs))
 
-    def _whole_step(
-        self, rank: int, loss: Callable[..., Any], optimizer: Any, parts: list[Any]
-    ) -> Any:
+    def _whole_step(self, rank: int, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
         reducer = self._reducers[rank]
-        made = loss(reducer.module, *(_to_kit(part) for part in parts))
+        made = loss(reducer.module, *(to_kit(part) for part in parts))
         self._backward(rank, made, self.count == 1)
         if self.count > 1:
             self._update.take(rank, self._update.bring(rank, None))
         self.update(rank, optimizer)
         optimizer.zero_grad()
         reducer.forget()
-        return _detached(made)
+        return detached(made)
 
     def update(self, rank: int, optimizer: Any) -> None:
         """One replica's optimizer step, and the end of its step."""
@@ -297,6 +297,51 @@ class DataParallel:
         """The loss of the whole batch, read from all devices: a sync point."""
         parts = zip(self.weights, losses, strict=True)
         return sum(weight * float(loss.detach()) for weight, loss in parts)
+
+    def retune(
+        self, *, bulk: int | tuple[int, int] | None = None, cut: str | None = None,
+        bucket_mb: float | None = None, link: Link | None = None,
+    ) -> None:  # fmt: skip
+        """Go on with other segments or buckets, or over another imitated link (none if not given).
+
+        Raises:
+            SettingsError: an argument is wrong.
+        """
+        _check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
+        self.wait_all()
+        self._exchange.link = link
+        self.cut = self.cut if cut is None else cut
+        if bulk is not None:
+            self._run([partial(session.set_bulk_size, bulk) for session in self.sessions])
+        for reducer in self._reducers:
+            reducer.cut = self.cut
+            if bucket_mb is not None:
+                reducer.fill_buckets(int(bucket_mb * 1e6))
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[list[Span]]:
+        """Record what hosts and devices do in the block; the list is filled at its end.
+
+        Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
+        "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
+        """
+        spans: list[Span] = []
+        self.wait_all()
+        self._exchange.spans, self._exchange.is_tracing = [], True
+        self._run([partial(session.watch, True) for session in self.sessions])
+        try:
+            yield spans
+        finally:
+            self.wait_all()
+            self._run([partial(session.watch, False) for session in self.sessions])
+            self._exchange.is_tracing = False
+            for session in self.sessions:
+                spans += session.lanes()
+            spans += self._exchange.spans
+
+    def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
+        """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""
+        return self._reducers[0].ops, list(self._reducers[0].gradients)
 
     @property
     def weights(self) -> list[float]:
@@ -315,40 +360,12 @@ class DataParallel:
         """
         self._run([session.wait_all for session in self.sessions])
 
-    # -- splitting -------------------------------------------------------------------------------
 
-    def _measure(self, batch: Sequence[Any]) -> None:
-        """Note the sizes of the parts that a batch will be split into."""
-        lengths = {len(t) for t in _tensors(batch) if t.dim() and not isinstance(t, KitTensor)}
-        if not lengths:
-            return
-        if len(lengths) > 1:
-            raise SettingsError(
-                f"the tensors of a batch have different lengths, {sorted(lengths)}: dimension 0 "
-                "is split, and must be the same for all"
-            )
-        length = lengths.pop()
-        if length < self.count:
-            raise SettingsError(
-                f"a batch of {length} cannot be split over {self.count} devices: "
-                f"{replicas(range(length, self.count))} would have nothing to do. Take a larger "
-                "batch (or drop the last one of an epoch), or fewer devices"
-            )
-        self._sizes = [(length + self.count - 1 - r) // self.count for r in range(self.count)]
-
-    def _part(self, item: Any, rank: int) -> Any:
-        if isinstance(item, Tensor):
-            if not item.dim() or isinstance(item, KitTensor):
-                return item
-            start = sum(self._sizes[:rank])
-            return item[start : start + self._sizes[rank]]
-        if isinstance(item, dict):
-            return {key: self._part(value, rank) for key, value in item.items()}
-        if isinstance(item, tuple) and hasattr(item, "_fields"):
-            return type(item)(*(self._part(value, rank) for value in item))
-        if isinstance(item, list | tuple):
-            return type(item)(self._part(value, rank) for value in item)
-        return item
+def _check_tuning(cut: str, bucket_mb: float) -> None:
+    if cut not in CUTS:
+        raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
+    if not bucket_mb > 0:
+        raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")
 
 
 class Optimizers:
@@ -374,55 +391,6 @@ class Optimizers:
             reducer.forget()
 
 
-def options_of(inputs: tuple[Any, ...], options: dict[str, Any], net: DataParallel) -> Shards:
-    """Each replica's (arguments, options) of a call of the model."""
-    if all(isinstance(x, Shards) for x in [*inputs, *options.values()]):
-        return Shards(
-            (tuple(x[r] for x in inputs), {k: x[r] for k, x in options.items()})
-            for r in range(net.count)
-        )
-    net._measure([*inputs, *options.values()])
-    return Shards(
-        (
-            tuple(x[r] if isinstance(x, Shards) else net._part(x, r) for x in inputs),
-            {k: x[r] if isinstance(x, Shards) else net._part(x, r) for k, x in options.items()},
-        )
-        for r in range(net.count)
-    )
-
-
 def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     args, options = given
     return module(*args, **options)
-
-
-def _to_kit(item: Any) -> Any:
-    """CPU tensors go to the device of the thread that calls; the rest stays."""
-    if isinstance(item, Tensor):
-        return item if isinstance(item, KitTensor) else item.to("kit")
-    if isinstance(item, dict):
-        return {key: _to_kit(value) for key, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*(_to_kit(value) for value in item))
-    if isinstance(item, list | tuple):
-        return type(item)(_to_kit(value) for value in item)
-    return item
-
-
-def _tensors(item: Any) -> Iterator[Any]:
-    if isinstance(item, Tensor):
-        yield item
-    elif isinstance(item, dict):
-        for value in item.values():
-            yield from _tensors(value)
-    elif isinstance(item, list | tuple):
-        for value in item:
-            yield from _tensors(value)
-
-
-def _detached(item: Any) -> Any:
-    if isinstance(item, Tensor):
-        return item.detach()
-    if isinstance(item, list | tuple):
-        return type(item)(_detached(value) for value in item)
-    return item

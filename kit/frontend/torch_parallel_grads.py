@@ -71,10 +71,13 @@ class Reducer:
         cut: str,
     ) -> None:  # fmt: skip
         self.session, self.home, self.module = session, home, module
-        self.buckets = buckets_of(module, bucket_bytes)
-        self._cut = cut
+        self.buckets: list[Bucket] = []
+        self.cut = cut
+        self.gradients: list[tuple[int, int]] = []  # of the last pass: (ops recorded, bytes)
+        self.ops = 0  # of the last pass, without views
         self._mode = ""  # "sum" in a pass whose gradients are reduced, "local" in one without
         self._waiting: list[Bucket] = []  # full, in a segment that still grows
+        self._start = 0
         self._of: dict[int, Bucket] = {}
         self._before: dict[str, Any] = {}  # gradients that had been reduced before this pass
         self._reduced: dict[str, Any] = {}  # the tensors that the last reduction made
@@ -83,10 +86,15 @@ class Reducer:
         self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
                         for path, m in module.named_modules()
                         for key, p in m._parameters.items() if p is not None]  # fmt: skip
-        for bucket in self.buckets:
-            for _, parameter in bucket.parameters:
-                self._of[id(parameter)] = bucket
+        for *_, parameter in self._places:
+            if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._ready)
+        self.fill_buckets(bucket_bytes)
+
+    def fill_buckets(self, size_bytes: int) -> None:
+        """Other buckets from the next pass on."""
+        self.buckets = buckets_of(self.module, size_bytes)
+        self._of = {id(p): bucket for bucket in self.buckets for _, p in bucket.parameters}
 
     def backward(self, losses: Sequence[Any], weight: float, *, is_local: bool) -> None:
         """Gradients of the losses, each times `weight`; summed over the replicas unless local.
@@ -103,10 +111,12 @@ class Reducer:
                     "gradient; give the outputs of the model, not detached ones"
                 )
             weights = [torch.full_like(loss, weight) for loss in roots]
+            self._start, self.gradients = self.session.ops_recorded, []
             try:
                 torch.autograd.backward(roots, weights)
             finally:
                 self.home.raise_kept()
+            self.ops = self.session.ops_recorded - self._start
             if is_local:
                 self.is_stray = True
             else:
@@ -157,10 +167,12 @@ class Reducer:
         bucket = self._of[id(parameter)]
         place = next(i for i, (_, p) in enumerate(bucket.parameters) if p is parameter)
         bucket.values[place] = self.home.own_value(parameter.grad)
+        recorded = self.session.ops_recorded - self._start
+        self.gradients.append((recorded, parameter.numel() * parameter.element_size()))
         bucket.left -= 1
         if bucket.left == 0:
             self._waiting.append(bucket)
-            if self._cut == "bucket":
+            if self.cut == "bucket":
                 self.session.flush("bucket")
         self._post_cut()
 

@@ -13,6 +13,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -52,6 +53,8 @@ class ReplicaSession(Session):
         self.rank = rank
         self.exchange = exchange
         self.device = self._executor.device = device
+        self.ops_cut = 0
+        self.phases: dict[int, str] = {}  # of the segments that were watched
         self.here_turn, self.here_posts = -1, 0  # collectives of this turn, counted
         self.donates = False  # the exchange reads arrays after the segments that made them
 
@@ -64,16 +67,26 @@ class ReplicaSession(Session):
                 error.add_note(note)
             raise
 
-    @property
-    def spans(self) -> list[Span]:
-        """What was recorded since `watch`: the host's spans and the worker's."""
-        return [*self._recorder.spans, *self._executor.spans]
+    def lanes(self) -> list[Span]:
+        """What was recorded in `watch`, on the lanes of this replica."""
+        found = []
+        for span in [*self._recorder.spans, *self._executor.spans]:
+            lane, name, kind = f"host/replica {self.rank}", span.name, span.kind
+            if span.lane == "host/worker" and kind == "dispatch":  # on a CPU it waits for the end
+                lane, kind = f"device/{self.rank} compute", "kernel"
+                name = f"{self.phases.get(span.segment, '')} {span.name}".strip()
+            elif span.lane == "host/worker":
+                lane = f"host/worker {self.rank}"
+            if kind != "step":
+                found.append(replace(span, lane=lane, name=name, kind=kind, segment=-1))
+        return found
 
     def watch(self, is_on: bool) -> None:
         """Record spans from now on, or no more."""
         self._executor.is_tracing = is_on
         if is_on:
             self._executor.spans.clear()
+            self.phases = {}
             self._recorder.start(0)
             self.stream.phase = ""
         else:
@@ -82,6 +95,20 @@ class ReplicaSession(Session):
     def end_step(self) -> None:
         """One step ends here and the next begins, for the spans."""
         self._recorder.end_step()
+
+    def cut(self, stream: Any, cut: str, *, keep_views: bool = False) -> None:
+        """As in any session; counts the ops that were cut, without views."""
+        if stream.bulk is not None:
+            self.ops_cut += stream.bulk.size
+            if self._executor.is_tracing:
+                self.phases[self._segments] = stream.bulk.phase
+        super().cut(stream, cut, keep_views=keep_views)
+
+    @property
+    def ops_recorded(self) -> int:
+        """Ops that this replica's thread has recorded since it began, without views."""
+        bulk = self.stream.bulk
+        return self.ops_cut + (0 if bulk is None else bulk.size)
 
     def note_shared(self) -> None:
         """Count one parcel that was posted."""

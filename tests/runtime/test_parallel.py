@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.errors import EngineError, SessionError, SettingsError
-from kit.run_parallel import Link
 from kit.runtime.engine import Engine
 from kit.runtime.parallel import Group, Meeting, Pool, pick_devices
 
@@ -162,13 +161,3 @@ def test_a_held_operation_runs_once_it_is_released_and_keeps_no_thread_busy() ->
     engine.close()
     with pytest.raises(EngineError):
         engine.push(lambda: None, is_held=True)
-
-
-def test_a_ring_sends_twice_all_but_its_own_part_and_a_link_needs_sense() -> None:
-    link = Link(latency_us=10, gb_per_s=1)
-    assert link.ns(8_000, 1) == 0
-    assert link.ns(8_000, 2) == 2 * (10_000 + 4_000)
-    assert link.ns(8_000, 4) == 6 * (10_000 + 2_000)
-    for wrong in ({"latency_us": -1}, {"gb_per_s": 0}, {"gb_per_s": float("nan")}):
-        with pytest.raises(SettingsError, match="gb_per_s above 0"):
-            Link(**wrong)

@@ -1,0 +1,93 @@
+"""A batch and its parts: what is split between the replicas of a `DataParallel`, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from kit.errors import SettingsError
+from kit.frontend.torch_tensor import KitTensor
+from kit.runtime.parallel import replicas
+
+__all__ = ["Shards", "detached", "part_of", "sizes_of", "tensors_in", "to_kit"]
+
+
+class Shards(tuple[Any, ...]):
+    """One thing for each replica, in their order; as an argument each replica gets its own."""
+
+    __slots__ = ()
+
+
+def sizes_of(batch: Any, count: int) -> list[int]:
+    """How many items of a batch each replica gets; nothing if there is nothing to split.
+
+    Parts differ by at most one item, the last ones are the smaller.
+
+    Raises:
+        SettingsError: there are fewer items than replicas, or tensors of different lengths.
+    """
+    lengths = {len(t) for t in tensors_in(batch) if t.dim() and not isinstance(t, KitTensor)}
+    if not lengths:
+        return []
+    if len(lengths) > 1:
+        raise SettingsError(
+            f"the tensors of a batch have different lengths, {sorted(lengths)}: dimension 0 "
+            "is split, and must be the same for all"
+        )
+    length = lengths.pop()
+    if length < count:
+        raise SettingsError(
+            f"a batch of {length} cannot be split over {count} devices: "
+            f"{replicas(range(length, count))} would have nothing to do. Take a larger "
+            "batch (or drop the last one of an epoch), or fewer devices"
+        )
+    return [(length + count - 1 - r) // count for r in range(count)]
+
+
+def part_of(item: Any, rank: int, sizes: Sequence[int]) -> Any:
+    """One replica's part: tensors on the host are cut, `Shards` give its own, the rest stays."""
+    if isinstance(item, Shards):
+        return item[rank]
+    if isinstance(item, Tensor):
+        if not item.dim() or isinstance(item, KitTensor):
+            return item
+        start = sum(sizes[:rank])
+        return item[start : start + sizes[rank]]
+    return _inside(item, lambda value: part_of(value, rank, sizes))
+
+
+def to_kit(item: Any) -> Any:
+    """CPU tensors go to the device of the thread that calls; the rest stays."""
+    if isinstance(item, Tensor):
+        return item if isinstance(item, KitTensor) else item.to("kit")
+    return _inside(item, to_kit)
+
+
+def detached(item: Any) -> Any:
+    """The same outside of autograd."""
+    return item.detach() if isinstance(item, Tensor) else _inside(item, detached)
+
+
+def tensors_in(item: Any) -> Iterator[Any]:
+    """Every tensor in lists, tuples and dicts; not in `Shards`, which are split already."""
+    if isinstance(item, Tensor):
+        yield item
+    elif isinstance(item, dict):
+        for value in item.values():
+            yield from tensors_in(value)
+    elif isinstance(item, list | tuple) and not isinstance(item, Shards):
+        for value in item:
+            yield from tensors_in(value)
+
+
+def _inside(item: Any, change: Any) -> Any:
+    """The same container of changed things; what is none is given back."""
+    if isinstance(item, dict):
+        return {key: change(value) for key, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(change(value) for value in item))
+    if isinstance(item, list | tuple):
+        return type(item)(change(value) for value in item)
+    return item

@@ -1,0 +1,77 @@
+"""Measured steps of several replicas: lanes, exposed reduction, and the counts behind the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import kit
+from kit.errors import SettingsError
+from kit.run_parallel import predict_parallel
+from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve
+
+LAYERS, WIDTH = 5, 8
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[tuple[kit.DataParallel, Any]]:
+    model = deep_perceptron(LAYERS, WIDTH)
+    x, y = torch.randn(6, WIDTH), torch.randint(0, 10, (6,))
+    with kit.DataParallel(model, ["cpu:0", "cpu:0"], bucket_mb=1e-6) as net:
+        optimizer = net.optimizer(torch.optim.SGD, lr=1e-3)
+        yield net, lambda: net.step(lambda m, x, y: F.cross_entropy(m(x), y), optimizer, x, y)
+
+
+def test_a_measured_step_has_compute_and_reduction_of_each_device(
+    trained: tuple[kit.DataParallel, Any], tmp_path: Path
+) -> None:
+    net, step = trained
+    net.retune(link=kit.Link(latency_us=1000, gb_per_s=1))
+    run = measure(net, step, steps=2, warmup=1, name="two replicas")
+    lanes = set(run.timeline.lanes)
+    assert {f"device/{r} {what}" for r in (0, 1) for what in ("compute", "reduction")} <= lanes
+    assert {"host/replica 0", "host/replica 1"} <= lanes
+    assert run.timeline.origin == "recorded"
+    assert len(run.losses) == 2
+    buckets = [s for s in run.timeline.spans if s.lane == "device/0 reduction"]
+    names = {s.name for s in buckets}
+    assert names == {f"bucket {i}" for i in range(2 * (LAYERS + 1))}
+    whole = [
+        s.stop_ns - s.start_ns
+        for s in buckets
+        if s.start_ns and s.stop_ns < run.timeline.duration_ns
+    ]
+    assert min(whole) >= 2_000_000  # two hops over the imitated link
+    assert 0 < run.metrics["exposed.device/0_ms"] <= run.step_ms * 3
+    path = tmp_path / "two.kitrun"
+    run.save(path)
+    assert kit.Run.load(path).timeline == run.timeline
+    with pytest.raises(SettingsError, match="steps must be at least 1"):
+        measure(net, step, steps=0)
+
+
+def test_the_model_knows_the_steps_own_gradients_and_segments(
+    trained: tuple[kit.DataParallel, Any],
+) -> None:
+    net, step = trained
+    made = measure_backward(net, step, (1, 4), rounds=1, steps=1)
+    sizes = [p.numel() * 4 for p in reversed(list(deep_perceptron(LAYERS, WIDTH).parameters()))]
+    assert sorted(size for _, size in made.gradients) == sorted(sizes)
+    assert made.gradients[-1][0] <= made.ops
+    for bulk in (1, 4):
+        before = net.sessions[0].metrics()["segment.count"]
+        net.retune(bulk=(1000, bulk), cut="size")
+        step()
+        net.wait_all()
+        counted = net.sessions[0].metrics()["segment.count"] - before
+        said = predict_parallel(made, bulk=bulk, link=kit.Link()).segments
+        assert abs(counted - said - 2) <= said * 0.4  # forward and update are one each
+    cells = [{"cut": "bucket", "bucket_mb": 1e-6}, {"cut": "size"}]
+    assert all(0 < ms < 1e4 for ms in measured_curve(net, step, cells, rounds=1, steps=1))
+    with pytest.raises(SettingsError, match="cut must be one of"):
+        net.retune(cut="never")
