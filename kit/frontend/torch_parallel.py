@@ -34,7 +34,6 @@ from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices
 from kit.runtime.parallel_exchange import Exchange, ReplicaSession
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
-from kit.trace import Span
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -319,13 +318,13 @@ class DataParallel:
                 reducer.fill_buckets(int(bucket_mb * 1e6))
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[Span]]:
-        """Record what hosts and devices do in the block; the list is filled at its end.
+    def watched(self) -> Iterator[list[Any]]:
+        """Record what hosts and devices do in the block; the list gets the spans at its end.
 
         Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
         "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
         """
-        spans: list[Span] = []
+        spans: list[Any] = []
         self.wait_all()
         self._exchange.spans, self._exchange.is_tracing = [], True
         self._run([partial(session.watch, True) for session in self.sessions])
