@@ -371,7 +371,7 @@ def test_arguments_that_cannot_be_are_refused_with_what_to_do(two: DataParallel)
         net_on_one_cpu(perceptron(), 2, settings=kit.Settings(step_mode="replay")).__enter__()
     with pytest.raises(SessionError, match="in its `with` block"):
         net_on_one_cpu(perceptron(), 2)(torch.ones(4, 6))
-    with pytest.raises(SessionError, match="kit:3 was asked for, but this code runs on kit:[01]"):
+    with pytest.raises(SessionError, match=r"kit:3 was asked for, but this code runs on kit:[01]"):
         two.map(lambda: torch.ones(2, device="kit:3"))
 
 
