@@ -204,7 +204,7 @@ def _narrow(values: Ints) -> NDArray[Any]:
     return values.astype(np.uint16 if most < 2**16 else np.uint32)
 
 
-def _factor(key: Ints, column: NDArray[np.int32]) -> Ints:
+def _factor(key: Ints, column: NDArray[Any]) -> Ints:
     """A number for each pair that occurs, smaller than there are spans."""
     if not len(key):
         return key

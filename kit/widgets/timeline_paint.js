@@ -43,6 +43,7 @@ Object.assign(TimelinePlot.prototype, {
     ctx.beginPath();
     ctx.rect(this.gutter, AXIS, right - this.gutter, this.high - AXIS);
     ctx.clip();
+    this.paintGrid(ctx, right);
     this.paintSteps(ctx);
     this.paintWaits(ctx);
     this.paintRows(ctx, ratio);
@@ -221,16 +222,16 @@ Object.assign(TimelinePlot.prototype, {
     ctx.font = `11px ${FONT}`;
     ctx.textBaseline = "middle";
     const shown = [];
-    let drawn = -1e9, free = -1e9, last = -1;
+    let drawn = -1e9, last = -1, labelled = 0;
     for (let i = 0; i < at.length; i++) {
-      if (part[i] !== last) [drawn, free, last] = [-1e9, -1e9, part[i]];
+      if (part[i] !== last) [drawn, last] = [-1e9, part[i]];
       const x = this.x(at[i]);
       const isPick = this.pick && this.pick.kind === "sync" && this.pick.i === i;
       if (x < this.gutter - 6 || x > this.width || (x - drawn < 3 && !isPick && !(marks && marks[i]))) continue;
       drawn = x;
       shown.push([i, x, isPick]);
     }
-    for (const [i, x, isPick] of shown) {
+    shown.forEach(([i, x, isPick], k) => {
       const top = this.y(T.parts.syncs_top[part[i]]), bottom = this.y(T.parts.bottom[part[i]]);
       ctx.globalAlpha = lit === null || marks[i] ? 1 : 0.3;
       ctx.strokeStyle = ctx.fillStyle = WAIT;
@@ -249,18 +250,16 @@ Object.assign(TimelinePlot.prototype, {
       ctx.fill();
       const text = `${T.syncs.cause[i]} · ${formatNs(T.syncs.wait[i])}`;
       const length = ctx.measureText(text).width + 16;
-      const next = shown.find(([, other]) => other > x + 3);
-      const isFree = x > free && (!next || next[1] > x + length);
-      if (isFree && x + length < this.width - RIGHT) {
-        ctx.fillText(text, x + 9, top + 9.5);
-        free = x + length;
-      } else if (x > free && x - length > Math.max(free, this.gutter) && !next) {
+      const near = (n) => shown[n] && part[shown[n][0]] === part[i] ? shown[n][1] : null;
+      const [before, after] = [near(k - 1) ?? this.gutter, near(k + 1) ?? this.width - RIGHT];
+      if (after > x + length) ctx.fillText(text, x + 9, top + 9.5);
+      else if (near(k + 1) === null && x - length > before + labelled) {
         ctx.textAlign = "right";
         ctx.fillText(text, x - 9, top + 9.5);
         ctx.textAlign = "left";
-        free = x;
       }
-    }
+      labelled = after > x + length ? length : 0;
+    });
     ctx.globalAlpha = 1;
   },
 
@@ -294,22 +293,23 @@ Object.assign(TimelinePlot.prototype, {
     ctx.globalAlpha = 1;
   },
 
-  paintAxis(ctx) {
-    const right = this.width - RIGHT;
-    ctx.fillStyle = this.tones.ground;
-    ctx.fillRect(0, 0, this.width, AXIS);
-    ctx.font = `11px ${FONT}`;
-    ctx.textBaseline = "middle";
-    ctx.textAlign = "center";
+  paintGrid(ctx, right) {
     let [ticks, tell] = ticksOf(this.a, this.b, (right - this.gutter) / 110);
     const longest = Math.max(...ticks.map((t) => tell(t).length), 1) * 6.3 + 14;
     if (longest > 110) [ticks, tell] = ticksOf(this.a, this.b, (right - this.gutter) / longest);
+    ctx.fillStyle = this.tones.line;
+    for (const t of ticks) ctx.fillRect(this.x(t) - 0.5, AXIS, 1, this.high);
+    this.ticks = [ticks, tell];
+  },
+
+  paintAxis(ctx) {
+    const right = this.width - RIGHT;
+    ctx.font = `11px ${FONT}`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "center";
+    const [ticks, tell] = this.ticks;
     for (const t of ticks) {
       const x = this.x(t);
-      ctx.fillStyle = this.tones.edge;
-      ctx.globalAlpha = 0.35;
-      ctx.fillRect(x - 0.5, AXIS - 3, 1, this.high);
-      ctx.globalAlpha = 1;
       const text = tell(t);
       const half = text.length * 3.1;
       ctx.fillStyle = this.tones.muted;

@@ -87,8 +87,8 @@ def timeline_title(run: Run | None) -> str:
     if run is None:
         return "kernel timeline"
     device = run.environment.get("device", run.settings.device)
-    what = ", ".join(plain(x, 48) for x in (run.name, device) if x)
-    return f"kernel timeline (origin: {run.timeline.origin}) - {what}"
+    what = ", ".join(plain(x, 48) for x in (run.name, device) if x and x != "auto")
+    return f"kernel timeline (origin: {run.timeline.origin}){what and f' - {what}'}"
 
 
 def as_run(given: Run | Timeline | None) -> Run:

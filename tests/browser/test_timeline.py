@@ -17,7 +17,8 @@ from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.trace.active import launches
 from kit.widgets.timeline import TIMELINE_JS, timeline_model, timeline_payload
 from kit.widgets.timeline_range import range_metrics
-from tests.browser.labserver import Browser
+from tests.browser.labserver import Browser, Lab
+from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -316,3 +317,62 @@ def test_a_million_spans_come_apart_on_zooming(offline: Browser, tmp_path: Path)
     page.keyboard.press(".")
     assert "took 60 ns" in state(offline)["said"]
     assert offline.errors() == []
+
+
+NOTEBOOK = """
+from ipywidgets import HTML, Button, VBox
+import kit
+from kit.widgets.selection import Selection
+from tests.factories import make_run
+
+run = make_run(kernels=30, steps=2)
+view, label = kit.TimelineView(run), HTML("nothing chosen")
+other, again = Button(description="select elsewhere"), Button(description="another run")
+
+def tell(change):
+    label.value = f"chosen: {view.selection.label}, node {view.node}, range {view.range_ns}"
+
+def elsewhere(_):
+    view.selection = Selection(frozenset({2}), frozenset(), "node 2")
+
+def another(_):
+    view.run = make_run(kernels=12, steps=1, seed=5)
+
+view.observe(tell, ["selection", "range_ns"])
+other.on_click(elsewhere)
+again.on_click(another)
+display(VBox([other, again, label]))
+view
+"""
+
+
+def test_in_jupyterlab_choices_reach_python_and_keys_stay_in_the_view(lab: Lab, browser: Browser):
+    write_notebook(lab.root / "timeline.ipynb", NOTEBOOK, "'second cell'")
+    assert lab.open_and_run(browser, "timeline.ipynb") == []
+    page = browser.page
+    page.wait_for_function(PLOT)
+    page.locator("canvas.main").scroll_into_view_if_needed()
+    run = make_run(kernels=30, steps=2)
+    kernel = next(s for s in run.timeline.spans if s.kind == "kernel")
+    page.mouse.click(*point(browser, "kernel"))
+    page.get_by_text(f"chosen: kernel {kernel.name}, node {kernel.node}, range None").wait_for()
+    assert "kernel" in state(browser)["lit"][0]  # its twins in other steps are highlighted
+    cells = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
+    before, a = page.evaluate(cells), state(browser)["a"]
+    page.keyboard.press("w")
+    page.keyboard.type("ddab")  # in command mode: delete a cell, insert one above, one below
+    page.keyboard.press("m")
+    page.keyboard.press("/")
+    page.keyboard.type("xxdd")
+    assert page.evaluate(cells) == before
+    assert state(browser)["a"] > a
+    assert state(browser)["hits"] == "nothing found"
+    page.get_by_text(f"range ({kernel.start_ns}, {kernel.stop_ns})").wait_for()
+    page.get_by_role("button", name="select elsewhere").click()
+    page.get_by_text("chosen: node 2, node None").wait_for()
+    page.get_by_role("button", name="another run").click()
+    count = len(make_run(kernels=12, steps=1, seed=5).timeline) - 1  # but for the step
+    page.wait_for_function(f"() => window.kitPlot.T.n === {count}")
+    assert state(browser)["pick"] is None
+    assert browser.outside == []
+    assert browser.errors() == []
