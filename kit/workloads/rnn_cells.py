@@ -92,14 +92,13 @@ def _lstm_forward(from_input: Tensor, from_hidden: Tensor, cell: Tensor) -> tupl
     i, f, g, o = (from_input + from_hidden).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     new = f * cell + i * g
-    return o * new.tanh(), new, torch.cat((i, f, g, o), -1)
+    tanh = new.tanh()
+    return o * tanh, new, i, f, g, o, tanh
 
 
 @hybridize
-def _lstm_backward(grad_hidden: Tensor, grad_cell: Tensor, cell: Tensor, new: Tensor,
-                   gates: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
-    i, f, g, o = gates.chunk(4, -1)
-    tanh = new.tanh()
+def _lstm_backward(grad_hidden: Tensor, grad_cell: Tensor, cell: Tensor, i: Tensor, f: Tensor,
+                   g: Tensor, o: Tensor, tanh: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
     grad = grad_cell + grad_hidden * o * (1 - tanh * tanh)
     parts = (grad * g * i * (1 - i), grad * cell * f * (1 - f), grad * i * (1 - g * g),
              grad_hidden * tanh * o * (1 - o))  # fmt: skip
@@ -112,18 +111,18 @@ def _gru_forward(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> tup
     hidden_r, hidden_z, hidden_n = from_hidden.chunk(3, -1)
     reset, keep = (input_r + hidden_r).sigmoid(), (input_z + hidden_z).sigmoid()
     new = (input_n + reset * hidden_n).tanh()
-    return new + keep * (hidden - new), torch.cat((reset, keep, new, hidden_n), -1)
+    return new + keep * (hidden - new), reset, keep, new
 
 
 @hybridize
-def _gru_backward(grad: Tensor, hidden: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    reset, keep, new, hidden_n = gates.chunk(4, -1)
+def _gru_backward(grad: Tensor, hidden: Tensor, from_hidden: Tensor, reset: Tensor, keep: Tensor,
+                  new: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     grad_keep = grad * (hidden - new) * keep * (1 - keep)
     grad_new = grad * (1 - keep) * (1 - new * new)
-    grad_reset = grad_new * hidden_n * reset * (1 - reset)
+    grad_reset = grad_new * from_hidden.chunk(3, -1)[2] * reset * (1 - reset)
     from_input = torch.cat((grad_reset, grad_keep, grad_new), -1)
-    from_hidden = torch.cat((grad_reset, grad_keep, grad_new * reset), -1)
-    return from_input, from_hidden, grad * keep
+    to_hidden = torch.cat((grad_reset, grad_keep, grad_new * reset), -1)
+    return from_input, to_hidden, grad * keep
 
 
 class _FusedLstm(torch.autograd.Function):
@@ -132,8 +131,8 @@ class _FusedLstm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
         """Shape: (batch, 4 h) twice and (batch, h) to (batch, h) twice."""
-        hidden, new, gates = _lstm_forward(*given)
-        ctx.save_for_backward(given[2], new, gates)
+        hidden, new, *gates = _lstm_forward(*given)
+        ctx.save_for_backward(given[2], *gates)
         return hidden, new
 
     @staticmethod
@@ -149,8 +148,8 @@ class _FusedGru(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Tensor) -> Tensor:
         """Shape: (batch, 3 h) twice and (batch, h) to (batch, h)."""
-        hidden, gates = _gru_forward(*given)
-        ctx.save_for_backward(given[2], gates)
+        hidden, *gates = _gru_forward(*given)
+        ctx.save_for_backward(given[2], given[1], *gates)
         return hidden
 
     @staticmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from kit.workloads.rnn_cells import CELLS, GATES, GatedRNN
 __all__ = ["LOOPS", "rnn_gates"]
 
 LOOPS = ("unrolled", "scanned")
-ITEMS = 256  # at least so many sequences
 RATE = 0.1
 
 
@@ -37,7 +37,7 @@ def rnn_gates(
     loop: str = "unrolled",
     bidirectional: bool = False,
 ) -> Workload:
-    """Layers of LSTM or GRU cells learn a function of random sequences, with SGD.
+    """Layers of LSTM or GRU cells learn a function of one batch of random sequences, with SGD.
 
     Args:
         cell: "lstm" or "gru".
@@ -98,13 +98,12 @@ def _build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int,
     model = GatedRNN(cell, gates, hidden, hidden, layers).to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     scaler = ctx.scaler()
-    sequences = torch.randn(max(ITEMS, ctx.batch_size), length, hidden)
-    data: Any = torch.utils.data.TensorDataset(sequences, sequences.mean(1).tanh())
-    batches = ctx.loader(data)
+    x = torch.randn(ctx.batch_size, length, hidden)
+    batch = x.to(ctx.device), x.mean(1).tanh().to(ctx.device)  # to fetch it is no part of the step
 
     def step() -> Tensor:
         total: Any = 0
-        for x, y in ctx.micro_batches(batches):
+        for x, y in ctx.micro_batches(repeat(batch)):
             with ctx.autocast():
                 loss = (model(x)[1] - y).square().mean() / ctx.accumulate
             scaler.scale(loss).backward()

@@ -18,9 +18,9 @@ from kit.frontend.jax_frontend import device_put
 from kit.frontend.jax_step import step as jax_step
 from kit.workloads.context import Context
 
-__all__ = ["build", "predict"]
+__all__ = ["GATES", "build", "cell_of", "predict"]
 
-ITEMS, RATE = 256, 0.1
+RATE = 0.1
 GATES = {"lstm": 4, "gru": 3}  # in one matrix
 
 Arrays = tuple[Any, ...]
@@ -42,11 +42,11 @@ def _chunk(x: Any, n: int) -> Arrays:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _multigate(x: Any, n: int) -> Arrays:
-    return _slice(x, n)
+    return _chunk(x, n)
 
 
 def _multigate_forward(x: Any, n: int) -> tuple[Arrays, None]:
-    return _slice(x, n), None
+    return _chunk(x, n), None
 
 
 def _multigate_backward(n: int, kept: None, grads: Arrays) -> Arrays:
@@ -78,11 +78,11 @@ def _gru(split: Callable[[Any, int], Arrays], given: Any, hidden_part: Any, stat
 
 @jax.custom_vjp
 def _fused_lstm(given: Any, hidden_part: Any, state: Arrays) -> Arrays:
-    return _lstm(_slice, given, hidden_part, state)
+    return _lstm(_chunk, given, hidden_part, state)
 
 
 def _fused_lstm_forward(given: Any, hidden_part: Any, state: Arrays) -> tuple[Arrays, Arrays]:
-    i, f, g, o = _slice(given + hidden_part, 4)
+    i, f, g, o = _chunk(given + hidden_part, 4)
     i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
     cell = f * state[1] + i * g
     tanh = jnp.tanh(cell)
@@ -104,12 +104,12 @@ _fused_lstm.defvjp(_fused_lstm_forward, _fused_lstm_backward)
 
 @jax.custom_vjp
 def _fused_gru(given: Any, hidden_part: Any, state: Arrays) -> Arrays:
-    return _gru(_slice, given, hidden_part, state)
+    return _gru(_chunk, given, hidden_part, state)
 
 
 def _fused_gru_forward(given: Any, hidden_part: Any, state: Arrays) -> tuple[Arrays, Arrays]:
-    input_r, input_z, input_n = _slice(given, 3)
-    hidden_r, hidden_z, hidden_n = _slice(hidden_part, 3)
+    input_r, input_z, input_n = _chunk(given, 3)
+    hidden_r, hidden_z, hidden_n = _chunk(hidden_part, 3)
     reset, keep = jax.nn.sigmoid(input_r + hidden_r), jax.nn.sigmoid(input_z + hidden_z)
     new = jnp.tanh(input_n + reset * hidden_n)
     return (new + keep * (state[0] - new),), (reset, keep, new, hidden_n, state[0])
@@ -129,16 +129,20 @@ def _fused_gru_backward(kept: Arrays, grads: Arrays) -> Arrays:
 _fused_gru.defvjp(_fused_gru_forward, _fused_gru_backward)
 
 
+def cell_of(cell: str, gates: str) -> Callable[..., Arrays]:
+    """One time step after its two products: (from input, from hidden, state) to the new state."""
+    if gates == "fused":
+        return _fused_lstm if cell == "lstm" else _fused_gru
+    return partial(_lstm if cell == "lstm" else _gru, SPLITS[gates])
+
+
 def predict(params: Any, x: Any, *, cell: str, gates: str, unroll: int = 1) -> Any:
     """The last layer's output at each time; `unroll` is that of `lax.scan`.
 
     Shape:
         (batch, time, inputs) to (time, batch, hidden)
     """
-    if gates == "fused":
-        run: Any = _fused_lstm if cell == "lstm" else _fused_gru
-    else:
-        run = partial(_lstm if cell == "lstm" else _gru, SPLITS[gates])
+    run = cell_of(cell, gates)
     sequence = jnp.swapaxes(x, 0, 1)
     for i, layer in enumerate(params):
         with jax.named_scope(f"layer{i}"):
@@ -169,10 +173,8 @@ def build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, leng
          "b_input": uniform(wide), "b_hidden": uniform(wide)}
         for _ in range(layers)
     ])  # fmt: skip
-    sequences = random.standard_normal((max(ITEMS, ctx.batch_size), length, hidden))
-    sequences = sequences.astype(np.float32)
-    data: Any = (sequences, np.tanh(sequences.mean(1)))
-    batches = ctx.loader(data)
+    x = random.standard_normal((ctx.batch_size, length, hidden)).astype(np.float32)
+    batch = device_put((x, np.tanh(x.mean(1))))  # to fetch it is no part of the step
     dtype = jnp.dtype(ctx.settings.dtype)
 
     def mean_loss(params: Any, x: Any, y: Any) -> Any:
@@ -192,7 +194,7 @@ def build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, leng
 
     def step() -> Any:
         nonlocal params
-        loss, grads = gradients(params, [next(batches) for _ in range(ctx.accumulate)])
+        loss, grads = gradients(params, [batch] * ctx.accumulate)
         params = update(params, grads)
         return loss
 

@@ -157,7 +157,7 @@ def test_a_scan_is_one_op_each_way_for_each_layer(cell: str) -> None:
     }
     for run in runs.values():
         assert run.losses == pytest.approx(runs["slice"].losses, rel=1e-4)
-        assert 0 < run.losses[-1] < 1
+        assert run.losses[-1] < run.losses[0]
         for phase in ("forward", "backward"):
             assert ops_of(run.graphs[0], phase)["jax.scan"] == 2
 
@@ -176,7 +176,7 @@ def test_one_sequence_of_one_step_trains_in_every_mode(mode: str) -> None:
 def test_half_precision_and_micro_batches_train() -> None:
     half = LAZY.replace(dtype="bfloat16", accumulate=2)
     run = kit.run(rnn_gates(gates="fused", layers=1, hidden=4, length=1), half)
-    assert run.losses[-1] < 1
+    assert run.losses[-1] < run.losses[0] < 1
     assert not run.unlowered
 
 
