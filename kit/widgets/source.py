@@ -52,9 +52,9 @@ _STYLE = f"""<style>
 .kit-source-lines .kit-gap, .kit-source-lines summary {{color:{MUTED};font-family:{FONT};
   font-size:11px;padding:1px 10px 1px 66px;cursor:default}}
 .kit-source-lines summary {{cursor:pointer}}
-.kit-source-lines i {{position:absolute;right:8px;bottom:0;height:3px;border-radius:2px}}
+.kit-source-lines i {{position:absolute;right:8px;top:17px;height:3px;border-radius:2px}}
 .kit-source-lines b.kit-k {{font-weight:600}}
-.kit-source-lines .kit-s {{color:#2a7d5f}}
+.kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
 .kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
 .kit-source-lines .kit-wait {{color:{COLORS["wait"]};font-family:{FONT};display:block}}
 </style>"""
@@ -66,14 +66,28 @@ def source_html(run: Run) -> str:
     Everything that comes from the program is escaped.
     """
     rows = line_costs(run)
-    if not any(row.site for row in rows) and not run.sources:
-        return section("Source lines", sentence("No line of the program is known in this run."))
-    return section("Source lines", _STYLE + _table(run, rows) + sentence(_note(run, rows)))
+    if not any(row.site for row in rows):
+        is_native = run.settings.mode == "torch"
+        why = "mode 'torch' does not record ops" if is_native else "it has no ops"
+        return section("Source lines", sentence(f"What each line costs is not known: {why}."))
+    body = _most(rows) + _table(run, rows) + sentence(_note(run, rows))
+    return section("Source lines", _STYLE + body)
 
 
 def source_picks(run: Run) -> list[Selection]:
     """What each `data-row` of `source_html` stands for: a line, and the nodes that it recorded."""
     return [*map(Links(run).of_site, (row.site for row in line_costs(run)))]
+
+
+def _most(rows: Sequence[LineCost]) -> str:
+    """The dearest line of each column, in a sentence."""
+    said = []
+    for what, field in (("waits most", "wait_ms"), ("has most of the device", "device_ms"),
+                        ("takes longest to record", "recording_ms")):  # fmt: skip
+        row = max((r for r in rows if r.site), key=lambda r: getattr(r, field))
+        if ms := _ms(getattr(row, field)):
+            said.append(f"<b>{safe_text(row.site, 60)}</b> {what}, {ms} ms a step")
+    return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
 
 
 def _table(run: Run, rows: Sequence[LineCost]) -> str:

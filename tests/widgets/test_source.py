@@ -42,6 +42,15 @@ def test_a_line_has_its_text_its_costs_and_its_sync_point():
     assert "sync point" not in rows["train.py:11"]
 
 
+def test_the_dearest_line_of_each_kind_is_said_first():
+    run = run_with_text()
+    rows = [row for row in line_costs(run) if row.site]
+    device = max(rows, key=lambda row: row.device_ms).site
+    said = re.sub("<[^>]*>", "", source_html(run).split('kit-source-lines"')[0])
+    assert "train.py:44 waits most" in said
+    assert f"{device} has most of the device" in said
+
+
 def test_each_line_carries_the_nodes_that_a_page_needs_to_pick_it():
     run = run_with_text()
     links, shown = Links(run), source_html(run)
@@ -73,6 +82,13 @@ def test_a_run_without_text_shows_its_lines_all_the_same():
 @pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(kernels=0, syncs=0)])
 def test_little_is_shown_of_runs_of_which_little_is_known(run: Run):
     assert "Source lines" in source_html(run)
+
+
+def test_where_nothing_is_known_by_line_it_says_so_instead_of_showing_lines_without_cost():
+    run = replace(empty_run(), settings=Settings(mode="torch"), sources=run_with_text().sources)
+    text = source_html(run)
+    assert "What each line costs is not known: mode 'torch' does not record ops." in text
+    assert "line_11()" not in text
 
 
 def test_native_torch_shows_the_step_and_where_it_waits():
