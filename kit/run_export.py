@@ -28,7 +28,7 @@ from kit.trace.chrome import FORMAT, VERSION
 from kit.trace.chrome_events import EXPORTED
 from kit.trace.kernels import kernel_table
 
-__all__ = ["SUFFIXES", "export"]
+__all__ = ["SUFFIXES", "export", "run_markdown"]
 
 SUFFIXES = (".json", ".json.gz", ".csv", ".md")
 _TOP_KERNELS = 20
@@ -54,7 +54,7 @@ def export(run: Run, path: str | os.PathLike[str]) -> None:
     elif name.endswith(".csv"):
         data = _csv(run).encode(errors="backslashreplace")
     elif name.endswith(".md"):
-        data = _markdown(run).encode(errors="backslashreplace")
+        data = run_markdown(run).encode(errors="backslashreplace")
     else:
         raise SettingsError(
             f"{os.fspath(path)!r:.200} ends in none of {', '.join(SUFFIXES)}: the suffix says what "
@@ -250,11 +250,13 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _markdown(run: Run) -> str:
+def run_markdown(run: Run, *, title: str | None = None) -> str:
+    """Headline, breakdown, kernels and sync points as Markdown; no text in it is markup."""
+    """The run as Markdown: headline, breakdown, kernels, sync points; nothing in it is markup."""
     t = run.timeline
     h = run.headline()
     parts = [
-        f"# {_text(run.name or 'run')}",
+        f"# {_text(title or run.name or 'run')}",
         f"origin of the timeline: {t.origin}; step {h.step_ms:.3f} ms, device busy "
         f"{h.device_busy_fraction:.1%}, {h.syncs_per_step:.3g} sync points a step",
         *(f"- {_text(n)}" for n in t.notes),

@@ -21,6 +21,7 @@ from bokeh.embed import components
 
 from kit.errors import SettingsError
 from kit.report.grid import Axis, axes_of, cell_of
+from kit.report.markdown import report_markdown
 from kit.run import Run
 from kit.widgets.advice import advice_html
 from kit.widgets.compiles import recompiles_html
@@ -60,6 +61,8 @@ def write_report(
 ) -> Path:
     """Write a report of the runs; the file appears whole or not at all.
 
+    A path that ends in `.md` becomes Markdown: the tables, without the pictures.
+
     Args:
         title: heading of the page; the workload's name if not given.
         current: the run to show first; the last one if not given.
@@ -69,11 +72,12 @@ def write_report(
         OSError: the folder cannot be written to.
     """
     target = Path(path)
-    text = report_html(runs, title=title, current=current)
+    make = report_markdown if target.suffix.lower() == ".md" else report_html
+    text = make(runs, title=title, current=current)
     folder = target.parent
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.chmod(name, 0o644)
         os.replace(name, target)

@@ -6,12 +6,39 @@ tables in which the answer shows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
 from kit.run import Run
+from kit.run_export import run_markdown
+from kit.widgets.compare import comparison_markdown
 
-__all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "step_time_table"]
+__all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",
+           "step_time_table"]  # fmt: skip
+
+
+def report_markdown(
+    runs: Sequence[Run], *, title: str | None = None, current: Run | None = None
+) -> str:
+    """A report for places that show no HTML: the runs side by side, and one of them in full.
+
+    Args:
+        current: the run to show in full; the last one if not given.
+
+    Raises:
+        SettingsError: there are no runs.
+    """
+    if not runs:
+        raise SettingsError("there is nothing to report: no runs")
+    shown = current or runs[-1]
+    text = run_markdown(shown, title=title or f"Where does the step go? {shown.name}".strip())
+    advice = "".join(f"- {_line(a.text)}\n" for a in shown.advice())
+    if advice:
+        text += f"\n## What would help\n\n{advice}"
+    if len(runs) > 1:
+        text += f"\n## All {len(runs)} runs\n\n{comparison_markdown(runs)}\n"
+    return text
 
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
@@ -83,6 +110,12 @@ def step_time_table(runs: Iterable[Run]) -> str:
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
+
+
+def _line(text: str) -> str:
+    """Text of one line that is no markup."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return re.sub(r"([\\`*_{}\[\]|])", r"\\\1", clean).replace("<", "&lt;")
 
 
 def _cell(text: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, Button, HBox, Layout, VBox
+from ipywidgets import HTML, Button, HBox, Layout
 
 from kit.run import Run
 from kit.run_advice import Advice
+from kit.widgets.page import View
 from kit.widgets.tables import FONT, INK, LINE, MONO, MUTED, PANEL, safe_text, section, sentence
 from kit.widgets.theme import COLORS
 
@@ -72,7 +73,7 @@ def _chip(advice: Advice) -> str:
     )
 
 
-class AdviceView(VBox):
+class AdviceView(View):
     """Draws `run.advice()`; a button under it tries each change of settings.
 
     `on_try(change)` is called with the settings of the button that was pressed.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipywidgets import HTML, Dropdown, Layout, VBox
+from ipywidgets import HTML, Dropdown, Layout
 
 from kit.ir.diff import GraphDiff
 from kit.run_compiles import Compile, storms
+from kit.widgets.page import View
 from kit.widgets.tables import FONT, INK, LINE, MONO, MUTED, safe_text, section, sentence, table
 
 __all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
@@ -95,7 +96,7 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     )
 
 
-class CompileView(VBox):
+class CompileView(View):
     """The compiles of a run or of a session; of a session, the graph diff behind each, too.
 
     Args:

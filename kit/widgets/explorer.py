@@ -26,7 +26,6 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
 from kit.widgets.advice import AdviceView
-from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
 from kit.widgets.explorer_ahead import AheadLine
@@ -35,6 +34,7 @@ from kit.widgets.explorer_model import Foresight, modelled_html, modelled_run
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GraphView
 from kit.widgets.kernels import folded_kernels_html
+from kit.widgets.page import View
 from kit.widgets.rerun import Newest, PrepareStep, Reruns, RunStep
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.tables import (
@@ -58,7 +58,7 @@ REST_S = 0.15  # a control that moves on within it starts nothing; a model's pic
 _MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
 
 
-class Explorer(VBox):
+class Explorer(View):
     """Runs a step under the settings of its controls, and shows where the time went.
 
     `run` is the newest run, `runs` all of them in order; `settings` are those of the controls.
@@ -201,10 +201,10 @@ class Explorer(VBox):
     def __repr__(self) -> str:
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        bundle = super()._repr_mimebundle_(**options)
-        return {**bundle, "text/plain": repr(self)} if isinstance(bundle, dict) else bundle
+    def page(self) -> str:
+        """The newest run as one HTML document; `save` writes all of them, with their sliders."""
+        with self._lock:
+            return super().page()
 
     def _build(self) -> None:
         self.headline = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, VBox
+from ipywidgets import HTML
 
 from kit.run import Run
 from kit.run_segments import SegmentCost, segment_costs
+from kit.widgets.page import View
 from kit.widgets.tables import MUTED, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes, format_ns, tint
 
@@ -172,7 +173,7 @@ def _sums(costs: tuple[SegmentCost, ...]) -> list[str]:
     ]
 
 
-class SegmentView(VBox):
+class SegmentView(View):
     """What each segment of `run` cost; assigning `run` redraws."""
 
     run = traitlets.Instance(Run, allow_none=True)

@@ -349,8 +349,8 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
             f'<td style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums">{text}</td>'
             for text, a in zip(row, align, strict=True)
         )
-        more = attributes[n] if n < len(attributes) else ""
-        body += f'<tr {more} style="border-top:{weight} solid {LINE};background:none">{cells}</tr>'
+        more = f" {attributes[n]}" if n < len(attributes) else ""
+        body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
     return (
         f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;font-size:13px;'
         f'color:{INK};margin:0"><colgroup>{columns}</colgroup><thead><tr style="background:none">'

@@ -1,0 +1,244 @@
+"""The graph in a browser: what the page does by itself, and what it says to a kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bokeh.embed import file_html
+from bokeh.resources import INLINE
+
+from kit.ir import Graph, Node
+from kit.run import Run
+from kit.widgets.graph import GRAPH_JS, graph_model, graph_payload, graph_wasm
+from kit.widgets.graph_dot import run_dot
+from kit.widgets.graph_layout import place
+from tests.browser.labserver import Browser, Lab
+from tests.factories import make_run
+from tests.widgets.test_graph import AVAL, bert, check_placed, keys, run_of, scene_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+SETUP = """() => {
+  const all = Bokeh.documents.flatMap((d) => [...d._all_models.values()]);
+  window.graph = all.map((m) => m.kitGraph).find((g) => g && g.scene);
+  window.at = (key) => {  // the middle of a box on the screen
+    const {data} = graph.models.boxes, i = data.key.indexOf(key);
+    const view = Bokeh.index.find_one(graph.models.figure), box = view.el.getBoundingClientRect();
+    return [box.left + view.frame.x_scale.compute(data.x[i]),
+            box.top + view.frame.y_scale.compute(data.y[i])];
+  };
+  return Boolean(window.graph);
+}"""
+SHOWN = """() => ({keys: Array.from(graph.models.boxes.data.key),
+  subs: Object.fromEntries(Array.from(graph.models.boxes.data.key,
+    (k, i) => [k, graph.models.boxes.data.sublabel[i]])),
+  marks: graph.models.marks.data.x.length, open: [...graph.open], note: graph.models.note.text,
+  line: graph.bar.querySelector('.kit-graph-line').innerText, scale: graph.scale(),
+  x: graph.models.figure.x_range.start})"""
+
+
+def as_json(scene: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(scene, default=lambda a: a.tolist()))
+
+
+def open_graph(browser: Browser, path: Path, run: Run, *, engine: bool = False) -> None:
+    plot, sources = graph_model(graph_payload(run))
+    sources["engine"].tags = [graph_wasm()] if engine else []
+    path.write_text(file_html(plot, INLINE))
+    browser.page.goto(path.as_uri())
+    browser.page.wait_for_function("window.Bokeh && Bokeh.documents[0]?.is_idle")
+    browser.page.wait_for_function(SETUP)
+    browser.page.wait_for_function("graph.bar && graph.models.boxes.data.key.length")
+
+
+def shown(browser: Browser) -> dict[str, Any]:
+    found: dict[str, Any] = browser.page.evaluate(SHOWN)
+    return found
+
+
+def click(browser: Browser, key: str, *, shift: bool = False) -> None:
+    page = browser.page
+    page.wait_for_timeout(400)  # two clicks within 300 ms are a double click to bokeh
+    if shift:
+        page.keyboard.down("Shift")
+    page.mouse.click(*page.evaluate("(key) => at(key)", key))
+    if shift:
+        page.keyboard.up("Shift")
+
+
+def until(browser: Browser, claim: str) -> None:
+    browser.page.wait_for_function(claim, timeout=10_000)
+
+
+def test_the_page_places_boxes_exactly_as_python_does(offline: Browser):
+    code = (
+        "([scene, open]) => {" + GRAPH_JS + "const p = placeScene(scene, new Set(open));"
+        "return [[...p.rects], p.edges.map((e) => [e.from, e.to, e.values, e.size, e.points])]; }"
+    )
+    for graph in (bert(2), bert(14), make_run(hostile=True).graphs[0], Graph(())):
+        scene = scene_of(graph)
+        groups = [k for k in keys(scene) if k]
+        for opened in ([], groups[1::2], groups):
+            rects, edges = offline.page.evaluate(code, [as_json(scene), opened])
+            placed = place(scene, opened)
+            assert [i for i, _ in rects] == list(placed.rects)
+            for i, rect in rects:
+                assert rect == pytest.approx(placed.rects[i], abs=1e-6)
+            assert len(edges) == len(placed.edges)
+            for mine, theirs in zip(placed.edges, edges, strict=True):
+                assert theirs[:4] == [mine.source, mine.target, mine.values, mine.size_bytes]
+                assert theirs[4] == pytest.approx(mine.curve, abs=1e-6)
+
+
+def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
+    offline: Browser, tmp_path: Path
+):
+    run = run_of(bert(5))
+    open_graph(offline, tmp_path / "graph.html", run)
+    page, fold = offline.page, "forward/layers.0…layers.4"
+    first = shown(offline)
+    assert fold in first["keys"]
+    assert "laid out by graphviz dot" in first["note"]
+
+    click(offline, fold)
+    until(offline, "graph.models.boxes.data.key.includes('forward/layers.3')")
+    assert shown(offline)["open"] == [fold]
+    click(offline, "forward/layers.2", shift=True)
+    until(offline, "graph.models.marks.data.x.length === 1")
+    picked = shown(offline)
+    assert picked["open"] == [fold]
+    assert picked["subs"]["forward/layers.2"] == "12 of 12 selected"
+    assert picked["line"].startswith("layers.2")
+    page.get_by_role("button", name="path to inputs").click()
+    assert "26 ops on the way to its inputs" in shown(offline)["line"]  # two layers, the embedding
+    page.keyboard.press("Escape")  # the button has the focus: not a key of the graph
+    assert "26 ops" in shown(offline)["line"]
+
+    page.get_by_role("application").focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert shown(offline)["marks"] == 1  # where the keyboard is
+    before = shown(offline)
+    for key in ("+", "ArrowRight"):
+        page.keyboard.press(key)
+    after = shown(offline)
+    assert after["scale"] == pytest.approx(before["scale"] * 1.25)
+    assert after["x"] > before["x"]
+    page.keyboard.press("0")
+    for _ in range(2):
+        page.keyboard.press("n")
+    page.keyboard.press("Enter")
+    assert len(shown(offline)["open"]) == 2
+    page.keyboard.press("Escape")
+    assert shown(offline)["open"] == [fold]
+
+    page.get_by_role("button", name="close all groups").click()
+    page.evaluate(
+        "graph.highlight({nodes: new Set([1, 2, 8]), sites: new Set(), label: 'a kernel'})"
+    )
+    assert shown(offline)["keys"] == first["keys"]
+    assert shown(offline)["subs"][fold] == "1 of 60 selected"
+    page.get_by_role("button", name="show in graph").click()
+    assert "%8" in shown(offline)["keys"]
+
+    search = page.get_by_role("searchbox")
+    search.fill("addcdiv")
+    search.press("Enter")
+    until(offline, "graph.bar.querySelector('output').textContent === '1 of 5'")
+    search.fill("no such op")
+    assert page.evaluate("graph.bar.querySelector('output').textContent") == "none"
+    search.press("Escape")
+
+    page.get_by_role("combobox").select_option("memory")
+    svg = ET.fromstring(save(offline, "SVG").read_text())
+    assert "addcdiv" in {e.text for e in svg.iter("{http://www.w3.org/2000/svg}text")}
+    dot = shutil.which("dot") or ""
+    text = save(offline, "DOT").read_text().removeprefix("digraph step ")
+    (answer,) = run_dot(dot, [text], 20.0).values()
+    assert len(answer["edges"]) > 5
+    assert (offline.outside, offline.errors()) == ([], [])
+
+
+def save(browser: Browser, name: str) -> Path:
+    with browser.page.expect_download() as download:
+        browser.page.get_by_role("button", name=name).click()
+    return Path(download.value.path())
+
+
+def test_a_page_whose_kernel_has_no_dot_lays_the_graph_out_itself(
+    offline: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run = run_of(bert(3))
+    open_graph(offline, tmp_path / "graph.html", run, engine=True)
+    until(offline, "graph.models.note.text.includes('WebAssembly')")
+    assert re.search(r"laid out by graphviz \d+\.[\d.]+ in this page", shown(offline)["note"])
+    scene = graph_payload(run)
+    grid = scene["shapes"]
+    scene["shapes"] = offline.page.evaluate("graph.scene.shapes")
+    assert scene["shapes"] != as_json({"shapes": grid})["shapes"]
+    check_placed(scene, place(scene, keys(scene)))
+    assert (offline.outside, offline.errors()) == ([], [])
+
+
+def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(
+    offline: Browser, tmp_path: Path
+):
+    nodes = [Node("aten.mul.Tensor", ((i - 1, 0),) if i % 7 else (), (), AVAL, phase="forward",
+                  scope=f"M.part{i // 250}") for i in range(5_000)]  # fmt: skip
+    open_graph(offline, tmp_path / "graph.html", run_of(Graph(tuple(nodes))))
+    offline.page.evaluate("graph.setOpen(graph.scene.strings)")
+    offline.page.get_by_role("button", name="show the whole graph").click()
+    whole = shown(offline)
+    assert len(whole["keys"]) == 2_000
+    assert "small boxes are not drawn: zoom in" in whole["line"]
+    offline.page.evaluate("graph.center(graph.rowByKey('forward/part3')); graph.draw()")
+    near = shown(offline)
+    assert len(near["keys"]) < 2_000
+    assert "not drawn" not in near["line"]
+
+
+@pytest.mark.slow
+def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_from_the_notebook(
+    lab: Lab, browser: Browser
+):
+    cells = [
+        "import os; os.environ['PATH'] = '/nonexistent'\n"
+        "from kit import GraphView\nfrom tests.factories import make_run\n"
+        "view = GraphView(make_run())\nview",
+        "view.expanded = frozenset({'forward/layers.0'})",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    nbformat.write(book, lab.root / "graph.ipynb")
+    assert lab.open_and_run(browser, "graph.ipynb") == []
+    page = browser.page
+    page.wait_for_function(SETUP)
+    until(browser, "graph.models.note.text.includes('WebAssembly')")  # asked of the kernel
+    assert shown(browser)["open"] == ["forward/layers.0"]
+    click(browser, "backward/layers.0")
+    until(browser, "graph.open.has('backward/layers.0')")
+    page.keyboard.press("n")
+    for key in ("a", "d", "d", "0"):  # in a notebook: new cell, delete cell
+        page.get_by_role("searchbox").press(key)
+    assert page.get_by_role("searchbox").input_value() == "add0"
+    page.get_by_role("application").focus()
+    page.keyboard.press("0")
+    page.keyboard.press("0")  # in a notebook: restart the kernel
+    count = "jupyterapp.shell.currentWidget.content.widgets.length"
+    assert page.evaluate(count) == len(cells)
+    assert page.locator(".jp-Dialog").count() == 0
+    text = "import pathlib; pathlib.Path('said').write_text(' '.join(sorted(view.expanded)))"
+    page.evaluate(
+        "(code) => jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+        ".requestExecute({code}).done",
+        text,
+    )
+    assert (lab.root / "said").read_text() == "backward/layers.0 forward/layers.0"
+    assert (browser.outside, browser.errors()) == ([], [])
