@@ -105,7 +105,7 @@ class Controls(VBox):
             labelled("autocast dtype", self.dtype),
             labelled("step mode", self.step_mode),
         ]
-        columns = "repeat(auto-fit, minmax(168px, 1fr))"
+        columns = "repeat(auto-fit, minmax(138px, 1fr))"
         return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px",
                                             width="auto"))  # fmt: skip
 

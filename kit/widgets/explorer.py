@@ -101,7 +101,7 @@ class Explorer(View):
         self.history = HistoryBar(settings, on_invalid=self._refuse)
         self._build()
         super().__init__(
-            self._rows(), settings=settings, layout=Layout(width="auto", padding="0 6px 0 0")
+            self._rows(), settings=settings, layout=Layout(width="auto", padding="0 6px 0 8px")
         )
         self.add_class("kit-explorer")
         traitlets.link((self, "settings"), (self.controls, "settings"))
@@ -374,7 +374,7 @@ class Explorer(View):
 
     def _say(self, text: str, *, is_news: bool = False) -> None:
         """Show a status; one that is news is also announced."""
-        line = f'<span style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</span>'
+        line = f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</div>'
         self.status.value = line
         if is_news or not self.announcer.value:
             self.announcer.value = escape(text)

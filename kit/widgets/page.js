@@ -74,7 +74,9 @@ window.kitPage ??= (() => {
       if (!same(now, next)) changes[name] = next;
     }
     painted.set(model, kept);
-    if (Object.keys(changes).length) model.setv(changes, {sync: false}); // the kernel need not know
+    // Not `setv`: jupyter_bokeh sends what that changes to the kernel, which need not know.
+    const asked = Object.entries(changes).map(([name, value]) => [model.properties[name], value]);
+    if (asked.length) model._setv(new Map(asked), {});
   }
 
   function paint(figure) {

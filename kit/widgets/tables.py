@@ -43,6 +43,9 @@ MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospac
 # Readable on white and on JupyterLab's dark background alike (contrast 3.9 or more on both).
 BETTER, WORSE = "#1f8f55", "#d9482b"
 
+_CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
+_UNSEEN = ("position:absolute;width:1px;height:1px;margin:-1px;padding:0;overflow:hidden;"
+           "clip-path:inset(50%);white-space:nowrap;border:0")  # fmt: skip
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _MAX_ROWS = 12
 _MAX_TEXT = 160
@@ -95,7 +98,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         for label, value, note, field, more in cards
     )  # fmt: skip
     return (
-        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(108px,1fr));'
+        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(100px,1fr));'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
     )
 
@@ -311,9 +314,12 @@ def _card(label: str, value: str, note: str, change: str) -> str:
 
 
 def section(title: str, body: str) -> str:
+    """A body under its heading, which is also the caption of the tables in it."""
+    named = body.replace(_CAPTION, f'<caption style="{_UNSEEN}">{title}</caption>')
     return (
         f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:14px">'
-        f'<div style="font-weight:600;margin:0 0 4px">{title}</div>{body}</div>'
+        f'<div role="heading" aria-level="3" style="font-weight:600;margin:0 0 4px">{title}</div>'
+        f"{named}</div>"
     )
 
 
@@ -346,16 +352,22 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
     for n, row in enumerate(rows):
         weight = "2px" if has_total and n == len(rows) - 1 else "1px"
         cells = "".join(
-            f'<td style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums">{text}</td>'
-            for text, a in zip(row, align, strict=True)
+            f'<{tag} style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums'
+            f'{more}">{text}</{tag[:2]}>'
+            for text, a, (tag, more) in zip(row, align, _tags(len(row)), strict=True)
         )
         more = f" {attributes[n]}" if n < len(attributes) else ""
         body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
     return (
         f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;font-size:13px;'
-        f'color:{INK};margin:0"><colgroup>{columns}</colgroup><thead><tr style="background:none">'
-        f"{head}</tr></thead><tbody>{body}</tbody></table>"
+        f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
+        f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
+
+
+def _tags(count: int) -> list[tuple[str, str]]:
+    """Tag and style of each cell of a row: the first one is its heading."""
+    return [('th scope="row"', ";font-weight:inherit"), *[("td", "")] * (count - 1)][:count]
 
 
 def row_attributes(i: int, picked: Selection) -> str:

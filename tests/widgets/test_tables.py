@@ -23,7 +23,7 @@ from kit.widgets.tables import (
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 TABLES = (headline_html, sync_table_html, breakdown_html, unlowered_html, run_notes_html)
-TAGS = {"div", "span", "b", "table", "thead", "tbody", "colgroup", "col", "tr", "th", "td",
+TAGS = {"div", "span", "b", "table", "caption", "thead", "tbody", "colgroup", "col", "tr", "th", "td",
         "details", "summary", "pre"}  # fmt: skip
 VOID = {"col"}
 
@@ -207,3 +207,15 @@ def test_a_failure_shows_its_first_line_and_folds_the_traceback_away():
                                            (999.9, "1,000 ms")])  # fmt: skip
 def test_times_have_three_figures_and_no_exponent(ms, shown):
     assert f"step time {shown} " in str(Reader(headline_html(run_with(ms))))
+
+
+def test_tables_have_a_caption_and_headings_of_rows_and_columns():
+    html = breakdown_html(make_run()) + sync_table_html(make_run())
+    assert html.count("<caption ") == html.count("<table ") == 2
+    assert ">Step breakdown</caption>" in html
+    assert ">Sync points</caption>" in html
+    assert "<!--caption-->" not in html
+    assert html.count('<th scope="row"') == html.count("<tr ") - 2
+    assert html.count('<th scope="col"') == 4 + 5
+    assert html.count("<th ") == html.count("</th>")
+    assert 'role="heading" aria-level="3"' in html
