@@ -22,21 +22,23 @@ from bokeh.models import (
     Title,
 )
 from bokeh.plotting import figure
-from ipywidgets import HTML, Layout, ToggleButtons, VBox
+from ipywidgets import HTML, Layout, ToggleButtons
 
 from kit.errors import SettingsError
 from kit.run import Run
 from kit.run_memory import MemoryReport, memory, memory_by_variant
-from kit.widgets.bokehjs import load_bokehjs
+from kit.widgets.listing import Listing
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.memory_data import HOLDS, mark_columns, memory_payload
 from kit.widgets.memory_tables import (
     by_op_html,
     folded_memory_html,
     memory_html,
+    op_picks,
     variant_labels,
     variants_html,
 )
+from kit.widgets.page import View
 from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.theme import COLORS, FONT, INK, MUTED, error_html, hover_card, style_figure
 
@@ -154,7 +156,11 @@ def _bars_figure(source: ColumnDataSource) -> figure:
     return plot
 
 
-class MemoryView(VBox):
+def _by_op(run: Run) -> tuple[str, list[Selection]]:
+    return by_op_html(run), op_picks(run)
+
+
+class MemoryView(View):
     """The memory of `run` over its program; several runs also side by side, as a table.
 
     Assigning `run` redraws; one that is not among the `runs` takes their place. Clicking an op or a
@@ -185,15 +191,13 @@ class MemoryView(VBox):
         self.choice = ToggleButtons(options=[("", 0)], layout=Layout(display="none"),
                                     style={"button_width": "auto"})  # fmt: skip
         self.choice.observe(self._chosen, "value")
-        self.table, self.by_op, self.error = HTML(), HTML(), HTML()
+        self.table, self.error = HTML(), HTML()
+        self.by_op = Listing("what writes", _by_op)
+        self.by_op.observe(self._row_picked, "selection")
         plots = [LivePlot(plot) for plot in self.figures]
         super().__init__([self.table, self.choice, *plots, self.by_op, self.error])
         self._list_runs()
         self.run = given[0] if given else None
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        load_bokehjs()
-        return super()._repr_mimebundle_(**options)
 
     def _list_runs(self) -> None:
         """The table and the buttons of several runs; nothing for one."""
@@ -223,7 +227,7 @@ class MemoryView(VBox):
             peaks = [row.peak for row in memory_by_variant(self.runs)]
             most = max((peak for peak in peaks if not math.isnan(peak)), default=0.0)
             _apply(memory_payload(run, most), self.figures, self.sources)
-            self.by_op.value = by_op_html(run) if self._report is not None and run else ""
+            self.by_op.run = run if self._report is not None else None
             self._links = Links(run)
             self.error.value = ""
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
@@ -231,6 +235,10 @@ class MemoryView(VBox):
         finally:
             self._is_following = False
         self.selection = NOTHING
+
+    def _row_picked(self, change: dict[str, Any]) -> None:
+        if not self._is_following:
+            self.selection = change["new"]
 
     def _picker(self, name: str) -> Any:
         def pick(attr: str, old: list[int], new: list[int]) -> None:
@@ -249,6 +257,7 @@ class MemoryView(VBox):
         end = float(self.figures[0].y_range.end)
         self._is_following = True
         try:
+            self.by_op.selection = change["new"]
             self.sources["marks"].data = mark_columns(self._report, nodes, end)
             for name in ("area", "bars"):
                 of = self.sources[name].data["nodes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from kit.run import Run
 from kit.run_memory import (
@@ -19,15 +19,27 @@ from kit.widgets.compare_data import amount, run_labels
 from kit.widgets.memory_data import (
     HOLDS,
     MAX_BARS,
+    MAX_HOLDERS,
     holder_groups,
     memory_payload,
     short_op,
     unseen_inside,
 )
-from kit.widgets.tables import MUTED, bar_html, folded, safe_text, section, sentence, table
+from kit.widgets.selection import Links, Selection
+from kit.widgets.tables import (
+    MUTED,
+    bar_html,
+    folded,
+    row_attributes,
+    safe_text,
+    section,
+    sentence,
+    table,
+)
 from kit.widgets.theme import COLORS, format_bytes, format_ns, tint
 
-__all__ = ["by_op_html", "folded_memory_html", "memory_html", "variant_labels", "variants_html"]
+__all__ = ["by_op_html", "folded_memory_html", "memory_html", "op_picks", "variant_labels",
+           "variants_html"]  # fmt: skip
 
 MAX_ROWS = 14
 _WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
@@ -99,8 +111,11 @@ def _count(n: float) -> str:
     return "–" if math.isnan(n) else f"{n:,.0f}"
 
 
-def by_op_html(run: Run, *, limit: int = MAX_ROWS) -> str:
+def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
     """What each op of each phase writes beside the device's time for it, behind a line.
+
+    Args:
+        first: number of its first row in the listing that it is part of.
 
     Raises:
         GraphError: the run has no graph.
@@ -113,16 +128,25 @@ def by_op_html(run: Run, *, limit: int = MAX_ROWS) -> str:
                   f"<b>{sum(r.buffers for r in rows):,}</b>", f"<b>{format_bytes(total)}</b>",
                   f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
     heads = ("op", "phase", "nodes", "buffers", "written", "device")
-    body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True)
+    picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
+    body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
+                 attributes=picks[:limit])  # fmt: skip
     more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
     note = (f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
             "that compute them.")  # fmt: skip
     return folded(line, body + sentence(note))
 
 
+def op_picks(run: Run, rows: Sequence[OpMemory] | None = None) -> list[Selection]:
+    """What each row of `by_op_html` stands for."""
+    links = Links(run)
+    rows = memory_by_op(run) if rows is None else rows
+    return [links.of_nodes(r.nodes, f"{short_op(r.op)}, {r.phase}") for r in rows[:MAX_ROWS]]
+
+
 def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
     color = COLORS.get(row.phase, MUTED)
-    mark = _mark(row.nodes, color)
+    mark = _mark(color)
     slowest = max((r.device_ns for r in rows if r.device_ns > 0), default=0.0)
     return [
         f'<div style="overflow-wrap:anywhere">{mark}{safe_text(short_op(row.op))}</div>',
@@ -135,18 +159,15 @@ def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
     ]
 
 
-def _mark(nodes: Iterable[int], color: str) -> str:
-    """A swatch that says which nodes its row stands for."""
-    return (
-        f'<span data-nodes="{",".join(map(str, nodes))}" style="display:inline-block;width:9px;'
-        f'height:9px;border-radius:2px;background:{color};margin-right:6px"></span>'
-    )
+def _mark(color: str) -> str:
+    return (f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+            f'background:{color};margin-right:6px"></span>')  # fmt: skip
 
 
 def memory_html(run: Run) -> str:
     """The section of a report: live bytes as a picture, who holds the peak, what each op writes.
 
-    Rows and bars that stand for nodes say so in `data-nodes="1,2,3"`.
+    Its rows can be picked, as those of `kit.widgets.listing`.
     """
     if not run.graphs:
         return section("Memory", sentence("Memory is modelled from the recorded graph; this run "
@@ -154,7 +175,7 @@ def memory_html(run: Run) -> str:
     report = memory(run)
     payload = memory_payload(run)
     return section("Memory", sentence(_verdict(run, report)) + _picture(payload) + _key()
-                   + _holders(run, report) + by_op_html(run))  # fmt: skip
+                   + _holders(run, report) + by_op_html(run, first=MAX_HOLDERS))  # fmt: skip
 
 
 def folded_memory_html(run: Run) -> str:
@@ -226,17 +247,19 @@ def _key() -> str:
 
 
 def _holders(run: Run, report: MemoryReport) -> str:
-    rows = []
-    for kind, values in holder_groups(report, len(run.graphs[0])):
-        size = sum(h.bytes for h in values)
-        mark = _mark(sorted({h.node for h in values}), HOLDS[kind])
+    links = Links(run)
+    rows, picks = [], []
+    for i, (kind, values) in enumerate(holder_groups(report, len(run.graphs[0]))):
+        size, first = sum(h.bytes for h in values), values[0]
         share = size / max(report.peak, 1)
+        picked = links.of_nodes((h.node for h in values), short_op(first.op))
+        picks.append(row_attributes(i, picked))
         rows.append([
-            f"{mark}{len(values):,} × {safe_text(short_op(values[0].op))}",
-            safe_text(values[0].site or values[0].scope, 60),
+            f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
+            safe_text(first.site or first.scope, 60),
             kind,
             format_bytes(size),
             f"{share:.0%}" + bar_html(share, HOLDS[kind]),
         ])  # fmt: skip
     return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 21, 11, 11))  # fmt: skip
+                 widths=(30, 27, 21, 11, 11), attributes=picks)  # fmt: skip

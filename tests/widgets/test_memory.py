@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from kit.run import Run, Settings
 from kit.run_memory import memory
 from kit.widgets.memory import MemoryView, folded_memory_html, memory_figures, memory_html
 from kit.widgets.memory_data import HOLDS, MAX_BARS, NO_GRAPH, mark_columns, memory_payload
-from kit.widgets.memory_tables import variant_labels, variants_html
+from kit.widgets.memory_tables import op_picks, variant_labels, variants_html
 from kit.widgets.selection import NOTHING, Links
 from tests.factories import empty_run, make_run
 
@@ -95,7 +96,12 @@ def test_a_hostile_run_can_be_drawn() -> None:
     run = make_run(hostile=True)
     view = MemoryView([run, make_run()])
     assert view.error.value == ""
-    for html in (view.table.value, view.by_op.value, memory_html(run), folded_memory_html(run)):
+    for html in (
+        view.table.value,
+        view.by_op.html.value,
+        memory_html(run),
+        folded_memory_html(run),
+    ):
         assert "<script" not in html
         assert "<img" not in html
         html.encode()
@@ -117,6 +123,16 @@ def test_a_click_on_an_op_selects_its_node_and_on_a_holder_all_of_its_nodes() ->
     assert len(seen) == 2  # no echo
     view.sources["bars"].selected.indices = []
     assert view.selection == NOTHING
+
+
+def test_a_row_of_what_writes_selects_its_nodes_and_is_marked_with_them() -> None:
+    run = make_run()
+    view, picks = MemoryView(run), op_picks(run)
+    view.by_op.selection = picks[1]  # as a click on the row does
+    assert view.selection == picks[1]
+    assert set(view.sources["area"].selected.indices)
+    view.selection = picks[0]
+    assert view.by_op.selection == picks[0]
 
 
 def test_a_selection_from_elsewhere_is_shown_and_not_set_again() -> None:
@@ -187,8 +203,9 @@ def test_a_report_has_the_picture_the_holders_and_the_nodes_of_each_row() -> Non
     assert html.count("<polygon") == 3
     assert f"{memory(run).allocations:,} buffers" in html
     bars = memory_payload(run)["bars"]
-    for nodes in bars["nodes"]:
-        assert f'data-nodes="{",".join(map(str, nodes))}"' in html
+    assert html.count('data-row="') == len(bars["nodes"]) + len(op_picks(run))
+    numbers = re.findall(r'data-row="(\d+)"', html)
+    assert len(set(numbers)) == len(numbers)  # in one listing
     assert folded_memory_html(make_run(NATIVE)) == ""
     assert "this run has none" in memory_html(make_run(NATIVE))
 
