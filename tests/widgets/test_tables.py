@@ -23,8 +23,8 @@ from kit.widgets.tables import (
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 TABLES = (headline_html, sync_table_html, breakdown_html, unlowered_html, run_notes_html)
-TAGS = {"div", "span", "b", "table", "caption", "thead", "tbody", "colgroup", "col", "tr", "th", "td",
-        "details", "summary", "pre"}  # fmt: skip
+TAGS = {"div", "span", "b", "table", "caption", "thead", "tbody", "colgroup", "col", "tr", "th",
+        "td", "details", "summary", "pre"}  # fmt: skip
 VOID = {"col"}
 
 
