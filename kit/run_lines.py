@@ -119,11 +119,6 @@ class _Sites:
         self.names = tuple(number)
         self.nodes = {site: tuple(members.get(site, ())) for site in number}
 
-    def sums(self, nodes: Ints, weights: Floats) -> Floats:
-        """Weights of nodes, added up by line. Shape: (m,), (m,) -> (sites,)."""
-        found: Floats = np.bincount(self.of_node[nodes], weights, len(self.names)).astype(float)
-        return found
-
 
 def _recording(run: Run, sites: _Sites) -> Floats:
     """Recording of the mean step by phase and line. Shape: (phases, sites). Units: nanoseconds."""
@@ -217,13 +212,17 @@ def _device(run: Run, sites: _Sites) -> Floats:
     keys = np.stack([t.segment[spans], t.name[spans], t.node[spans]], axis=1)
     kernels, group = np.unique(keys, axis=0, return_inverse=True)
     times = np.bincount(group.reshape(-1), charged)
+    members: list[int] = []
+    parts: list[float] = []
     for (segment, name, node), ns in zip(kernels.tolist(), times.tolist(), strict=True):
         nodes = [i for i in run.nodes_of(segment, t.names[name], node) if i < len(sites.of_node)]
         if nodes:
-            found += sites.sums(np.array(nodes), np.full(len(nodes), ns / len(nodes)))
+            members += nodes
+            parts += [ns / len(nodes)] * len(nodes)
         else:
             found[0] += ns
-    return found
+    lines = sites.of_node[np.array(members, np.int64)]
+    return found + np.bincount(lines, parts, len(sites.names))
 
 
 Waits = tuple[float, float, float, tuple[str, ...]]

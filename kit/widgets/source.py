@@ -6,7 +6,7 @@ picked, see `kit.widgets.listing`; `data-row` is a line's place among `line_cost
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kit.run import Run
 from kit.run_lines import PHASES, LineCost, line_costs, place_of
@@ -60,12 +60,15 @@ _STYLE = f"""<style>
 </style>"""
 
 
-def source_html(run: Run) -> str:
+def source_html(run: Run, rows: Sequence[LineCost] | None = None) -> str:
     """The lines of the program that cost something, with some around them, file by file.
 
     Everything that comes from the program is escaped.
+
+    Args:
+        rows: `line_costs(run)`, if they are known already.
     """
-    rows = line_costs(run)
+    rows = line_costs(run) if rows is None else rows
     if not any(row.site for row in rows):
         is_native = run.settings.mode == "torch"
         why = "mode 'torch' does not record ops" if is_native else "it has no ops"
@@ -74,9 +77,10 @@ def source_html(run: Run) -> str:
     return section("Source lines", _STYLE + body)
 
 
-def source_picks(run: Run) -> list[Selection]:
+def source_picks(run: Run, rows: Sequence[LineCost] | None = None) -> list[Selection]:
     """What each `data-row` of `source_html` stands for: a line, and the nodes that it recorded."""
-    return [*map(Links(run).of_site, (row.site for row in line_costs(run)))]
+    rows = line_costs(run) if rows is None else rows
+    return [*map(Links(run).of_site, (row.site for row in rows))]
 
 
 def _most(rows: Sequence[LineCost]) -> str:
@@ -116,8 +120,8 @@ def _table(run: Run, rows: Sequence[LineCost]) -> str:
 class _Scale:
     """What the longest bar of each column stands for; and what each row does."""
 
-    def __init__(self, run: Run, rows: Iterable[LineCost]) -> None:
-        self.picks = source_picks(run)
+    def __init__(self, run: Run, rows: Sequence[LineCost]) -> None:
+        self.picks = source_picks(run, rows)
         known = [row for row in rows if row.site]
         self.record = max((row.recording_ms for row in known), default=0.0)
         self.device = max((row.device_ms for row in known), default=0.0)
@@ -249,4 +253,9 @@ class SourceView(Listing):
     """The lines of `run` with their costs; assigning `run` redraws. A click sets `selection`."""
 
     def __init__(self, run: Run | None = None) -> None:
-        super().__init__("source lines", lambda r: (source_html(r), source_picks(r)), run)
+        super().__init__("source lines", _drawn, run)
+
+
+def _drawn(run: Run) -> tuple[str, list[Selection]]:
+    rows = line_costs(run)
+    return source_html(run, rows), source_picks(run, rows)
