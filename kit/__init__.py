@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from kit.widgets.graph import GraphView
     from kit.widgets.kernels import KernelView
     from kit.widgets.memory import MemoryView
+    from kit.widgets.parallel import ParallelView
     from kit.widgets.plan import PlanView
     from kit.widgets.run_diff import RunDiffView
     from kit.widgets.segments import SegmentView
@@ -87,6 +88,7 @@ __all__ = [
     "KernelView",
     "Link",
     "MemoryView",
+    "ParallelView",
     "PlanView",
     "Prediction",
     "Rules",
@@ -152,6 +154,7 @@ _HOMES = {
     "Context": "kit.workloads.context",
     "Explorer": "kit.api",
     "GraphView": "kit.widgets.graph",
+    "ParallelView": "kit.widgets.parallel",
     "PlanView": "kit.widgets.plan",
     "SegmentView": "kit.widgets.segments",
     "SourceView": "kit.widgets.source",

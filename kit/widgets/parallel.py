@@ -151,10 +151,11 @@ class ParallelView(View):
         self.lanes.data = lane_columns(self.step, best)
         self._best.location, self._here.location = best.step_ns / 1e6, self.bulk.value
         now = self.step
+        pieces, travels = _count(now.segments, "backward segment"), _count(now.buckets, "bucket")
         self.text.value = (
             f'<div style="font:13px/1.5 {FONT};color:{INK}">'
-            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {_count(now.segments, 'backward segment')} and "
-            f"{_count(now.buckets, 'bucket')}; {now.exposed_ns / 1e6:.2f} ms of it only wait for gradients. "
+            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} and {travels}; "
+            f"{now.exposed_ns / 1e6:.2f} ms of it only wait for gradients. "
             f"<b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a bucket of "
             f"{format_bytes(size)} is full ({_count(best.segments, 'segment')})."
             f'<span style="color:{MUTED}"> Modelled; red dots were measured.</span></div>'
