@@ -67,6 +67,7 @@ Object.assign(KitGraph.prototype, {
     const {selected, data} = this.models.boxes, index = selected.indices.at(-1);
     if (index === undefined || !this.scene) return;
     const row = data.row[index];
+    this.isByKeys = false;
     setTimeout(() => selected.setv({indices: []}, {sync: false}));
     this.act(row, this.isShift);
   },
@@ -116,6 +117,7 @@ Object.assign(KitGraph.prototype, {
       "/": () => this.bar.querySelector("input").focus(),
     };
     if (!Object.hasOwn(keys, key) || !this.scene) return false;
+    this.isByKeys = true;
     keys[key]();
     return true;
   },
@@ -159,6 +161,7 @@ Object.assign(KitGraph.prototype, {
       host.focus({preventScroll: true});
     }, true);
     host.tabIndex = 0;
+    host.style.outlineOffset = "-2px";
     host.setAttribute("role", "application");
     host.setAttribute("aria-label", `IR graph. ${GRAPH_KEYS_HELP}`);
     const ring = () => { host.style.outline = host.matches(":focus-visible") ? "2px solid #2f6db5" : "none"; };

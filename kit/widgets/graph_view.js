@@ -584,7 +584,7 @@ class KitGraph {
   }
 
   markColumns(drawn, marked, hits, onPath) {
-    const out = {x: [], y: [], w: [], h: [], line: [], fill: []}, {theme, rows} = this.scene;
+    const out = {x: [], y: [], w: [], h: [], line: [], fill: []}, {theme} = this.scene;
     const add = (i, grow, line, fill) => {
       const [x, y, w, h] = this.placed.rects.get(i);
       [x, y, w + grow, h + grow, line, fill].forEach((v, n) => out[["x", "y", "w", "h", "line", "fill"][n]].push(v));
@@ -595,8 +595,7 @@ class KitGraph {
       if (hits.has(i)) add(i, 5, theme.hit, "#ffffff00");
       if (marked.has(i)) add(i, 8, theme.ink, "#ffd54a55");
     }
-    const at = this.cursor >= 0 && this.placed.rects.has(this.cursor) && rows ? this.cursor : -1;
-    if (at >= 0 && drawn.includes(at)) add(at, 12, theme.focus, "#ffffff00");
+    if (this.isByKeys && drawn.includes(this.cursor)) add(this.cursor, 12, theme.focus, "#ffffff00");
     return out;
   }
 

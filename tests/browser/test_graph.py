@@ -216,6 +216,7 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
         "view.expanded = frozenset({'forward/layers.0'})",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(book, lab.root / "graph.ipynb")
     assert lab.open_and_run(browser, "graph.ipynb") == []
     page = browser.page
