@@ -33,10 +33,11 @@ from kit.widgets.explorer_history import HistoryBar
 from kit.widgets.explorer_model import Foresight, modelled_html, modelled_run
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GraphView
-from kit.widgets.kernels import folded_kernels_html
+from kit.widgets.linked import SelectionBar, kernel_listing, link_selections, sync_listing
 from kit.widgets.page import View
 from kit.widgets.rerun import Newest, PrepareStep, Reruns, RunStep
 from kit.widgets.segments import folded_segments_html
+from kit.widgets.source import SourceView
 from kit.widgets.tables import (
     FONT,
     INK,
@@ -46,7 +47,6 @@ from kit.widgets.tables import (
     headline_html,
     run_notes_html,
     safe_text,
-    sync_table_html,
     unlowered_html,
 )
 from kit.widgets.timeline import TimelineView
@@ -148,7 +148,7 @@ class Explorer(View):
             tabs = shown[0] if shown and isinstance(shown[0], Tab) else Tab([self.graph])
             tabs.children = (*tabs.children, view)
             tabs.titles = (*(tabs.titles[:-1] if len(tabs.children) > 2 else ("IR graph",)), title)
-            self._left.children = [tabs]
+            self._left.children = [tabs, self.source]
 
     def cancel(self) -> None:
         """Stop the run in progress; the picture stays as it is."""
@@ -211,9 +211,13 @@ class Explorer(View):
         self.advice = AdviceView(self._try)
         self.timeline = TimelineView()
         self.graph = GraphView()
-        self.syncs, self.breakdown, self.gaps, self.unlowered, self.segments, self.notes = (
-            HTML(layout=Layout(width="auto")) for _ in range(6)
+        self.source, self.syncs, self.kernels = SourceView(), sync_listing(), kernel_listing()
+        self.breakdown, self.gaps, self.unlowered, self.segments, self.notes = (
+            HTML(layout=Layout(width="auto")) for _ in range(5)
         )
+        linked = (self.timeline, self.graph, self.source, self.syncs, self.kernels)
+        link_selections(linked)
+        self.selected = SelectionBar(linked)
         self.failure = HTML(layout=Layout(width="auto"))
         self.rerun_button = _button("Run again", "measure the current settings once more", "info")
         self.cancel_button = _button("Cancel", "stop the run in progress; the picture stays")
@@ -239,7 +243,7 @@ class Explorer(View):
         bar = HBox([*actions, self.status, self.announcer], layout=Layout(flex_flow="row wrap",
                    align_items="center", grid_gap="8px", margin="2px 0 0"))  # fmt: skip
         bar.add_class("kit-actions")
-        self._left = VBox([self.graph], layout=Layout(flex="3 1 460px", min_width="0",
+        self._left = VBox([self.graph, self.source], layout=Layout(flex="3 1 460px", min_width="0",
                           overflow="auto"))  # fmt: skip
         right = VBox([self.syncs, self.gaps, self.breakdown, self.unlowered],
                      layout=Layout(flex="2 1 340px", min_width="0"))  # fmt: skip
@@ -247,9 +251,10 @@ class Explorer(View):
                       width="auto", grid_gap="24px", align_items="flex-start",
                       margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
-        self._measured_parts = [self.advice, columns, self.segments, self.notes]
+        self._measured_parts = [self.advice, columns, self.segments, self.kernels, self.notes]
         return [heading, self.controls, self.history, bar, self.ahead, self.failure, self.headline,
-                self.advice, self.timeline, columns, self.segments, self.notes]  # fmt: skip
+                self.advice, self.selected, self.timeline, columns, self.segments, self.kernels,
+                self.notes]  # fmt: skip
 
     @traitlets.observe("settings")
     def _settings_changed(self, _: dict[str, Any]) -> None:
@@ -306,11 +311,12 @@ class Explorer(View):
             self.advice.run = run
             self.timeline.run = run
             self.graph.run = run
-            self.syncs.value = sync_table_html(run)
+            for view in (self.source, self.syncs, self.kernels):
+                view.run = run
             self.breakdown.value = breakdown_html(run)
             self.unlowered.value = unlowered_html(run) + recompiles_html(run.compiles)
             self.gaps.value = gaps_html(run)
-            self.segments.value = folded_segments_html(run) + folded_kernels_html(run)
+            self.segments.value = folded_segments_html(run)
             self.notes.value = run_notes_html(run)
             self.failure.value = ""
             self._mark(is_modelled=False)

@@ -140,4 +140,3 @@ class KernelView(Listing):
 
     def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
         super().__init__("kernels", lambda r: (kernels_html(r, ceilings), kernel_picks(r)), run)
-        self.table = self.html

@@ -7,16 +7,22 @@ from typing import Any
 
 from ipywidgets import HTML, Button, HBox, Layout
 
+from kit.widgets.kernels import folded_kernels_html, kernel_picks
 from kit.widgets.listing import Listing
 from kit.widgets.selection import NOTHING, Selection
 from kit.widgets.tables import FONT, INK, MUTED, safe_text, sync_picks, sync_table_html
 
-__all__ = ["SelectionBar", "link_selections", "sync_listing"]
+__all__ = ["SelectionBar", "kernel_listing", "link_selections", "selection_text", "sync_listing"]
 
 
 def sync_listing() -> Listing:
     """The table of sync points, a row of which stands for its line and what that recorded."""
     return Listing("sync points", lambda run: (sync_table_html(run), sync_picks(run)))
+
+
+def kernel_listing() -> Listing:
+    """The table of kernels behind a line that a click opens; a row stands for its nodes."""
+    return Listing("kernels", lambda run: (folded_kernels_html(run), kernel_picks(run)))
 
 
 def link_selections(views: Sequence[Any]) -> None:

@@ -107,6 +107,11 @@ class Listing(View):
         self.add_class(self._class)
 
     @property
+    def value(self) -> str:
+        """The HTML that is shown."""
+        return str(self.html.value)
+
+    @property
     def _class(self) -> str:
         return f"kit-listing-{self.model_id}"
 

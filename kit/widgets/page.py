@@ -19,7 +19,7 @@ from typing import Any
 from bokeh.embed import components
 from bokeh.models import Plot
 from bokeh.resources import Resources
-from ipywidgets import HTML, Box, GridBox, HBox, VBox, Widget
+from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
@@ -115,7 +115,7 @@ def _static(widget: Widget, plots: list[Plot]) -> str:
     if not isinstance(widget, Box) or _is_panel(widget):
         return ""
     parts = [part for child in widget.children if (part := _static(child, plots))]
-    is_row = isinstance(widget, HBox | GridBox) or not isinstance(widget, VBox)
+    is_row = not isinstance(widget, VBox | Tab)
     inside = "".join(f"<div>{part}</div>" for part in parts)
     return f'<div class="{"row" if is_row else "rows"}">{inside}</div>' if parts else ""
 

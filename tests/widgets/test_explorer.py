@@ -11,6 +11,7 @@ import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
 from kit.widgets.explorer import MAX_RUNS, Explorer
+from kit.widgets.selection import NOTHING, Links
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 LONG_S = 20.0
@@ -347,3 +348,16 @@ def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(exp
     assert "the model had said" in explorer.status.value
     explorer.set(dtype="bfloat16")  # of which no model knows
     assert explorer.wait(LONG_S).predicted_ms == 0
+
+
+def test_what_is_picked_in_one_view_is_picked_in_all_and_gone_with_the_run(explore):
+    explorer = explore(lambda settings, **_: make_run(settings))
+    run = explorer.wait(30)
+    picked = Links(run).of_nodes(run.graphs[0].ops[:3], "three ops")
+    explorer.graph.selection = picked
+    views = (explorer.timeline, explorer.source, explorer.syncs, explorer.kernels)
+    assert {view.selection for view in views} == {picked}
+    assert "three ops: 3 ops" in explorer.selected.text.value
+    explorer.rerun()
+    explorer.wait(30)
+    assert {view.selection for view in (explorer.graph, *views)} == {NOTHING}

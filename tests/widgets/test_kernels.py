@@ -45,8 +45,8 @@ def test_runs_of_which_little_is_known_are_shown() -> None:
 
 def test_a_new_run_is_drawn_and_none_clears_the_view() -> None:
     view = KernelView(make_run(), Ceilings(12.0, 140.0))
-    assert "Measured at best" in view.table.value
+    assert "Measured at best" in view.value
     view.run = one_span_run()
-    assert "unknown" in view.table.value
+    assert "unknown" in view.value
     view.run = None
-    assert view.table.value == ""
+    assert view.value == ""
