@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Any:
         made = commands.add_parser(
-            name, help=line, description=act.__doc__, epilog=_ENVIRONMENT,
+            name, help=line, description=cleandoc(act.__doc__ or ""), epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         made.set_defaults(act=act)

@@ -13,11 +13,14 @@ from urllib.parse import unquote_plus
 
 from kit.run import Run
 from kit.run_lines import line_costs
-from kit.trace import sync_table
+from kit.trace import idle_table, sync_table
+from kit.trace.kernels import kernel_table
 
 __all__ = ["one_line", "summary"]
 
 MAX_ROWS = 12
+_FEW = 6
+UNKNOWN = "unknown"
 # Controls, escape sequences among them, lone surrogates and marks that reorder text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -37,7 +40,8 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
     Units:
         milliseconds a step
     """
-    parts = [_headline(run), _breakdown(run), _syncs(run, rows), _lines(run, rows), _advice(run)]
+    parts = [_headline(run), _breakdown(run), _syncs(run, rows), _gaps(run),
+             _lines(run, rows) or _kernels(run, rows), _advice(run)]  # fmt: skip
     notes = [f"note: {one_line(note, 300)}" for note in run.timeline.notes[:6]]
     return "\n\n".join([part for part in parts if part] + ["\n".join(notes)] * bool(notes))
 
@@ -50,10 +54,16 @@ def _headline(run: Run) -> str:
     lines = [
         f"{name}: {run.timeline.origin}, on {device}",
         f"settings: {one_line(changed, 300) or 'all as by default'}",
-        f"step {_ms(h.step_ms)} ms, device busy {_percent(h.device_busy_fraction)}, recording "
-        f"hidden {_percent(h.overlap_fraction)}, sync wait {_ms(h.sync_wait_ms)} ms, "
-        f"{_number(h.syncs_per_step, '.3g')} sync points a step",
     ]
+    numbers = [
+        f"step {_ms(h.step_ms)} ms",
+        f"device busy {_percent(h.device_busy_fraction)}",
+        f"recording hidden {_percent(h.overlap_fraction)}",
+        f"sync wait {_ms(h.sync_wait_ms)} ms",
+        f"{_number(h.syncs_per_step, '.3g')} sync point{'s' * (h.syncs_per_step != 1)} a step",
+    ]
+    known = [text for text in numbers if UNKNOWN not in text]
+    lines.append(", ".join(known) or "nothing was timed")
     if run.losses:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
     if run.breakdown():
@@ -89,10 +99,43 @@ def _syncs(run: Run, limit: int) -> str:
     return _table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
 
 
+def _gaps(run: Run) -> str:
+    rows = idle_table(run.timeline)
+    steps, unit = _steps(run)
+    cells = [
+        [r.cause, one_line(r.site, 40), _ms(r.total_ms / steps), f"{r.share:.1%}"]
+        for r in rows[:_FEW]
+    ]
+    if not cells:
+        return ""
+    heads = ("why the device was idle", "line", unit, "share")
+    return _table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "causes")
+
+
+def _kernels(run: Run, limit: int) -> str:
+    rows = kernel_table(run.timeline)
+    steps, unit = _steps(run)
+    cells = [
+        [one_line(r.name, 60), f"{r.count / steps:.3g}", _ms(r.charged_ms / steps),
+         f"{r.share:.1%}"]
+        for r in rows[:limit]
+    ]  # fmt: skip
+    if not cells:
+        return ""
+    heads = ("kernel", "runs", unit, "of busy time")
+    return _table(heads, cells) + _more(len(rows) - limit, "kernels")
+
+
+def _steps(run: Run) -> tuple[int, str]:
+    """What to divide by, and what that gives; a trace without steps is one."""
+    steps = int(run.timeline.where(kind="step").sum())
+    return max(steps, 1), "ms a step" if steps else "ms"
+
+
 def _lines(run: Run, limit: int) -> str:
     rows = [row for row in line_costs(run) if row.site]
-    if not rows:
-        return ""
+    if not any(row.nodes for row in rows):
+        return ""  # waits only, which the sync points have said
     dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
     texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
     cells = []
@@ -143,7 +186,7 @@ def _table(
 
 def _ms(value: float) -> str:
     if math.isnan(value):
-        return "unknown"
+        return UNKNOWN
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return "0" if not value else f"{value:.3g}" if abs(value) >= 0.001 else "<0.001"
@@ -154,4 +197,4 @@ def _percent(value: float) -> str:
 
 
 def _number(value: float, form: str) -> str:
-    return "unknown" if math.isnan(value) else format(value, form)
+    return UNKNOWN if math.isnan(value) else format(value, form)
