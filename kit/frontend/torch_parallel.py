@@ -124,7 +124,12 @@ class DataParallel:
         """The replicas' sessions, for their counters and explanations."""
         return self._exchange.sessions
 
-    def __enter__(self) -> DataParallel:
+    def open(self) -> DataParallel:
+        """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
+
+        Raises:
+            SessionError: it was open before.
+        """
         if self._exits is not None:
             raise SessionError("a DataParallel can be entered once; make a new one")
         register()
@@ -151,10 +156,17 @@ class DataParallel:
         self.modules = Shards(reducer.module for reducer in made)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the threads and sessions; the replicas' tensors can be read no more."""
         if self._exits is not None:
             self._group.end(-1, SessionError("the DataParallel was closed"))
             self._exits.close()
+
+    def __enter__(self) -> DataParallel:
+        return self.open()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _set_up(self, rank: int, module: nn.Module) -> Reducer:
         session = self.sessions[rank]
