@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -262,3 +264,12 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path):
                           cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)  # fmt: skip
     os.close(writing)
     assert (said.returncode, said.stderr) == (141, "")
+
+
+def test_what_the_page_says_can_be_typed():
+    text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert {command[1] for command in commands} == {"run", "view", "report", "doctor"}
+    parse = cli._parser().parse_args
+    assert all(callable(parse(command[1:]).act) for command in commands)
