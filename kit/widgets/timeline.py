@@ -42,10 +42,11 @@ __all__ = [
 ]
 
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
-# clicked. lit: what another view selected. marked: a range of time. reply: what Python says of it.
+# clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
+# reply: what Python says of that range.
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
-    "picked": {"kind": [""], "index": [-1]},
+    "picked": {"kind": [""], "index": [-1], "serial": [0]},
     "lit": {"nodes": [""], "sites": [""], "label": [""]},
     "marked": {"start": [], "stop": []},
     "reply": {"text": [""]},
@@ -126,6 +127,7 @@ class TimelineView(View):
 
     Clicking a bar sets `segment`, `node` and `selection`; assigning `selection` highlights what
     belongs to it. Dragging with Shift sets `range_ns`, and `range_metrics()` says what it holds.
+    `below` and `outline` can be assigned later, too.
 
     Args:
         run: a `Run`, or a `Timeline` alone.
@@ -138,20 +140,24 @@ class TimelineView(View):
     node = traitlets.Int(None, allow_none=True)
     selection = traitlets.Instance(Selection)
     range_ns: Any = traitlets.Tuple(default_value=None, allow_none=True)  # (start, stop)
+    below = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
+                            default_value=None, allow_none=True)  # fmt: skip
+    outline = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
+                              default_value=None, allow_none=True)  # fmt: skip
 
     def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
                  outline: Run | Timeline | None = None) -> None:  # fmt: skip
         run = as_run(run) if isinstance(run, Timeline) else run
-        self._below, self._outline = below, outline
         self._payload = timeline_payload(run, below=below, outline=outline)
         self.figure, self.sources = timeline_model(self._payload)
         self.sources["picked"].on_change("data", self._picked)
         self.sources["marked"].on_change("data", self._marked)
         self._error = HTML()
-        self._drawn = run
+        self._drawn = run, below, outline
         self._links = Links(run)
         self._is_pick = False
-        super().__init__([LivePlot(self.figure), self._error], run=run)
+        super().__init__([LivePlot(self.figure), self._error], run=run, below=below,
+                         outline=outline)  # fmt: skip
 
     @traitlets.default("selection")
     def _nothing(self) -> Selection:
@@ -163,16 +169,17 @@ class TimelineView(View):
             return None
         return range_metrics(self.run.timeline, *self.range_ns)
 
-    @traitlets.observe("run")
+    @traitlets.observe("run", "below", "outline")
     def _redraw(self, change: dict[str, Any]) -> None:
-        if change["new"] is self._drawn:
+        wanted = self.run, self.below, self.outline
+        if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
             return
-        run = self._drawn = change["new"]
+        self._drawn = wanted
         try:
             self.selection, self.range_ns = NOTHING, None
             self.segment = self.node = None
-            self._links = Links(run)
-            self._payload = timeline_payload(run, below=self._below, outline=self._outline)
+            self._links = Links(self.run)
+            self._payload = timeline_payload(self.run, below=self.below, outline=self.outline)
             apply_timeline(self._payload, self.figure, self.sources)
             self._error.value = ""
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive

@@ -2,6 +2,7 @@
 // under the pointer, what a search finds, what a range of time holds. Pure: nothing is drawn here.
 
 const WIDE = 3; // pixels from which a span is a bar of its own; narrower ones share a pixel
+const BLOCK = 16; // spans that are counted at once where they share one pixel
 
 // The columns of `timeline_payload`, with absolute times. Times are nanoseconds in float64.
 function readTimeline(data) {
@@ -29,13 +30,24 @@ function readTimeline(data) {
       for (let i = first[r] + 1; i < first[r + 1]; i++) reach[i] = Math.max(reach[i], reach[i - 1]);
     }
   }
+  const blocks = Math.floor(n / BLOCK);
+  const longest = new Uint32Array(blocks), before = new Float64Array(blocks + 1);
+  for (let k = 0, total = 0; k < blocks; k++) {
+    let best = k * BLOCK;
+    for (let i = best, end = best + BLOCK; i < end; i++) {
+      total += stop[i] - start[i];
+      if (stop[i] - start[i] > stop[best] - start[best]) best = i;
+    }
+    longest[k] = best;
+    before[k + 1] = total;
+  }
   const keys = table("keys");
   const count = get("spans.count");
-  return {n, first, start, stop, reach, key, count: count.length ? count : null, keys, rows,
+  return {n, first, start, stop, reach, longest, before, key, count: count.length ? count : null, keys, rows,
     lanes: table("lanes"), headings: table("headings"), steps: table("steps"),
     syncs: table("syncs"), gaps: table("gaps"), parts: table("parts"), graph: table("graph"),
     colors: table("colors"), title: get("title"), note: get("note"), summary: get("summary"),
-    message: get("message"), end: get("end_ns"), bottom: get("content_px"), wholes: new Map()};
+    message: get("message"), end: get("end_ns"), bottom: get("content_px")};
 }
 
 // The first index in [low, high) whose value is not less than x (or, `after`, greater than x).
@@ -70,8 +82,21 @@ function levelOfDetail(T, row, a, b, width, dust, lit = null) {
   dust.busy.fill(0);
   dust.lit.fill(0);
   const [low, high] = inRange(T, row, a, b);
+  const hasBlocks = lit === null && count === null && !T.rows.crowded[row];
   for (let i = low; i < high; i++) {
     const s = start[i], e = stop[i];
+    if (hasBlocks && i % BLOCK === 0 && i + BLOCK <= high && s > a && stop[i + BLOCK - 1] <= b) {
+      const p = ((s - a) * scale) | 0, k = i / BLOCK, best = T.longest[k];
+      if (p < width && p === (((start[i + BLOCK - 1] - a) * scale) | 0)
+          && (stop[best] - start[best]) * scale < WIDE) {
+        const was = dust.longest[p];
+        if (dust.count[p] === 0 || stop[best] - start[best] > stop[was] - start[was]) dust.longest[p] = best;
+        dust.count[p] += BLOCK;
+        dust.busy[p] += (T.before[k + 1] - T.before[k]) * scale;
+        i += BLOCK - 1;
+        continue;
+      }
+    }
     if (e <= a && s < a) continue;
     if ((e - s) * scale >= WIDE) {
       wide.push(i);

@@ -11,6 +11,7 @@ function drawTimeline(payload, models) {
   }
   models.figure.title.text = payload.title;
   models.lit.data = {nodes: [""], sites: [""], label: [""]};
+  models.marked.data = {start: [], stop: []};
   models.timeline.data = row;
 }
 

@@ -378,17 +378,8 @@ Object.assign(TimelinePlot.prototype, {
     if (!this.overview || this.overview.length !== Math.round(wide)) {
       this.overview = this.measureOverview(Math.round(wide), low, high);
     }
-    ctx.fillStyle = this.tones.strip;
-    ctx.fillRect(this.gutter, 2, wide, OVERVIEW - 6);
-    for (const [bins, top, h, color] of [[this.overview.host, 4, 11, "#5674d8"], [this.overview.device, 17, 11, this.tones.muted]]) {
-      ctx.fillStyle = color;
-      bins.forEach((v, p) => {
-        if (v <= 0) return;
-        ctx.globalAlpha = 0.15 + 0.75 * Math.min(1, v);
-        ctx.fillRect(this.gutter + p, top, 1, h);
-      });
-    }
-    ctx.globalAlpha = 1;
+    ctx.imageSmoothingEnabled = false;
+    ctx.drawImage(this.overview.image, this.gutter, 2, wide, OVERVIEW - 6);
     ctx.fillStyle = WAIT;
     for (let i = 0, drawn = -9; i < T.syncs.at.length; i++) {
       const at = x(T.syncs.at[i]);
@@ -435,6 +426,24 @@ Object.assign(TimelinePlot.prototype, {
       const side = isKernel[T.key[T.first[r]]] ? found.device : found.host;
       bins.forEach((v, p) => { if (v > side[p]) side[p] = v; });
     }
-    return found;
+    return this.overviewImage(found);
+  },
+
+  // Drawn once: a frame only copies it.
+  overviewImage(found) {
+    const image = document.createElement("canvas");
+    [image.width, image.height] = [found.length, OVERVIEW - 6];
+    const ctx = image.getContext("2d");
+    ctx.fillStyle = this.tones.strip;
+    ctx.fillRect(0, 0, found.length, OVERVIEW);
+    for (const [bins, top, color] of [[found.host, 2, "#5674d8"], [found.device, 15, this.tones.muted]]) {
+      ctx.fillStyle = color;
+      bins.forEach((v, p) => {
+        if (v <= 0) return;
+        ctx.globalAlpha = 0.15 + 0.75 * Math.min(1, v);
+        ctx.fillRect(p, top, 1, 11);
+      });
+    }
+    return {length: found.length, image};
   },
 });

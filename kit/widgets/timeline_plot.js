@@ -51,6 +51,7 @@ class TimelinePlot {
     this.tones.card = isDark ? "#20262e" : "#ffffff";
     for (const [name, color] of Object.entries(this.tones)) this.root.style.setProperty(`--${name}`, color);
     this.root.style.colorScheme = isDark ? "dark" : "light";
+    this.overview = null;
     this.fills = this.T.keys.color.map(tone);
     const rgb = this.fills.map((c) => parseInt(c.slice(1), 16));
     this.pixel = Uint32Array.from(rgb, (c) => (c & 255) << 16 | c & 0xff00 | c >> 16);
@@ -129,7 +130,7 @@ class TimelinePlot {
     this.scroll = 0;
     this.card.hidden = true;
     this.hovered = null;
-    this.setMark(null);
+    this.setMark(null, false);
     this.say("");
     this.overview = null;
     this.dress();
@@ -247,7 +248,10 @@ class TimelinePlot {
     const [head, rows] = this.pick ? this.describe(kind, i) : ["", []];
     this.say(head && [head, ...rows.map(([name, text]) => `${name} ${text.replace(/\s*\n\s*/g, ", ")}`)]
       .join("  ·  "));
-    if (tell) this.models.picked.data = {kind: [this.pick ? kind : ""], index: [i < 0 ? -1 : i]};
+    if (tell) {
+      const serial = this.models.picked.data.serial[0] + 1; // the same choice again is news, too
+      this.models.picked.data = {kind: [this.pick ? kind : ""], index: [i < 0 ? -1 : i], serial: [serial]};
+    }
     this.draw();
   }
 
@@ -282,6 +286,10 @@ class TimelinePlot {
     const selection = {nodes: new Set((nodes[0] || "").split(" ").filter(Boolean).map(Number)),
       sites: new Set((sites[0] || "").split("\n").filter(Boolean))};
     this.lit = selection.nodes.size + selection.sites.size > 0 ? matching(this.T, selection) : null;
+    if (this.lit && this.pick) { // what was chosen here is not what is selected now
+      const {kind, i} = this.pick;
+      if (!(kind === "span" ? this.lit.lit[this.T.key[i]] : this.lit.marks[i])) this.choose("", -1, false);
+    }
     if (this.lit && this.pick === null) this.revealLit();
     this.draw();
   }

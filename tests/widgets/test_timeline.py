@@ -337,7 +337,8 @@ def test_all_kinds_have_a_colour_in_the_payload():
 
 
 def pick(view, kind, index):
-    view.sources["picked"].data = {"kind": [kind], "index": [index]}
+    serial = view.sources["picked"].data["serial"][0] + 1
+    view.sources["picked"].data = {"kind": [kind], "index": [index], "serial": [serial]}
 
 
 def bar_of(view, wanted):
@@ -401,6 +402,20 @@ def test_a_new_run_drops_selection_and_range_before_its_columns_come():
     assert seen == [(NOTHING, None, None)]
     assert view.sources["lit"].data["nodes"] == [""]
     assert view.sources["marked"].data["start"] == []
+
+
+def test_a_second_run_and_a_prediction_can_be_shown_later():
+    view = TimelineView(make_run(), outline=make_run(seed=2))
+    assert view.sources["timeline"].data["parts.outline"] == [[False, True]]
+    view.below = make_run(seed=3).timeline
+    assert view.sources["timeline"].data["parts.outline"] == [[False, True, False]]
+    view.outline = None
+    assert view.sources["timeline"].data["parts.outline"] == [[False, False]]
+    spans, keys = (view.sources["timeline"].data[x][0] for x in ("spans.key", "keys.part"))
+    pick(view, "span", next(i for i, k in enumerate(spans) if keys[k] == 1))
+    assert view.selection == NOTHING  # its nodes are not the first run's
+    pick(view, "sync", len(view.run.timeline.syncs))
+    assert view.selection == NOTHING
 
 
 def test_a_range_from_the_browser_and_one_from_python_give_the_same_numbers():
