@@ -78,7 +78,8 @@ def row_of(payload: dict[str, Any]) -> Any:
 one_span = st.tuples(
     st.sampled_from(["host/main", "device/0 a", "device/0 b", "host/loader"]),
     st.sampled_from(["kernel", "dispatch", "record", "wait"]),
-    st.integers(0, 3000), st.integers(0, 300) | st.integers(0, 9), st.integers(-1, 2),
+    st.integers(0, 3000) | st.integers(0, 9), st.integers(0, 300) | st.integers(0, 9),
+    st.integers(-1, 2),
 )  # fmt: skip
 many = st.integers(0, 90).map(  # as dense as a pixel of many spans
     lambda n: [("device/0 a", "kernel", i * 7 % 11 + i * 20, i % 9, -1) for i in range(n)]
