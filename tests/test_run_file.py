@@ -265,7 +265,6 @@ def test_a_member_that_is_not_right_is_refused(name, data, sentence, tmp_path):
         (Span("device/0", "k", "kernel", -(1 << 60), 0), "the start_ns of a span is not in"),
         (Span("device/0", "k", "kernel", 0, 1 << 60), "the stop_ns of a span is not in"),
         (Span("device/0", "k", "kernel", 0, 1, node=-2), "the node of a span is not in"),
-        (Span("device/0", "k", "kernel", 0, 1, node=-2), "the node of a span is not in"),
     ],
 )
 def test_spans_with_impossible_numbers_are_not_written(kernel, sentence, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.trace.gaps import idle_table
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -22,7 +23,10 @@ _END = np.iinfo(np.int64).max
 _GROUP = {"device busy": "device", "dispatch": "dispatch", "compile": "compile",
           "forward recording": "recording", "backward recording": "recording",
           "update recording": "recording", "input": "input", "sync wait": "sync",
-          "unknown": "unknown"}  # fmt: skip
+          "unknown": "unknown",
+          # causes of idle time; between the kernels of its own program the device is at work
+          "host recording": "recording", "sync point": "sync", "program": "device",
+          "dependency": "device"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +119,25 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
 def limited_by(timeline: Timeline) -> Limit:
     """What the steps spend their time on: the device, or else what keeps it waiting most.
 
-    The device, if it is busy for at least `BUSY` of the time. Otherwise the largest part of the
-    rest, where device time that was lost to a wait (`idle_after`) counts as the sync point's and
-    not as that of the recording in which it shows.
+    The device, if it is at work on a program for at least `BUSY` of the time. Otherwise the cause
+    of most of its idle time, as `kit.trace.idle_table` has it; where no kernel was seen, what the
+    step was charged with most.
 
     Raises:
         TimelineError: no step was traced.
     """
-    charged = dict.fromkeys(LIMITS, 0)
+    charged = dict.fromkeys(LIMITS, 0.0)
     for category, (_, exposed) in breakdown_ns(timeline).items():
         charged[_GROUP[category]] += exposed
     whole = sum(charged.values())
     if not whole:
         raise TimelineError("what limits a step is known from traced steps only: none is there")
-    lost = sum(idle_after(timeline))
-    for name in ("recording", "dispatch", "unknown"):  # where that time shows
-        moved = min(lost, charged[name])
-        charged[name] -= moved
-        charged["sync"] += moved
-        lost -= moved
+    idle = idle_table(timeline)
+    if idle:
+        rest = whole - charged["device"]
+        charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}
+        for row in idle:  # shares of all idle time, of all devices
+            charged[_GROUP[row.cause]] += row.share * rest
     device = charged["device"] / whole
     if device >= BUSY:
         return Limit("device", device)

@@ -1,0 +1,146 @@
+"""The explorer in JupyterLab by keyboard alone, at 700 pixels, in the light and the dark theme."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.browser.labserver import Lab, open_browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+# A step that ends when the file `go` is there: so the test sees what is shown before.
+CELL = """
+import pathlib, time
+from kit.run import Settings
+from kit.widgets.explorer import Explorer
+from tests.factories import make_run
+
+go = pathlib.Path("go")
+
+def step(settings, /, *, progress, cancelled):
+    while not go.exists() and not cancelled():
+        time.sleep(0.01)
+    return make_run(settings, steps=2)
+
+def prepare(settings, /, *, progress, cancelled):
+    return 1
+
+explorer = Explorer(step, Settings(steps=2, warmup=0), name="mlp", prepare=prepare)
+explorer
+"""
+# (role or tag, accessible name) of all that the keyboard can reach, in the order of the page
+NAMES = """() => [...document.querySelectorAll('.kit-explorer')].flatMap(root =>
+  [...root.querySelectorAll('input, select, button, [role=slider], summary')]
+    .filter(e => !e.disabled && e.getClientRects().length)
+    .map(e => [e.getAttribute('role') || e.tagName.toLowerCase(),
+      e.getAttribute('aria-label') || e.textContent.trim() || e.title
+      || e.closest('label')?.textContent.trim() || '']))"""
+# of the graph's figure; the timeline draws on a canvas of its own, which listens to the same event
+GROUND = """() => Bokeh.documents.flatMap(d => d.roots()).filter(r => r.name === 'graph')
+  .map(r => r.background_fill_color.value ?? r.background_fill_color)"""
+OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
+  return e.scrollWidth - e.clientWidth; }"""
+
+
+def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(CELL)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, lab.root / "e.ipynb")
+    go = lab.root / "go"
+    go.touch()
+    with open_browser(width=700, height=1100) as browser:
+        page = browser.page
+
+        def says(start: str) -> None:
+            page.wait_for_function(
+                "s => document.querySelector('.kit-explorer [role=status]')"
+                "?.innerText.startsWith(s)", arg=start,
+            )  # fmt: skip
+
+        def theme(name: str) -> None:
+            page.evaluate(
+                "t => jupyterapp.commands.execute('apputils:change-theme', {theme: t})", name
+            )
+            want = "dark" if "Dark" in name else "light"
+            page.wait_for_function("t => document.documentElement.dataset.kitTheme === t", arg=want)
+
+        def text() -> Any:
+            return page.locator(".kit-history input[type=text]").input_value()
+
+        assert lab.open_and_run(browser, "e.ipynb") == []
+        page.set_default_timeout(60_000)
+        page.evaluate("jupyterapp.shell.collapseLeft()")
+        browser.wait_for_canvases(1)
+        says("measured in")
+
+        # every control has a name, of its own
+        names = [tuple(x) for x in page.evaluate(NAMES)]
+        assert all(name for _, name in names), names
+        assert ("slider", "batch size") in names
+        assert ("select", "loss scaling") in names
+        assert ("button", "bulked") in names
+        assert ("input", "compile neighbours while idle") in names
+        assert page.evaluate(OVERFLOW) <= 1
+
+        # by keyboard alone: on with Tab, along the slider with an arrow, back with Ctrl+Z
+        page.locator(".kit-explorer button").first.focus()
+        passed = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            passed.append(page.evaluate("document.activeElement.ariaLabel"))
+            if passed[-1] == "batch size":
+                break
+        assert passed[-3:] == ["bulk size, forward", "bulk size, backward", "batch size"]
+        go.unlink()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(
+            "document.querySelector('.kit-explorer').innerText.includes('MODELLED')"
+        )
+        said = page.evaluate("document.activeElement.getAttribute('aria-valuetext')")
+        assert said == "16"
+        assert text() == "batch_size=16&steps=2&warmup=0"
+        assert page.locator(".kit-modelled").count() == 1
+        go.touch()
+        says("measured in")
+        page.wait_for_function("!document.querySelector('.kit-modelled')")
+        page.keyboard.press("Control+z")
+        page.wait_for_function(
+            "document.querySelector('.kit-history input[type=text]').value === 'steps=2&warmup=0'"
+        )
+        says("measured in")
+
+        # the theme: figures follow it and back, without a run
+        assert set(page.evaluate(GROUND)) == {"#ffffff"}
+        theme("JupyterLab Dark")
+        assert set(page.evaluate(GROUND)) == {"#171b21"}
+        theme("JupyterLab Light")
+        assert set(page.evaluate(GROUND)) == {"#ffffff"}
+        assert browser.errors() == []
+        assert browser.outside == []
+
+
+def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(tmp_path: Path) -> None:
+    from kit.report.html import write_report
+    from tests.factories import make_run
+
+    path = write_report([make_run()], tmp_path / "r.html")
+    with open_browser(offline=True) as browser:
+        page = browser.page
+        page.emulate_media(color_scheme="dark")
+        page.goto(path.as_uri())
+        page.wait_for_function("document.documentElement.dataset.kitTheme === 'dark'")
+        browser.wait_for_canvases(1)
+        assert set(page.evaluate(GROUND)) == {"#171b21"}
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert set(page.evaluate(GROUND)) == {"#ffffff"}
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(color_scheme="light")
+        page.wait_for_function("document.documentElement.dataset.kitTheme === 'light'")
+        assert set(page.evaluate(GROUND)) == {"#ffffff"}
+        assert browser.errors() == []
