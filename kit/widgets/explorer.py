@@ -275,6 +275,9 @@ class Explorer(View):
             modelled = modelled_run(prediction, measured)
             headline = modelled_html(prediction, modelled, measured)
         except KitError:  # another dtype, a run of native torch: only a measurement can say
+            with self._lock:
+                if not isinstance(asked, Run) and not self._is_answered:
+                    self._say("no model can tell from the runs so far: it will be measured")
             return
         with self._lock:
             self._predicted = (asked, prediction.step_ms)

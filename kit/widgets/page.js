@@ -108,7 +108,10 @@ window.kitPage ??= (() => {
       }
       const readout = box.querySelector(".widget-readout");
       const handle = box.querySelector(".noUi-handle");
-      if (readout && handle) follow(handle, readout);
+      if (readout && handle) {
+        readout.contentEditable = "false"; // to type into it has no effect; Tab need not stop there
+        follow(handle, readout);
+      }
     }
     for (const line of document.querySelectorAll(".kit-announce:not([role])")) {
       line.setAttribute("role", "status");

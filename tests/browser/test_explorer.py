@@ -94,17 +94,17 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None
         for _ in range(12):
             page.keyboard.press("Tab")
             passed.append(page.evaluate("document.activeElement.ariaLabel"))
-            if passed[-1] == "batch size":
+            if passed[-1] == "bulk size, backward":
                 break
-        assert passed[-3:] == ["bulk size, forward", "bulk size, backward", "batch size"]
+        assert passed[-2:] == ["bulk size, forward", "bulk size, backward"]
         go.unlink()
         page.keyboard.press("ArrowRight")
         page.wait_for_function(
             "document.querySelector('.kit-explorer').innerText.includes('MODELLED')"
         )
         said = page.evaluate("document.activeElement.getAttribute('aria-valuetext')")
-        assert said == "16"
-        assert text() == "batch_size=16&steps=2&warmup=0"
+        assert said == "20"
+        assert text() == "bulk_backward=20&steps=2&warmup=0"
         assert page.locator(".kit-modelled").count() == 1
         go.touch()
         says("measured in")
