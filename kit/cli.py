@@ -7,9 +7,12 @@ well, 1 if not, 2 for a command line that cannot be, 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kit import __version__
 from kit.cli_doctor import doctor
 from kit.cli_script import ScriptError, error_text, load_step
-from kit.errors import KitError, SettingsError
+from kit.errors import Cancelled, KitError, SettingsError
 
 if TYPE_CHECKING:
     from kit.run import Run, Settings
@@ -131,8 +134,8 @@ def _run(options: argparse.Namespace) -> int:
         run = _measured(step, settings, is_plain)
     except (SettingsError, OSError):
         raise
-    except KeyboardInterrupt:
-        raise
+    except Cancelled:
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - it is the user's, who shall see their line
         shown = error.error if isinstance(error, ScriptError) else error
         _complain(error_text(shown, options.script, full=options.traceback))
@@ -173,8 +176,32 @@ def _measured(step: Any, settings: Settings, is_plain: bool) -> Run:
     from kit.widgets.progress import progress_bar
 
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
-    with progress_bar("kit run") as progress:
-        return kit.run(workload, settings, progress=progress)
+    with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
+        return kit.run(workload, settings, progress=progress, cancelled=cancelled)
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C stops between two steps, a second one at once.
+
+    Python raises it anywhere, and in the middle of a backward pass that can end the process.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        os.write(2, b"\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _view_arguments(parser: argparse.ArgumentParser) -> None:

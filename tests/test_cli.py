@@ -243,17 +243,43 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     assert "--no-browser" in started[2]
 
 
-def test_an_interrupt_ends_it_with_130_and_no_traceback(tmp_path: Path):
+LONG = """
+import torch
+
+import kit
+
+
+@kit.workload
+def mine(ctx):
+    weights = torch.nn.Parameter(torch.zeros(4, 4, device=ctx.device))
+
+    def step():
+        loss = (weights + 1).square().mean()
+        loss.backward()
+        print("stepping", flush=True)
+        return loss.detach()
+
+    return step
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("print('stepping', flush=True)\nimport time\ntime.sleep(60)\n", "kit: interrupted\n"),
+     (LONG, "\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n")],
+    ids=["in the script", "in a step"],
+)  # fmt: skip
+def test_an_interrupt_ends_it_with_130_and_no_traceback(tmp_path: Path, text: str, said: str):
     script = tmp_path / "slow.py"
-    script.write_text("print('begun', flush=True)\nimport time\ntime.sleep(60)\n")
-    command = [sys.executable, "-m", "kit", "run", str(script)]
+    script.write_text(text)
+    command = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=1000000"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as running:  # fmt: skip
         assert running.stdout is not None
-        assert running.stdout.readline() == "begun\n"
+        assert running.stdout.readline() == "stepping\n"
         running.send_signal(signal.SIGINT)
         _, err = running.communicate()
-    assert (running.returncode, err) == (130, "kit: interrupted\n")
+    assert (running.returncode, err) == (130, said)
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path):
