@@ -27,6 +27,7 @@ __all__ = ["Group", "Meeting", "Pool", "here", "pick_devices", "replicas"]
 
 Jobs = Sequence[Callable[[], Any]]
 _KIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COUNT = "--xla_force_host_platform_device_count"
 _WORKLOADS = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 
 
@@ -43,9 +44,10 @@ def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted < 1) or wanted == []:
         raise SettingsError(f"devices must be at least 1, not {wanted!r}")
     if isinstance(wanted, int):
-        if wanted > 1 and kind != "gpu":
+        if wanted > 1 and kind != "gpu" and _COUNT not in os.environ.get("XLA_FLAGS", ""):
+            asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
             with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
-                jax.config.update("jax_num_cpu_devices", wanted)
+                jax.config.update("jax_num_cpu_devices", max(wanted, asked))
         there = jax.devices("cpu") if kind == "cpu" else jax.devices()
         if len(there) < wanted:
             raise SettingsError(_too_few(wanted, there))
@@ -71,12 +73,15 @@ def _too_few(wanted: int, there: Sequence[Any]) -> str:
     kind = there[0].platform
     text = f"devices={wanted}, but jax sees {len(there)} {kind} device{'s' * (len(there) != 1)}"
     if kind != "cpu":
-        return f"{text}; ask for at most {len(there)}"
+        return (
+            f"{text}; ask for at most {len(there)}, or try it on the CPU with "
+            "settings=kit.Settings(device='cpu')"
+        )
     return (
-        f"{text}, because it began before more were asked for. Set the environment variable "
-        f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before Python starts (in a "
-        "notebook: restart the kernel and set it in the first cell), or make the DataParallel "
-        "before anything else uses device 'kit' or jax"
+        f"{text}: it was told so, or began before more were asked for. Set the environment "
+        f"variable XLA_FLAGS={_COUNT}={wanted} before Python starts (in a notebook: restart the "
+        "kernel and set it in the first cell), or make the DataParallel before anything else uses "
+        "device 'kit' or jax"
     )
 
 
