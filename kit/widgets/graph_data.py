@@ -76,7 +76,7 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
                              "'torch'.")  # fmt: skip
         merged = merge(against.graphs[0], graph)
     tree = build_tree(merged.graph)
-    strings = _Strings()
+    strings, ops = _Strings(), sum(not node.is_variable for node in graph.nodes)
     rows = _rows(tree.boxes, merged, run, strings)
     sizes = [[_size(*text) for text in shape.texts] for shape in tree.shapes]
     insides, drawn_by = lay_out(tree.shapes, sizes, timeout_s=timeout_s)
@@ -85,8 +85,8 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
              for s, _ in merged.graph.nodes[i].inputs if s in tree.ops]  # fmt: skip
     ends = np.array(edges, np.int32).reshape(-1, 2)
     return {
-        "title": _title(run, graph),
-        "note": _note(graph, merged),
+        "title": _title(run, ops),
+        "note": _note(len(graph) - ops, merged),
         "message": "" if tree.boxes else _why_empty(run),
         "drawn_by": drawn_by,
         "has_times": bool(rows["time"].any()),
@@ -104,17 +104,23 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
 
 
 class _Strings:
-    """Texts by number; each is kept once, and made safe to draw."""
+    """Texts by number, each kept once; `strange` makes one from outside safe to draw first."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]
         self._known = {"": 0}
+        self._plain: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
         if text not in self._known:
             self._known[text] = len(self.all)
-            self.all.append(plain(text, _MAX_TEXT))
+            self.all.append(text)
         return self._known[text]
+
+    def strange(self, text: str) -> int:
+        if text not in self._plain:
+            self._plain[text] = self(plain(text, _MAX_TEXT))
+        return self._plain[text]
 
 
 def _rows(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: _Strings) -> Columns:
@@ -134,9 +140,9 @@ def _rows(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: _Strin
     nodes = merged.graph.nodes
     for name in ("op", "site", "scope"):
         texts = [str(getattr(nodes[b.node], name)) if b.node >= 0 else "" for b in boxes]
-        columns[name] = [strings(text) for text in texts]
-    dtypes = [strings(nodes[b.node].avals[0].dtype) if b.node >= 0 and nodes[b.node].avals else 0
-              for b in boxes]  # fmt: skip
+        columns[name] = [strings.strange(text) for text in texts]
+    avals = [nodes[b.node].avals if b.node >= 0 else () for b in boxes]
+    dtypes = [strings.strange(a[0].dtype) if a else 0 for a in avals]
     columns = {k: v if isinstance(v, np.ndarray) else np.array(v, np.int32)
                for k, v in columns.items()}  # fmt: skip
     columns["dtype"] = _most(np.array(dtypes, np.int32), columns["bytes"], columns["end"])
@@ -204,16 +210,16 @@ def _why_empty(run: Run | None) -> str:
     return "this run has no graph"
 
 
-def _title(run: Run | None, graph: Graph) -> str:
+def _title(run: Run | None, ops: int) -> str:
     name = f" - {plain(run.name, 48)}" if run is not None and run.name else ""
-    count = f": {len(graph.ops):,} op{'s' if len(graph.ops) != 1 else ''}" if graph.ops else ""
+    count = f": {ops:,} op{'s' if ops != 1 else ''}" if ops else ""
     return f"IR graph of one step{name}{count}"
 
 
-def _note(graph: Graph, merged: Merged) -> str:
-    hidden = len(graph) - len(graph.ops)
+def _note(hidden: int, merged: Merged) -> str:
     parts = [f"{hidden:,} parameters and inputs are not drawn"] if hidden else []
-    return "  ·  ".join([*parts, *_change_note(merged.changes)]) if merged.graph.ops else ""
+    has_ops = any(not node.is_variable for node in merged.graph.nodes)
+    return "  ·  ".join([*parts, *_change_note(merged.changes)]) if has_ops else ""
 
 
 def _change_note(changes: Mapping[int, int]) -> list[str]:

@@ -77,11 +77,11 @@ def build_tree(graph: Graph) -> Tree:
     for node in graph.nodes:
         if node.scope not in paths:
             paths[node.scope] = scope_parts(node.scope)
-    builder = _Builder(graph, paths)
+    builder, executed = _Builder(graph, paths), graph.ops
     roots = [
         builder.group(phase, "phase", phase, nodes, 0, phase)
         for phase in PHASES
-        if (nodes := [i for i in graph.ops if graph.nodes[i].phase == phase])
+        if (nodes := [i for i in executed if graph.nodes[i].phase == phase])
     ]
     inside = _edges_by_group(graph, roots)
     shapes = _Shapes(inside)

@@ -76,7 +76,16 @@ class KitGraph {
 
   place() {
     this.placed = placeScene(this.scene, this.open);
-    this.models.figure.setv({height: this.height()}, {sync: false});
+    this.adjustHeight();
+  }
+
+  adjustHeight() { // a new height paints at once, and bokeh has not yet taken all columns by now
+    if (this.isAdjusting) return;
+    this.isAdjusting = true;
+    requestAnimationFrame(() => {
+      this.isAdjusting = false;
+      this.models.figure.setv({height: this.height()}, {sync: false});
+    });
   }
 
   height() {
@@ -315,7 +324,7 @@ class KitGraph {
     this.lastSize = [w, h];
     this.controls();
     if (this.isFitted) {
-      this.models.figure.setv({height: this.height()}, {sync: false});
+      this.adjustHeight();
       this.fit();
     }
     else this.look(x_range.start, y_range.end, this.lastScale || this.scale());
