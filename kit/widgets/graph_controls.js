@@ -245,8 +245,9 @@ Object.assign(KitGraph.prototype, {
 
   legend(most) {
     const {theme, rows, strings} = this.scene;
+    const twin = (color) => globalThis.kitPage?.twin?.(color) ?? color; // as the page's theme wants it
     const key = (color, text) => element("span", {class: "kit-graph-key"},
-      element("i", {style: `background:${color}`}), text);
+      element("i", {style: `background:${twin(color)}`}), text);
     const line = element("span", {style: "display:inline-flex;gap:10px;flex-wrap:wrap"});
     if (this.colorBy === "phase") for (const [name, color] of Object.entries(theme.phases)) line.append(key(tint(color, 0.45), name));
     if (this.colorBy === "segment") line.append(key("#dfe4ea", "in several segments"), "other colours: one segment");
@@ -258,7 +259,7 @@ Object.assign(KitGraph.prototype, {
     if (this.colorBy === "time" || this.colorBy === "memory") {
       const color = theme.ramps[this.colorBy];
       const ramp = element("span", {class: "kit-graph-key"}, "0", element("i", {class: "kit-graph-ramp",
-        style: `background:linear-gradient(90deg,#fff,${tint(color, 0.1)})`}),
+        style: `background:linear-gradient(90deg,${twin("#ffffff")},${twin(tint(color, 0.1))})`}),
       this.colorBy === "time" ? `${formatNs(most.time)} on the device` : `${formatBytes(most.bytes)} of results`);
       line.append(ramp);
     }

@@ -16,7 +16,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 __all__ = ["Placed", "PlacedEdge", "Rect", "place"]
@@ -198,7 +197,7 @@ class _Placing:
             level = {self._key[i].partition("/")[2]: r[1] for i, r in columns[forward].items()}
             mates = [level[name] - r[1] for i, r in columns[backward].items()
                      if (name := self._key[i].partition("/")[2]) and name in level]  # fmt: skip
-            shifts[backward] = median(mates) if mates else 0.0
+            shifts[backward] = min(mates, default=0.0)
         if "update" in by_name and backward >= 0:
             shifts[by_name["update"]] = shifts[backward]
         top = min(shifts.values())

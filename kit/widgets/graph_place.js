@@ -134,13 +134,11 @@ function shiftColumns(scene, columns, rects) {
     const level = new Map();
     for (const i of columns.get(forward).seen) if (key(i).includes("/")) level.set(tail(i), rects.get(i)[1]);
     const mates = columns.get(backward).seen.filter((i) => key(i).includes("/") && level.has(tail(i)))
-      .map((i) => level.get(tail(i)) - rects.get(i)[1]).sort((a, b) => a - b);
-    const half = mates.length >> 1;
-    if (mates.length) shifts.set(backward, mates.length % 2 ? mates[half] : (mates[half - 1] + mates[half]) / 2);
+      .map((i) => level.get(tail(i)) - rects.get(i)[1]);
+    if (mates.length) shifts.set(backward, Math.min(...mates));
   }
   if (update !== undefined && backward !== undefined) shifts.set(update, shifts.get(backward));
-  const top = Math.min(0, ...shifts.values());
-  const least = shifts.size ? Math.min(...shifts.values()) : top;
+  const least = shifts.size ? Math.min(...shifts.values()) : 0;
   for (const [row, {seen, edges}] of columns) {
     const by = shifts.get(row) - least;
     for (const i of seen) rects.get(i)[1] += by;

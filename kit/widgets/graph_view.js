@@ -492,11 +492,14 @@ class KitGraph {
       const label = sign + this.text("label", i);
       const total = rows.ops[i];
       let sub = isFrame ? plural(total, "op") : this.text("sub", i);
-      if (!isFrame && this.scene.has_changes && this.colorBy === "change") {
+      const fitting = (...texts) => texts.find((text) => 6.3 * text.length < w - 6) ?? texts.at(-1);
+      const of = (n, word) => (kind === OP ? word
+        : fitting(`${number(n)} of ${number(total)} ${word}`, `${number(n)} of ${number(total)}`));
+      if (!isFrame && this.colorBy === "change") {
         const told = Object.entries(this.changesIn(i));
-        if (told.length) sub = told.map(([name, n]) => (kind === OP ? name : `${n} ${name}`)).join(", ");
+        const count = told.reduce((sum, [, n]) => sum + n, 0);
+        if (count) sub = kind === OP ? told[0][0] : fitting(told.map(([name, n]) => `${n} ${name}`).join(", "), `${count} differ`);
       }
-      const of = (n, word) => (kind === OP ? word : `${number(n)} of ${number(total)} ${word}`);
       if (marked.has(i)) sub = of(marked.get(i), "selected");
       else if (onPath.has(i) && kind !== OP) sub = of(onPath.get(i), "on the path");
       else if (hits.has(i) && kind !== OP) sub = `${number(hits.get(i))} found`;
