@@ -44,7 +44,7 @@ from kit.widgets.theme import COLORS, FONT, INK, MUTED, error_html, hover_card, 
 
 __all__ = ["MemoryView", "folded_memory_html", "memory_figures", "memory_html", "memory_model"]
 
-_SOURCES = ("area", "phases", "peak", "bars", "message")
+_SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
 _NO_MARKS = mark_columns(None, frozenset(), 1.0)
 _AREA_CARD = (("live", "@all"), ("temporary", "@own"), ("writes", "@written"),
               ("device", "@time"), ("line", "@site"), ("module", "@scope"),
@@ -98,12 +98,12 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     bands = zip(HOLDS.items(), (0, "variables", "kept"), ("variables", "kept", "live"), strict=True)
     items = []
     for (label, color), bottom, top in bands:
-        plot.quad(left="left", right="right", bottom=bottom, top=top, source=area,
-                          fill_color=color, line_color=None, name=f"band {top}",
-                          nonselection_fill_alpha=1.0)  # fmt: skip
+        # one shape: bars side by side leave seams where several share a pixel
+        plot.varea(x="x", y1=bottom, y2=top, source=sources["bands"], fill_color=color,
+                   name=f"band {top}")  # fmt: skip
         key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
         items.append(LegendItem(label=label, renderers=[key]))
-    # all of a bar's height answers the pointer, not only the band that it is over
+    # what answers the pointer, over all of the op's height
     whole = plot.quad(left="left", right="right", bottom=0, top="live", source=area,
                       fill_alpha=0.0, line_color=None, name="ops",
                       nonselection_fill_alpha=0.0)  # fmt: skip

@@ -33,6 +33,7 @@ _VARIABLE, _KEPT, _TEMPORARY = HOLDS
 _INSIDE = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
+_NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
 _BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "site", "scope", "kind",
          "life", "nodes")  # fmt: skip
 
@@ -40,7 +41,7 @@ _BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "sit
 def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
     """Everything that the figures show of a run.
 
-    Keys: `area`, `phases`, `peak`, `bars`, `labels`, `message` (columns), `title`, `note`, `unit`,
+    Keys: `area`, `bands`, `phases`, `peak`, `bars`, `message` (columns), `title`, `note`, `unit`,
     `end` (of the y axis), `ops`, `rows`.
 
     Args:
@@ -55,9 +56,14 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
     end = 1.16 * top / scale
     groups = holder_groups(report, len(graph))
     area = _area(report, graph, node_ns(run), scale)
+    edges = zip(area["left"], area["right"], strict=True)
+    bands = {"x": [x for edge in edges for x in edge]}  # a step for each op
+    for name in ("variables", "kept", "live"):
+        bands[name] = [v for v in area[name] for _ in range(2)]
     bars = _bars(groups, report)
     return {
         "area": area,
+        "bands": bands,
         "phases": _phases(report, graph, end),
         "peak": _peak(report, graph, scale),
         "bars": bars,
@@ -75,6 +81,7 @@ def _nothing(run: Run | None) -> dict[str, Any]:
     text = "no run" if run is None else NO_GRAPH
     return {
         "area": {name: [] for name in _AREA},
+        "bands": _NO_BANDS,
         "phases": {"left": [], "right": [], "top": [], "bottom": [], "color": []},
         "peak": {"x": [], "y": [], "text": [], "align": []},
         "bars": {name: [] for name in _BARS},

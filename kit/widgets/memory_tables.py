@@ -28,6 +28,7 @@ from kit.widgets.memory_data import (
 from kit.widgets.selection import Links, Selection
 from kit.widgets.tables import (
     MUTED,
+    TRACK,
     bar_html,
     folded,
     row_attributes,
@@ -43,21 +44,22 @@ __all__ = ["by_op_html", "folded_memory_html", "memory_html", "op_picks", "varia
 
 MAX_ROWS = 14
 _WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
+_NO_PARTS = (math.nan, math.nan)
+_PHASES = (COLORS["forward"], COLORS["backward"])
 _SHADE = tint(COLORS["kernel"], 0.5)
 
 
 def variants_html(runs: Sequence[Run]) -> str:
     """A row for each run: time, and what it writes and holds; ratios are to the first."""
     rows = memory_by_variant(runs)
-    heads = ("variant", "step", "device", "– forward", "– backward", "ops", "buffers", "written",
-             "– forward", "– backward", "peak", "temporary")  # fmt: skip
+    heads = ("variant", "step", "device", "ops", "buffers", "written", "peak", "temporary")
     labels = variant_labels(runs)
     cells = [_variant(label, row, rows) for label, row in zip(labels, rows, strict=True)]
-    body = table(heads, cells, "lrrrrrrrrrrr", widths=(17, 8, 8, 8, 8, 6, 7, 8, 8, 8, 7, 7))
+    body = table(heads, cells, "lrrrrrrr", widths=(15, 11, 19, 8, 9, 18, 10, 10))
     notes = (
-        "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step, "
-        "then that of its forward and backward phase. Bytes are modelled from the graph: each op "
-        "writes what it makes. A small number is how many times less than the first row."
+        "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step; "
+        f"{_mark(COLORS['forward'])}forward, {_mark(COLORS['backward'])}backward. Bytes are "
+        "modelled from the graph: each op writes what it makes. 2× is half of the first row."
     )
     inside = sorted({op for run in runs for graph in run.graphs for op in unseen_inside(graph)})
     if inside:
@@ -79,24 +81,43 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
 
 def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> list[str]:
     first = rows[0]
-    texts: list[tuple[str, Callable[[float], str]]] = [
-        ("step_ms", lambda ms: _time(ms * 1e6)), ("device_ns", _time), ("forward_ns", _time),
-        ("backward_ns", _time), ("ops", _count), ("buffers", _count), ("written", _bytes),
-        ("forward_written", _bytes), ("backward_written", _bytes), ("peak", _bytes),
-        ("temporary", _bytes),
+    texts: list[tuple[str, Callable[[float], str], tuple[float, float]]] = [
+        ("step_ms", lambda ms: _time(ms * 1e6), _NO_PARTS),
+        ("device_ns", _time, (row.forward_ns, row.backward_ns)),
+        ("ops", _count, _NO_PARTS), ("buffers", _count, _NO_PARTS),
+        ("written", _bytes, (row.forward_written, row.backward_written)),
+        ("peak", _bytes, _NO_PARTS), ("temporary", _bytes, _NO_PARTS),
     ]  # fmt: skip
     cells = [f"<b>{safe_text(label, 60)}</b>"]
-    for name, form in texts:
+    for name, form, parts in texts:
         now, base = getattr(row, name), getattr(first, name)
         is_ratio = row is not first and now > 0 and base > 0
-        note = f"{amount(base / now)}×" if is_ratio else "&nbsp;"
+        ratio = f"{amount(base / now)}×" if is_ratio else "&nbsp;"
         most = max((getattr(r, name) for r in rows if getattr(r, name) > 0), default=0.0)
-        bar = bar_html(now / most, _SHADE) if most and now == now else ""
+        bar = _bar(now, parts, most) if most and now == now else ""
+        more = "".join(
+            f'<span style="white-space:nowrap;margin-left:8px">{_mark(color)}{form(part)}</span>'
+            for part, color in zip(parts, _PHASES, strict=True)
+            if part == part
+        )
         cells.append(
             f'<div style="white-space:nowrap">{form(now)}</div>{bar}'
-            f'<div style="color:{MUTED};font-size:11px">{note}</div>'
+            f'<div style="color:{MUTED};font-size:11px">{ratio}</div>'
+            + (f'<div style="color:{MUTED};font-size:11px">{more}</div>' if more else "")
         )
     return cells
+
+
+def _bar(now: float, parts: tuple[float, float], most: float) -> str:
+    """A thin bar; where forward and backward are known, in the colours of both."""
+    if parts[0] != parts[0]:
+        return bar_html(now / most, _SHADE)
+    pieces = "".join(
+        f'<div style="height:3px;background:{color};width:{100 * part / most:.1f}%"></div>'
+        for part, color in zip(parts, _PHASES, strict=True)
+    )
+    return (f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;'
+            f'display:flex;overflow:hidden">{pieces}</div>')  # fmt: skip
 
 
 def _time(ns: float) -> str:

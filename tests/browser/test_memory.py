@@ -1,0 +1,52 @@
+"""The memory view in JupyterLab: it is drawn, a button changes the run, clicks select nodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.browser.labserver import Browser, Lab
+from tests.browser.test_smoke import write_notebook
+
+pytestmark = pytest.mark.browser
+
+VIEW = """
+from dataclasses import replace
+from ipywidgets import HTML
+import kit
+from tests.factories import make_run
+
+runs = [replace(make_run(kit.Settings(bulk_forward=k, bulk_backward=k)), name=f"net: {k}")
+        for k in (1, 5)]
+view, told = kit.MemoryView(runs), HTML("nothing picked")
+
+def say(change):
+    picked = change["new"]
+    told.value = f"picked {len(picked.nodes)} nodes of {view.run.name}: {picked.label}"
+
+view.observe(say, "selection")
+display(told)
+view
+"""
+
+
+def test_clicks_on_the_area_a_holder_and_a_row_select_nodes(lab: Lab, browser: Browser) -> None:
+    page = browser.page
+    page.set_viewport_size({"width": 1200, "height": 1500})
+    write_notebook(lab.root / "memory.ipynb", VIEW)
+    assert lab.open_and_run(browser, "memory.ipynb") == []
+    browser.wait_for_canvases(2)
+    page.get_by_text("Variants: time, and the memory that they write").first.wait_for()
+    area, holders = (page.locator(".bk-Figure").nth(i) for i in (0, 1))
+    area.click(position={"x": 500, "y": 200})
+    page.get_by_text("picked 1 nodes of net: 1").wait_for()
+    page.locator(".widget-toggle-button", has_text="5").click()
+    page.get_by_text("picked 0 nodes of net: 5").wait_for()
+    holders.click(position={"x": 40, "y": 50})
+    page.get_by_text(re.compile("picked [1-9][0-9]* nodes? of net: 5: .+")).wait_for()
+    page.get_by_text("What writes:").click()
+    page.locator("[data-row='1']").click()
+    page.get_by_text("picked 3 nodes of net: 5: addcmul, update").wait_for()
+    assert browser.outside == []
+    assert browser.errors() == []
