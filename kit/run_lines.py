@@ -72,8 +72,8 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     found = []
     for i, site in enumerate(sites.names):
         wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
-        parts = {phase: record[k, i] / 1e6 for k, phase in enumerate(PHASES)}
-        found.append(LineCost(site, parts, device[i] / 1e6, wait, syncs, idle, causes,
+        parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
+        found.append(LineCost(site, parts, float(device[i]) / 1e6, wait, syncs, idle, causes,
                               sites.nodes[site]))  # fmt: skip
     nothing = dict.fromkeys(PHASES, 0.0)
     for site, (wait, syncs, idle, causes) in waits.items():

@@ -60,6 +60,7 @@ def snippets_of(
     for path, lines in wanted.items():
         if not names[path] or spoken.count(names[path]) > 1:
             continue
+        linecache.checkcache(path)  # the file may have been edited and imported again
         text = linecache.getlines(path)
         for line in lines:
             for number in range(line - AROUND, line + AROUND + 1):

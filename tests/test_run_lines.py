@@ -205,4 +205,6 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
     assert {nodes[i].phase for i in tanh.nodes} == {"forward", "backward"}  # of its own gradient
     assert rows["optimizer.step()"].record_ms["update"] > 0
     assert {"def step():", "return loss.detach()"} <= {x.strip() for x in snippet.lines}
+    guessed = kit.run(sleeper, Settings(steps=2, warmup=4, step_mode="speculate"))
+    assert max(guessed.recorded_ns) > 0  # a guess is timed by what confirms it
     assert "time.sleep(0.02)" in {x.strip() for x in snippet.lines}

@@ -69,6 +69,12 @@ def test_a_cell_of_a_notebook_is_read_from_linecache():
         Snippet("In[3]", 1, ("x = 1", "y = x")),)  # fmt: skip
 
 
+def test_a_file_that_was_edited_is_read_again(program: str):
+    assert snippets_of([(program, 1)], name)[0].lines[0] == "line 1"
+    Path(program).write_text("another line, and a longer one\n")
+    assert snippets_of([(program, 1)], name)[0].lines == ("another line, and a longer one",)
+
+
 def test_two_files_of_one_name_are_left_out_because_a_site_names_both(program: str, tmp_path: Path):
     other = tmp_path / "other" / "train.py"
     other.parent.mkdir()

@@ -136,7 +136,7 @@ def _recorded(tasks: Sequence[Task], nodes: dict[int, list[int]], count: int,
     """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
     found = [-1] * count
     for task in tasks:
-        for i, at in zip(nodes[task.index], task.bulk.times or (), strict=False):
+        for i, at in zip(nodes[task.index], task.times or (), strict=False):
             found[i] = max(at - start, 0)
     return tuple(found) if tasks else ()
 

@@ -298,12 +298,12 @@ class Session(Inspection, Waiting):
             for value in kept:
                 value.cell = Cell(task, value.slot)
                 task.outputs.append(ref(value.cell))
-            task.plan_ns = (start, time.perf_counter_ns())
+            task.plan_ns, task.times = (start, time.perf_counter_ns()), bulk.times
             self.issue(task)
         else:
             for value, output in zip(kept, guess.outputs, strict=True):
                 value.cell = output()
-            guess.plan_ns = (start, time.perf_counter_ns())
+            guess.plan_ns, guess.times = (start, time.perf_counter_ns()), bulk.times
             self._note_segment(guess)
         if self.redo.is_on:
             self.redo.note(guess or task, leaves, kept)

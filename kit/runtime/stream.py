@@ -300,6 +300,7 @@ class Task:
     scalars: list[float] = field(default_factory=list)
     outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
     plan_ns: tuple[int, int] = (0, 0)
+    times: list[int] | None = None  # as the bulk's; a guess shares its bulk with an earlier step
     variable: Variable = field(default_factory=Variable)  # its results, for the engine
     operation: Operation | None = None  # once it has been pushed
     is_cached: bool = True

@@ -228,11 +228,12 @@ def _ms(value: float) -> str:
 
 
 def _note(run: Run, rows: Sequence[LineCost]) -> str:
-    how = (
-        "timed op by op in a traced step"
-        if any(t >= 0 for t in run.recorded_ns)
-        else "divided by the number of ops, because this run was not timed op by op"
-    )
+    if any(t >= 0 for t in run.recorded_ns):
+        how = "timed op by op in a traced step"
+    elif run.settings.step_mode == "replay":
+        how = "none, the traced steps were replayed"
+    else:
+        how = "divided by the number of ops, because this run was not timed op by op"
     text = (
         f"Recording: {how}; an op of the backward pass belongs to the line of its forward op. "
         "Device: where kernels overlap their time is divided. Waits are those of the measured "
