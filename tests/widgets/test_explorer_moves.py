@@ -216,7 +216,7 @@ def test_compiling_ahead_gives_way_to_a_request_and_ends_with_close(explore):
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("error", [ValueError("<b>broken</b>"), KeyboardInterrupt(), SystemExit()])
+@pytest.mark.parametrize("error", [ValueError("<b>broken</b>"), SystemExit()])
 def test_what_fails_ahead_is_not_shown_and_not_tried_again(explore, error):
     prepare, step = Prepare(), Step()
     prepare.error = error
@@ -277,6 +277,23 @@ def test_nothing_is_compiled_ahead_while_a_cell_runs(explore, monkeypatch):
     assert prepare.left.wait(LONG_S)
     explorer.close()
     assert hooks == {"pre_run_cell": [], "post_run_cell": []}
+
+
+def test_closing_does_not_wait_for_a_run_that_never_ends(explore):
+    step = Step()
+    explorer = explore(step, prepare=Prepare())
+    explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(bulk_forward=5)
+    until(lambda: len(step.started) == 2)
+    explorer.close()
+    thread = explorer._reruns._thread
+    assert thread.is_alive()
+    assert thread.daemon  # it does not keep the kernel alive either
+    step.gate.set()
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+    assert explorer.run.settings == QUICK
 
 
 def test_undo_redo_and_reset_run_the_settings_again(explore):
@@ -369,7 +386,7 @@ def test_views_can_be_put_beside_the_graph(explore):
     views = HTML("a"), HTML("b")
     explorer.add_view("source", views[0])
     explorer.add_view("memory", views[1])
-    (tabs,) = explorer._left.children
+    tabs = explorer._left.children[0]
     assert tabs.children == (explorer.graph, *views)
     assert tuple(tabs.titles) == ("IR graph", "source", "memory")
 

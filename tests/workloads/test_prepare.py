@@ -83,6 +83,14 @@ def test_a_prepared_run_compiles_nothing_and_has_the_same_losses(
     assert not any("compiling " in text for text in said)
 
 
+def test_a_step_of_jax_is_prepared_too():
+    from kit.workloads import jax_mlp
+
+    prepared = Prepared(jax_mlp)
+    assert prepare(prepared, QUICK) > 0
+    assert "compile.count" not in run(prepared, QUICK).metrics
+
+
 def test_native_torch_has_nothing_to_prepare():
     assert prepare(Prepared(small), QUICK.replace(mode="torch")) == 0
 
