@@ -20,12 +20,12 @@ from typing import Any
 import traitlets
 from bokeh.models import ColumnDataSource, CustomJS, Range1d
 from bokeh.plotting import figure
-from ipywidgets import HTML
+from ipywidgets import HTML, VBox
 
 from kit.run import Run
 from kit.trace import Timeline
 from kit.widgets.live_plot import LivePlot
-from kit.widgets.page import View
+from kit.widgets.page import View, static_page
 from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.theme import error_html, page_js, plain
 from kit.widgets.timeline_payload import as_run, flat, timeline_payload, timeline_title
@@ -41,6 +41,7 @@ __all__ = [
     "timeline_title",
 ]
 
+MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
 # reply: what Python says of that range.
@@ -163,6 +164,20 @@ class TimelineView(View):
     def _nothing(self) -> Selection:
         return NOTHING
 
+    def __repr__(self) -> str:
+        return f"TimelineView({self._payload['summary']})"
+
+    def page(self) -> str:
+        """What is shown now, as one HTML document; with very many spans, the shortest are joined.
+
+        A notebook keeps it beside the live view, and a million spans would make that 10 MB.
+        """
+        if len(self._payload["spans"]["key"]) <= MAX_STATIC_SPANS:
+            return super().page()
+        small = timeline_payload(self.run, below=self.below, outline=self.outline,
+                                 max_spans=MAX_STATIC_SPANS)  # fmt: skip
+        return static_page(VBox([LivePlot(timeline_model(small)[0])]), repr(self))
+
     def range_metrics(self) -> RangeMetrics | None:
         """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""
         if self.range_ns is None or self.run is None:
@@ -220,7 +235,9 @@ class TimelineView(View):
         k = int(key[index])
         if keys["part"][k]:
             return NOTHING  # nodes and lines are the first run's
-        segment, node = int(keys["segment"][k]), int(keys["node"][k])
+        own = self._payload["spans"]["segment"]
+        segment = int(own[index]) - 1 if len(own) else int(keys["segment"][k])
+        node = int(keys["node"][k])
         self.segment = segment if segment >= 0 else None
         self.node = node if node >= 0 else None
         if keys["kind"][k] == "kernel":

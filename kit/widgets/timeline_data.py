@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 MAX_KEYS = 100_000  # of a timeline; beyond, the names of the shortest are left out
+MAX_FOREIGN_KEYS = 5000  # without a graph, where a segment is no more than a number
 LEFT_OUT = "one of many names, which were left out"
 MAX_GAP_KERNELS = 50_000  # beyond, idle time by cause is worked out when it is asked for
 _MAX_FUSED = 6  # ops of one kernel that its hover card names
@@ -46,7 +47,7 @@ Ints = NDArray[np.int64]
 
 def span_columns(timeline: Timeline, places: Places, keys: Ints, *,
                  max_spans: int, shift_ns: int = 0) -> tuple[Columns, Ints, Ints]:  # fmt: skip
-    """The spans as `delta`, `length`, `key` and `count`, row after row.
+    """The spans as `delta`, `length`, `key`, `segment` (+ 1) and `count`, row after row.
 
     With more than `max_spans` of them, neighbours in a row are joined where they are shorter than
     a part of the whole time: such a bar has the key of the longest, and its `count` says how many
@@ -68,33 +69,39 @@ def span_columns(timeline: Timeline, places: Places, keys: Ints, *,
     delta[begins] = left[begins]  # no row is empty
     return (
         {"delta": _narrow(delta), "length": _narrow(right - left),
-         "key": _narrow(keys[spans]), "count": _narrow(count)},
+         "key": _narrow(keys[spans]), "segment": _narrow(timeline.segment[spans] + np.int64(1)),
+         "count": _narrow(count)},
         first,
         spans,
     )  # fmt: skip
 
 
-def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints]:
+def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
     """One row for each key, with all that is said of its spans; and the key of each span.
+
+    Where segments and nodes would make too many keys, they are no part of them.
 
     Args:
         lane_of: for each lane of the timeline the lane of the plot, -1 if it has none.
 
     Returns:
         `name`, `kind`, `color`, `lane` (into the plot's), `where` (the lane's own name), `segment`,
-        `node`, `nodes` (ids of a kernel's nodes, with spaces between), `detail`; keys (spans,)
+        `node`, `nodes` (ids of a kernel's nodes, with spaces between), `detail`; keys (spans,);
+        whether keys have segments and nodes
     """
     t = run.timeline
     key = np.zeros(len(t), np.int64)
-    for column in (t.lane, t.kind, t.name, t.segment, t.node):
+    for column in (t.lane, t.kind, t.name):
         key = _factor(key, column)
-    key, told = _fewer(t, key)
+    whole = _factor(_factor(key, t.segment), t.node)
+    is_whole = int(whole.max(initial=-1)) < (MAX_KEYS if run.graphs else MAX_FOREIGN_KEYS)
+    key, told = _fewer(t, whole if is_whole else key)
     one = np.full(int(key.max(initial=-1)) + 1, -1, np.int64)
     one[key[::-1]] = np.arange(len(t))[::-1]  # the first span of each key
     raw = [t.names[n] for n in t.name[one]]
     raw[told:] = [LEFT_OUT] * len(raw[told:])
     kind = [KINDS[k] for k in t.kind[one]]
-    is_told = np.arange(len(one)) < told
+    is_told = (np.arange(len(one)) < told) & is_whole
     segment = np.where(is_told, t.segment[one], -1).tolist()
     node = np.where(is_told, t.node[one], -1).tolist()
     nodes = [run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
@@ -110,7 +117,7 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints]:
         "node": np.array(node, np.int32),
         "nodes": [" ".join(map(str, ids)) for ids in nodes],
         "detail": _details(segment, nodes, run),
-    }, key  # fmt: skip
+    }, key, is_whole  # fmt: skip
 
 
 def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
@@ -119,8 +126,8 @@ def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     names = [plain(timeline.names[n], 40) for n in timeline.name[mask]]
     start = timeline.start_ns[mask]
     return {
-        "start": _floats(start - _origin_ns(timeline) + shift_ns),
-        "length": _floats(timeline.stop_ns[mask] - start),
+        "start": _narrow(start - _origin_ns(timeline) + shift_ns),
+        "length": _narrow(timeline.stop_ns[mask] - start),
         "name": [f"{n} {i}" if n == "step" else n for i, n in enumerate(names)],
     }
 
@@ -130,31 +137,32 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     syncs = timeline.syncs
     origin = _origin_ns(timeline) - shift_ns
     return {
-        "at": _floats(np.array([s.at_ns for s in syncs], np.int64) - origin),
-        "wait": _floats(np.array([s.wait_ns for s in syncs], np.int64)),
+        "at": _narrow(np.array([s.at_ns for s in syncs], np.int64) - origin),
+        "wait": _narrow(np.array([s.wait_ns for s in syncs], np.int64)),
         "cause": [plain(s.cause, 80) for s in syncs],
         "site": [plain(s.site) for s in syncs],
         "via": [plain(s.via) for s in syncs],
     }
 
 
-def gap_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
+def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Columns:
     """Idle time of the devices: `start`, `length`, and `cause`, an index into `GAP_CAUSES`.
 
     Empty where there are so many kernels that it is worked out only when somebody asks.
     """
-    gaps = idle_gaps(timeline) if knows_gaps(timeline) else ()
+    gaps = idle_gaps(timeline) if knows_gaps(timeline, max_spans) else ()
     origin = _origin_ns(timeline) - shift_ns
     return {
-        "start": _floats(np.array([g.start_ns for g in gaps], np.int64) - origin),
-        "length": _floats(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
+        "start": _narrow(np.array([g.start_ns for g in gaps], np.int64) - origin),
+        "length": _narrow(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
         "cause": np.array([GAP_CAUSES.index(g.cause) for g in gaps], np.uint8),
     }
 
 
-def knows_gaps(timeline: Timeline) -> bool:
+def knows_gaps(timeline: Timeline, max_spans: int) -> bool:
     """Whether `gap_columns` says why the devices were idle."""
-    return int((timeline.kind == KINDS.index("kernel")).sum()) <= MAX_GAP_KERNELS
+    kernels = int((timeline.kind == KINDS.index("kernel")).sum())
+    return kernels <= min(MAX_GAP_KERNELS, max_spans)
 
 
 def graph_columns(run: Run) -> Columns:
@@ -191,13 +199,8 @@ def _origin_ns(timeline: Timeline) -> int:
     return int(timeline.start_ns.min()) if len(timeline) else 0
 
 
-def _floats(times: Ints) -> NDArray[np.float64]:
-    """Nanoseconds as a browser holds them: exact up to 104 days."""
-    return times.astype(np.float64)
-
-
 def _narrow(values: Ints) -> NDArray[Any]:
-    """The smallest type that a browser has, and that holds them."""
+    """The smallest type that a browser has, and that holds them; floats do up to 104 days."""
     most = int(values.max(initial=0))
     if int(values.min(initial=0)) < 0 or most >= 2**32:
         return values.astype(np.float64)

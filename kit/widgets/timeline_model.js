@@ -42,8 +42,9 @@ function readTimeline(data) {
     before[k + 1] = total;
   }
   const keys = table("keys");
-  const count = get("spans.count");
-  return {n, first, start, stop, reach, longest, before, key, count: count.length ? count : null, keys, rows,
+  const count = get("spans.count"), segment = get("spans.segment");
+  const segmentOf = (i) => segment.length ? segment[i] - 1 : keys.segment[key[i]];
+  return {n, first, start, stop, reach, longest, before, key, segmentOf, count: count.length ? count : null, keys, rows,
     lanes: table("lanes"), headings: table("headings"), steps: table("steps"),
     syncs: table("syncs"), gaps: table("gaps"), parts: table("parts"), graph: table("graph"),
     colors: table("colors"), title: get("title"), note: get("note"), summary: get("summary"),
@@ -214,7 +215,7 @@ function selectionOf(T, kind, i) {
     return site === "" ? {nodes: new Set(), sites: new Set(), label: T.syncs.cause[i]}
       : {nodes: new Set(own), sites: new Set([site]), label: site};
   }
-  const k = T.key[i], segment = T.keys.segment[k];
+  const k = T.key[i], segment = T.segmentOf(i);
   const at = T.graph.segments.indexOf(segment);
   const isKernel = T.keys.kind[k] === "kernel";
   const text = T.keys.nodes[k] || (segment >= 0 && at >= 0 && !isKernel ? T.graph.nodes[at] : "");
@@ -230,14 +231,13 @@ function selectionOf(T, kind, i) {
 function launchesOf(T) {
   if (T.launches) return T.launches;
   const groups = new Map();
-  const {kind, segment} = T.keys;
-  const role = kind.map((k) => k === "dispatch" ? "calls" : k === "kernel" ? "kernels" : "");
+  const role = T.keys.kind.map((k) => k === "dispatch" ? "calls" : k === "kernel" ? "kernels" : "");
   for (let r = 0; r < T.rows.part.length; r++) {
     for (let i = T.first[r]; i < T.first[r + 1]; i++) {
       const what = role[T.key[i]];
       if (what === "") continue;
-      const id = T.rows.part[r] * 1e7 + segment[T.key[i]];
-      if (!groups.has(id)) groups.set(id, {calls: [], kernels: [], known: segment[T.key[i]] >= 0});
+      const segment = T.segmentOf(i), id = T.rows.part[r] * 2 ** 32 + segment;
+      if (!groups.has(id)) groups.set(id, {calls: [], kernels: [], known: segment >= 0});
       groups.get(id)[what].push(i);
     }
   }

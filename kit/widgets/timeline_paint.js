@@ -263,14 +263,14 @@ Object.assign(TimelinePlot.prototype, {
     ctx.globalAlpha = 1;
   },
 
-  // From the end of a dispatch to the begin of a kernel that it launched.
+  // From a dispatch to the begin of a kernel that it launched: from its end, unless it still went on.
   paintArrows(ctx) {
     if (!this.pick || this.pick.kind !== "span" || !this.arrows) return;
     ctx.strokeStyle = ctx.fillStyle = this.tones.accent;
     ctx.globalAlpha = this.arrows.length > 8 ? 0.55 : 1;
     ctx.lineWidth = 1.5;
     for (const [call, kernel] of this.arrows) {
-      const x0 = this.x(this.T.stop[call]), x1 = this.x(this.T.start[kernel]);
+      const x1 = this.x(this.T.start[kernel]), x0 = Math.min(this.x(this.T.stop[call]), x1);
       const [rc, rk] = [rowOf(this.T, call), rowOf(this.T, kernel)];
       const y0 = this.y(this.T.rows.top[rc] + this.T.rows.height[rc] / 2);
       const isBelow = this.T.rows.top[rk] > this.T.rows.top[rc];
@@ -279,7 +279,7 @@ Object.assign(TimelinePlot.prototype, {
       const bend = (y1 - y0) * 0.6;
       ctx.beginPath();
       ctx.moveTo(x0, y0);
-      ctx.bezierCurveTo(x0 + 12, y0 + bend * 0.6, x1, y1 - bend, x1, y1 - (isBelow ? 5 : -5));
+      ctx.bezierCurveTo(x0 + Math.min(12, x1 - x0), y0 + bend * 0.6, x1, y1 - bend, x1, y1 - (isBelow ? 5 : -5));
       ctx.stroke();
       ctx.beginPath();
       ctx.moveTo(x1, y1);
@@ -382,6 +382,7 @@ Object.assign(TimelinePlot.prototype, {
     ctx.drawImage(this.overview.image, this.gutter, 2, wide, OVERVIEW - 6);
     ctx.fillStyle = WAIT;
     for (let i = 0, drawn = -9; i < T.syncs.at.length; i++) {
+      if (T.parts.outline[T.syncs.part[i]]) continue;
       const at = x(T.syncs.at[i]);
       if (at - drawn < 1.5 && at >= drawn) continue;
       drawn = at;

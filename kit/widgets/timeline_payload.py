@@ -128,12 +128,13 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int,
     timeline = run.timeline
     places = place(timeline, top=y + (_PART_PX if label else 0))
     lanes, headings = lane_columns(places)
-    keys, key = key_columns(run, _lane_of(timeline, places))
+    keys, key, is_whole = key_columns(run, _lane_of(timeline, places))
     spans, first, shown = span_columns(timeline, places, key, max_spans=max_spans, shift_ns=shift)
     syncs = sync_columns(timeline, shift)
     ends = timeline.stop_ns.max() - timeline.start_ns.min() + shift if len(timeline) else 0
-    waits = syncs["at"] + syncs["wait"]
+    waits = syncs["at"].astype(float) + syncs["wait"]
     notes = list(timeline.notes)
+    idle = Timeline.of([]) if is_outline else timeline  # nobody asks why a model's device is idle
     if len(spans["count"]):
         notes.append(f"{len(places.order):,} spans drawn as {len(shown):,}: the shortest are "
                      "joined with their neighbours")  # fmt: skip
@@ -147,10 +148,11 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int,
         "lanes": lanes,
         "headings": headings,
         "keys": keys,
+        "is_whole": is_whole,
         "steps": step_columns(timeline, shift),
         "syncs": syncs,
-        "gaps": gap_columns(timeline, shift) if not is_outline else _no_gaps(),
-        "gaps_known": knows_gaps(timeline) and not is_outline,
+        "gaps": gap_columns(idle, shift, max_spans=max_spans),
+        "gaps_known": knows_gaps(timeline, max_spans) and not is_outline,
         "label": label,
         "top": y,
         "bottom": places.bottom,
@@ -168,10 +170,6 @@ def _lane_of(timeline: Timeline, places: Places) -> Any:
     lane = np.repeat(places.lane, np.diff(places.first))
     found[timeline.lane[places.order]] = lane
     return found
-
-
-def _no_gaps() -> Columns:
-    return gap_columns(Timeline.of([]))
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
@@ -198,6 +196,8 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     del made["spans"]["part"]
     if made["spans"]["count"].max(initial=1) == 1:
         made["spans"]["count"] = np.zeros(0, np.uint8)  # every bar is one span
+    if all(part["is_whole"] for part in parts):
+        made["spans"]["segment"] = np.zeros(0, np.uint8)  # the keys say it
     return made
 
 

@@ -246,8 +246,8 @@ class TimelinePlot {
     this.pick = i < 0 ? null : {kind, i};
     this.arrows = this.pick && kind === "span" ? arrowsOf(this.T, i, 200) : [];
     const [head, rows] = this.pick ? this.describe(kind, i) : ["", []];
-    this.say(head && [head, ...rows.map(([name, text]) => `${name} ${text.replace(/\s*\n\s*/g, ", ")}`)]
-      .join("  ·  "));
+    const inLine = (text) => text.replace(/:\n/g, ": ").replace(/\n/g, ", ");
+    this.say(head && [head, ...rows.map(([name, text]) => `${name} ${inLine(text)}`)].join("  ·  "));
     if (tell) {
       const serial = this.models.picked.data.serial[0] + 1; // the same choice again is news, too
       this.models.picked.data = {kind: [this.pick ? kind : ""], index: [i < 0 ? -1 : i], serial: [serial]};

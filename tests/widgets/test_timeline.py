@@ -205,6 +205,20 @@ def test_equal_spans_share_one_key():
     assert len(timeline_payload(t)["keys"]["name"]) == 3
 
 
+def test_where_segments_are_many_they_are_told_span_by_span(monkeypatch):
+    monkeypatch.setattr(timeline_data, "MAX_FOREIGN_KEYS", 10)
+    t = _timeline(
+        *(("device/0 a", f"k{i % 3}", "kernel", i * 10, i * 10 + 5, i) for i in range(40))
+    )
+    payload = timeline_payload(t)
+    assert len(payload["keys"]["name"]) == 3
+    assert payload["spans"]["segment"].tolist() == list(range(1, 41))
+    view = TimelineView(t)
+    pick(view, "span", 7)
+    assert view.segment == 7
+    assert len(timeline_payload(make_run())["spans"]["segment"]) == 0
+
+
 def test_of_too_many_names_the_longest_are_told(monkeypatch):
     monkeypatch.setattr(timeline_data, "MAX_KEYS", 10)
     t = _timeline(*(("device/0 a", f"k{i}", "kernel", i * 1000, i * 1000 + 900 - i)
@@ -443,6 +457,19 @@ def test_a_timeline_alone_is_drawn_too():
     assert view.run.timeline is timeline
     pick(view, "span", bar_of(view, "kernel"))
     assert view.selection == NOTHING  # there is no graph whose nodes it could name
+
+
+def test_the_page_that_a_notebook_keeps_joins_spans_where_there_are_many(monkeypatch):
+    small = len(TimelineView(make_run()).page())
+    many = [("device/0 a", f"k{i % 9}", "kernel", i * 100, i * 100 + i % 77, -1, -1)
+            for i in range(40_000)]  # fmt: skip
+    view = TimelineView(_timeline(*many))
+    assert len(view.sources["timeline"].data["spans.key"][0]) == 40_000
+    monkeypatch.setattr(timeline_module, "MAX_STATIC_SPANS", 500)
+    whole = len(view.page())
+    monkeypatch.undo()
+    assert len(view.page()) > whole + 50_000
+    assert whole < small + 10_000
 
 
 def test_a_failed_redraw_is_shown_under_the_view_and_the_next_one_works(monkeypatch):
