@@ -11,6 +11,7 @@ from kit.widgets.tables import FONT, INK, MUTED, headline_html, safe_text
 
 __all__ = ["Foresight", "modelled_html", "modelled_run"]
 
+_MODELS = 16  # kept: who moves a slider often goes back
 _KNOWN = ("dtype", "device", "segment_mode")  # no model goes from one of these to another
 
 
@@ -18,7 +19,7 @@ class Foresight:
     """Predicts from the runs so far; the costs of a run are worked out once."""
 
     def __init__(self) -> None:
-        self._model: Model | None = None
+        self._models: dict[int, Model] = {}  # by the run's id, which the model keeps alive
 
     def predict(self, runs: Sequence[Run], settings: Settings) -> Prediction:
         """From the newest run that can tell, with one of another batch size if that is needed.
@@ -43,9 +44,11 @@ class Foresight:
             self._model_of(run)
 
     def _model_of(self, run: Run) -> Model:
-        if self._model is None or self._model.run is not run:
-            self._model = Model(run)
-        return self._model
+        model = self._models.pop(id(run), None)
+        self._models[id(run)] = model = model or Model(run)  # the one used last is the last
+        while len(self._models) > _MODELS:
+            del self._models[next(iter(self._models))]
+        return model
 
 
 def modelled_run(prediction: Prediction, of: Run) -> Run:
