@@ -33,14 +33,14 @@ MAX_FILES = 12
 MAX_LINES = 400  # with a cost, the dearest
 HEIGHT_PX = 620
 
-_COLUMNS = "5px 46px 80px 80px 80px minmax(260px, 1fr)"
+_COLUMNS = "5px 40px 68px 68px 60px minmax(240px, 1fr)"
 _STYLE = f"""<style>
 .kit-listing .widget-html-content {{min-width:0}}
 .kit-source-lines {{max-height:{HEIGHT_PX}px;overflow:auto;position:relative;
   border:1px solid {LINE};border-radius:6px;
   background:{PANEL};color:{INK};font:12px/1.6 {MONO}}}
 .kit-source-lines .kit-line {{display:grid;grid-template-columns:{_COLUMNS};min-width:max-content}}
-.kit-source-lines .kit-line > span {{padding:0 8px;white-space:pre;text-align:right;
+.kit-source-lines .kit-line > span {{padding:0 6px;white-space:pre;text-align:right;
   position:relative;font-variant-numeric:tabular-nums}}
 .kit-source-lines .kit-line > .kit-heat {{padding:0}}
 .kit-source-lines .kit-line > .kit-number {{color:{MUTED};padding:0 6px 0 4px}}
@@ -50,9 +50,9 @@ _STYLE = f"""<style>
 .kit-source-lines .kit-file {{font-family:{FONT};padding:7px 10px 3px;border-top:1px solid {LINE}}}
 .kit-source-lines .kit-file:first-of-type {{border-top:0}}
 .kit-source-lines .kit-gap, .kit-source-lines summary {{color:{MUTED};font-family:{FONT};
-  font-size:11px;padding:1px 10px 1px 66px;cursor:default}}
+  font-size:11px;padding:1px 10px 1px 58px;cursor:default}}
 .kit-source-lines summary {{cursor:pointer}}
-.kit-source-lines i {{position:absolute;right:8px;top:17px;height:3px;border-radius:2px}}
+.kit-source-lines i {{position:absolute;right:6px;top:17px;height:3px;border-radius:2px}}
 .kit-source-lines b.kit-k {{font-weight:600}}
 .kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
 .kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
@@ -129,11 +129,11 @@ class _Scale:
         self.total = max((row.total_ms for row in known), default=0.0)
 
 
-_HEADS = ("line", "record ms", "device ms", "wait ms")
+_HEADS = ("line", "record", "device", "wait")
 _HEAD = (
     '<div class="kit-line kit-head" role="row"><span class="kit-heat"></span>'
     + "".join(f'<span role="columnheader">{text}</span>' for text in _HEADS)
-    + '<span class="kit-code" role="columnheader"></span></div>'
+    + '<span class="kit-code" role="columnheader">&#8592; ms a step</span></div>'
 )
 
 
@@ -216,7 +216,7 @@ def _phases_bar(row: LineCost, most: float) -> str:
 
 
 def _bar(value: float, most: float, color: str) -> str:
-    width = 68 * value / most if most else 0.0
+    width = 56 * value / most if most else 0.0
     return f'<i style="width:{width:.1f}px;background:{color}"></i>' if width >= 0.5 else ""
 
 

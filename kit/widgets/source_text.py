@@ -52,7 +52,10 @@ def listing(
     texts: dict[int, str] = {}
     for snippet in sources:
         if snippet.file == file:
-            texts.update(enumerate(snippet.lines, snippet.first))
+            lines = (line[:MAX_LINE].expandtabs(4) for line in snippet.lines)
+            texts.update(enumerate(lines, snippet.first))
+    common = min((len(x) - len(x.lstrip()) for x in texts.values() if x.strip()), default=0)
+    texts = {number: line[common:] for number, line in texts.items()}  # room is scarce
     numbers = sorted({*texts, *costly})
     start, is_begun = 0, False
     for i in range(1, len(numbers) + 1):

@@ -73,6 +73,12 @@ def test_lines_without_cost_are_folded_but_for_those_next_to_one_with_a_cost():
     assert text.count("<details>") == text.count("</details>") > 0
 
 
+def test_lines_are_shown_without_the_indentation_that_all_of_them_have():
+    snippets = (Snippet("a.py", 1, ("    if x:", "        y", "")), Snippet("b.py", 1, (" z",)))
+    pieces = [piece for piece in listing("a.py", {1: 0}, snippets) if isinstance(piece, Piece)]
+    assert [line for piece in pieces for line in piece.lines] == [(1, "if x:"), (2, "    y")]
+
+
 def test_a_run_without_text_shows_its_lines_all_the_same():
     text = source_html(make_run())
     assert "train.py" in text
