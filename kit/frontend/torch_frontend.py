@@ -68,6 +68,7 @@ class Frontend:
         self.shared_zeros: dict[Spec, Value] = {}
         self._hooks: list[Any] = []
         self._kept: BaseException | None = None  # the error of a backward pass
+        self.on_backward: Any = None  # called instead of torch's own, in a replica
         self.decomposing: Any = None  # the op that torch is taking apart
         self._session: Session | None = None
         self._plans: dict[Any, Plan] = {}

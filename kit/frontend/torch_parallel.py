@@ -10,7 +10,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -34,6 +34,7 @@ from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices
 from kit.runtime.parallel_exchange import Exchange, ReplicaSession
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.session import current_session
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -124,7 +125,7 @@ class DataParallel:
         """The replicas' sessions, for their counters and explanations."""
         return self._exchange.sessions
 
-    def open(self) -> DataParallel:
+    def open(self) -> Self:
         """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
 
         Raises:
@@ -162,7 +163,12 @@ class DataParallel:
             self._group.end(-1, SessionError("the DataParallel was closed"))
             self._exits.close()
 
-    def __enter__(self) -> DataParallel:
+    def at_close(self, call: Callable[[], Any]) -> None:
+        """Call this when it closes, before the threads end."""
+        if self._exits is not None:
+            self._exits.callback(call)
+
+    def __enter__(self) -> Self:
         return self.open()
 
     def __exit__(self, *error: object) -> None:
@@ -173,6 +179,8 @@ class DataParallel:
         session.seed += rank * SEED_STEP
         home: Frontend = session.frontend(Frontend)
         self._places.append(home.places)
+        if self.count > 1:
+            home.on_backward = partial(self._loss_backward, rank)
         return Reducer(
             session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
         )
@@ -259,6 +267,21 @@ class DataParallel:
         reducer.backward(list(tensors_in(loss)), weight, is_local=is_local)
         if self.count == 1:
             reducer.forget()
+
+    def _loss_backward(
+        self, rank: int, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
+        create_graph: bool = False, inputs: Any = None,
+    ) -> None:  # fmt: skip
+        """A program's own `loss.backward()` in a replica: its gradients are summed like others."""
+        if current_session() is not self.sessions[rank]:
+            raise SessionError(
+                f"backward() of a loss of replica {rank} outside of its thread, where the others "
+                "would not come: use net.backward(losses), or loss.backward() inside of net.map"
+            )
+        self._reducers[rank].backward(
+            [loss], self.weights[rank], is_local=self._is_local, gradient=gradient,
+            retain_graph=retain_graph, create_graph=create_graph, inputs=inputs,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

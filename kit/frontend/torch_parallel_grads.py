@@ -96,8 +96,15 @@ class Reducer:
         self.buckets = buckets_of(self.module, size_bytes)
         self._of = {id(p): bucket for bucket in self.buckets for _, p in bucket.parameters}
 
-    def backward(self, losses: Sequence[Any], weight: float, *, is_local: bool) -> None:
+    def backward(
+        self, losses: Sequence[Any], weight: float, *, is_local: bool, gradient: Any = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         """Gradients of the losses, each times `weight`; summed over the replicas unless local.
+
+        Args:
+            gradient: of one loss, that it begins with; ones if not given.
+            options: as for `torch.autograd.backward`.
 
         Raises:
             SessionError: another replica has failed or has ended.
@@ -108,12 +115,15 @@ class Reducer:
             if not roots:
                 raise SessionError(
                     f"replica {self.session.rank}: no loss depends on a parameter that needs a "
-                    "gradient; give the outputs of the model, not detached ones"
+                    "gradient; give losses of the model's outputs, not detached ones"
                 )
-            weights = [torch.full_like(loss, weight) for loss in roots]
+            if gradient is None:
+                weights = [torch.full_like(loss, weight) for loss in roots]
+            else:
+                weights = [gradient * weight]
             self._start, self.gradients = self.session.ops_recorded, []
             try:
-                torch.autograd.backward(roots, weights)
+                torch.autograd.backward(roots, weights, **options)
             finally:
                 self.home.raise_kept()
             self.ops = self.session.ops_recorded - self._start
@@ -123,6 +133,10 @@ class Reducer:
                 self._finish()
         finally:
             self._mode = ""
+
+    def has(self, parameter: Any) -> bool:
+        """True if this parameter's gradients are summed."""
+        return id(parameter) in self._of
 
     def forget(self) -> None:
         """The program has set the gradients to nothing."""
@@ -244,6 +258,6 @@ def check_reduced(reducers: Sequence[Reducer]) -> None:
     if stray:
         raise SessionError(
             f"the gradients of replica {stray[0]} have not been reduced, so the replicas would "
-            "part: use net.backward(losses) instead of loss.backward(), and end an accumulation "
-            "with one net.backward outside of net.no_sync()"
+            "part: end an accumulation with one backward outside of net.no_sync(), and use "
+            "net.backward(losses) or loss.backward(), not torch.autograd.backward"
         )

@@ -182,10 +182,14 @@ class KitTensor(torch.Tensor):
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Gradients, as torch computes them; an error of an op in it is raised at its end."""
+        home = self.home
+        if (replica := home.on_backward) is not None:  # summed over the replicas, too
+            replica(self, *args, **kwargs)
+            return
         try:
             super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
-            self.home.raise_kept()
+            home.raise_kept()
 
     @property
     def home(self) -> Frontend:

@@ -1,9 +1,13 @@
-"""Measure a step of several replicas: its time, and a timeline with two lanes for each device."""
+"""Workloads on several devices, and what a step of several replicas takes.
+
+`run` calls the builder of a workload, unchanged, for each replica: with a context whose loader
+yields its part of each batch, and a `loss.backward()` whose gradients are summed.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +15,22 @@ from torch import nn
 
 from kit.errors import SettingsError
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_batch import Shards
-from kit.run import Run
+from kit.frontend.torch_parallel_batch import Shards, part_of
+from kit.frontend.torch_parallel_steps import StepParallel
+from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.trace import Span, Timeline
+from kit.workloads.context import Context, as_workload
 
-__all__ = ["deep_perceptron", "measure", "measure_backward", "measured_curve", "step_ms"]
+__all__ = [
+    "ReplicaContext",
+    "deep_perceptron",
+    "measure",
+    "measure_backward",
+    "measured_curve",
+    "run",
+    "step_ms",
+]
 
 TRACED_STEPS = 2
 
@@ -26,6 +40,68 @@ def deep_perceptron(layers: int = 24, width: int = 128) -> nn.Sequential:
     torch.manual_seed(0)
     parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(*parts, nn.Linear(width, 10))
+
+
+class ReplicaContext(Context):
+    """The context of one replica: its loader yields its part of every batch.
+
+    Attributes:
+        batch_size: of its part; the settings' is that of the whole batch.
+    """
+
+    def __init__(self, net: StepParallel, rank: int) -> None:
+        super().__init__(net.settings, "kit")
+        self._net, self._rank = net, rank
+        self.batch_size = net.divide(torch.empty(net.settings.batch_size))[rank]
+
+    def loader(self, dataset: Any) -> Iterator[Any]:
+        """As any context's: the whole batches are those of one device, in the same order."""
+        part, self.batch_size = self.batch_size, self.settings.batch_size
+        try:
+            made: Iterator[Any] = super().loader(dataset)
+        finally:
+            self.batch_size = part
+        return made
+
+    def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return super()._on_device(self._parts(batches))
+
+    def _parts(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield part_of(batch, self._rank, self._net.divide(batch))
+
+
+def run(
+    workload: Any, settings: Settings | None = None, *, devices: int | Sequence[Any] = 2,
+    **options: Any,
+) -> Run:  # fmt: skip
+    """Run a workload's step on several devices, `settings.batch_size` split over them.
+
+    The builder is called once for each replica, with the same seed, and its step runs in each
+    replica's thread. The loss is taken to be a mean over the batch.
+
+    Args:
+        options: as for `kit.DataParallel`: buckets, cuts, a link. Batch norms are shared if the
+            model has `kit.SyncBatchNorm`.
+
+    Raises:
+        SettingsError: it is no workload of torch, or a batch is smaller than the devices.
+        SessionError: an optimizer updates a parameter that is in no module that was called.
+        Exception: whatever the workload raises, with a note that says in which replica.
+    """
+    chosen = as_workload(workload)
+    if chosen.framework != "torch":
+        raise SettingsError(f"{chosen.name!r} is a workload of jax; only torch's have replicas")
+    settings = settings or Settings()  # no replica's: the whole batch's
+
+    def build(rank: int) -> Callable[[], Any]:
+        torch.manual_seed(settings.seed)
+        return chosen(ReplicaContext(net, rank))
+
+    with StepParallel(devices, settings=settings, **options) as net:
+        net.build(build)
+        return measure(net, net.run, steps=settings.steps, warmup=settings.warmup,
+                       name=f"{chosen.name}, {net.count} devices")  # fmt: skip
 
 
 def measure(

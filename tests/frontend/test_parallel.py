@@ -156,6 +156,21 @@ def test_accumulated_gradients_are_summed_once_and_a_second_pass_adds_to_the_sum
             close([p.grad for p in module.parameters()], [p.grad for p in alone.parameters()])
 
 
+def test_a_programs_own_backward_is_summed_too_and_only_in_a_replicas_thread() -> None:
+    x, y = batches(1, 5)[0]
+    model = perceptron()
+    alone = copy.deepcopy(model)
+    with net_on_one_cpu(model, 2) as net:
+        parts = net.split(x), net.split(y)
+        net.map(lambda m, x, y: loss_of(m, x, y).backward(), net.modules, *parts)
+        loss_of(alone, x, y).backward()
+        for module in net.modules:
+            close([p.grad for p in module.parameters()], [p.grad for p in alone.parameters()])
+        losses = net.map(loss_of, net.modules, *parts)
+        with pytest.raises(SessionError, match="loss of replica 1 outside of its thread"):
+            losses[1].backward()
+
+
 def test_a_whole_step_is_its_pieces_and_its_bits_do_not_depend_on_who_is_late() -> None:
     weights = []
     for late in (0, 1):

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 
 import kit
-from kit.errors import SettingsError
+from kit.errors import SessionError, SettingsError
 from kit.run_parallel import predict_parallel
-from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve
+from kit.workloads import mlp
+from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve, run
 
 LAYERS, WIDTH = 5, 8
 
@@ -32,25 +33,25 @@ def test_a_measured_step_has_compute_and_reduction_of_each_device(
 ) -> None:
     net, step = trained
     net.retune(link=kit.Link(latency_us=1000, gb_per_s=1))
-    run = measure(net, step, steps=2, warmup=1, name="two replicas")
-    lanes = set(run.timeline.lanes)
+    made = measure(net, step, steps=2, warmup=1, name="two replicas")
+    lanes = set(made.timeline.lanes)
     assert {f"device/{r} {what}" for r in (0, 1) for what in ("compute", "reduction")} <= lanes
     assert {"host/replica 0", "host/replica 1"} <= lanes
-    assert run.timeline.origin == "recorded"
-    assert len(run.losses) == 2
-    buckets = [s for s in run.timeline.spans if s.lane == "device/0 reduction"]
+    assert made.timeline.origin == "recorded"
+    assert len(made.losses) == 2
+    buckets = [s for s in made.timeline.spans if s.lane == "device/0 reduction"]
     names = {s.name for s in buckets}
     assert names == {f"bucket {i}" for i in range(2 * (LAYERS + 1))}
     whole = [
         s.stop_ns - s.start_ns
         for s in buckets
-        if s.start_ns and s.stop_ns < run.timeline.duration_ns
+        if s.start_ns and s.stop_ns < made.timeline.duration_ns
     ]
     assert min(whole) >= 2_000_000  # two hops over the imitated link
-    assert 0 < run.metrics["exposed.device/0_ms"] <= run.step_ms * 3
+    assert 0 < made.metrics["exposed.device/0_ms"] <= made.step_ms * 3
     path = tmp_path / "two.kitrun"
-    run.save(path)
-    assert kit.Run.load(path).timeline == run.timeline
+    made.save(path)
+    assert kit.Run.load(path).timeline == made.timeline
     with pytest.raises(SettingsError, match="steps must be at least 1"):
         measure(net, step, steps=0)
 
@@ -75,3 +76,35 @@ def test_the_model_knows_the_steps_own_gradients_and_segments(
     assert all(0 < ms < 1e4 for ms in measured_curve(net, step, cells, rounds=1, steps=1))
     with pytest.raises(SettingsError, match="cut must be one of"):
         net.retune(cut="never")
+
+
+def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> None:
+    settings = kit.Settings(
+        batch_size=9, steps=3, warmup=1, loss_scaling="dynamic, host check", accumulate=2,
+        prefetch=1, bulk_forward=1000, bulk_backward=1000,
+    )  # fmt: skip
+    alone = kit.run(mlp, settings)
+    both = run(mlp, settings, devices=["cpu:0", "cpu:0"])
+    assert both.losses == pytest.approx(alone.losses, abs=1e-6)
+    assert both.name == "mlp, 2 devices"
+    with pytest.raises(SettingsError, match="a batch of 1 cannot be split over 2 devices"):
+        run(mlp, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
+
+
+def test_a_parameter_that_no_module_holds_is_refused_not_left_to_part() -> None:
+    @kit.workload
+    def loose(ctx: kit.Context) -> Any:
+        weight = torch.ones(3).to(ctx.device).requires_grad_()
+        model = torch.nn.Linear(3, 1).to(ctx.device)
+        optimizer = torch.optim.SGD([weight, *model.parameters()], lr=0.1)
+
+        def step() -> Any:
+            loss = model(weight).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    with pytest.raises(SessionError, match=r"shape \[3\] that is in no module whose forward was"):
+        run(loose, kit.Settings(batch_size=2), devices=["cpu:0", "cpu:0"])

@@ -1,0 +1,119 @@
+"""Replicas that run a step of the user's own, unchanged: `StepParallel`.
+
+Such a step holds its model, optimizer and loader itself. So the parameters whose gradients are to
+be summed are those of the modules that the step calls, and they are summed in its `backward()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from kit.errors import SessionError
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_parallel import DataParallel
+from kit.frontend.torch_parallel_batch import Shards, detached, sizes_of
+from kit.frontend.torch_parallel_grads import Reducer
+from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.session import current_session
+
+__all__ = ["StepParallel"]
+
+
+class StepParallel(DataParallel):
+    """A `DataParallel` without a model: `build` makes each replica's step, `run` runs it once.
+
+    Args:
+        devices, options: as for `DataParallel`.
+    """
+
+    def __init__(self, devices: int | Sequence[Any] = 2, **options: Any) -> None:
+        super().__init__(nn.Module(), devices, **options)
+        self._roots: list[dict[int, nn.Module]] = [{} for _ in range(self.count)]
+        self._steps: Shards = Shards()
+
+    def open(self) -> Self:
+        """As for `DataParallel`."""
+        super().open()
+        hooks = (
+            nn_module.register_module_forward_pre_hook(self._see),
+            register_optimizer_step_pre_hook(self._check_update),
+        )
+        for hook in hooks:
+            self.at_close(hook.remove)
+        return self
+
+    def divide(self, batch: Any) -> list[int]:
+        """How many items of a batch each replica gets; its losses count by that from now on.
+
+        Raises:
+            SettingsError: there are fewer items than replicas, or tensors of different lengths.
+        """
+        self._sizes = sizes_of(batch, self.count) or self._sizes
+        return self._sizes
+
+    def build(self, make: Callable[[int], Callable[[], Any]]) -> None:
+        """Each replica's step is `make(rank)`, called in its thread, one after the other.
+
+        Not at the same time, because torch's random state belongs to the process.
+        """
+        made: list[Any] = []
+        for rank in range(self.count):
+            jobs: list[Callable[[], Any]] = [_nothing] * self.count
+            jobs[rank] = lambda rank=rank: make(rank)  # type: ignore[misc]
+            made.append(self._run(jobs)[rank])
+        self._steps = Shards(made)
+
+    def run(self) -> Shards:
+        """One step of every replica; gives what each returned, outside of autograd."""
+        return self.map(self._one_step, Shards(range(self.count)))
+
+    def _one_step(self, rank: int) -> Any:
+        result = self._steps[rank]()
+        self.sessions[rank].mark_step()
+        self.sessions[rank].end_step()
+        return detached(result)
+
+    def _see(self, module: nn.Module, args: Any) -> None:
+        """A module is called: one that no other module calls is a root."""
+        session = self._mine()
+        if session is not None and "." not in session.frontend(Frontend).places.scope:
+            self._roots[session.rank].setdefault(id(module), module)
+
+    def _loss_backward(self, rank: int, *args: Any, **options: Any) -> None:
+        roots, reducer = self._roots[rank], self._reducers[rank]
+        if len(roots) != len(reducer.module._modules):
+            session = self.sessions[rank]
+            self._reducers[rank] = Reducer(
+                session, session.frontend(Frontend), nn.ModuleList(roots.values()),
+                bucket_bytes=self._bucket_bytes, cut=self.cut,
+            )  # fmt: skip
+        super()._loss_backward(rank, *args, **options)
+
+    def _check_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        session = self._mine()
+        if session is None:
+            return
+        reducer = self._reducers[session.rank]
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not reducer.has(parameter):
+                    raise SessionError(
+                        f"replica {session.rank}: the optimizer updates a parameter of shape "
+                        f"{list(parameter.shape)} that is in no module whose forward was called, "
+                        "so its gradient was not summed: make it an nn.Parameter of the model"
+                    )
+
+    def _mine(self) -> ReplicaSession | None:
+        session = current_session()
+        if self.count > 1 and isinstance(session, ReplicaSession):
+            return session if session.exchange is self._exchange else None
+        return None
+
+
+def _nothing() -> None:
+    """What the other replicas do while one builds its step."""
