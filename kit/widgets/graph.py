@@ -250,25 +250,25 @@ class GraphView(View):
         try:
             self._payload = self._make(self.run, self.against)
             apply_graph(self._payload, self.figure, self.sources)
-            self._is_heard = True  # the page forgets the selection with the scene
+            self._is_heard = True  # one message for all of it
             self.node, self.selection = None, NOTHING
+            self._tell()
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("graph", error)
         finally:
             self._is_heard = False
 
     @traitlets.observe("expanded", "selection", "color_by")
-    def _tell(self, change: dict[str, Any]) -> None:
-        if not self._is_ready or self._is_heard:
-            return
-        message: dict[str, Any] = {"from": "kit", "open": sorted(self.expanded),
-                                   "color_by": self.color_by}  # fmt: skip
-        if change["name"] == "selection":
-            message |= {
-                "nodes": sorted(self.selection.nodes),
-                "sites": sorted(self.selection.sites),
-                "label": self.selection.label,
-            }
+    def _changed(self, change: dict[str, Any]) -> None:
+        if self._is_ready and not self._is_heard:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say to the page what is open and what is selected."""
+        picked = self.selection
+        message = {"from": "kit", "open": sorted(self.expanded), "color_by": self.color_by,
+                   "nodes": sorted(picked.nodes), "sites": sorted(picked.sites),
+                   "label": picked.label}  # fmt: skip
         self.sources["state"].tags = [json.dumps(message)]
 
     def _hear(self, attr: str, old: list[Any], new: list[Any]) -> None:

@@ -49,15 +49,18 @@ Object.assign(KitGraph.prototype, {
     const message = JSON.parse(text);
     if (message.from === "page" && !isFirst) return;
     if (message.color_by) this.colorBy = message.color_by;
-    if (isFirst) {
-      this.open = new Set(message.open || []);
-      if (message.nodes) this.waiting = {nodes: message.nodes, sites: message.sites || [], label: message.label};
+    const nodes = message.nodes ?? message.pick?.nodes;
+    const chosen = {nodes, sites: message.sites ?? [], label: message.label ?? message.pick?.label};
+    if (isFirst) { // the page, or its copy of the figure, is new
+      this.open = new Set(message.open ?? []);
+      if (nodes?.length) this.waiting = chosen;
       return;
     }
-    if (message.open && message.open.join("\n") !== [...this.open].join("\n")) {
+    if (message.open && message.open.join("\n") !== [...this.open].sort().join("\n")) {
       this.setOpen(message.open, {silent: true});
     }
-    if (message.nodes) this.highlight({nodes: message.nodes, sites: message.sites || [], label: message.label});
+    const now = [...this.chosen].map((i) => this.scene.rows.node[i]).sort((a, b) => a - b);
+    if (nodes && nodes.join() !== now.join()) this.highlight(chosen);
     this.draw();
   },
 

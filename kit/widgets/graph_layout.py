@@ -194,8 +194,8 @@ class _Placing:
         shifts = dict.fromkeys(columns, 0.0)
         forward, backward = by_name.get("forward", -1), by_name.get("backward", -1)
         if forward >= 0 and backward >= 0:
-            level = {self._key[i].partition("/")[2]: r[1] for i, r in columns[forward].items()}
-            mates = [level[name] - r[1] for i, r in columns[backward].items()
+            level = {self._key[i].partition("/")[2]: _top(r) for i, r in columns[forward].items()}
+            mates = [level[name] - _top(r) for i, r in columns[backward].items()
                      if (name := self._key[i].partition("/")[2]) and name in level]  # fmt: skip
             shifts[backward] = min(mates, default=0.0)
         if "update" in by_name and backward >= 0:
@@ -220,6 +220,10 @@ class _Placing:
                        is_crossing=True)
             for (a, b), ops in found.items()
         ]  # fmt: skip
+
+
+def _top(rect: Rect) -> float:
+    return rect[1] - rect[3] / 2
 
 
 def _attach(end: Sequence[float], closed: Sequence[float], now: Rect) -> tuple[float, float]:

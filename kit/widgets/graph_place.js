@@ -126,15 +126,16 @@ function placeScene(scene, open) {
 function shiftColumns(scene, columns, rects) {
   const {rows, strings} = scene;
   const key = (row) => strings[rows.key[row]];
+  const top = (row) => rects.get(row)[1] - rects.get(row)[3] / 2;
   const tail = (row) => key(row).slice(key(row).indexOf("/") + 1);
   const byName = new Map([...columns.keys()].map((row) => [key(row), row]));
   const shifts = new Map([...columns.keys()].map((row) => [row, 0]));
   const [forward, backward, update] = ["forward", "backward", "update"].map((k) => byName.get(k));
   if (forward !== undefined && backward !== undefined) {
     const level = new Map();
-    for (const i of columns.get(forward).seen) if (key(i).includes("/")) level.set(tail(i), rects.get(i)[1]);
+    for (const i of columns.get(forward).seen) if (key(i).includes("/")) level.set(tail(i), top(i));
     const mates = columns.get(backward).seen.filter((i) => key(i).includes("/") && level.has(tail(i)))
-      .map((i) => level.get(tail(i)) - rects.get(i)[1]);
+      .map((i) => level.get(tail(i)) - top(i));
     if (mates.length) shifts.set(backward, Math.min(...mates));
   }
   if (update !== undefined && backward !== undefined) shifts.set(update, shifts.get(backward));

@@ -54,7 +54,7 @@ class KitGraph {
 
   take(scene) {
     if (!scene || !scene.rows) return;
-    const isFirst = this.scene === null;
+    const isFirst = this.scene === null, before = this.placed;
     this.scene = scene;
     this.rowOf = null;
     this.lower = null;
@@ -67,7 +67,8 @@ class KitGraph {
     this.hadChanges = scene.has_changes;
     this.search(this.query);
     this.place();
-    this.fit();
+    const isAlike = before && !this.isFitted && before.rects.size === this.placed.rects.size;
+    if (!isAlike) this.fit(); // else keep looking where somebody looks: a slider moved
     this.draw();
     this.controls();
     if (scene.dots && scene.dots.length) this.layOut();
@@ -313,7 +314,9 @@ class KitGraph {
     const scale = this.scale();
     for (const renderer of this.models.figure.renderers) {
       const size = {label: 12.5, sublabel: 10.5}[renderer.name];
-      if (size) renderer.glyph.setv({text_font_size: {value: `${Math.max(1, size * scale).toFixed(2)}px`}}, {sync: false});
+      if (!size) continue;
+      renderer.setv({visible: size * scale > 2.5}, {sync: false}); // smaller is a blot
+      renderer.glyph.setv({text_font_size: {value: `${Math.max(1, size * scale).toFixed(2)}px`}}, {sync: false});
     }
   }
 

@@ -470,7 +470,7 @@ def test_what_the_page_opens_is_in_expanded_and_is_not_sent_back():
     assert view.color_by == "time"
     assert told(view)["from"] == "page"
     view.expanded = frozenset()
-    assert told(view) == {"from": "kit", "open": [], "color_by": "time"}
+    assert (told(view)["from"], told(view)["open"]) == ("kit", [])
 
 
 def test_a_pick_in_the_page_sets_node_and_selection_once():
