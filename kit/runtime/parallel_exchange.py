@@ -48,6 +48,11 @@ class ReplicaSession(Session):
                 "DataParallel records every step: it needs step_mode='retrace' and a mode other "
                 f"than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
             )
+        if settings.loss_scaling == "dynamic, deferred":
+            raise SettingsError(
+                "loss_scaling='dynamic, deferred' takes a step back by issuing it again, and what "
+                "other replicas sent cannot be asked for again; take 'dynamic, on device'"
+            )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
         super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,))
         self.rank = rank

@@ -384,6 +384,9 @@ def test_arguments_that_cannot_be_are_refused_with_what_to_do(two: DataParallel)
         DataParallel(perceptron().to("meta"), ["cpu:0"] * 2)
     with pytest.raises(SettingsError, match="step_mode='retrace'"):
         net_on_one_cpu(perceptron(), 2, settings=kit.Settings(step_mode="replay")).open()
+    deferred = kit.Settings(loss_scaling="dynamic, deferred")
+    with pytest.raises(SettingsError, match="take 'dynamic, on device'"):
+        net_on_one_cpu(perceptron(), 2, settings=deferred).open()
     with pytest.raises(SessionError, match="in its `with` block"):
         net_on_one_cpu(perceptron(), 2)(torch.ones(4, 6))
     with pytest.raises(SessionError, match=r"kit:3 was asked for, but this code runs on kit:[01]"):
