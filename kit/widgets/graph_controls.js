@@ -133,16 +133,13 @@ Object.assign(KitGraph.prototype, {
   // JupyterLab looks at keys while they come down from the document, before any element sees them:
   // so ours are taken at the window, only while the plot has the focus, and never with Ctrl or Cmd.
   listen(host) {
-    const isOurs = (event) => event.composedPath().includes(host);
+    const isOurs = (event) => event.composedPath().includes(host)
+      && !event.composedPath()[0].closest?.("button, input, [class*=ToolButton]"); // bokeh's toolbar
     const stop = (event) => {
       event.preventDefault();
       event.stopImmediatePropagation();
     };
     const onKey = (event) => {
-      if (!host.isConnected) {
-        window.removeEventListener("keydown", onKey, true);
-        return;
-      }
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (isOurs(event)) {
         if (this.pressed(event.key)) stop(event);
@@ -158,7 +155,10 @@ Object.assign(KitGraph.prototype, {
         }
       }
     };
-    window.addEventListener("keydown", onKey, true);
+    for (const part of [host, this.bar]) {
+      part.addEventListener("focusin", () => window.addEventListener("keydown", onKey, true));
+      part.addEventListener("focusout", () => window.removeEventListener("keydown", onKey, true));
+    }
     host.addEventListener("pointerdown", (event) => {
       this.isShift = event.shiftKey;
       host.focus({preventScroll: true});

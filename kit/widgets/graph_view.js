@@ -56,8 +56,8 @@ class KitGraph {
     if (!scene || !scene.rows) return;
     const isFirst = this.scene === null, before = this.placed;
     this.scene = scene;
-    this.rowOf = null;
     this.lower = null;
+    this.hovers = new Map();
     this.engine = "";
     this.chosen = new Set();
     this.path = new Set();
@@ -524,7 +524,12 @@ class KitGraph {
     return out;
   }
 
-  hover(row) {
+  hover(row) { // of a group it looks at all that is in it, so it is kept
+    if (!this.hovers.has(row)) this.hovers.set(row, this.makeHover(row));
+    return this.hovers.get(row);
+  }
+
+  makeHover(row) {
     const {rows, strings} = this.scene, isOp = rows.kind[row] === OP;
     let what = `%${rows.node[row]} = ${this.text("op", row)}`;
     let makes = `${this.text("sub", row)} (${formatBytes(rows.bytes[row])})`;
