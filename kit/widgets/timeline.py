@@ -48,7 +48,7 @@ MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
     "picked": {"kind": [""], "index": [-1], "serial": [0]},
-    "lit": {"nodes": [""], "sites": [""], "label": [""]},
+    "lit": {"nodes": [""], "sites": [""], "label": [""], "serial": [0]},
     "marked": {"start": [], "stop": []},
     "reply": {"text": [""]},
 }
@@ -110,9 +110,10 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
 def apply_timeline(payload: Mapping[str, Any], plot: figure,
                    sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
     """Draw another payload in the same figure: `drawTimeline` of `TIMELINE_JS` in Python."""
+    serial = {"serial": list(sources["picked"].data["serial"])}
     for name in ("lit", "marked", "reply"):  # they point into what is replaced
         if sources[name].data != _EMPTY[name]:
-            sources[name].data = dict(_EMPTY[name])
+            sources[name].data = {**_EMPTY[name], **serial} if name == "lit" else dict(_EMPTY[name])
     plot.title.text = payload["title"]
     plot.height = payload["height"]
     sources["timeline"].data = flat(payload)
@@ -209,6 +210,7 @@ class TimelineView(View):
             "nodes": [" ".join(map(str, sorted(selection.nodes)))],
             "sites": ["\n".join(sorted(plain(site) for site in selection.sites))],
             "label": [plain(selection.label)],
+            "serial": list(self.sources["picked"].data["serial"]),  # the last click that it knows
         }
 
     def _picked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:

@@ -350,3 +350,12 @@ function formatNs(ns) {
   }
   return `${Math.round(ns)} ns`;
 }
+
+// A time to the nanosecond, so that neighbours differ.
+function formatAt(ns) {
+  for (const [scale, unit, digits] of [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "µs", 3]]) {
+    if (Math.abs(ns) < scale) continue;
+    return `${(ns / scale).toLocaleString("en", {maximumFractionDigits: digits})} ${unit}`;
+  }
+  return `${Math.round(ns)} ns`;
+}

@@ -10,13 +10,14 @@ function drawTimeline(payload, models) {
     } else row[name] = [value];
   }
   models.figure.title.text = payload.title;
-  models.lit.data = {nodes: [""], sites: [""], label: [""]};
+  timelineHighlight(models, {nodes: [], sites: []});
   models.marked.data = {start: [], stop: []};
   models.timeline.data = row;
 }
 
 function timelineHighlight(models, {nodes, sites, label = ""}) {
-  models.lit.data = {nodes: [[...nodes].join(" ")], sites: [[...sites].join("\n")], label: [label]};
+  models.lit.data = {nodes: [[...nodes].join(" ")], sites: [[...sites].join("\n")], label: [label],
+    serial: [...models.picked.data.serial]};
 }
 
 // Call `told` with the selection, empty if the choice was undone; it does not hear of highlights.

@@ -1,5 +1,7 @@
 // Paints one frame of a timeline: narrow spans as one image for all rows, wide ones as bars.
 
+const MANY_MARKS = 80; // sync points on the screen
+
 function onColor(color) {
   const c = parseInt(color.slice(1), 16);
   return 0.299 * (c >> 16) + 0.587 * (c >> 8 & 255) + 0.114 * (c & 255) > 140 ? TONES.ink : "#ffffff";
@@ -151,7 +153,8 @@ Object.assign(TimelinePlot.prototype, {
       const k = T.key[i], color = this.fills[k];
       const from = Math.max(this.x(T.start[i]), this.gutter - 2);
       const to = Math.min(this.x(T.stop[i]), right + 2);
-      const seen = lit === null || lit[k] ? 1 : 0.2;
+      const isJoined = T.count !== null && T.count[i] > 1;
+      const seen = (lit === null || lit[k] ? 1 : 0.2) * (isJoined ? 0.55 : 1);
       if (seen !== alpha) ctx.globalAlpha = alpha = seen;
       if (isOutline) {
         ctx.strokeStyle = color;
@@ -160,7 +163,9 @@ Object.assign(TimelinePlot.prototype, {
         if (color !== style) ctx.fillStyle = style = color;
         ctx.fillRect(from, y, to - from > 5 ? to - from - 0.7 : to - from, h);
       }
-      if (to - from > 24 && h >= 13) texts.push([from, to, isOutline ? this.tones.ink : onColor(color), T.keys.name[k], seen]);
+      if (to - from <= 24 || h < 13) continue;
+      const ink = isOutline || isJoined ? this.tones.ink : onColor(color);
+      texts.push([from, to, ink, isJoined ? `${T.count[i].toLocaleString("en")} spans` : T.keys.name[k], seen]);
     }
     texts.slice(0, 300).forEach(([from, to, color, name, seen]) => {
       const left = Math.max(from, this.gutter) + 4;
@@ -231,18 +236,21 @@ Object.assign(TimelinePlot.prototype, {
       drawn = x;
       shown.push([i, x, isPick]);
     }
+    const isDense = shown.length > MANY_MARKS; // lines would hide what they are drawn over
     shown.forEach(([i, x, isPick], k) => {
       const top = this.y(T.parts.syncs_top[part[i]]), bottom = this.y(T.parts.bottom[part[i]]);
       ctx.globalAlpha = lit === null || marks[i] ? 1 : 0.3;
       ctx.strokeStyle = ctx.fillStyle = WAIT;
       ctx.lineWidth = isPick ? 2 : 1;
-      ctx.setLineDash([4, 3]);
-      ctx.beginPath();
-      ctx.moveTo(x, top + 14);
-      ctx.lineTo(x, bottom);
-      ctx.stroke();
-      ctx.setLineDash([]);
-      const size = isPick ? 7 : 5;
+      if (!isDense || isPick || (marks && marks[i])) {
+        ctx.setLineDash([4, 3]);
+        ctx.beginPath();
+        ctx.moveTo(x, top + 14);
+        ctx.lineTo(x, bottom);
+        ctx.stroke();
+        ctx.setLineDash([]);
+      }
+      const size = isPick ? 7 : isDense ? 3 : 5;
       ctx.beginPath();
       ctx.moveTo(x - size, top + 9 - size);
       ctx.lineTo(x + size, top + 9 - size);
@@ -381,12 +389,13 @@ Object.assign(TimelinePlot.prototype, {
     ctx.imageSmoothingEnabled = false;
     ctx.drawImage(this.overview.image, this.gutter, 2, wide, OVERVIEW - 6);
     ctx.fillStyle = WAIT;
+    const tall = T.syncs.at.length > MANY_MARKS ? 4 : OVERVIEW - 6;
     for (let i = 0, drawn = -9; i < T.syncs.at.length; i++) {
       if (T.parts.outline[T.syncs.part[i]]) continue;
       const at = x(T.syncs.at[i]);
       if (at - drawn < 1.5 && at >= drawn) continue;
       drawn = at;
-      ctx.fillRect(at - 0.5, 2, 1.4, OVERVIEW - 6);
+      ctx.fillRect(at - 0.5, 2, 1.4, tall);
     }
     const [from, to] = [x(this.a), x(this.b)];
     ctx.fillStyle = this.tones.ground;

@@ -263,20 +263,23 @@ class TimelinePlot {
   describe(kind, i, near = 1) {
     const {T} = this;
     if (kind === "step") {
-      return [T.steps.name[i], [["took", formatNs(T.steps.length[i])], ["began at", formatNs(T.steps.start[i])]]];
+      return [T.steps.name[i], [["took", formatNs(T.steps.length[i])], ["began at", formatAt(T.steps.start[i])]]];
     }
     if (kind === "sync") {
       const rows = [["waited", formatNs(T.syncs.wait[i])], ["line", T.syncs.site[i] || "(no line known)"],
-        ["through", T.syncs.via[i]], ["began at", formatNs(T.syncs.at[i])]];
+        ["through", T.syncs.via[i]], ["began at", formatAt(T.syncs.at[i])]];
       return [`sync point: ${T.syncs.cause[i]}`, rows.filter(([, text]) => text !== "")];
     }
     const k = T.key[i];
     const many = T.count === null ? near : Math.max(near, T.count[i]);
     const name = many > 1 ? `${many.toLocaleString("en")} spans here, the longest is ${T.keys.name[k]}`
       : T.keys.name[k];
-    const rows = [["kind", T.keys.kind[k]], ["took", formatNs(T.stop[i] - T.start[i])],
-      ["began at", formatNs(T.start[i])], ["lane", T.keys.where[k]], ["of", T.keys.detail[k]]];
-    if (many > 1) rows.push(["zoom in", "to see each of them"]);
+    const isJoined = T.count !== null && T.count[i] > 1;
+    const rows = [["kind", T.keys.kind[k]],
+      [isJoined ? "covers" : "took", formatNs(T.stop[i] - T.start[i])], ["began at", formatAt(T.start[i])],
+      ["lane", T.keys.where[k]], ["of", T.keys.detail[k]]];
+    if (isJoined) rows.push(["joined", "this copy does not have each of them"]);
+    else if (many > 1) rows.push(["zoom in", "to see each of them"]);
     return [name, rows.filter(([, text]) => text !== "")];
   }
 
@@ -286,7 +289,8 @@ class TimelinePlot {
     const selection = {nodes: new Set((nodes[0] || "").split(" ").filter(Boolean).map(Number)),
       sites: new Set((sites[0] || "").split("\n").filter(Boolean))};
     this.lit = selection.nodes.size + selection.sites.size > 0 ? matching(this.T, selection) : null;
-    if (this.lit && this.pick) { // what was chosen here is not what is selected now
+    const isLate = this.models.lit.data.serial[0] < this.models.picked.data.serial[0];
+    if (this.lit && this.pick && !isLate) { // is what was chosen here a part of what is selected now?
       const {kind, i} = this.pick;
       if (!(kind === "span" ? this.lit.lit[this.T.key[i]] : this.lit.marks[i])) this.choose("", -1, false);
     }
@@ -383,8 +387,10 @@ class TimelinePlot {
     zoom.addEventListener("click", () => this.show(a, b));
     const lines = T.parts.label.flatMap((label, part) => {
       const m = rangeMetrics(T, a, b, part);
-      const rows = m.devices.map(([name, ns]) => [`${name} busy`, `${percent(ns, b - a)}, ${formatNs(ns)}`]);
-      if (m.recording > 0 && m.devices.length) {
+      const most = T.count === null ? "" : "at most "; // joined spans cover the pauses between them
+      const rows = m.devices.map(([name, ns]) =>
+        [`${name} busy`, `${most}${percent(ns, b - a)}, ${formatNs(ns)}`]);
+      if (m.recording > 0 && m.devices.length && T.count === null) {
         rows.push(["recording hidden", `${percent(m.hidden, m.recording)} of ${formatNs(m.recording)}`]);
       }
       rows.push(["sync points", m.waits ? `${m.waits}, ${formatNs(m.waited)} waited` : "none"]);

@@ -336,7 +336,7 @@ def test_a_redrawn_figure_equals_one_drawn_afresh():
     old, new = timeline_payload(make_run()), timeline_payload(make_run(kernels=9, steps=1, seed=2))
     plot, sources = timeline_model(old)
     fresh, fresh_sources = timeline_model(new)
-    sources["lit"].data = {"nodes": ["1"], "sites": ["a.py:1"], "label": ["x"]}
+    sources["lit"].data = {"nodes": ["1"], "sites": ["a.py:1"], "label": ["x"], "serial": [0]}
     apply_timeline(new, plot, sources)
     assert (plot.height, plot.title.text) == (fresh.height, fresh.title.text)
     for name, source in sources.items():
@@ -396,8 +396,8 @@ def test_a_selection_from_elsewhere_is_handed_to_the_browser_and_not_set_again()
     view.observe(lambda change: changes.append(change["new"]), "selection")
     chosen = Selection(frozenset({4, 2}), frozenset({"b.py:2", "a.py:1"}), "two nodes")
     view.selection = chosen
-    assert view.sources["lit"].data == {
-        "nodes": ["2 4"], "sites": ["a.py:1\nb.py:2"], "label": ["two nodes"]}  # fmt: skip
+    handed = {"nodes": ["2 4"], "sites": ["a.py:1\nb.py:2"], "label": ["two nodes"], "serial": [0]}
+    assert view.sources["lit"].data == handed
     assert changes == [chosen]
     assert view.sources["picked"].data["index"] == [-1]
 
