@@ -1,6 +1,6 @@
 """What a move of the explorer's controls takes: to the modelled picture and the measured one.
 
-    python benchmarks/explorer.py [--size tiny] [--moves 200] [--seconds 10]
+    python benchmarks/explorer.py [--workload bert] [--only cold|ahead] [--moves 200] [--seconds 10]
 
 No browser: the times are those of the kernel, up to the moment when the picture's columns have been
 assigned. Compiled programs of earlier kernels are not used (KIT_CACHE_DIR is empty).
@@ -18,6 +18,7 @@ from typing import Any
 os.environ["KIT_CACHE_DIR"] = ""
 
 import kit
+import kit.workloads
 from kit.workloads.prepare import Prepared
 
 
@@ -94,14 +95,17 @@ def burst(explorer: Any, clocked: Clocked, moves: int, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", default="tiny", help="of BERT")
+    parser.add_argument("--workload", default="bert", help="a name in kit.workloads")
+    parser.add_argument(
+        "--only", choices=("cold", "ahead"), help="without, or with compiling ahead"
+    )
     parser.add_argument("--moves", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10.0)
     chosen = parser.parse_args()
-    from kit.workloads.masked_lm import bert_of
-
-    workload = bert_of(chosen.size)
+    workload = getattr(kit.workloads, chosen.workload)
     for ahead in (False, True):
+        if chosen.only == ("ahead" if not ahead else "cold"):
+            continue
         clocked = Clocked(workload)
         explorer = explorer_of(clocked, ahead=ahead)
         start = time.perf_counter()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.errors import Cancelled
+from kit.errors import Cancelled, ExecutionError
 from kit.runtime.disk_cache import use_disk_cache
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.executor import Executor
@@ -53,8 +53,10 @@ class DryExecutor(Executor):
 
     def push(self, task: Task) -> None:
         self._tasks += 1
-        if self._cancelled() or self._tasks > MAX_TASKS:
+        if self._cancelled():
             raise Cancelled("this step is recorded no further")
+        if self._tasks > MAX_TASKS:
+            raise ExecutionError("the step has no end as long as nothing of it runs")
         for key, ops, make in self.needed_by(task):
             if key not in self.programs:
                 self.programs[key] = Program(key, ops, make)

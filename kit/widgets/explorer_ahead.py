@@ -70,9 +70,8 @@ class AheadLine(HBox):
             try:
                 programs += self._prepare(settings, progress=show, cancelled=cancelled)
             except Cancelled:
-                if cancelled():
-                    self._say("compiling ahead gave way to what you asked for")
-                    return
+                self._say("compiling ahead gave way to a run")
+                return
             except BaseException:  # noqa: BLE001, S110 - who asks for this run is told by the run
                 pass
             self.note(settings)

@@ -306,8 +306,8 @@ def _card(label: str, value: str, note: str, change: str) -> str:
         f'<div style="background:{PANEL};border:1px solid {LINE};border-radius:8px;'
         f'padding:9px 12px">'
         f'<div style="font-size:12px;line-height:1.3;color:{MUTED}">{label}</div>'
-        f'<div style="font-size:22px;line-height:1.35;font-weight:600;white-space:nowrap;'
-        f'font-variant-numeric:tabular-nums">{value}</div>'
+        f'<div style="font-size:clamp(16px,2.9cqi,22px);line-height:1.35;font-weight:600;'
+        f'white-space:nowrap;font-variant-numeric:tabular-nums">{value}</div>'
         f'<div style="font-size:11px;line-height:1.4;color:{MUTED}">{note}</div>'
         f'<div style="font-size:12px;line-height:1.4;min-height:17px">{change}</div></div>'
     )

@@ -8,9 +8,11 @@ would need; it is for idle time, and gives way to whoever is in a hurry.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kit.errors import Cancelled
 from kit.run import Run, Settings
 from kit.runtime.ahead import Ahead, dry
 from kit.runtime.executables import Compiling, ExecutableCache
@@ -50,8 +52,9 @@ class Prepared:
             self.cache.wait_quiet(cancelled)
         self.cache.watch = compiling
         try:
-            return run(self.workload, settings, progress=note, cancelled=cancelled,
-                       cache=self.cache)  # fmt: skip
+            with _TURNS.run():
+                return run(self.workload, settings, progress=note, cancelled=cancelled,
+                           cache=self.cache)  # fmt: skip
         finally:
             self.cache.watch = None
 
@@ -67,12 +70,17 @@ class Prepared:
         if settings.mode == "torch":
             return 0
         progress("recording", 0.0)
-        programs = self._programs(settings, cancelled)
+
+        def gives_way() -> bool:
+            return cancelled() or _TURNS.is_taken
+
+        with _TURNS.record():
+            programs = self._programs(settings, gives_way)
 
         def tell(ready: int, needed: int) -> None:
             progress(f"{ready} of {needed} programs", ready / max(needed, 1))
 
-        return self._ahead.compile(programs, tell=tell, cancelled=cancelled)
+        return self._ahead.compile(programs, tell=tell, cancelled=gives_way)
 
     def _programs(self, settings: Settings, cancelled: Callable[[], bool]) -> list[Any]:
         short = settings.replace(step_mode="retrace", prefetch=0, **_STEPS)
@@ -84,6 +92,55 @@ class Prepared:
             loop(lambda: session.run_step(step), short, mark_step=_nothing,
                  finish=session.wait_all, cancelled=cancelled)  # fmt: skip
         return list(noted.programs.values())
+
+
+class _Turns:
+    """Who of the process may go: a run always, a recording without one only while none runs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._runs = self._recordings = 0
+
+    @property
+    def is_taken(self) -> bool:
+        """True while something runs, or waits to."""
+        return self._runs > 0
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """For a run: what is only recorded is told to stop, and waited for."""
+        with self._changed:
+            self._runs += 1
+            self._changed.wait_for(lambda: not self._recordings, _PATIENCE_S)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._runs -= 1
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[None]:
+        """For a recording.
+
+        Raises:
+            Cancelled: something runs.
+        """
+        with self._changed:
+            if self._runs:
+                raise Cancelled("another run goes first")
+            self._recordings += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._recordings -= 1
+                self._changed.notify_all()
+
+
+# Of the process, as torch's random state and the machine's cores are: a notebook may have several
+# explorers, and one that was replaced by running its cell again lives on.
+_TURNS = _Turns()
+_PATIENCE_S = 5.0  # for a workload's Python that does not come back to kit; then both go on
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import torch
 import kit
 import kit.runtime.ahead as ahead
 import kit.runtime.executables as executables
-from kit.errors import Cancelled
+import kit.workloads.prepare as prepare_module
+from kit.errors import Cancelled, ExecutionError
 from kit.runtime.executables import Compiling, ExecutableCache
 from kit.workloads.prepare import Prepared
 
@@ -159,7 +160,7 @@ def test_a_loop_that_waits_for_a_number_is_recorded_only_so_far(monkeypatch: pyt
 
     monkeypatch.setattr(ahead, "MAX_TASKS", 20)
     prepared = Prepared(endless)
-    with pytest.raises(Cancelled):
+    with pytest.raises(ExecutionError, match="has no end"):
         prepare(prepared, QUICK)
     assert run(prepared, QUICK).losses == (1.0, 1.0)
 
@@ -213,6 +214,25 @@ def test_nothing_is_measured_while_a_program_is_compiled_ahead():
     worker.join(LONG_S)
     assert stop.is_set()
     cache.wait_quiet()
+
+
+def test_a_run_of_one_explorer_stops_what_another_one_prepares(expected: tuple[float, ...]):
+    first, second = Prepared(small), Prepared(small)
+    ended: list[kit.Run] = []
+    runner = threading.Thread(target=lambda: ended.append(run(second, QUICK)))
+
+    def cancelled() -> bool:  # the first time that it is asked, somebody else wants to run
+        if runner.ident is None:
+            runner.start()
+            while not prepare_module._TURNS.is_taken:
+                threading.Event().wait(0.001)
+        return False
+
+    with pytest.raises(Cancelled):
+        first.prepare(QUICK, progress=ignore, cancelled=cancelled)
+    runner.join(LONG_S)
+    assert ended[0].losses == expected
+    assert prepare(first, QUICK) > 0  # nobody runs any more
 
 
 def test_a_program_that_failed_ahead_is_compiled_by_who_needs_it():
