@@ -34,27 +34,26 @@ def lay_out(shapes: Sequence[Shape], sizes: Sequence[Sequence[Size]], *, timeout
     What dot does not answer within `timeout_s` gets the grid.
     """
     texts = [dot_text(shape, own) for shape, own in zip(shapes, sizes, strict=True)]
-    program = shutil.which("dot")
-    missing = list(dict.fromkeys(t for t in texts if not _slot(program or "", t)))
-    why = "" if program is not None else "dot was not found"
-    if program is not None and missing:
-        missing.sort(key=len)  # the small ones are done if a large one takes too long
+    program = shutil.which("dot") or ""
+    slots = [_slot(program, t, s.is_reversed) for t, s in zip(texts, shapes, strict=True)]
+    unknown = {id(slot): n for n, slot in enumerate(slots) if not slot}
+    missing = sorted(unknown.values(), key=lambda n: len(texts[n]))
+    why = "" if program else "dot was not found"
+    if program and missing:  # the small ones are done if a large one takes too long
         try:
-            answers = run_dot(program, missing, timeout_s)
+            answers = run_dot(program, [texts[n] for n in missing], timeout_s)
         except LayoutError as error:
             why, answers = str(error), {}
-        for n, answer in answers.items():
-            _slot(program, missing[n]).append(answer)
-    found, grids = [], 0
-    for text, shape, own in zip(texts, shapes, sizes, strict=True):
-        slot = _slot(program or "", text)
-        inside = _read(slot[0], shape, own) if slot else None
-        grids += inside is None
-        found.append(inside if inside is not None else lay_out_as_grid(shape, own))
+        for at, n in enumerate(missing):
+            if at in answers and (inside := _read(answers[at], shapes[n], sizes[n])) is not None:
+                slots[n].append(inside)
+    found = [slot[0] if slot else lay_out_as_grid(shape, own)
+             for slot, shape, own in zip(slots, shapes, sizes, strict=True)]  # fmt: skip
+    grids = sum(not slot for slot in slots)
     if not grids:
         return found, "graphviz dot"
     part = "" if grids == len(found) else f" for {grids} of {len(found)} groups"
-    return found, f"a plain grid{part}: {why or 'dot answered something else'}"
+    return found, f"a plain grid{part}: {why or 'dot gave no layout for it'}"
 
 
 def dot_text(shape: Shape, sizes: Sequence[Size]) -> str:
@@ -102,8 +101,8 @@ def _answers(output: str) -> dict[int, dict[str, Any]]:
 
 
 @lru_cache(maxsize=4096)
-def _slot(program: str, text: str) -> list[dict[str, Any]]:
-    """What this `dot` has answered to a text: nothing yet, or one answer."""
+def _slot(program: str, text: str, is_reversed: bool) -> list[Inside]:
+    """What this `dot` has made of a text: nothing yet, or one answer."""
     return []
 
 

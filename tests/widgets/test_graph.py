@@ -315,9 +315,11 @@ def _fake_dot(monkeypatch, tmp_path, script):
         ("exec /bin/sleep 30", "a plain grid: dot took longer than 0.3 s"),
         ("echo 'sh: no such plugin'", "a plain grid: dot answered something that is no layout"),
         ("""echo '{"name": "g0", "bb": "x", "objects": 7}'""",
-         "a plain grid: dot answered something else"),
+         "a plain grid: dot gave no layout for it"),
+        ("""echo '{"name": "g999", "bb": "0,0,1,1", "objects": []}'""",
+         "a plain grid: dot gave no layout for it"),
     ],
-    ids=["fails", "hangs", "prints text", "prints other json"],
+    ids=["fails", "hangs", "prints text", "prints other json", "answers something else"],
 )  # fmt: skip
 def test_a_dot_that_misbehaves_is_replaced_by_the_grid(monkeypatch, tmp_path, script, said):
     _fake_dot(monkeypatch, tmp_path, script)
