@@ -17,7 +17,7 @@ function drawTimeline(payload, models) {
 
 function timelineHighlight(models, {nodes, sites, label = ""}) {
   models.lit.data = {nodes: [[...nodes].join(" ")], sites: [[...sites].join("\n")], label: [label],
-    serial: [...models.picked.data.serial]};
+    serial: models.picked.data.serial ?? [0]};
 }
 
 // Call `told` with the selection, empty if the choice was undone; it does not hear of highlights.

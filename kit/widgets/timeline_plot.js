@@ -249,7 +249,7 @@ class TimelinePlot {
     const inLine = (text) => text.replace(/:\n/g, ": ").replace(/\n/g, ", ");
     this.say(head && [head, ...rows.map(([name, text]) => `${name} ${inLine(text)}`)].join("  ·  "));
     if (tell) {
-      const serial = this.models.picked.data.serial[0] + 1; // the same choice again is news, too
+      const serial = (this.models.picked.data.serial ?? [0])[0] + 1; // the same choice again is news, too
       this.models.picked.data = {kind: [this.pick ? kind : ""], index: [i < 0 ? -1 : i], serial: [serial]};
     }
     this.draw();
@@ -289,7 +289,8 @@ class TimelinePlot {
     const selection = {nodes: new Set((nodes[0] || "").split(" ").filter(Boolean).map(Number)),
       sites: new Set((sites[0] || "").split("\n").filter(Boolean))};
     this.lit = selection.nodes.size + selection.sites.size > 0 ? matching(this.T, selection) : null;
-    const isLate = this.models.lit.data.serial[0] < this.models.picked.data.serial[0];
+    const [answered, clicks] = ["lit", "picked"].map((name) => (this.models[name].data.serial ?? [0])[0]);
+    const isLate = answered < clicks; // it answers an older choice
     if (this.lit && this.pick && !isLate) { // is what was chosen here a part of what is selected now?
       const {kind, i} = this.pick;
       if (!(kind === "span" ? this.lit.lit[this.T.key[i]] : this.lit.marks[i])) this.choose("", -1, false);
