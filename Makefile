@@ -15,8 +15,8 @@ REPORT ?= report.html
 
 comma := ,
 # Compiling is most of what these do, and none of them asks what overlaps: they may share the cores.
-STEADY := $(addprefix tests/,coverage frontend models report trace test_notebooks.py \
-	workloads/test_convnets.py)
+STEADY := $(addprefix tests/,browser coverage frontend ir models report trace widgets \
+	test_notebooks.py workloads/test_convnets.py)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
