@@ -21,7 +21,7 @@ const GRAPH_STYLE = `
 .kit-graph-bar .kit-graph-key i.kit-graph-ramp { width: 60px; }
 `;
 const GRAPH_KEYS_HELP = "Keys: + and − zoom, arrows move, 0 shows all, n and p go from box to box, Enter opens "
-  + "or selects, Esc closes. Shift and a click select a whole group.";
+  + "or selects, Esc closes, / finds. Shift and a click, or Shift and Enter, select a whole group.";
 
 function element(tag, attributes = {}, ...inside) {
   const made = document.createElement(tag);
@@ -107,7 +107,7 @@ Object.assign(KitGraph.prototype, {
     }
   },
 
-  pressed(key) { // true if it is one of ours
+  pressed(key, wholeGroup) { // true if it is one of ours
     const [w, h] = this.size().map((v) => (v / this.scale()) * 0.15);
     const keys = {
       "+": () => this.zoom(1.25), "=": () => this.zoom(1.25), "-": () => this.zoom(0.8), "_": () => this.zoom(0.8),
@@ -115,7 +115,7 @@ Object.assign(KitGraph.prototype, {
       ArrowLeft: () => this.moveBy(-w, 0), ArrowRight: () => this.moveBy(w, 0),
       ArrowUp: () => this.moveBy(0, -h), ArrowDown: () => this.moveBy(0, h),
       n: () => this.step(1), p: () => this.step(-1),
-      Enter: () => (this.cursor >= 0 && this.placed.rects.has(this.cursor) ? this.act(this.cursor, false) : this.step(1)),
+      Enter: () => (this.cursor >= 0 && this.placed.rects.has(this.cursor) ? this.act(this.cursor, wholeGroup) : this.step(1)),
       Escape: () => this.escape(),
       "/": () => this.bar.querySelector("input").focus(),
     };
@@ -142,7 +142,7 @@ Object.assign(KitGraph.prototype, {
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (isOurs(event)) {
-        if (this.pressed(event.key)) stop(event);
+        if (this.pressed(event.key, event.shiftKey)) stop(event);
       } else if (event.composedPath().includes(this.bar) && event.composedPath()[0].type === "search"
           && ["Enter", "Escape"].includes(event.key)) {
         stop(event);

@@ -138,6 +138,9 @@ def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
     assert len(shown(offline)["open"]) == 2
     page.keyboard.press("Escape")
     assert shown(offline)["open"] == [fold]
+    page.keyboard.press("Shift+Enter")
+    assert "ops, " in shown(offline)["line"]
+    page.keyboard.press("Escape")
 
     page.get_by_role("button", name="close all groups").click()
     page.evaluate(
