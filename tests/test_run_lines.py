@@ -173,6 +173,21 @@ def test_a_site_is_a_file_and_a_line(site: str, place: tuple[str, int] | None):
     assert place_of(site) == (place or (site, 0))
 
 
+def test_a_bulk_that_is_split_keeps_the_times_of_its_ops():
+    import torch
+
+    with kit.Session(Settings(mode="lazy")) as session:
+        session.is_tracing = True
+        x = torch.ones(4, device="kit")
+        kept = [x := x + 1 for _ in range(4)]
+        bulk = session.stream.bulk
+        times = list(bulk.times)
+        head, make_rest = bulk.split(2)
+        assert [*head.times, *make_rest().times] == times == sorted(times)
+        assert len(times) == len(bulk.ops) >= len(kept)
+        session.stream.bulk = None  # its parts go nowhere
+
+
 def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_path):
     import torch
 
