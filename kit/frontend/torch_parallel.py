@@ -300,8 +300,8 @@ class DataParallel:
     def step(self, loss: Callable[..., Any], optimizer: Optimizers, *batch: Any) -> Shards:
         """A whole training step with one hand-over: `loss(model, *part)`, backward, update.
 
-        Gives each replica's losses; `net.mean` makes the loss of the whole batch of them. Weights
-        change only if every replica has recorded its backward pass.
+        Gives each replica's losses; `net.mean` makes the loss of the whole batch of them. Weights,
+        gradients and buffers change only if every replica has recorded its backward pass.
         """
         self._check_open()
         jobs = [
@@ -312,10 +312,15 @@ class DataParallel:
 
     def _whole_step(self, rank: int, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
         reducer = self._reducers[rank]
-        made = loss(reducer.module, *(to_kit(part) for part in parts))
-        self._backward(rank, made, self.count == 1)
-        if self.count > 1:
-            self._update.take(rank, self._update.bring(rank, None))
+        state = reducer.state()
+        try:
+            made = loss(reducer.module, *(to_kit(part) for part in parts))
+            self._backward(rank, made, self.count == 1)
+            if self.count > 1:
+                self._update.take(rank, self._update.bring(rank, None))
+        except BaseException:
+            reducer.take_back(state)
+            raise
         self.update(rank, optimizer)
         optimizer.zero_grad()
         reducer.forget()

@@ -16,6 +16,7 @@ from torch import nn
 
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_exchange import ReplicaSession
 from kit.runtime.stream import Cell, Value
 
@@ -82,7 +83,7 @@ class Reducer:
         self._before: dict[str, Any] = {}  # gradients that had been reduced before this pass
         self._reduced: dict[str, Any] = {}  # the tensors that the last reduction made
         self.is_stray = False  # gradients were made outside of `backward`, and nobody reduced them
-        self._passes = 0
+        self._turn, self._passes = -1, 0
         self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
                         for path, m in module.named_modules()
                         for key, p in m._parameters.items() if p is not None]  # fmt: skip
@@ -134,6 +135,19 @@ class Reducer:
         finally:
             self._mode = ""
 
+    def state(self) -> list[tuple[Any, Value]]:
+        """What the module's buffers hold now; values do not change, so that is no copy."""
+        return [(b, b.ref.read(self.home)) for b in self.module.buffers()
+                if isinstance(b, KitTensor)]  # fmt: skip
+
+    def take_back(self, state: Sequence[tuple[Any, Value]]) -> None:
+        """A step has failed: its gradients, and what it did to the buffers, have not happened."""
+        for buffer, value in state:
+            if buffer.ref.read(self.home) is not value:
+                buffer.ref.write(self.home, value)
+        self.module.zero_grad()
+        self.forget()
+
     def has(self, parameter: Any) -> bool:
         """True if this parameter's gradients are summed."""
         return id(parameter) in self._of
@@ -144,6 +158,9 @@ class Reducer:
 
     def _begin(self, mode: str) -> None:
         self._check_places()
+        turn = self.session.exchange.group.turn
+        if turn != self._turn:  # replicas that a failure has put out of step begin anew together
+            self._turn, self._passes = turn, 0
         self._mode = mode
         self._waiting = []
         for bucket in self.buckets:

@@ -67,9 +67,7 @@ class ReplicaSession(Session):
         try:
             super()._settle(value, cut=cut)
         except Exception as error:
-            note = f"kit: this was in replica {self.rank}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
+            _note(error, self.rank)
             raise
 
     def lanes(self) -> list[Span]:
@@ -330,7 +328,7 @@ class Exchange:
         with self._changed:
             parcel.inputs[rank] = arrays
             if errors and parcel.error is None:
-                errors[0].add_note(f"kit: this was in replica {rank}")
+                _note(errors[0], rank)
                 parcel.error = errors[0]
             parcel.arrived += 1
             if parcel.arrived == self.group.count:
@@ -407,6 +405,12 @@ def _fill(parcel: _Parcel, rank: int, task: Task) -> None:
             else:
                 cell.array = outputs[i]
     parcel.outputs[rank] = None
+
+
+def _note(error: BaseException, rank: int) -> None:
+    """Say once where an error was; every reader gets the same object."""
+    if not any(n.startswith("kit: this was in replica") for n in getattr(error, "__notes__", ())):
+        error.add_note(f"kit: this was in replica {rank}")
 
 
 def _fit(mine: Shapes, other: Shapes) -> bool:

@@ -336,9 +336,10 @@ def test_a_barrier_refuses_more_or_fewer_than_there_are_and_mixed_gifts(two: Dat
 # -- what goes wrong ---------------------------------------------------------------------------
 
 
-def test_a_replica_that_fails_ends_the_step_of_all_and_changes_no_weight() -> None:
+def test_a_replica_that_fails_ends_the_step_of_all_which_then_has_never_been() -> None:
     (x, y), *_ = batches(1, 5)
     model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Linear(3, CLASSES))
+    alone = copy.deepcopy(model)
     with net_on_one_cpu(model, 2, sync_batch_norm=True) as net:
         optimizer = net.optimizer(torch.optim.SGD, lr=0.1)
         before = [p.detach().cpu() for m in net.modules for p in m.parameters()]
@@ -354,8 +355,13 @@ def test_a_replica_that_fails_ends_the_step_of_all_and_changes_no_weight() -> No
         assert "this was in replica 1 of 2, at test_parallel.py:" in caught.value.__notes__[-1]
         after = [p.detach().cpu() for m in net.modules for p in m.parameters()]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        net.step(loss_of, optimizer, x, y)
+        net.step(loss_of, optimizer, x, y)  # as if the other had never been
         net.wait_all()
+        reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+        loss_of(alone, x, y).backward()
+        reference.step()
+        for module in net.modules:
+            close(module.state_dict().values(), alone.state_dict().values())
 
 
 def test_an_op_that_fails_names_its_replica_and_the_callers_line(two: DataParallel) -> None:
