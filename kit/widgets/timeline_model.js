@@ -206,13 +206,13 @@ function matching(T, {nodes, sites}) {
   return {lit, marks: Uint8Array.from(syncs.site, (site) => sites.has(site) ? 1 : 0)};
 }
 
-// The nodes and lines that a picked span or sync point stands for.
+// The nodes and lines that a picked span or sync point stands for; nothing, if a run does not say.
 function selectionOf(T, kind, i) {
   if (kind === "sync") {
     const site = T.syncs.site[i];
     const line = T.graph.sites.indexOf(site);
     const own = line < 0 ? [] : [...T.graph.site.keys()].filter((n) => T.graph.site[n] === line);
-    return site === "" ? {nodes: new Set(), sites: new Set(), label: T.syncs.cause[i]}
+    return site === "" ? {nodes: new Set(), sites: new Set(), label: ""}
       : {nodes: new Set(own), sites: new Set([site]), label: site};
   }
   const k = T.key[i], segment = T.segmentOf(i);
@@ -222,7 +222,7 @@ function selectionOf(T, kind, i) {
   const nodes = new Set(text.split(" ").filter(Boolean).map(Number)
     .filter((id) => id < T.graph.site.length));
   const lines = [...nodes].map((id) => T.graph.site[id]).filter((s) => s >= 0);
-  const label = isKernel ? `kernel ${T.keys.name[k]}` : `segment ${segment}`;
+  const label = nodes.size === 0 ? "" : isKernel ? `kernel ${T.keys.name[k]}` : `segment ${segment}`;
   return {nodes, sites: new Set(lines.map((s) => T.graph.sites[s])), label};
 }
 

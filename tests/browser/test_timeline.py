@@ -20,6 +20,7 @@ from kit.widgets.timeline_range import range_metrics
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
+from tests.widgets.test_timeline import BAD
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 WIDGETS = Path(__file__).parents[2] / "kit" / "widgets"
@@ -269,7 +270,21 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
       window.heard = [];
       timelineOnPick(window.models, ({nodes, sites, label}) =>
         window.heard.push([[...nodes], [...sites], label]));""")  # fmt: skip
+    for bad in BAD.values():  # what others may open: nothing, one instant, a hundred days, ...
+        payload = jsonable(timeline_payload(bad))
+        page.evaluate("(payload) => drawTimeline(payload, window.models)", payload)
+        page.locator("canvas.main").focus()
+        page.keyboard.press(".")
+        page.keyboard.press("f")
+        shown = state(offline)
+        assert shown["all"][0] <= shown["a"] < shown["b"] <= shown["all"][1]
+    lanes = Timeline.of(Span(f"host/t{i}", "x", "plan", i, i + 50) for i in range(500))
+    page.evaluate("(payload) => drawTimeline(payload, window.models)",
+                  jsonable(timeline_payload(lanes)))  # fmt: skip
+    page.mouse.wheel(0, 900)
+    assert page.evaluate("window.kitPlot.scroll") > 100  # it has the focus
     page.evaluate("(payload) => drawTimeline(payload, window.models)", new)
+    assert page.evaluate("window.heard.splice(0).at(-1)") == [[], [], ""]  # no graph, no nodes
     assert state(offline)["title"] == new["title"]
     assert state(offline)["n"] == len(new["spans"]["key"])
     kernel = next(s for s in run.timeline.spans if s.kind == "kernel")
