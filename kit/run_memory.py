@@ -278,15 +278,20 @@ def _segments(run: Run, holders: list[Holder], live: np.ndarray, inside: np.ndar
     graph = run.graphs[0]
     variables = sum(h.bytes for h in holders if graph.nodes[h.node].is_variable)
     made: dict[int, int] = defaultdict(int)
+    kept = np.zeros(len(graph) + 2, np.int64)
     for h in holders:
         made[h.node] += 1
+        if h.is_kept:
+            kept[h.first] += h.bytes
+            kept[h.last] -= h.bytes
+    kept = np.cumsum(kept)  # live after a node, and not only until it
     rows = []
     before = variables
     for s in run.segments:
         if not s.nodes:
             continue
         span, last = np.array(s.nodes), s.nodes[-1]
-        after = sum(h.bytes for h in holders if h.is_kept and h.first <= last < h.last)
+        after = int(kept[last])
         temporary, most = (int(line[span].max()) for line in (inside, live))
         count = sum(made[i] for i in s.nodes)
         rows.append(SegmentMemory(s.index, before, after, temporary, most, count))

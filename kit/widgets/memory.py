@@ -6,7 +6,6 @@ bytes are modelled from the graph, all times are measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from ipywidgets import HTML, Layout, ToggleButtons
 
 from kit.errors import SettingsError
 from kit.run import Run
-from kit.run_memory import MemoryReport, memory, memory_by_variant
+from kit.run_memory import MemoryReport, memory
 from kit.widgets.listing import Listing
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.memory_data import HOLDS, mark_columns, memory_payload
@@ -202,6 +201,7 @@ class MemoryView(View):
     def _list_runs(self) -> None:
         """The table and the buttons of several runs; nothing for one."""
         many = len(self.runs) > 1
+        self._most = max((memory(run).peak for run in self.runs if run.graphs), default=0)
         self.table.value = variants_html(self.runs) if many else ""
         labels = variant_labels(self.runs) if self.runs else [""]
         self._is_following = True
@@ -224,9 +224,7 @@ class MemoryView(View):
             if run is not None:
                 self.choice.value = next(i for i, known in enumerate(self.runs) if known is run)
             self._report = memory(run) if run is not None and run.graphs else None
-            peaks = [row.peak for row in memory_by_variant(self.runs)]
-            most = max((peak for peak in peaks if not math.isnan(peak)), default=0.0)
-            _apply(memory_payload(run, most), self.figures, self.sources)
+            _apply(memory_payload(run, self._most), self.figures, self.sources)
             self.by_op.run = run if self._report is not None else None
             self._links = Links(run)
             self.error.value = ""
