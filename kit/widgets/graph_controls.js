@@ -227,6 +227,10 @@ Object.assign(KitGraph.prototype, {
     if (!this.chosen.size) {
       parts.push(element("span", {title: GRAPH_KEYS_HELP}, "▸ click opens a group, shift + click selects it · keys + − 0 n p Enter Esc"));
     }
+    if (this.sides.length) {
+      const where = `more ${this.sides.join(" and ")}: drag, or press “all”`;
+      parts.push(element("b", {style: "font-weight:600"}, where));
+    }
     if (this.dropped) parts.push(`${number(this.dropped)} small boxes are not drawn: zoom in`);
     this.line.replaceChildren(...parts);
   },

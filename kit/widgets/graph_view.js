@@ -341,13 +341,17 @@ class KitGraph {
     this.isFitted = false;
     this.rescale();
     this.lastScale = this.scale();
-    if (this.placed && this.placed.rects.size > MOST_BOXES && !this.drawing) {
-      this.drawing = true;
-      requestAnimationFrame(() => {
-        this.drawing = false;
-        this.draw();
-      });
-    }
+    if (!this.placed || this.drawing || this.placed.rects.size <= MOST_BOXES) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      this.drawing = false;
+      this.draw(true);
+    });
+  }
+
+  outOfSight() {
+    const {x_range, y_range} = this.models.figure, {width, height} = this.placed;
+    return [width > x_range.end + 1 && "to the right", height > y_range.start + 1 && "below"].filter(Boolean);
   }
 
   // -- drawing
@@ -382,8 +386,9 @@ class KitGraph {
     return found;
   }
 
-  draw() {
+  draw(isMoving = false) {
     if (!this.scene || !this.placed) return;
+    if (!isMoving) this.sides = this.outOfSight(); // a line that comes and goes would move the plot
     const {models, scene} = this, seen = this.visible();
     this.lastScale = this.scale();
     const marked = this.counts(this.chosen), hits = this.counts(this.hits), onPath = this.counts(this.path);
