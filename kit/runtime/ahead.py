@@ -1,8 +1,9 @@
 """Compile what a step will need before it is asked for: record it without running it.
 
 A session whose executor is a `DryExecutor` records as ever, so its segments are those that a run
-will have; but nothing is copied to the device, nothing runs, and what the program reads is zeros.
-The programs are then compiled on a thread of their own, one at a time. XLA cannot be interrupted:
+will have; but nothing is copied to the device, nothing runs, and what the program reads is zeros,
+or that all is finite: so that a step under loss scaling goes the way it nearly always goes. The
+programs are then compiled on a thread of their own, one at a time. XLA cannot be interrupted:
 who stops it waits for nothing, and the program in the works is the last one.
 """
 
@@ -27,6 +28,7 @@ __all__ = ["Ahead", "DryExecutor", "Program", "dry"]
 
 MAX_OPS = 2000  # of one program: XLA takes some 2 s for as many, and cannot be stopped
 MAX_TASKS = 100_000  # of one recording: a loop that waits for a number sees zeros for ever
+_IS_WELL = frozenset({"all", "reduce_and", "isfinite", "is_finite"})  # read as true
 _LOOK_S = 0.02
 
 
@@ -40,7 +42,7 @@ class Program:
 
 
 class DryExecutor(Executor):
-    """Notes the programs that its tasks need; runs nothing, and gives zeros to who reads."""
+    """Notes the programs that its tasks need; runs nothing, and makes up what is read."""
 
     def __init__(self, *args: Any, cancelled: Callable[[], bool], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -65,8 +67,10 @@ class DryExecutor(Executor):
         for output, slot in zip(task.outputs, task.wanted, strict=True):
             cell = output()
             if cell is not None and cell.array is None:
-                avals = [aval for op in task.bulk.ops for aval in op.outputs]
-                cell.array = np.zeros(avals[slot].shape, np_dtype(avals[slot].dtype))
+                made = [(op.name, aval) for op in task.bulk.ops for aval in op.outputs]
+                name, aval = made[slot]
+                is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
+                cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
 
     def finish(self, task: Task) -> None:
         self.wait(task)

@@ -88,8 +88,9 @@ def test_a_step_of_jax_is_prepared_too():
     from kit.workloads import jax_mlp
 
     prepared = Prepared(jax_mlp)
-    assert prepare(prepared, QUICK) > 0
-    assert "compile.count" not in run(prepared, QUICK).metrics
+    settings = QUICK.replace(loss_scaling="dynamic, host check", mode="lazy")
+    assert prepare(prepared, settings) > 0  # the check reads "all is finite"
+    assert "compile.count" not in run(prepared, settings).metrics
 
 
 def test_native_torch_has_nothing_to_prepare():
