@@ -216,7 +216,9 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
         "import os; os.environ['PATH'] = '/nonexistent'\n"
         "from kit import GraphView\nfrom tests.factories import make_run\n"
         "view = GraphView(make_run())\nview",
-        "view.expanded = frozenset({'forward/layers.0'})",
+        "from kit.widgets.selection import Links\n"
+        "view.expanded = frozenset({'forward/layers.0'})\n"
+        "view.selection = Links(view.run).of_nodes(view.run.graphs[0].ops[:4], 'four ops')",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
@@ -226,6 +228,8 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
     page.wait_for_function(SETUP)
     until(browser, "graph.models.note.text.includes('WebAssembly')")  # asked of the kernel
     assert shown(browser)["open"] == ["forward/layers.0"]
+    assert shown(browser)["line"].startswith("four ops")
+    assert shown(browser)["subs"]["forward/layers.0/attention"] == "4 of 6 selected"
     click(browser, "backward/layers.0")
     until(browser, "graph.open.has('backward/layers.0')")
     page.keyboard.press("n")
