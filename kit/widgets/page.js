@@ -21,17 +21,18 @@ window.kitPage ??= (() => {
   const light = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b;
   const cache = new Map();
 
-  // Pale colours, mostly kinds mixed with white, become the same mixed with the dark ground.
+  // Pale colours, mostly kinds mixed with white, become the same mixed with the dark ground. What has
+  // more of its own colour stays, and so can the dark text that stands on it.
   function dark(color) {
     if (typeof color !== "string" || !/^#[0-9a-f]{6}$/i.test(color)) return color;
     let found = cache.get(color);
     if (found === undefined) {
-      const rgb = parse(color), ground = parse(DARK_GROUND);
-      const depth = rgb.map((x) => 1 - x); // how far from white, in each channel
+      const ground = parse(DARK_GROUND);
+      const depth = parse(color).map((x) => 1 - x); // how far from white, in each channel
       const most = Math.max(...depth);
-      const hue = rgb.map((x, i) => (most > 0 ? 1 - depth[i] / most : 1));
-      const part = Math.min(0.1 + most * 0.75, 0.6);
-      found = TWINS[color] ?? (KEPT.includes(color) || light(rgb) < 0.62 ? color
+      const hue = depth.map((x) => (most > 0 ? 1 - x / most : 1));
+      const part = 0.1 + most * 0.75;
+      found = TWINS[color] ?? (KEPT.includes(color) || most > 0.26 ? color
         : hex(ground.map((g, i) => g + (hue[i] * 0.6 + 0.25 - g) * part)));
       cache.set(color, found);
     }
