@@ -220,7 +220,7 @@ def mark_columns(report: MemoryReport | None, nodes: frozenset[int], end: float,
         if h.node in nodes:
             first = place.get(h.first, 0)  # a variable is there from the beginning
             lives.append((first, max(place.get(h.last, len(place) - 1), first) + 1))
-    for spans, top, bottom, alpha in ((ran, end, -0.012 * end, 0.5),
+    for spans, top, bottom, alpha in ((ran, 0.87 * end, -0.012 * end, 0.5),
                                       (lives, -0.062 * end, -0.09 * end, 1.0)):  # fmt: skip
         for left, right in _union(spans):
             for name, value in (("left", left), ("right", right), ("top", top),

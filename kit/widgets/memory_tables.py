@@ -121,7 +121,7 @@ def _bar(now: float, parts: tuple[float, float], most: float) -> str:
 
 
 def _time(ns: float) -> str:
-    return "–" if math.isnan(ns) else format_ns(ns)
+    return format_ns(ns) if ns > 0 else "–"  # no kernel is known to compute it
 
 
 def _bytes(size: float) -> str:
@@ -195,7 +195,7 @@ def memory_html(run: Run) -> str:
                                           "has none."))  # fmt: skip
     report = memory(run)
     payload = memory_payload(run)
-    return section("Memory", sentence(_verdict(run, report)) + _picture(payload) + _key()
+    return section("Memory", sentence(_verdict(run, report)) + _picture(payload) + _key(len(report.nodes))
                    + _holders(run, report) + by_op_html(run, first=MAX_HOLDERS))  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def _picture(payload: dict[str, dict[str, list[float]]]) -> str:
     )
 
 
-def _key() -> str:
+def _key(ops: int) -> str:
     """What the colours of the picture mean."""
     phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
     parts = "".join(
@@ -262,7 +262,7 @@ def _key() -> str:
         f"{name}</span>"
         for name, color in {**HOLDS, **phases}.items()
     )
-    many = f"; more than {MAX_BARS:,} ops share a bar" if MAX_BARS else ""
+    many = "; several share a bar, the fullest is shown" if ops > MAX_BARS else ""
     return (f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
             f"left to right: ops in program order{many}</div>")  # fmt: skip
 
