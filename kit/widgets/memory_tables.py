@@ -195,8 +195,9 @@ def memory_html(run: Run) -> str:
                                           "has none."))  # fmt: skip
     report = memory(run)
     payload = memory_payload(run)
-    return section("Memory", sentence(_verdict(run, report)) + _picture(payload) + _key(len(report.nodes))
-                   + _holders(run, report) + by_op_html(run, first=MAX_HOLDERS))  # fmt: skip
+    drawn = _picture(payload) + _key(len(report.nodes))
+    rows = _holders(run, report) + by_op_html(run, first=MAX_HOLDERS)
+    return section("Memory", sentence(_verdict(run, report)) + drawn + rows)
 
 
 def folded_memory_html(run: Run) -> str:
