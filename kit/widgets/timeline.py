@@ -27,9 +27,9 @@ from kit.trace import Timeline
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.page import View, static_page
 from kit.widgets.selection import NOTHING, Links, Selection
-from kit.widgets.theme import error_html, page_js, plain
+from kit.widgets.theme import error_html, format_ns, page_js, plain
 from kit.widgets.timeline_payload import as_run, flat, timeline_payload, timeline_title
-from kit.widgets.timeline_range import RangeMetrics, range_metrics
+from kit.widgets.timeline_range import RangeMetrics, around, range_metrics
 
 __all__ = [
     "TIMELINE_JS",
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
+MAX_LIVE_KERNELS = 200_000  # whose idle time is asked for at once when a range is marked
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
 # reply: what Python says of that range.
@@ -263,8 +264,16 @@ class TimelineView(View):
             self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
         try:
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
-                idle = range_metrics(self.run.timeline, *wanted).idle_ns
-                text = "\n".join(f"idle: {cause}\t{ns / 1e6:.4g} ms" for cause, ns in idle.items())
-                self.sources["reply"].data = {"text": [text]}
+                self.sources["reply"].data = {"text": [_told_idle(self.run.timeline, *wanted)]}
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)
+
+
+def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:
+    """Idle time by cause, where a payload does not have it: lines of "what", a tab, "how long"."""
+    origin = int(timeline.start_ns.min())
+    near = around(timeline, start_ns + origin, stop_ns + origin)
+    if int(near.where(kind="kernel").sum()) > MAX_LIVE_KERNELS:
+        return "idle by cause\tsee view.range_metrics(), which takes a while"
+    idle = range_metrics(timeline, start_ns, stop_ns).idle_ns
+    return "\n".join(f"idle: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace import KINDS, Timeline, idle_gaps, union_ns
+from kit.trace.timeline import COLUMNS
 from kit.widgets.timeline_lanes import group_of
 
-__all__ = ["RangeMetrics", "range_metrics"]
+__all__ = ["EXACT_KERNELS", "RangeMetrics", "around", "range_metrics"]
 
+EXACT_KERNELS = 50_000
 _LOADER = "host/loader"
 
 
@@ -39,7 +41,8 @@ class RangeMetrics:
 def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetrics:
     """What lies between two times, both counted from the first span's start.
 
-    Causes are those of `kit.trace.idle_gaps`: they are found on the whole timeline, then cut.
+    Causes are those of `kit.trace.idle_gaps`, found on the whole timeline and then cut; with more
+    than `EXACT_KERNELS` kernels, on the steps that the range touches and one more on each side.
 
     Raises:
         TimelineError: the range ends before it begins.
@@ -65,7 +68,8 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     waits = [(max(s.at_ns, low), min(s.at_ns + s.wait_ns, high)) for s in timeline.syncs
              if s.at_ns < high and (s.at_ns + s.wait_ns > low or s.at_ns >= low)]  # fmt: skip
     idle: dict[str, int] = {}
-    for gap in idle_gaps(timeline):
+    kernels = np.count_nonzero(kernel)
+    for gap in idle_gaps(timeline if kernels <= EXACT_KERNELS else around(timeline, low, high)):
         ns = min(gap.stop_ns, high) - max(gap.start_ns, low)
         if ns > 0:
             idle[gap.cause] = idle.get(gap.cause, 0) + ns
@@ -78,6 +82,27 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
         waited_ns=sum(b - a for a, b in waits),
         idle_ns=dict(sorted(idle.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def around(timeline: Timeline, low: int, high: int) -> Timeline:
+    """The steps that reach into a range, one more on each side, and all spans in them.
+
+    Without steps: the range, and as much time before and after it.
+    """
+    steps = timeline.intervals(kind="step")
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    start, stop = timeline.start_ns, timeline.stop_ns
+    if len(steps):
+        first = max(int(np.searchsorted(steps[:, 0], low, "right")) - 2, 0)
+        last = min(int(np.searchsorted(steps[:, 0], high, "left")) + 1, len(steps))
+        begin, end = int(steps[first, 0]), int(steps[first : max(last, first + 1), 1].max())
+    else:
+        begin, end = 2 * low - high, 2 * high - low
+    kept = (start < end) & (stop > begin)
+    kept &= (timeline.kind != KINDS.index("step")) | ((start >= begin) & (stop <= end))
+    columns = {name: getattr(timeline, name)[kept] for name in COLUMNS}
+    syncs = tuple(s for s in timeline.syncs if begin <= s.at_ns < end)
+    return replace(timeline, syncs=syncs, **columns)
 
 
 def _clip(timeline: Timeline, mask: NDArray[np.bool_], low: int, high: int) -> NDArray[np.int64]:

@@ -17,8 +17,9 @@ from kit.errors import TimelineError
 from kit.ir import Graph, Node
 from kit.run import Fused
 from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, idle_gaps
+from kit.trace.timeline import COLUMNS
 from kit.widgets import timeline as timeline_module
-from kit.widgets import timeline_data
+from kit.widgets import timeline_data, timeline_range
 from kit.widgets.selection import NOTHING, Selection
 from kit.widgets.theme import COLORS
 from kit.widgets.timeline import (
@@ -30,7 +31,7 @@ from kit.widgets.timeline import (
 )
 from kit.widgets.timeline_lanes import MAX_ROWS, group_of, place
 from kit.widgets.timeline_payload import flat
-from kit.widgets.timeline_range import range_metrics
+from kit.widgets.timeline_range import around, range_metrics
 from tests.factories import empty_run, make_run, one_span_run
 
 
@@ -449,6 +450,9 @@ def test_python_says_why_devices_were_idle_where_the_page_cannot(monkeypatch):
     view = TimelineView(make_run())
     view.range_ns = (0, view.run.timeline.duration_ns)
     assert "idle: " in view.sources["reply"].data["text"][0]
+    monkeypatch.setattr(timeline_module, "MAX_LIVE_KERNELS", 3)
+    view.range_ns = (0, 1000)
+    assert "view.range_metrics()" in view.sources["reply"].data["text"][0]
 
 
 def test_a_timeline_alone_is_drawn_too():
@@ -532,6 +536,19 @@ def test_all_of_the_time_has_the_idle_time_of_the_whole_run():
     found = range_metrics(t, 0, t.duration_ns)
     assert sum(found.idle_ns.values()) == sum(g.length_ns for g in gaps)
     assert list(found.idle_ns.values()) == sorted(found.idle_ns.values(), reverse=True)
+
+
+def test_near_a_range_the_causes_are_those_of_the_whole_run(monkeypatch):
+    t = make_run(syncs=2, steps=6, kernels=30).timeline
+    steps = t.intervals(kind="step")
+    low, high = int(steps[2, 0]) + 1000, int(steps[3, 1]) - 1000
+    whole = range_metrics(t, low, high)
+    near = around(t, low, high)
+    assert near.intervals(kind="step").tolist() == steps[1:5].tolist()
+    monkeypatch.setattr(timeline_range, "EXACT_KERNELS", 3)
+    assert range_metrics(t, low, high) == whole
+    alone = replace(t, **{c: getattr(t, c)[t.where(kind="kernel")] for c in COLUMNS})
+    assert 0 < len(around(alone, low, low + 100_000)) < len(alone)
 
 
 def test_a_range_that_ends_before_it_begins_is_an_error():
