@@ -1,7 +1,7 @@
 // The graph view in the page: places boxes, opens groups, colours, searches, exports. No kernel needed.
 //
-// With graph_place.js, graph_view.js and graph_controls.js before it, this is the body of a bokeh
-// CustomJS (live) and part of a report's script. It defines:
+// With graph_place.js, graph_view.js, graph_draw.js and graph_controls.js before it, this is the body
+// of a bokeh CustomJS (live) and part of a report's script. It defines:
 //   graphDraw(models, scene)            draw another scene; see `graph_data.py` for what is in it
 //   graphHighlight(models, selection)   ring what holds one of {nodes: Set, sites: Set, label}
 //   graphOnPick(models, tell)           tell({nodes, sites, label}) when the user picks something

@@ -61,7 +61,7 @@ __all__ = [
     "graph_wasm",
 ]
 
-_PARTS = ("graph_place.js", "graph_view.js", "graph_controls.js", "graph.js")
+_PARTS = ("graph_place.js", "graph_view.js", "graph_draw.js", "graph_controls.js", "graph.js")
 _EMPTY: dict[str, tuple[str, ...]] = {
     "frames": ("x", "y", "w", "h", "color", "line"),
     "edges": ("xs", "ys", "width", "alpha", "name"),
