@@ -13,7 +13,6 @@ import torch.nn.functional as F
 import kit
 from kit.errors import SessionError, SettingsError
 from kit.run_parallel import predict_parallel
-from kit.workloads import mlp
 from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve, run
 
 LAYERS, WIDTH = 5, 8
@@ -78,17 +77,40 @@ def test_the_model_knows_the_steps_own_gradients_and_segments(
         net.retune(cut="never")
 
 
+@kit.workload
+def line(ctx: kit.Context) -> Any:
+    """One layer, a loader, a scaler, micro-batches: what a step of the user's own has."""
+    model = torch.nn.Linear(4, 1).to(ctx.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = ctx.scaler()
+    points = torch.randn(32, 4)
+    batches = ctx.loader(torch.utils.data.TensorDataset(points, points[:, :1]))
+
+    def step() -> Any:
+        total: Any = 0
+        for x, y in ctx.micro_batches(batches):
+            loss = (model(x) - y).square().mean() / ctx.accumulate
+            scaler.scale(loss).backward()
+            total = total + loss.detach()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return total
+
+    return step
+
+
 def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> None:
     settings = kit.Settings(
         batch_size=9, steps=3, warmup=1, loss_scaling="dynamic, host check", accumulate=2,
-        prefetch=1, bulk_forward=1000, bulk_backward=1000,
+        prefetch=1,
     )  # fmt: skip
-    alone = kit.run(mlp, settings)
-    both = run(mlp, settings, devices=["cpu:0", "cpu:0"])
+    alone = kit.run(line, settings)
+    both = run(line, settings, devices=["cpu:0", "cpu:0"])
     assert both.losses == pytest.approx(alone.losses, abs=1e-6)
-    assert both.name == "mlp, 2 devices"
+    assert both.name == "line, 2 devices"
     with pytest.raises(SettingsError, match="a batch of 1 cannot be split over 2 devices"):
-        run(mlp, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
+        run(line, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
 
 
 def test_a_parameter_that_no_module_holds_is_refused_not_left_to_part() -> None:
