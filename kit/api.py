@@ -51,6 +51,7 @@ def run(
     workload: Any,
     settings: Settings | None = None,
     *,
+    devices: int | Sequence[str] = 1,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Run:
@@ -59,12 +60,18 @@ def run(
     Args:
         workload: what `@kit.workload` decorates: given a `Context`, it returns the step.
         settings: `kit.Settings()` if not given.
+        devices: more than 1: each works on a part of every batch, as in `kit.DataParallel`.
         progress: called with a text and a fraction of the whole, between steps.
         cancelled: asked between steps; true ends the run with `Cancelled`.
 
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
+    if devices != 1:
+        from kit.workloads.parallel import run as run_replicas
+
+        return run_replicas(workload, settings, devices=devices, progress=progress,
+                            cancelled=cancelled)  # fmt: skip
     from kit.workloads.experiment import run as measure
 
     return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)

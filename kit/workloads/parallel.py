@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kit.errors import SettingsError
+from kit.errors import Cancelled, SettingsError
 from kit.frontend.torch_parallel import DataParallel
 from kit.frontend.torch_parallel_batch import Shards, part_of
 from kit.frontend.torch_parallel_steps import StepParallel
@@ -21,6 +21,7 @@ from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
+from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = [
     "ReplicaContext",
@@ -73,7 +74,7 @@ class ReplicaContext(Context):
 
 def run(
     workload: Any, settings: Settings | None = None, *, devices: int | Sequence[Any] = 2,
-    **options: Any,
+    progress: Progress | None = None, cancelled: CancelledFn | None = None, **options: Any,
 ) -> Run:  # fmt: skip
     """Run a workload's step on several devices, `settings.batch_size` split over them.
 
@@ -87,6 +88,7 @@ def run(
     Raises:
         SettingsError: it is no workload of torch, or a batch is smaller than the devices.
         SessionError: an optimizer updates a parameter that is in no module that was called.
+        Cancelled: `cancelled()` became true between two steps.
         Exception: whatever the workload raises, with a note that says in which replica.
     """
     chosen = as_workload(workload)
@@ -101,12 +103,14 @@ def run(
     with StepParallel(devices, settings=settings, **options) as net:
         net.build(build)
         return measure(net, net.run, steps=settings.steps, warmup=settings.warmup,
-                       name=f"{chosen.name}, {net.count} devices")  # fmt: skip
+                       name=f"{chosen.name}, {net.count} devices", progress=progress,
+                       cancelled=cancelled)  # fmt: skip
 
 
 def measure(
-    net: DataParallel, step: Callable[[], Any], *, steps: int = 10, warmup: int = 3, name: str = ""
-) -> Run:
+    net: DataParallel, step: Callable[[], Any], *, steps: int = 10, warmup: int = 3,
+    name: str = "", progress: Progress | None = None, cancelled: CancelledFn | None = None,
+) -> Run:  # fmt: skip
     """Warm up, time steps untraced, then record two more: their timeline is of origin "recorded".
 
     `step()` does one whole step with `net` and returns its losses, or nothing. On a CPU a segment's
@@ -114,13 +118,27 @@ def measure(
 
     Raises:
         SettingsError: there is not a step to measure.
+        Cancelled: `cancelled()` became true between two steps.
     """
     if steps < 1 or warmup < 0:
         raise SettingsError(f"steps must be at least 1 and warmup 0, not {steps!r} and {warmup!r}")
+    done = 0
+
+    def told() -> Any:
+        nonlocal done
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"cancelled before step {done + 1} of {warmup + steps}")
+        result = step()
+        done += 1
+        if progress is not None:
+            name = "warming up (compiling)" if done <= warmup else "measuring"
+            progress(name, 0.9 * done / (warmup + steps))
+        return result
+
     for _ in range(warmup):
-        step()
+        told()
     net.wait_all()
-    times, losses = _timed(net, step, steps)
+    times, losses = _timed(net, told, steps)
     with net.watched() as spans:
         step()  # fills the pipeline
         host = []
@@ -135,12 +153,19 @@ def measure(
     metrics["parallel.devices"] = float(net.count)
     return Run(
         settings=net.settings,
-        losses=tuple(net.mean(loss) for loss in losses if isinstance(loss, Shards)),
+        losses=tuple(net.mean(loss) for loss in losses if _is_loss(loss)),
         step_times_ns=tuple(times),
         timeline=timeline,
         metrics=metrics,
         environment={**net.sessions[0].environment(), "torch": torch.__version__},
         name=name or f"{net.count} replicas",
+    )
+
+
+def _is_loss(result: Any) -> bool:
+    """True for one number of each replica, on its device."""
+    return isinstance(result, Shards) and all(
+        isinstance(x, torch.Tensor) and x.numel() == 1 for x in result
     )
 
 

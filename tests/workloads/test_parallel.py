@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import kit
-from kit.errors import SessionError, SettingsError
+from kit.errors import Cancelled, SessionError, SettingsError
 from kit.run_parallel import predict_parallel
 from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve, run
 
@@ -106,9 +106,15 @@ def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> No
         prefetch=1,
     )  # fmt: skip
     alone = kit.run(line, settings)
-    both = run(line, settings, devices=["cpu:0", "cpu:0"])
+    told: list[str] = []
+    both = kit.run(line, settings, devices=["cpu:0", "cpu:0"], progress=lambda t, f: told.append(t))
+    assert told == ["warming up (compiling)", *["measuring"] * 3]
     assert both.losses == pytest.approx(alone.losses, abs=1e-6)
     assert both.name == "line, 2 devices"
+    with pytest.raises(Cancelled, match="before step 1 of 4"):
+        kit.run(line, settings, devices=["cpu:0", "cpu:0"], cancelled=lambda: True)
+    with pytest.raises(SettingsError, match="devices must be at least 1, not 0"):
+        kit.run(line, settings, devices=0)
     with pytest.raises(SettingsError, match="a batch of 1 cannot be split over 2 devices"):
         run(line, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
 
