@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
-MAX_LIVE_KERNELS = 200_000  # whose idle time is asked for at once when a range is marked
+MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range is marked
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
 # reply: what Python says of that range.

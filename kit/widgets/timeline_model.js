@@ -167,19 +167,31 @@ function searchTimeline(T, text) {
   return {lit, marks, hits: spansOf(T, lit), syncs: marks.reduce((sum, x) => sum + x, 0)};
 }
 
-// The spans whose key is flagged, by start.
+// The spans whose key is flagged, by start: rows are in order already, so pairs of them are merged.
 function spansOf(T, lit) {
-  let n = 0;
-  for (let i = 0; i < T.n; i++) n += lit[T.key[i]];
-  const hits = new Uint32Array(n);
-  n = 0;
-  for (let i = 0; i < T.n; i++) if (lit[T.key[i]]) hits[n++] = i;
-  if (hits.length === 0) return hits;
-  const order = Float64Array.from(hits, (i) => T.start[i]);
-  for (let k = 1; k < order.length; k++) {
-    if (order[k] < order[k - 1]) return hits.sort((i, j) => T.start[i] - T.start[j] || i - j);
+  let lists = [];
+  for (let r = 0; r + 1 < T.first.length; r++) {
+    const hits = new Uint32Array(T.first[r + 1] - T.first[r]);
+    let n = 0;
+    for (let i = T.first[r]; i < T.first[r + 1]; i++) if (lit[T.key[i]]) hits[n++] = i;
+    if (n > 0) lists.push(hits.subarray(0, n));
   }
-  return hits;
+  while (lists.length > 1) {
+    const merged = [];
+    for (let k = 0; k < lists.length; k += 2) {
+      merged.push(k + 1 < lists.length ? merge(T.start, lists[k], lists[k + 1]) : lists[k]);
+    }
+    lists = merged;
+  }
+  return lists[0] ?? new Uint32Array(0);
+}
+
+function merge(start, a, b) {
+  const out = new Uint32Array(a.length + b.length);
+  for (let i = 0, j = 0, n = 0; n < out.length; n++) {
+    out[n] = j === b.length || (i < a.length && start[a[i]] <= start[b[j]]) ? a[i++] : b[j++];
+  }
+  return out;
 }
 
 // Flags of what belongs to a selection {nodes: Set of numbers, sites: Set of strings}: kernels that

@@ -72,5 +72,5 @@ def test_the_notebook_runs_and_its_explorer_answers_to_a_slider(
 
     assert browser.outside == []
     assert browser.errors() == []
-    assert (lab.root / "report.html").stat().st_size > 1_000_000
+    assert (lab.root / "report.html").stat().st_size > 500_000  # all runs and BokehJS are in it
     shutil.copy(lab.root / "report.html", lab.root.parent / "report.html")

@@ -40,8 +40,9 @@ LEVELS = """([data, a, b, width]) => {
 }"""
 ASKED = """([data, a, b]) => {
   const T = readTimeline(data), found = launchesOf(T);
+  const hits = Array.from(searchTimeline(T, "x HOST kernel").hits, (i) => T.start[i]);
   const pairs = Array.from(found, (call, i) => [T.start[i], call < 0 ? -1 : T.start[call]]);
-  return [rangeMetrics(T, a, b), pairs.filter((_, i) => T.keys.kind[T.key[i]] === "kernel")];
+  return [rangeMetrics(T, a, b), hits, pairs.filter((_, i) => T.keys.kind[T.key[i]] === "kernel")];
 }"""
 STATE = """() => {
   const plot = window.kitPlot;
@@ -128,7 +129,7 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
     def metrics(given_spans, a, length, waits):
         t = Timeline.of((Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans),
                         [SyncPoint(at, n, "item") for at, n in waits])  # fmt: skip
-        told, pairs = page.evaluate(ASKED, [row_of(timeline_payload(t)), a, a + length])
+        told, hits, pairs = page.evaluate(ASKED, [row_of(timeline_payload(t)), a, a + length])
         wanted = range_metrics(t, a, a + length)
         assert {k: v for k, v in told["devices"] if v} == {
             k: v for k, v in wanted.busy_ns.items() if v
@@ -139,6 +140,8 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
         kernels = np.flatnonzero(t.kind == KINDS.index("kernel"))
         called, _ = launches(t, kernels)
         origin = int(t.start_ns.min())
+        assert hits == sorted(s - origin for lane, k, s, _, _ in given_spans
+                              if "host" in lane and k == "kernel")  # fmt: skip
         assert sorted(pairs) == sorted(
             [int(s) - origin, int(c) - origin if c >= 0 else -1]
             for s, c in zip(t.start_ns[kernels], called, strict=True)
