@@ -49,13 +49,17 @@ window.kitPage ??= (() => {
     return Array.from(xs, (x, i) => (fills ? inkOn(fills[i]) : dark(x)));
   }});
 
+  // Of texts in other columns only the muted ones stand on the ground, and not on a fill.
+  const note = (x) => (x === TWINS.muted ? dark(x) : x);
+  const notes = {compute: note, v_compute: (xs) => Array.from(xs, note)};
+
   function darkSpec(name, spec, source) {
     if (typeof spec === "string") return dark(spec);
     if (spec === null || typeof spec !== "object") return spec;
     if (typeof spec.value === "string") return {...spec, value: dark(spec.value)};
     if (typeof spec.field !== "string" || spec.transform) return spec;
     if (name !== "text_color") return {...spec, transform: twins};
-    return spec.field === "ink" && source ? {...spec, transform: inks(source)} : spec;
+    return {...spec, transform: spec.field === "ink" && source ? inks(source) : notes};
   }
 
   const same = (a, b) => a === b || (a && b && typeof a === "object" && typeof b === "object"

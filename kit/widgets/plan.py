@@ -119,7 +119,7 @@ def _label_segments(labels: dict[str, list[Any]], stream: OpStream, segments: Se
         is_last_drawn = len(ends) < len(segments) and end == ends[-1]
         if has_room and (begins >= left or segment.cut not in _PLANNED) and not is_last_drawn:
             _append(labels, x=right - 0.6 * letter, y=row + 0.15, text=text, align="right",
-                    color=_ink(segment.cut))  # fmt: skip
+                    color=MUTED if segment.cut in _PLANNED else COLORS["wait"])  # fmt: skip
             taken = (row, right)
         start = end
 

@@ -6,6 +6,7 @@ the three common kinds of colour blindness; `tests/widgets/test_theme.py` measur
 Figures are made in light colours, and the page turns them dark where its theme is: `page.js`, which
 every styled figure carries, knows the dark twin of each colour here. Kinds keep theirs. A column
 named `ink` is the colour of text on the fill in the column `color`; the page picks a readable one.
+In other columns of text colours only MUTED has a twin: it stands on the ground, the rest on fills.
 Who draws by a script of its own asks `window.kitPage.twin(color)`, again at each "kit-theme" event.
 """
 
@@ -190,8 +191,8 @@ def page_js() -> str:
     window gets a "kit-theme" event when the theme changes.
     """
     kept = [*COLORS.values(), *SEGMENT_COLORS, _OTHER]
-    values = {"TWINS": {**DARK, "ink": INK}, "KEPT": kept, "DARK_GROUND": DARK[BACKGROUND],
-              "PAGE_CSS": _asset("page.css")}  # fmt: skip
+    values = {"TWINS": {**DARK, "ink": INK, "muted": MUTED}, "KEPT": kept,
+              "DARK_GROUND": DARK[BACKGROUND], "PAGE_CSS": _asset("page.css")}  # fmt: skip
     given = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
     return given + _asset("page.js")
 
