@@ -79,6 +79,12 @@ _EMPTY: dict[str, tuple[str, ...]] = {
     "engine": (),  # `tags`: graphviz for the page, if it asked
 }  # fmt: skip
 
+_LONG = ("strings", "shapes", "dots")  # as JSON: bokeh would visit each of their values
+    "strings",
+    "shapes",
+    "dots",
+)  # bokeh would visit each of their values; the page parses them
+
 
 def _asset(name: str) -> str:
     return resources.files("kit.widgets").joinpath(name).read_text("utf-8")
@@ -108,7 +114,8 @@ def apply_graph(payload: Mapping[str, Any], plot: figure,
                 sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
     """Show another payload in the same figure; the page draws it."""
     plot.title.text = payload["title"]
-    sources["scene"].tags = [dict(payload)]
+    texts = {name: json.dumps(payload[name]) for name in _LONG}
+    sources["scene"].tags = [{**payload, **texts}]
 
 
 def graph_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:

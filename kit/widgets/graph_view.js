@@ -20,8 +20,10 @@ class KitGraphView {
     this.drawing = false;
   }
 
-  take(scene) {
-    if (!scene || !scene.rows) return;
+  take(given) {
+    if (!given || !given.rows) return;
+    const scene = Object.fromEntries(Object.entries(given).map(([name, value]) => [name,
+      ["strings", "shapes", "dots"].includes(name) && typeof value === "string" ? JSON.parse(value) : value]));
     const isFirst = this.scene === null, before = this.placed;
     this.scene = scene;
     this.lower = null;

@@ -406,7 +406,7 @@ def test_names_in_many_scripts_and_with_metacharacters_stay_text_in_every_export
     nodes = [Node(f"aten.{n}.default", ((i - 1, 0),) if i else (), (), AVAL, f"{n}.py:1",
                   "forward", f"M.{n}.{i % 3}") for i, n in enumerate(names * 2)]  # fmt: skip
     view = GraphView(run_of(Graph(tuple(nodes))))
-    view.expanded = frozenset(keys(view.sources["scene"].tags[0]))
+    view.expanded = frozenset(keys(graph_payload(view.run)))
     root = ET.fromstring(view.svg())
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
     assert any("模型" in t for t in texts if t)
