@@ -166,7 +166,8 @@ def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
 
 
 def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
-    return SelectionSlider(options=options, continuous_update=False, layout=Layout(width="auto"))
+    return SelectionSlider(options=options, continuous_update=False,
+                           layout=Layout(width="auto", margin="2px 2px 2px 8px"))  # fmt: skip
 
 
 def bulk_slider(value: int) -> SelectionSlider:

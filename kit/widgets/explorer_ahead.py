@@ -104,7 +104,7 @@ class AheadLine(HBox):
             self._forget = None
 
     def _say(self, text: str) -> None:
-        self.text.value = f'<span style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</span>'
+        self.text.value = f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</div>'
 
 
 def _weak(act: Callable[[], None]) -> Callable[[Any], None]:
