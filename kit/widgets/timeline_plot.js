@@ -40,7 +40,12 @@ class TimelinePlot {
     this.load();
     this.highlight();
     this.takeMark();
-    window.addEventListener("kit-theme", () => this.root.isConnected && this.dress());
+    const me = new WeakRef(this); // a cell that ran again leaves no old plot behind
+    window.addEventListener("kit-theme", function follow() {
+      const plot = me.deref();
+      if (plot) plot.dress();
+      else window.removeEventListener("kit-theme", follow);
+    });
   }
 
   // The colours of the page's theme, for the canvas and for what stands around it.
