@@ -114,7 +114,7 @@ class ParallelView(View):
         self.devices = _slider([(str(n), n) for n in _with(DEVICES, devices)], devices)
         self.text, self.error = HTML(), HTML()
         self.curve, self.lanes = ColumnDataSource(), ColumnDataSource()
-        self._best = Span(dimension="width", line_color=BUCKET, line_width=2, line_dash="dashed")
+        self.best = ColumnDataSource()  # a line: unlike a bokeh Span, the axis makes room for it
         self._here = Span(dimension="height", line_color=SIZE, line_alpha=0.35, line_width=6)
         self._ask()
         controls = [
@@ -149,7 +149,8 @@ class ParallelView(View):
             measured=self._measured if is_measured else {},
         )  # fmt: skip
         self.lanes.data = lane_columns(self.step, best)
-        self._best.location, self._here.location = best.step_ns / 1e6, self.bulk.value
+        self.best.data = {"bulk": [1, self.backward.ops], "ms": [best.step_ns / 1e6] * 2}
+        self._here.location = self.bulk.value
         now = self.step
         pieces, travels = _count(now.segments, "backward segment"), _count(now.buckets, "bucket")
         self.text.value = (
@@ -168,14 +169,13 @@ class ParallelView(View):
             x_axis_label="ops a segment, backward", y_axis_label="ms a step",
         )  # fmt: skip
         plot.add_layout(Legend(), "right")
-        plot.add_layout(self._best)
         plot.add_layout(self._here)
         line = plot.line("bulk", "ms", source=self.curve, color=SIZE, line_width=2,
                          legend_label="one size for all")  # fmt: skip
         plot.scatter("bulk", "ms", source=self.curve, color=SIZE, size=5)
         plot.scatter("bulk", "measured", source=self.curve, color=MEASURED, size=9,
                      legend_label="measured")  # fmt: skip
-        plot.line([1], [float("nan")], color=BUCKET, line_width=2, line_dash="dashed",
+        plot.line("bulk", "ms", source=self.best, color=BUCKET, line_width=2, line_dash="dashed",
                   legend_label="cut where a bucket is full")  # fmt: skip
         tips = [("ops a segment", "@bulk"), ("step", "@ms{0.00} ms"),
                 ("exposed", "@exposed{0.00} ms"), ("segments", "@segments")]  # fmt: skip

@@ -38,6 +38,8 @@ def test_each_slider_asks_the_model_and_an_error_is_shown_under_the_view(
     view = ParallelView(STEP, LINK, bucket_mb=0.2, measured={60: 8.0})
     assert view.step == predict_parallel(STEP, bulk=60, link=LINK, bucket_bytes=2e5)
     assert np.nanmax(view.curve.data["measured"]) == 8.0
+    best = best_buckets(STEP, LINK)[1].step_ns / 1e6
+    assert view.best.data == {"bulk": [1, STEP.ops], "ms": [best, best]}
     before = view.step.step_ns
     view.bulk.value = 8
     assert view.step.step_ns < before
