@@ -80,10 +80,6 @@ _EMPTY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 _LONG = ("strings", "shapes", "dots")  # as JSON: bokeh would visit each of their values
-    "strings",
-    "shapes",
-    "dots",
-)  # bokeh would visit each of their values; the page parses them
 
 
 def _asset(name: str) -> str:
