@@ -127,7 +127,8 @@ def _check_devices(home: Frontend, name: str, args: Any, kwargs: Any) -> None:
                 frame = home.places.sync_frame()
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two "
-                    f"devices, {home.device} and {x.device}! (in {name} at {frame[0][0]}:{frame[0][1]}; "
+                    f"devices, {home.device} and {x.device}! (in {name} at "
+                    f"{frame[0][0]}:{frame[0][1]}; "
                     "move the other one with .to('kit'))"
                 )
 

@@ -29,6 +29,7 @@ from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
 from kit.widgets.kernels import folded_kernels_html
 from kit.widgets.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
+from kit.widgets.memory_tables import folded_memory_html
 from kit.widgets.page import packed, page_scripts, unwarned
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.source import source_html
@@ -165,7 +166,9 @@ def _run_block(run: Run, pool: dict[str, int], most: int) -> dict[str, Any]:
         "breakdown": breakdown_html(run),
         "unlowered": unlowered_html(run) + recompiles_html(run.compiles),
         "gaps": gaps_html(run),
-        "segments": folded_segments_html(run) + folded_kernels_html(run),
+        "segments": "".join(
+            (folded_segments_html(run), folded_kernels_html(run), folded_memory_html(run))
+        ),
         "notes": run_notes_html(run),
         "timeline": _plain(timeline_payload(run, max_spans=most)),
         "graph": _graph_block(run, pool),

@@ -33,7 +33,13 @@ from kit.widgets.explorer_history import HistoryBar
 from kit.widgets.explorer_model import Foresight, modelled_html, modelled_run
 from kit.widgets.gaps import gaps_html
 from kit.widgets.graph import GraphView
-from kit.widgets.linked import SelectionBar, kernel_listing, link_selections, sync_listing
+from kit.widgets.linked import (
+    SelectionBar,
+    kernel_listing,
+    link_selections,
+    memory_listing,
+    sync_listing,
+)
 from kit.widgets.page import View
 from kit.widgets.rerun import Newest, PrepareStep, Reruns, RunStep
 from kit.widgets.segments import folded_segments_html
@@ -211,11 +217,12 @@ class Explorer(View):
         self.advice = AdviceView(self._try)
         self.timeline = TimelineView()
         self.graph = GraphView()
-        self.source, self.syncs, self.kernels = SourceView(), sync_listing(), kernel_listing()
+        self.source, self.syncs = SourceView(), sync_listing()
+        self.kernels, self.memory = kernel_listing(), memory_listing()
         self.breakdown, self.gaps, self.unlowered, self.segments, self.notes = (
             HTML(layout=Layout(width="auto")) for _ in range(5)
         )
-        linked = (self.timeline, self.graph, self.source, self.syncs, self.kernels)
+        linked = (self.timeline, self.graph, self.source, self.syncs, self.kernels, self.memory)
         link_selections(linked)
         self.selected = SelectionBar(linked)
         self.failure = HTML(layout=Layout(width="auto"))
@@ -251,10 +258,11 @@ class Explorer(View):
                       width="auto", grid_gap="24px", align_items="flex-start",
                       margin="8px 0 0"))  # fmt: skip
         self.timeline.layout.width = "auto"
-        self._measured_parts = [self.advice, columns, self.segments, self.kernels, self.notes]
+        self._measured_parts = [self.advice, columns, self.segments, self.kernels, self.memory,
+                                self.notes]  # fmt: skip
         return [heading, self.controls, self.history, bar, self.ahead, self.failure, self.headline,
                 self.advice, self.selected, self.timeline, columns, self.segments, self.kernels,
-                self.notes]  # fmt: skip
+                self.memory, self.notes]  # fmt: skip
 
     @traitlets.observe("settings")
     def _settings_changed(self, _: dict[str, Any]) -> None:
@@ -314,7 +322,7 @@ class Explorer(View):
             self.advice.run = run
             self.timeline.run = run
             self.graph.run = run
-            for view in (self.source, self.syncs, self.kernels):
+            for view in (self.source, self.syncs, self.kernels, self.memory):
                 view.run = run
             self.breakdown.value = breakdown_html(run)
             self.unlowered.value = unlowered_html(run) + recompiles_html(run.compiles)

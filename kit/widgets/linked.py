@@ -9,10 +9,18 @@ from ipywidgets import HTML, Button, HBox, Layout
 
 from kit.widgets.kernels import folded_kernels_html, kernel_picks
 from kit.widgets.listing import Listing
+from kit.widgets.memory_tables import folded_memory_html, memory_picks
 from kit.widgets.selection import NOTHING, Selection
 from kit.widgets.tables import FONT, INK, MUTED, safe_text, sync_picks, sync_table_html
 
-__all__ = ["SelectionBar", "kernel_listing", "link_selections", "selection_text", "sync_listing"]
+__all__ = [
+    "SelectionBar",
+    "kernel_listing",
+    "link_selections",
+    "memory_listing",
+    "selection_text",
+    "sync_listing",
+]
 
 
 def sync_listing() -> Listing:
@@ -23,6 +31,11 @@ def sync_listing() -> Listing:
 def kernel_listing() -> Listing:
     """The table of kernels behind a line that a click opens; a row stands for its nodes."""
     return Listing("kernels", lambda run: (folded_kernels_html(run), kernel_picks(run)))
+
+
+def memory_listing() -> Listing:
+    """Memory behind a line that a click opens; a row stands for the nodes that hold or write it."""
+    return Listing("memory", lambda run: (folded_memory_html(run), memory_picks(run)))
 
 
 def link_selections(views: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import starmap
 
 from kit.run import Run
 from kit.run_memory import (
@@ -25,7 +26,7 @@ from kit.widgets.memory_data import (
     short_op,
     unseen_inside,
 )
-from kit.widgets.selection import Links, Selection
+from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.tables import (
     MUTED,
     TRACK,
@@ -39,8 +40,8 @@ from kit.widgets.tables import (
 )
 from kit.widgets.theme import COLORS, format_bytes, format_ns, tint
 
-__all__ = ["by_op_html", "folded_memory_html", "memory_html", "op_picks", "variant_labels",
-           "variants_html"]  # fmt: skip
+__all__ = ["by_op_html", "folded_memory_html", "memory_html", "memory_picks", "op_picks",
+           "variant_labels", "variants_html"]  # fmt: skip
 
 MAX_ROWS = 14
 _WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
@@ -268,14 +269,26 @@ def _key(ops: int) -> str:
             f"left to right: ops in program order{many}</div>")  # fmt: skip
 
 
-def _holders(run: Run, report: MemoryReport) -> str:
+def memory_picks(run: Run) -> list[Selection]:
+    """What each row of `memory_html` stands for."""
+    if not run.graphs:
+        return []
+    held = _held_picks(run, memory(run))
+    return [*held, *[NOTHING] * (MAX_HOLDERS - len(held)), *op_picks(run)]
+
+
+def _held_picks(run: Run, report: MemoryReport) -> list[Selection]:
     links = Links(run)
-    rows, picks = [], []
-    for i, (kind, values) in enumerate(holder_groups(report, len(run.graphs[0]))):
+    return [links.of_nodes((h.node for h in values), short_op(values[0].op))
+            for _, values in holder_groups(report, len(run.graphs[0]))]  # fmt: skip
+
+
+def _holders(run: Run, report: MemoryReport) -> str:
+    picks = [*starmap(row_attributes, enumerate(_held_picks(run, report)))]
+    rows = []
+    for kind, values in holder_groups(report, len(run.graphs[0])):
         size, first = sum(h.bytes for h in values), values[0]
         share = size / max(report.peak, 1)
-        picked = links.of_nodes((h.node for h in values), short_op(first.op))
-        picks.append(row_attributes(i, picked))
         rows.append([
             f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
             safe_text(first.site or first.scope, 60),

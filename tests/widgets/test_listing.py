@@ -7,8 +7,15 @@ import re
 import pytest
 
 from kit.widgets.kernels import KernelView, kernel_picks
-from kit.widgets.linked import SelectionBar, link_selections, selection_text, sync_listing
+from kit.widgets.linked import (
+    SelectionBar,
+    link_selections,
+    memory_listing,
+    selection_text,
+    sync_listing,
+)
 from kit.widgets.listing import Listing
+from kit.widgets.memory_tables import memory_picks
 from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.source import SourceView
 from kit.widgets.tables import row_attributes, sync_picks
@@ -125,3 +132,15 @@ def test_a_table_that_cannot_be_made_says_so():
 
     view = Listing("a table", fail, RUN)
     assert "&lt;b&gt;no" in view.html.value
+
+
+def test_a_row_of_the_memory_table_stands_for_what_holds_or_writes_it():
+    view = memory_listing()
+    view.run = RUN
+    rows = [int(i) for i in re.findall(r'data-row="(\d+)"', view.value)]
+    assert len(rows) == len({*rows}) > 1
+    for row in rows:
+        pick(view, row)
+        assert view.selection == memory_picks(RUN)[row]
+        assert view.selection.nodes
+        pick(view, row)
