@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,32 @@ def test_a_measured_step_has_compute_and_reduction_of_each_device(
     assert kit.Run.load(path).timeline == made.timeline
     with pytest.raises(SettingsError, match="steps must be at least 1"):
         measure(net, step, steps=0)
+
+
+def test_of_the_buckets_that_wait_for_the_link_the_first_layers_go_first(
+    trained: tuple[kit.DataParallel, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next forward pass needs them first: MXNet's `priority=-i`."""
+    net, step = trained
+    net.retune(cut="bucket", bucket_mb=1e-6)
+    exchange, order, free = net._exchange, [], threading.Event()
+    combine = exchange._combine
+
+    def after_all_are_there(parcel: Any) -> None:
+        order.append(parcel.name)
+        assert free.wait(60)
+        combine(parcel)
+
+    monkeypatch.setattr(exchange, "_combine", after_all_are_there)
+    count = 2 * (LAYERS + 1)
+    step()
+    while len(exchange._ready) + len(order) < count:
+        time.sleep(0.001)
+    free.set()
+    net.wait_all()
+    numbers = [int(name.removeprefix("bucket ")) for name in order]
+    assert sorted(numbers) == list(range(count))
+    assert numbers[1:] == sorted(numbers[1:], reverse=True)
 
 
 def test_the_model_knows_the_steps_own_gradients_and_segments(
