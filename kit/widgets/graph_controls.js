@@ -350,7 +350,7 @@ Object.assign(KitGraph.prototype, {
       }
       out.push("</g>");
     });
-    bars.left.forEach((left, n) => out.push(`<rect x="${f(left)}" y="${f(bars.top[n])}" width="${f(bars.right[n] - left)}" height="${BAR}" fill="#3b4d57"/>`));
+    bars.left.forEach((left, n) => out.push(`<rect x="${f(left)}" y="${f(bars.top[n])}" width="${f(bars.right[n] - left)}" height="${BAR}" fill="#587080"/>`));
     marks.x.forEach((_, n) => out.push(rect(marks, n, "none", marks.line[n], 2.4, 9)));
     links.xs.forEach((xs, n) => out.push(`<path d="${path(xs, links.ys[n])}" fill="none" stroke="${links.line[n]}" stroke-width="2"/>`));
     const {width, height} = this.placed;
