@@ -17,7 +17,7 @@ from kit.errors import SessionError
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel import DataParallel
 from kit.frontend.torch_parallel_batch import Shards, detached, sizes_of
-from kit.frontend.torch_parallel_grads import Reducer
+from kit.frontend.torch_parallel_grads import Reducer, check_reduced
 from kit.runtime.parallel_exchange import ReplicaSession
 from kit.runtime.session import current_session
 
@@ -99,6 +99,7 @@ class StepParallel(DataParallel):
         if session is None:
             return
         reducer = self._reducers[session.rank]
+        check_reduced([reducer])
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not reducer.has(parameter):

@@ -147,7 +147,15 @@ def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> No
         run(line, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
 
 
-def test_a_parameter_that_no_module_holds_is_refused_not_left_to_part() -> None:
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (torch.Tensor.backward, r"shape \[3\] that is in no module whose forward was called"),
+        (torch.autograd.backward, "have not been reduced, so the replicas would part"),
+    ],
+    ids=["a parameter in no module", "a backward that nobody sums"],
+)
+def test_an_update_that_would_let_replicas_part_is_refused(backward: Any, words: str) -> None:
     @kit.workload
     def loose(ctx: kit.Context) -> Any:
         weight = torch.ones(3).to(ctx.device).requires_grad_()
@@ -156,11 +164,15 @@ def test_a_parameter_that_no_module_holds_is_refused_not_left_to_part() -> None:
 
         def step() -> Any:
             loss = model(weight).sum()
-            loss.backward()
+            model(weight.detach()).sum().backward()  # from now on its parameters are known
+            if backward is torch.autograd.backward:
+                backward([loss])
+            else:
+                loss.backward()
             optimizer.step()
             return loss.detach()
 
         return step
 
-    with pytest.raises(SessionError, match=r"shape \[3\] that is in no module whose forward was"):
+    with pytest.raises(SessionError, match=words):
         run(loose, kit.Settings(batch_size=2), devices=["cpu:0", "cpu:0"])
