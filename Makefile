@@ -24,7 +24,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: lab test report clean check coverage-table
+.PHONY: lab test report clean check coverage-table pictures
 .DEFAULT_GOAL := lab
 
 lab: $(VENV)/.installed
@@ -50,6 +50,10 @@ test: check
 # Every float32 entry of torch's own test tables on device kit; writes docs/op_coverage.md.
 coverage-table: $(VENV)/.installed-test
 	$(PY) scripts/coverage_table.py
+
+# The pictures in docs/images, taken anew.
+pictures: $(VENV)/.installed-test
+	$(PY) scripts/screenshots.py
 
 clean:
 	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

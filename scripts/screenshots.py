@@ -1,7 +1,8 @@
-"""Make the pictures of the README: `.venv/bin/python scripts/screenshots.py`, a few minutes.
+"""Make the pictures in docs/images: `make pictures`, a few minutes.
 
-Runs the first notebook in JupyterLab and takes the explorer as it is after the run; makes a report
-of a small sweep and takes that. What the pictures show was measured on the machine that made them.
+Runs the explorer in JupyterLab and takes it light, and dark and narrow; makes a report of a small
+sweep and takes that, with a line of the source selected; draws a timeline of a million spans. What
+the pictures show was measured on the machine that made them, but for the million, which is made up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import nbformat
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.drawing import READY, write_page  # noqa: E402
 from tests.browser.labserver import open_browser, start_lab  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -49,6 +51,11 @@ def explorer(folder: Path) -> None:
         browser.wait_for_canvases(4)
         page.wait_for_timeout(3000)
         page.locator(".kit-explorer").screenshot(path=IMAGES / "explorer.png")
+        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme',"
+                      " {theme: 'JupyterLab Dark'})")  # fmt: skip
+        page.set_viewport_size({"width": 760, "height": 2450})
+        page.wait_for_timeout(3000)
+        page.locator(".kit-explorer").screenshot(path=IMAGES / "explorer_dark_narrow.png")
 
 
 def report(folder: Path) -> None:
@@ -60,6 +67,20 @@ def report(folder: Path) -> None:
         browser.wait_for_canvases(2)
         browser.page.wait_for_timeout(1500)
         browser.page.screenshot(path=IMAGES / "report.png", full_page=True)
+        browser.page.locator("#source [data-row]").nth(3).click()
+        browser.page.wait_for_timeout(1000)
+        browser.page.screenshot(path=IMAGES / "report_selection.png", full_page=True)
+
+
+def million(folder: Path) -> None:
+    """A timeline of a million spans, all of it."""
+    path = folder / "million.html"
+    write_page(path, 1_000_000)
+    with open_browser(offline=True, width=1400, height=700) as browser:
+        browser.page.goto(path.as_uri())
+        browser.page.wait_for_function(READY, timeout=120_000)
+        browser.page.wait_for_timeout(1000)
+        browser.page.screenshot(path=IMAGES / "timeline_million.png")
 
 
 if __name__ == "__main__":
@@ -67,3 +88,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         explorer(Path(name) / "lab")
         report(Path(name))
+        million(Path(name))
