@@ -183,13 +183,14 @@ def fit_backward(
     """
     if len({segments for segments, _ in points}) < 2:
         raise TimelineError("costs need steps with at least two different numbers of segments")
-    table = np.array([[segments, 1.0] for segments, _ in points])
-    (each, base), *_ = np.linalg.lstsq(table, np.array([ns for _, ns in points]), rcond=None)
-    each = float(max(each, 0.0))
-    if each == 0.0:  # noise: more segments were not slower
-        base = np.mean([ns for _, ns in points])
+    counts, times = (np.array(column, float) for column in zip(*points, strict=True))
+    each, base = np.polyfit(counts, times, 1)
+    if each < 0:  # noise: more segments were not slower
+        each, base = 0.0, times.mean()
+    elif base < 0:  # noise: a line through the origin then
+        each, base = counts @ times / (counts @ counts), 0.0
     forward, backward, update = (float(base) * part / sum(shares) for part in shares)
-    return Backward(ops, tuple(gradients), backward / ops, each, forward, update)
+    return Backward(ops, tuple(gradients), backward / ops, float(each), forward, update)
 
 
 def exposed_ms(timeline: Timeline) -> dict[str, float]:

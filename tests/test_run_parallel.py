@@ -99,6 +99,17 @@ def test_costs_are_read_off_a_straight_line() -> None:
     noise = fit_backward(100, [(100, 8)], [(10, 5.0 * MS), (50, 4.0 * MS)], (1, 1, 1))
     assert noise.segment_ns == 0
     assert noise.forward_ns == pytest.approx(1.5 * MS)
+    steep = fit_backward(100, [(100, 8)], [(1, 1.0 * MS), (10, 50.0 * MS)], (1, 1, 1))
+    assert (steep.op_ns, steep.forward_ns) == (0, 0)
+    assert steep.segment_ns == pytest.approx(501 / 101 * MS)
+
+
+@given(st.lists(st.tuples(st.integers(1, 99), st.floats(0, 1e9)), min_size=2, max_size=6))
+def test_whatever_was_measured_the_costs_are_not_negative(points: list[tuple[int, float]]) -> None:
+    if len({segments for segments, _ in points}) < 2:
+        return
+    fit = fit_backward(10, [(10, 8)], points, (1, 2, 3))
+    assert min(fit.op_ns, fit.segment_ns, fit.forward_ns, fit.update_ns) >= 0
 
 
 def test_exposed_is_what_is_not_under_the_same_devices_compute() -> None:
