@@ -289,7 +289,7 @@ class Pool:
         failure = self.group.failure
         if failure is None:
             return None
-        grace = max(self.group.timeout_s, 1.0)
+        grace = max(self.group.timeout_s, 2.0)
         if self._over.acquire(timeout=grace):
             self._over.release()
             return None

@@ -109,7 +109,7 @@ class TwoHeads(nn.Module):
 def two() -> Iterator[DataParallel]:
     """Two replicas of a small network, for what needs no network of its own."""
     torch.manual_seed(0)
-    with net_on_one_cpu(TwoHeads(), 2, timeout_s=20) as net:
+    with net_on_one_cpu(TwoHeads(), 2) as net:
         yield net
 
 

@@ -109,7 +109,7 @@ def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:
     meeting = Meeting(made.group)
     with pytest.raises(SessionError, match="did not come within") as caught:
         run(made, lambda r: gate.wait() if r else meeting.take(r, meeting.bring(r, 0)))
-    assert any("replica 1 did not end within 1 s" in note for note in caught.value.__notes__)
+    assert any("replica 1 did not end within 2 s" in note for note in caught.value.__notes__)
     with pytest.raises(SessionError, match="has not ended its last part; make a new one"):
         run(made, lambda r: r)
     made.close()
