@@ -25,6 +25,7 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 
 from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
+from kit.trace import Timeline
 from kit.widgets.advice import AdviceView
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
@@ -97,6 +98,7 @@ class Explorer(View):
         self._foresight, self._newest = Foresight(), Newest(self._foresee, "kit model")
         self._started_s = 0.0
         self._predicted: tuple[Settings, float] | None = None  # what the model has said last
+        self._outline: Timeline | None = None  # and how it has drawn that
         self._is_modelled = False  # what the timeline shows now
         self._is_ready = False
         self._is_answered = True  # by a result or an error: what is neither was cancelled
@@ -289,12 +291,18 @@ class Explorer(View):
             return
         with self._lock:
             self._predicted = (asked, prediction.step_ms)
+            self._outline = prediction.timeline
             if self._is_answered or asked != self.settings:
                 return  # it has been measured meanwhile, or something else is wanted
             self._mark(is_modelled=True)
             self.headline.value = headline
-            self.timeline.run = modelled
+            self._draw(modelled)
             self._say(f"modelled: {prediction.step_ms:.3g} ms a step", is_news=True)
+
+    def _draw(self, run: Run, outline: Timeline | None = None) -> None:
+        """Show a run, over what the model had expected of it."""
+        with self.timeline.hold_trait_notifications():  # one picture, not two
+            self.timeline.run, self.timeline.outline = run, outline
 
     def _mark(self, *, is_modelled: bool) -> None:
         """Show what is of a model, and what is of an older run."""
@@ -320,7 +328,8 @@ class Explorer(View):
             self.runs = [*self.runs, run][-MAX_RUNS:]
             self.headline.value = headline_html(run, previous)
             self.advice.run = run
-            self.timeline.run = run
+            asked = self._predicted is not None and self._predicted[0] == run.settings
+            self._draw(run, self._outline if asked else None)
             self.graph.run = run
             for view in (self.source, self.syncs, self.kernels, self.memory):
                 view.run = run
@@ -356,7 +365,7 @@ class Explorer(View):
         if self._is_modelled and self.run is not None:
             before = self.runs[-2] if len(self.runs) > 1 else None
             self.headline.value = headline_html(self.run, before)
-            self.timeline.run = self.run
+            self._draw(self.run)
             self._mark(is_modelled=False)
 
     def _ahead_changed(self, is_on: bool) -> None:

@@ -103,6 +103,8 @@ def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
     assert explorer.timeline.run is run
     assert "MODELLED" not in explorer.headline.value
     assert "kit-modelled" not in explorer.timeline._dom_classes
+    assert explorer.timeline.outline is not None  # what was expected, under what was measured
+    assert explorer.timeline.outline.origin == "modelled"
     assert "kit-stale" not in explorer.advice._dom_classes
     assert explorer.announcer.value.startswith("measured in ")
 
