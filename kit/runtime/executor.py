@@ -60,8 +60,6 @@ class Executor:
         """Hand a task over; returns at once."""
         if self.is_tracing:
             task.origins = tuple(map(Origin, task.leaves))
-        if self.is_tracing:
-            task.origins = tuple(map(Origin, task.leaves))
         if self.held is not None:
             self.held.append(task)
             return
