@@ -20,7 +20,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from bokeh.models import CustomJS, Plot
+from bokeh.models import CustomJS, Plot, SaveTool
 
 __all__ = [
     "BACKGROUND",
@@ -209,6 +209,8 @@ def style_figure(plot: Plot) -> Plot:
     plot.border_fill_color = BACKGROUND
     plot.outline_line_color = None
     plot.min_border_right = 14
+    if not plot.select({"type": SaveTool}):
+        plot.add_tools(SaveTool())
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
     for title in [plot.title]:

@@ -93,6 +93,7 @@ class TimelinePlot {
       button("−", "zoom out (s)", () => this.zoom(1.6)),
       button("+", "zoom in (w)", () => this.zoom(1 / 1.6)),
       button("all", "show everything (0)", () => this.showAll()),
+      button("PNG", "save the picture", () => this.save()),
       button("?", "keys", () => { this.help.hidden = !this.help.hidden; }));
     this.note = element("div", {class: "note"});
     this.over = element("canvas", {class: "over", "aria-hidden": "true"});
@@ -165,6 +166,28 @@ class TimelinePlot {
     const wanted = Math.ceil(this.root.offsetHeight);
     if (Math.abs(this.figure.height - wanted) > 1) this.figure.setv({height: wanted}, {sync: false});
     this.paint(); // at once: a canvas that got a new size is empty
+  }
+
+  // The picture as it is, under its title, as a file.
+  save() {
+    const ratio = window.devicePixelRatio || 1, head = Math.round(34 * ratio);
+    const picture = document.createElement("canvas");
+    picture.width = this.canvas.width;
+    picture.height = head + this.over.height + this.canvas.height;
+    const ctx = picture.getContext("2d");
+    ctx.fillStyle = this.tones.ground;
+    ctx.fillRect(0, 0, picture.width, picture.height);
+    ctx.fillStyle = this.tones.ink;
+    ctx.font = `600 ${14 * ratio}px sans-serif`;
+    ctx.textBaseline = "middle";
+    ctx.fillText(this.title.textContent, 8 * ratio, head / 2);
+    ctx.drawImage(this.over, 0, head);
+    ctx.drawImage(this.canvas, 0, head + this.over.height);
+    picture.toBlob((blob) => {
+      const url = URL.createObjectURL(blob);
+      element("a", {href: url, download: "timeline.png"}).click();
+      setTimeout(() => URL.revokeObjectURL(url), 10000);
+    });
   }
 
   draw() {

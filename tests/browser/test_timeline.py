@@ -194,7 +194,7 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     page.keyboard.type("wasd0")  # keys are another's while another has the focus
     assert page.locator("#cell").input_value() == "wasd0"
     assert state(offline)["b"] == first["b"]
-    for _ in range(6):  # the search box, four buttons, then the plot: nothing in between
+    for _ in range(7):  # the search box, five buttons, then the plot: nothing in between
         page.keyboard.press("Tab")
     assert state(offline)["focus"] == "main"
     plot = page.locator("canvas.main")
@@ -254,6 +254,9 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     zoomed = state(offline)
     assert zoomed["b"] - zoomed["a"] < marked["b"] - marked["a"]
     assert (offline.outside, offline.errors()) == ([], [])
+    with offline.page.expect_download() as download:
+        offline.page.get_by_role("button", name="save the picture").click()
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Browser, tmp_path: Path):
