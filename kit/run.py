@@ -220,6 +220,12 @@ class Run:
 
         return advise(self)
 
+    def to_markdown(self) -> str:
+        """Headline, breakdown, kernels and sync points as Markdown tables."""
+        from kit.run_export import run_markdown
+
+        return run_markdown(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.
 

@@ -27,6 +27,7 @@ from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
 from kit.trace import Timeline
 from kit.widgets.advice import AdviceView
+from kit.widgets.compare import comparison_markdown
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.controls import Controls
 from kit.widgets.explorer_ahead import AheadLine
@@ -196,6 +197,18 @@ class Explorer(View):
             raise SessionError("there is no run to report yet: wait for the first one")
         self._write_report(runs, path, title=self.title, current=current)
         self._say(f"saved {len(runs)} run{'s' * (len(runs) != 1)} to {os.path.abspath(path)}")
+
+    def to_markdown(self) -> str:
+        """The newest run as Markdown tables, and all runs side by side if there are several.
+
+        Raises:
+            SessionError: nothing has been run yet.
+        """
+        with self._lock:
+            runs, run = list(self.runs), self.run
+        if run is None:
+            raise SessionError("there is no run to report yet: wait for the first one")
+        return run.to_markdown() + (f"\n{comparison_markdown(runs)}\n" if len(runs) > 1 else "")
 
     def close(self) -> None:
         """Stop running and remove the view from the page."""

@@ -361,3 +361,15 @@ def test_what_is_picked_in_one_view_is_picked_in_all_and_gone_with_the_run(explo
     explorer.rerun()
     explorer.wait(30)
     assert {view.selection for view in (explorer.graph, *views)} == {NOTHING}
+
+
+def test_runs_become_markdown(explore):
+    explorer = explore(auto_run=False)
+    with pytest.raises(SessionError, match="no run to report yet"):
+        explorer.to_markdown()
+    explorer.rerun()
+    assert explorer.wait(LONG_S).to_markdown() == explorer.to_markdown()
+    explorer.set(batch_size=16)
+    explorer.wait(LONG_S)
+    assert "batch size 16" in explorer.to_markdown()
+    assert explorer.to_markdown().startswith("# synthetic")
