@@ -28,6 +28,9 @@ __all__ = ["Costs", "between", "costs_of", "is_heavy"]
 
 _HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
+_WAKE = (
+    2.0  # measured hand-overs, each of which wakes a thread: to the worker, and back to the host
+)
 _LARGE = 4096  # bytes: a smaller op takes the time of a kernel, whatever it moves
 _UNSEEN = 0.25  # ns a byte, where no such op was seen
 _LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
@@ -45,7 +48,8 @@ class Costs:
     """
 
     record: dict[str, float]  # phase -> recording one op of it
-    cut: float  # ending a segment and handing it over
+    cut: float  # ending a segment and handing it over to a worker that is awake
+    wake: float  # the most that it costs more if the worker had nothing to do for a while
     launch: float  # a worker prepares and starts a segment
     launch_value: float  # for each array that the segment takes or gives
     sync: float  # a wait for something that is done
@@ -63,7 +67,12 @@ class Costs:
         )  # fmt: skip
         if not overheads:
             return made
-        return replace(made, cut=self.cut * by, launch=self.launch * by, sync=self.sync * by)
+        return replace(made, cut=self.cut * by, wake=self.wake * by, launch=self.launch * by,
+                       sync=self.sync * by)  # fmt: skip
+
+    def cut_after(self, ns: float) -> float:
+        """A cut so long after the one before: the longer, the deeper the worker sleeps."""
+        return self.cut + min(ns, self.wake)
 
 
 def costs_of(run: Run) -> Costs:
@@ -79,12 +88,17 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
+    guesses = run.settings.step_mode == "speculate"  # its cuts wake nobody
+    wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
     device, program = _device(run, rows)
     return Costs(
-        record={} if run.settings.step_mode == "replay" else _recording(run, sync, launch, value),
+        record={}
+        if run.settings.step_mode == "replay"
+        else _recording(run, _CUT * sync, 0.0 if guesses else wake, launch, value),
         cut=_CUT * sync,
+        wake=wake,
         launch=launch,
         launch_value=value,
         sync=sync,
@@ -120,7 +134,7 @@ def _handover(run: Run) -> float:
     return min(sync, 1.5 * launch) if launch else sync
 
 
-def _recording(run: Run, sync: float, launch: float, value: float) -> dict[str, float]:
+def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -> dict[str, float]:
     """Recording an op, by phase: what is left of the phase's spans.
 
     Without waits and cuts, and without what the worker launched meanwhile: both need Python's lock.
@@ -131,9 +145,10 @@ def _recording(run: Run, sync: float, launch: float, value: float) -> dict[str, 
                            for k in ("wait", "input", "ahead")])  # fmt: skip
     share = _beside(timeline, away)
     others: Counter[str] = Counter()
+    cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)
     for s in run.segments:
         launched = launch + value * (len(s.reads) + len(s.writes))
-        others[graph.nodes[s.nodes[-1]].phase] += round(_CUT * sync + share * launched)
+        others[graph.nodes[s.nodes[-1]].phase] += round(cut + share * launched)
     found = {}
     for phase in ops:
         spans = _of_phase(timeline, phase)
@@ -141,7 +156,10 @@ def _recording(run: Run, sync: float, launch: float, value: float) -> dict[str, 
             _without(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)], away)
             for begin, end in timeline.intervals(kind="step")
         )
-        found[phase] = max(least - others[phase], 0.3 * least) / ops[phase]
+        rest = least - others[phase]
+        # A cut costs as much more as was recorded before it, up to `wake`; see `Costs.cut_after`.
+        rest = max(rest / 2, rest - wake * cuts[phase])
+        found[phase] = max(rest, 0.3 * least) / ops[phase]
     return found
 
 
@@ -181,7 +199,7 @@ def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[floa
     """A launch of nothing, with waking the worker for it, and what each array adds to that.
 
     A trace shows a worker that also waits for Python's lock, which the simulation has by itself: so
-    the cheaper launches count, and no array costs more than a third of a hand-over.
+    the cheaper launches count, and an array costs a sixth to a third of a hand-over.
     """
     least = run.metrics.get("overhead.launch_ns", 0.0)
     arrays = {s.index: len(s.reads) + len(s.writes) for s in run.segments}
@@ -189,7 +207,7 @@ def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[floa
     if not rows:
         return least, 0.0
     each = [max(r.host_ns - least - sync / 2, 0.0) / arrays[r.index] for r in rows]
-    return least, min(float(np.percentile(each, 25)), sync / 3)
+    return least, min(max(float(np.percentile(each, 25)), sync / 6), sync / 3)
 
 
 def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64], float]:

@@ -203,9 +203,13 @@ class _Steps:
         if guessing:
             self._guess(0)
         for k, segment in enumerate(self._shape.segments):
+            took = 0.0
             for phase, ops in self._plan[k]:
+                took += self._costs.record.get(phase, 0.0) * ops
                 self._recorded(phase, self._costs.record.get(phase, 0.0) * ops)
-            self._host(f"cut: {segment.cut}", "plan", self._costs.cut, self._room())
+            # a guessed segment has been issued before: nobody has to be woken for it
+            cut_ns = self._costs.cut if guessing else self._costs.cut_after(took)
+            self._host(f"cut: {segment.cut}", "plan", cut_ns, self._room())
             if not guessing:
                 self._issue(k)
             if k in self._shape.waits:
