@@ -107,7 +107,7 @@ def _package(name: str, bounds: str) -> Finding:
     except metadata.PackageNotFoundError:
         return Finding(name, BAD, "not installed", install)
     try:
-        is_there = importlib.util.find_spec(name) is not None
+        is_there = importlib.util.find_spec(name.replace("-", "_")) is not None
     except Exception:  # noqa: BLE001 - whatever stands in the way of an import
         is_there = False
     if not is_there:

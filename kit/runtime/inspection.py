@@ -230,6 +230,8 @@ class Inspection:
         frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
         used = Counter(f[0] for task, _ in recorder.tasks for f in task.bulk.frames)
         self.places = tuple(dict.fromkeys([*self.sync_places, *(s for s, _ in used.most_common())]))
+        for task, _ in recorder.tasks:
+            task.origins = ()  # each names an older task, and so on
         recorder.clear()
         self._ahead.clear()
         executor.spans.clear()
