@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+from playwright.sync_api import Page
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -50,12 +51,23 @@ def explorer(folder: Path) -> None:
         page.keyboard.press("Control+b")  # the file browser takes room
         browser.wait_for_canvases(4)
         page.wait_for_timeout(3000)
-        page.locator(".kit-explorer").screenshot(path=IMAGES / "explorer.png")
+        shoot(page, IMAGES / "explorer.png")
         page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme',"
                       " {theme: 'JupyterLab Dark'})")  # fmt: skip
         page.set_viewport_size({"width": 760, "height": 2450})
         page.wait_for_timeout(3000)
-        page.locator(".kit-explorer").screenshot(path=IMAGES / "explorer_dark_narrow.png")
+        shoot(page, IMAGES / "explorer_dark_narrow.png")
+
+
+def shoot(page: Page, path: Path) -> None:
+    """The explorer down to JupyterLab's status bar."""
+    page.locator(".kit-explorer").evaluate("(view) => view.scrollIntoView(true)")
+    box = page.locator(".kit-explorer").bounding_box()
+    bottom = page.locator("#jp-main-statusbar").bounding_box()
+    assert box is not None
+    assert bottom is not None
+    box["height"] = min(box["height"], bottom["y"] - box["y"])
+    page.screenshot(path=path, clip=box)  # type: ignore[arg-type]
 
 
 def report(folder: Path) -> None:
