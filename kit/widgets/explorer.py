@@ -25,6 +25,7 @@ from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 
 from kit.errors import KitError, SessionError
 from kit.run import Run, Settings
+from kit.run_whatif import Prediction
 from kit.trace import Timeline
 from kit.widgets.advice import AdviceView
 from kit.widgets.compare import comparison_markdown
@@ -98,8 +99,7 @@ class Explorer(View):
                               on_idle=self._rest, spare=self.ahead.work)  # fmt: skip
         self._foresight, self._newest = Foresight(), Newest(self._foresee, "kit model")
         self._started_s = 0.0
-        self._predicted: tuple[Settings, float] | None = None  # what the model has said last
-        self._outline: Timeline | None = None  # and how it has drawn that
+        self._prediction: Prediction | None = None  # what the model has said last
         self._is_modelled = False  # what the timeline shows now
         self._is_ready = False
         self._is_answered = True  # by a result or an error: what is neither was cancelled
@@ -303,14 +303,18 @@ class Explorer(View):
                     self._say("no model can tell from the runs so far: it will be measured")
             return
         with self._lock:
-            self._predicted = (asked, prediction.step_ms)
-            self._outline = prediction.timeline
+            self._prediction = prediction
             if self._is_answered or asked != self.settings:
                 return  # it has been measured meanwhile, or something else is wanted
             self._mark(is_modelled=True)
             self.headline.value = headline
             self._draw(modelled)
             self._say(f"modelled: {prediction.step_ms:.3g} ms a step", is_news=True)
+
+    def _expected(self, settings: Settings) -> Prediction | None:
+        """What the model has said of these settings, if it was asked of them last."""
+        last = self._prediction
+        return last if last is not None and last.settings == settings else None
 
     def _draw(self, run: Run, outline: Timeline | None = None) -> None:
         """Show a run, over what the model had expected of it."""
@@ -328,10 +332,11 @@ class Explorer(View):
     def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
         """The step, with what the model had said of it; called by the worker."""
         self._newest.wait(_MODEL_S)
-        predicted = self._predicted
+        expected = self._expected(settings)  # before another request asks anew
         run = run_step(settings, **options)
-        known = isinstance(run, Run) and predicted is not None and predicted[0] == settings
-        return replace(run, predicted_ms=predicted[1]) if known and predicted else run
+        if expected is None or not isinstance(run, Run):
+            return run
+        return replace(run, predicted_ms=expected.step_ms)
 
     def _take(self, run: Run) -> None:
         """Show a new run and keep it; called by the worker."""
@@ -341,8 +346,8 @@ class Explorer(View):
             self.runs = [*self.runs, run][-MAX_RUNS:]
             self.headline.value = headline_html(run, previous)
             self.advice.run = run
-            asked = self._predicted is not None and self._predicted[0] == run.settings
-            self._draw(run, self._outline if asked else None)
+            expected = self._expected(run.settings)
+            self._draw(run, None if expected is None else expected.timeline)
             self.graph.run = run
             for view in (self.source, self.syncs, self.kernels, self.memory):
                 view.run = run
@@ -361,9 +366,9 @@ class Explorer(View):
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
             self.progress.value = min(max(float(fraction), 0.0), 1.0)
-            known = self._predicted is not None and self._predicted[0] == self.settings
-            ms = self._predicted[1] if known and self._predicted else 0.0
-            self._say(f"modelled: {ms:.3g} ms a step; {text}" if known else text)
+            expected = self._expected(self.settings)
+            known = "" if expected is None else f"modelled: {expected.step_ms:.3g} ms a step; "
+            self._say(known + text)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
         with self._lock:
