@@ -30,7 +30,7 @@ from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payloa
 from kit.widgets.kernels import folded_kernels_html
 from kit.widgets.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
 from kit.widgets.memory_tables import folded_memory_html
-from kit.widgets.page import packed, page_scripts, unwarned
+from kit.widgets.page import POLICY, packed, page_scripts, unwarned
 from kit.widgets.segments import folded_segments_html
 from kit.widgets.source import source_html
 from kit.widgets.tables import (
@@ -117,6 +117,7 @@ def report_html(
         },
     }
     parts = {
+        "POLICY": POLICY,
         "TITLE": safe_text(title, 200),
         "INTRO": _intro(runs, axes),
         "CSS": _asset("page.css") + LISTING_CSS,

@@ -24,7 +24,7 @@ from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 from kit.widgets.bokehjs import load_bokehjs
 from kit.widgets.live_plot import LivePlot
 
-__all__ = ["View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
+__all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
 
 # Nothing that is not in the page can be asked for. Bokeh makes functions of the texts in CustomJS.
 POLICY = (
