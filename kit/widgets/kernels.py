@@ -24,7 +24,7 @@ from kit.widgets.tables import (
 )
 from kit.widgets.theme import COLORS, format_bytes
 
-__all__ = ["KernelView", "folded_kernels_html", "kernel_picks", "kernels_html"]
+__all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
 
 MAX_ROWS = 20
 _HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
@@ -32,7 +32,16 @@ _WIDTHS = (20, 27, 6, 9, 9, 8, 7, 7, 7)
 
 
 def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS) -> str:
+    """The table of `kernels_drawn` alone."""
+    return kernels_drawn(run, ceilings, limit=limit)[0]
+
+
+def kernels_drawn(
+    run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS
+) -> tuple[str, list[Selection]]:
     """The `limit` kernels that had most of the device's time, and the sums of all.
+
+    With the HTML comes what each of its rows stands for: the nodes that the kernel computes.
 
     Args:
         ceilings: what rates are held against, `kit.measure_ceilings()`; without it that column is
@@ -40,7 +49,7 @@ def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX
     """
     rows = kernel_table(run, ceilings=ceilings)
     if not rows:
-        return section("Kernels", sentence("No kernel was seen."))
+        return section("Kernels", sentence("No kernel was seen.")), []
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
     cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
     cells.append(_total(rows, steps))
@@ -57,25 +66,24 @@ def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
             f"{amount(ceilings.gflop_s)} GFLOP/s."
         )
-    picks = [*starmap(row_attributes, enumerate(kernel_picks(run, rows[:limit])))]
-    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True, attributes=picks)
-    return section("Kernels", body + sentence(note))
-
-
-def kernel_picks(run: Run, rows: Sequence[KernelCost] | None = None) -> list[Selection]:
-    """What each row of `kernels_html` stands for: the nodes that the kernel computes."""
-    rows = kernel_table(run)[:MAX_ROWS] if rows is None else rows
     links = Links(run)
-    return [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows]
+    picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
+    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
+                 attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
+    return section("Kernels", body + sentence(note)), picks
 
 
 def folded_kernels_html(run: Run) -> str:
     """The table behind a line that a click opens; "" where no kernel was seen."""
+    return folded_kernels(run)[0]
+
+
+def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
+    """`folded_kernels_html`, and what each row of it stands for."""
     if not run.timeline.where(kind="kernel").any():
-        return ""
-    return folded(
-        "Kernels: what each computes, how long it takes, what it moves", kernels_html(run)
-    )
+        return "", []
+    body, picks = kernels_drawn(run)
+    return folded("Kernels: what each computes, how long it takes, what it moves", body), picks
 
 
 def _row(row: KernelCost, steps: int, most: float) -> list[str]:
@@ -139,4 +147,4 @@ class KernelView(Listing):
     """
 
     def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
-        super().__init__("kernels", lambda r: (kernels_html(r, ceilings), kernel_picks(r)), run)
+        super().__init__("kernels", lambda r: kernels_drawn(r, ceilings), run)

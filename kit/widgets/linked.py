@@ -7,7 +7,7 @@ from typing import Any
 
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.widgets.kernels import folded_kernels_html, kernel_picks
+from kit.widgets.kernels import folded_kernels
 from kit.widgets.listing import Listing
 from kit.widgets.memory_tables import folded_memory_html, memory_picks
 from kit.widgets.selection import NOTHING, Selection
@@ -30,7 +30,7 @@ def sync_listing() -> Listing:
 
 def kernel_listing() -> Listing:
     """The table of kernels behind a line that a click opens; a row stands for its nodes."""
-    return Listing("kernels", lambda run: (folded_kernels_html(run), kernel_picks(run)))
+    return Listing("kernels", folded_kernels)
 
 
 def memory_listing() -> Listing:

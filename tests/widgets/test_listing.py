@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from kit.widgets.kernels import KernelView, kernel_picks
+from kit.run import Run
+from kit.widgets.kernels import KernelView, kernels_drawn
 from kit.widgets.linked import (
     SelectionBar,
     link_selections,
@@ -22,6 +23,10 @@ from kit.widgets.tables import row_attributes, sync_picks
 from tests.factories import HOSTILE, make_run
 
 RUN = make_run()
+
+
+def kernel_picks(run: Run) -> list[Selection]:
+    return kernels_drawn(run)[1]
 
 
 def pick(view: Listing, row: int, times: int = 1) -> None:
