@@ -194,7 +194,10 @@ def memory_html(run: Run) -> str:
     if not run.graphs:
         return section("Memory", sentence("Memory is modelled from the recorded graph; this run "
                                           "has none."))  # fmt: skip
-    report = memory(run)
+    return _memory_html(run, memory(run))
+
+
+def _memory_html(run: Run, report: MemoryReport) -> str:
     payload = memory_payload(run)
     drawn = _picture(payload) + _key(len(report.nodes))
     rows = _holders(run, report) + by_op_html(run, first=MAX_HOLDERS)
@@ -208,7 +211,7 @@ def folded_memory_html(run: Run) -> str:
     report = memory(run)
     line = (f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
             f"written in {report.allocations:,} buffers a step")  # fmt: skip
-    return folded(line, memory_html(run))
+    return folded(line, _memory_html(run, report))
 
 
 def _verdict(run: Run, report: MemoryReport) -> str:
