@@ -22,25 +22,37 @@ def chain(x: Any, n: int) -> Any:
     return x
 
 
+def traced(
+    session: Any, after_step: Callable[[], None] = lambda: None
+) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Trace three steps that each add 1 to a tensor 20 times."""
+    state = torch.zeros(3, device="kit")
+
+    def step() -> None:
+        nonlocal state
+        state = chain(state, 20)
+
+    def steps(end_step: Callable[[], None]) -> None:
+        for _ in range(3):
+            session.run_step(step)
+            end_step()
+            after_step()
+
+    found: tuple[Any, tuple[Any, ...], tuple[Any, ...]] = session.trace(steps)
+    return found
+
+
 def test_a_trace_keeps_no_arrays_alive() -> None:
     """Otherwise each kernel writes to fresh memory, page fault by page fault: 3 times as slow."""
     alive: list[int] = []
 
     with kit.Session(kit.Settings(bulk_forward=1)) as session:
-        state = torch.zeros(3, device="kit")
 
-        def step() -> None:
-            nonlocal state
-            state = chain(state, 20)
+        def count() -> None:
+            session.wait_all()
+            alive.append(len(jax.live_arrays()))
 
-        def steps(end_step: Callable[[], None]) -> None:
-            for _ in range(3):
-                session.run_step(step)
-                end_step()
-                session.wait_all()
-                alive.append(len(jax.live_arrays()))
-
-        session.trace(steps)
+        traced(session, count)
     assert max(alive) - min(alive) < 10
 
 
@@ -48,18 +60,7 @@ def test_a_graph_is_wanted_for_what_the_next_step_reads_however_it_is_cut() -> N
     wanted = []
     for size in (1, 7, 1000):
         with kit.Session(kit.Settings(bulk_forward=size)) as session:
-            state = torch.zeros(3, device="kit")
-
-            def step() -> None:
-                nonlocal state
-                state = chain(state, 20)
-
-            def steps(end_step: Callable[[], None]) -> None:
-                for _ in range(3):
-                    session.run_step(step)
-                    end_step()
-
-            _, (graph,), _ = session.trace(steps)
+            _, (graph,), _ = traced(session)
             wanted.append([(graph.ops.index(i), k) for i, k in graph.wanted])
     assert wanted == [[(19, 0)]] * 3
 
