@@ -63,7 +63,7 @@ def test_all_of_the_step_is_kept():
 
 
 def test_a_cell_of_a_notebook_is_read_from_linecache():
-    path = "/tmp/ipykernel_7/123.py"
+    path = "ipykernel_7/123.py"
     linecache.cache[path] = (10, None, ["x = 1\n", "y = x\n"], path)
     assert snippets_of([(path, 2)], lambda place: f"In[3]:{place[1]}") == (
         Snippet("In[3]", 1, ("x = 1", "y = x")),)  # fmt: skip
