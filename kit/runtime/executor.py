@@ -223,7 +223,8 @@ class Executor:
         def make() -> Executable:
             return self._compile_for(task, source(), offset)
 
-        what = f"{task.bulk.phase}, {len(task.bulk.ops)} ops"
+        is_watched = self._cache.watch is not None  # words are for somebody who reads them
+        what = f"{task.bulk.phase}, {len(task.bulk.ops)} ops" if is_watched else ""
         executable = self._cache.find(self._full(key), make, what=what)
         if self.counts["compile.count"] == before:
             self.counts["cache.hits"] += 1
