@@ -151,7 +151,7 @@ def predict_parallel(
     for number, (at, size) in enumerate(buckets if devices > 1 else ()):
         after = 1 + next(i for i, end in enumerate(ends) if end >= at)
         lane, cost = "device/0 reduction", link.ns(size, devices)
-        work.append(Work(lane, f"bucket {number}", "kernel", cost, after=(after,)))
+        work.append(Work(lane, f"bucket {number}", "reduction", cost, after=(after,)))
     travels = tuple(range(1 + len(ends), len(work)))
     work.append(Work("device/0 compute", "update", "kernel", round(step.update_ns), after=travels))
     spans = simulate(work)

@@ -373,7 +373,7 @@ class Exchange:
         if self.is_tracing:
             stop = time.perf_counter_ns()
             self.spans += [
-                Span(f"device/{r} reduction", parcel.name, "kernel", start, stop)
+                Span(f"device/{r} reduction", parcel.name, "reduction", start, stop)
                 for r in range(self.group.count)
             ]
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kit.trace.timeline import KINDS, Timeline
 
-__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches"]
+__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches",
+           "without"]  # fmt: skip
 
 LOADER = "host/loader"
 NONE = -1
@@ -26,6 +27,21 @@ def distinct(times: Ints) -> Ints:
     kept = np.ones(len(times), dtype=bool)
     kept[1:] = times[1:] != times[:-1]
     return times[kept]
+
+
+def without(these: Ints, others: Ints) -> Ints:
+    """The time of some intervals that is in none of the others, in pieces. Shape: (n, 2)."""
+    if not len(others):
+        return these
+    edges = distinct(np.concatenate([these, others]))
+    depth = [
+        np.bincount(np.searchsorted(edges, x[:, 0]), minlength=len(edges))
+        - np.bincount(np.searchsorted(edges, x[:, 1]), minlength=len(edges))
+        for x in (these, others)
+    ]
+    kept = (np.cumsum(depth[0]) > 0) & (np.cumsum(depth[1]) == 0)
+    left: Ints = np.stack([edges[:-1], edges[1:]], axis=1)[kept[:-1]]
+    return left
 
 
 @dataclass(frozen=True)

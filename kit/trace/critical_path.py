@@ -4,13 +4,14 @@ A chain moves forward in time from the begin of the first step to the end of the
 
     host       through what the host does next; through a wait only for nothing
     worker     from a cut of the host's to the dispatch of that segment, or to the next on its lane
-    device     from a dispatch, once it has begun, to a kernel of its segment; from a kernel to any
-               that begins after its end
+    device     from a dispatch, once it has begun, to a kernel of its segment; from a kernel or a
+               reduction to any that begins after its end
     wait       from a kernel that ended while the host waited to the end of the wait
 
 The critical path is the chain with the most work on it. Work is what the host does when it does not
-wait, what a worker does while no kernel runs, and kernels. What lies between two of these is delay:
-the path covers the steps from end to end, and its work is never more than they took.
+wait, what a worker does while no device works, kernels, and reductions. What lies between two of
+these is delay: the path covers the steps from end to end, and its work is never more than they
+took.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from kit.trace.timeline import KINDS, Timeline
 
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
 
-PATH_KINDS = ("host recording", "input", "compile", "host other", "dispatch", "kernel", "wait",
-              "delay")  # fmt: skip
+PATH_KINDS = ("host recording", "input", "compile", "host other", "dispatch", "kernel",
+              "reduction", "wait", "delay")  # fmt: skip
 _START, _HOST, _WORKER, _KERNEL = range(4)  # what a link of the chain comes from
 _Link = tuple[int, int]
 _Raw = tuple[int, int, str, str, str, int, int, int]
@@ -127,7 +128,8 @@ class _Search:
             work |= timeline.where(kind=kind)
         inside = (timeline.start_ns < self.high) & (timeline.stop_ns > self.low)
         self.workers = np.flatnonzero(work & (timeline.lane != lane) & inside)
-        self.kernels = np.flatnonzero(timeline.where(kind="kernel") & inside)
+        self.on_device = timeline.where(kind="kernel") | timeline.where(kind="reduction")
+        self.kernels = np.flatnonzero(self.on_device & inside)
         self.w_start, self.w_stop = self._times(self.workers)
         self.k_start, self.k_stop = self._times(self.kernels)
         self.idle = self._idle_before()
@@ -148,7 +150,7 @@ class _Search:
 
     def _idle_before(self) -> dict[int, int]:
         """Device idle time from the begin up to each time at which a worker's span may be left."""
-        gaps = Kernels(self.timeline, self.timeline.where(kind="kernel")).gaps(self.low, self.high)
+        gaps = Kernels(self.timeline, self.on_device).gaps(self.low, self.high)
         times = distinct(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
         until = np.concatenate([[0], np.cumsum(gaps.stop - gaps.start)])
         i = np.searchsorted(gaps.start, times, "right") - 1
@@ -275,7 +277,7 @@ class _Search:
         if stop < later:
             reason = "the steps end" if not found else "not begun yet"
             found.append((stop, later, "delay", reason, "", NONE, NONE, 0))
-        kind, work = "kernel", stop - start
+        kind, work = KINDS[self.timeline.kind[span]], stop - start
         if what == _WORKER:
             is_dispatch = self.timeline.kind[span] == KINDS.index("dispatch")
             kind, work = "dispatch" if is_dispatch else "compile", self.work(i, stop)

@@ -1,8 +1,10 @@
 """Why the device was idle: each gap of each device, cut at what the host did and given one cause.
 
-A device is idle while none of its lanes runs a kernel. A gap is cut wherever its cause changes, so
-the times of all causes add up to the idle time exactly. An instant has the first cause that holds:
+A device is idle while none of its lanes runs a kernel; a reduction is none. A gap is cut wherever
+its cause changes, so the times of all causes add up to the idle time exactly. An instant has the
+first cause that holds:
 
+    reduction       gradients were on their way to this device
     dependency      another device works: this one has nothing that it could do without it
     program         the kernels before and after belong to one issue of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
@@ -25,14 +27,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.trace.active import NONE, Active, Gaps, Ints, Kernels, Mask, Pieces, distinct, launches
+from kit.trace.active import (
+    NONE,
+    Active,
+    Gaps,
+    Ints,
+    Kernels,
+    Mask,
+    Pieces,
+    distinct,
+    launches,
+    without,
+)
 from kit.trace.timeline import Timeline
 
 __all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
            "idle_table"]  # fmt: skip
 
-GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "dependency",
-              "program", "unknown")  # fmt: skip
+GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "reduction",
+              "dependency", "program", "unknown")  # fmt: skip
 HTA_CAUSES = ("host wait", "kernel wait", "other")
 HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
 
@@ -170,6 +183,12 @@ def _devices(timeline: Timeline) -> dict[str, Mask]:
     return {name: kernel & np.isin(timeline.lane, lanes) for name, lanes in devices.items()}
 
 
+def _on_device(timeline: Timeline, device: str) -> Mask:
+    """The spans on one of its lanes."""
+    lanes = [i for i, lane in enumerate(timeline.lanes) if device_of(lane) == device]
+    return np.isin(timeline.lane, lanes)
+
+
 def _hull(timeline: Timeline) -> tuple[int, int]:
     steps = timeline.intervals(kind="step")
     if len(steps):
@@ -184,7 +203,8 @@ def _after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
     """
     steps = np.sort(timeline.intervals(kind="step")[:, 0])
     real = ~gaps.is_program
-    start, stop = gaps.start[real], gaps.stop[real]
+    idle = np.stack([gaps.start[real], gaps.stop[real]], axis=1)
+    start, stop = without(idle, timeline.intervals(kind="reduction")).T
     pieces: list[tuple[int, int, int]] = []
     open_: list[list[int]] = []  # [sync, what is left of it], the latest last
     step = NONE
@@ -233,6 +253,7 @@ class _Cells:
             "input": Active(timeline, ("input",)),
             "ahead": Active(timeline, ("ahead",)),
             "record": Active(timeline, ("record", "plan")),
+            "reduction": Active(timeline, ("reduction",), _on_device(timeline, device)),
         }
         others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
         waits = _waits(timeline)
@@ -290,6 +311,7 @@ class _Cells:
         is_issued = stop <= gaps.start[self.of]
         working = self._working()
         conditions = [
+            (by["reduction"] >= 0, by["reduction"]),
             (self.is_other, working),
             (self.is_program, after),
             (by["handed"] >= 0, by["handed"]),
@@ -330,6 +352,7 @@ class _Cells:
 
 # In the order in which `_Cells._rules` tries them.
 _RULES = (
+    ("reduction", "on its way: ", ""),
     ("dependency", "another device works: ", ""),
     ("program", "before ", ", in one program"),
     ("sync point", "what was issued before the wait (", ") had been used up"),

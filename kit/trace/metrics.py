@@ -25,6 +25,7 @@ __all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "breakdown", "b
 # In the order in which `breakdown` charges an instant that belongs to several of them.
 _CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kinds, span name
     ("device busy", ("kernel",), ""),
+    ("reduction", ("reduction",), ""),
     ("compile", ("lower", "compile"), ""),
     ("dispatch", ("dispatch",), ""),
     ("sync wait", ("wait",), ""),
@@ -33,8 +34,9 @@ _CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kin
     ("backward recording", ("record",), "backward"),
     ("update recording", ("record",), "update"),
 )
-CATEGORIES = ("device busy", "compile", "dispatch", "forward recording", "backward recording",
-              "update recording", "input", "sync wait", "unknown")  # fmt: skip
+CATEGORIES = ("device busy", "reduction", "compile", "dispatch", "forward recording",
+              "backward recording", "update recording", "input", "sync wait",
+              "unknown")  # fmt: skip
 
 LOADER = "host/loader"
 Intervals = NDArray[np.int64]
@@ -99,8 +101,9 @@ def union_ns(intervals: Intervals) -> int:
 def busy_fraction(timeline: Timeline, *, lane: str) -> float:
     """Fraction of the steps' time in which something ran on `lane`.
 
-    A lane may be a group: "device" is busy while any of its lanes is. The window is the union of
-    the step spans; on a timeline without steps, all of it.
+    A lane may be a group: "device" is busy while any of its lanes is, but not with reductions: for
+    these name their own lane. The window is the union of the step spans; on a timeline without
+    steps, all of it.
 
     Returns:
         A number in [0, 1], dimensionless.
@@ -116,6 +119,8 @@ def busy_fraction(timeline: Timeline, *, lane: str) -> float:
         known = ", ".join(map(repr, timeline.lanes[:20])) or "none"
         raise TimelineError(f"no lane is called {lane!r}; there are: {known}")
     mask = timeline.where(lane=lane) & (timeline.kind != KINDS.index("step"))
+    if lane not in timeline.lanes:
+        mask &= timeline.kind != KINDS.index("reduction")
     work = np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
     widths, (busy, window) = _cells(work, _window(timeline))
     if not widths[window].any():
@@ -148,10 +153,11 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
 def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
 
-    Each instant of a step is charged once: to the device if it is busy, else to compiling, else to
-    dispatching, else to what the host does (a wait, input, or recording by phase), else to
-    "unknown". So `exposed_ms` adds up to the step, while `total_ms` counts all of an activity
-    (a phase's recording without the waits and copies inside it).
+    Each instant of a step is charged once: to the device if it is busy, else to a reduction, else
+    to compiling, else to dispatching, else to what the host does (a wait, input, or recording by
+    phase), else to "unknown". So `exposed_ms` adds up to the step, while `total_ms` counts all of
+    an activity (a phase's recording without the waits and copies inside it). Where nothing was
+    reduced, as on one device, there is no row for it.
 
     Units:
         milliseconds, averaged over the step spans
@@ -168,6 +174,7 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     return tuple(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
         for name, (total, exposed) in parts.items()
+        if total or name != "reduction"
     )
 
 

@@ -10,20 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.trace.active import without
 from kit.trace.gaps import idle_table
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["LIMITS", "Limit", "SyncRow", "idle_after", "limited_by", "sync_table"]
 
-LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "unknown")
+LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "reduction", "unknown")
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
 _END = np.iinfo(np.int64).max
 
 _GROUP = {"device busy": "device", "dispatch": "dispatch", "compile": "compile",
           "forward recording": "recording", "backward recording": "recording",
           "update recording": "recording", "input": "input", "sync wait": "sync",
-          "unknown": "unknown",
+          "reduction": "reduction", "unknown": "unknown",
           # causes of idle time; between the kernels of its own program the device is at work
           "host recording": "recording", "sync point": "sync", "program": "device",
           "dependency": "device"}  # fmt: skip
@@ -89,9 +90,9 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
 
     A host that waits records nothing, so when the value is there the device has nothing to do until
     more is recorded and issued: what was prepared ahead is used up. Charged to a wait is the time
-    in which no kernel ran, from its end to the next wait, but not more than it lasted: without it
-    the host could have got ahead by no more than that. What is left over is charged to earlier
-    waits of the same step. Gaps inside one program are the program's own.
+    in which no kernel ran and nothing was reduced, from its end to the next wait, but not more than
+    it lasted: without it the host could have got ahead by no more than that. What is left over is
+    charged to earlier waits of the same step. Gaps inside one program are the program's own.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
@@ -182,5 +183,5 @@ def _gaps(timeline: Timeline) -> NDArray[np.int64]:
     low, high = int(steps[:, 0].min()), int(steps[:, 1].max())
     from_, to = np.append(low, last), np.append(start, high)
     kept = (to > from_) & ~np.concatenate([[False], inside, [False]])
-    gaps: NDArray[np.int64] = np.stack([from_, to], axis=1)[kept]
-    return gaps
+    gaps = np.stack([from_, to], axis=1)[kept]
+    return without(gaps, timeline.intervals(kind="reduction"))

@@ -17,7 +17,8 @@ from kit.errors import TimelineError
 __all__ = ["COLUMNS", "KINDS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
 
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
-# step: one whole step. record..input: what the host did. kernel: what the device did.
+# step: one whole step. record..input: what the host did. kernel: what the device computed.
+# reduction: gradients on their way between devices, on a lane of the device that they go to.
 # ahead: the host has nothing to do until the device catches up, and lets it.
 # device step: from the first to the last kernel of one step.
 KINDS = (
@@ -32,6 +33,7 @@ KINDS = (
     "kernel",
     "ahead",
     "device step",
+    "reduction",
 )
 # The arrays of a timeline, and the type of each: one entry a span.
 COLUMNS = {"lane": "int32", "kind": "int32", "name": "int32", "start_ns": "int64",

@@ -24,6 +24,8 @@ _SAID = {
     "input": "The step waits for its batches",
     "dispatch": "The time goes into issuing segments",
     "compile": "The time goes into compiling",
+    "reduction": "Gradients are on their way while the device has nothing else to do: other "
+    "buckets, or segments that end where one is full, could hide them",
     "unknown": "Most of the step is neither the device's nor known work of the host",
 }
 

@@ -25,6 +25,7 @@ CAUSE_COLORS = {
     "dispatch": COLORS["dispatch"],
     "sync point": COLORS["wait"],
     "input": COLORS["input"],
+    "reduction": COLORS["reduction"],
     "dependency": COLORS["plan"],
     "program": COLORS["kernel"],
     "unknown": COLORS["ahead"],
@@ -34,6 +35,7 @@ _SAID = {
     "compile": "a program was being compiled",
     "dispatch": "a segment was being handed to the device",
     "input": "the host prepared or copied a batch",
+    "reduction": "gradients were on their way between devices",
     "dependency": "another device, or the kernel before, had to finish first",
     "program": "between the kernels of one program",
     "unknown": "nobody was seen to be at work",
@@ -58,7 +60,7 @@ def gaps_html(run: Run) -> str:
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     heads = ("cause", "line", "pieces a step", "ms a step", "share")
-    body = table(heads, shown, "llrrr", widths=(25, 41, 11, 11, 12), has_total=True)
+    body = table(heads, shown, "llrrr", widths=(31, 36, 10, 11, 12), has_total=True)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -61,10 +61,10 @@ def lane_columns(by_size: ParallelStep, at_buckets: ParallelStep) -> dict[str, l
     columns: dict[str, list[Any]] = {k: [] for k in ("lane", "left", "right", "color", "name")}
     for made, group in ((by_size, _LANES[:2]), (at_buckets, _LANES[2:])):
         for span in made.timeline.spans:
-            if span.kind != "kernel":
+            if span.kind not in ("kernel", "reduction"):
                 continue
-            is_travel = span.lane.endswith("reduction")
-            phase = "wait" if is_travel else span.name.partition(",")[0]
+            is_travel = span.kind == "reduction"
+            phase = "reduction" if is_travel else span.name.partition(",")[0]
             columns["lane"].append(group[is_travel])
             columns["left"].append(span.start_ns / 1e6)
             columns["right"].append(span.stop_ns / 1e6)

@@ -55,6 +55,7 @@ _UNSAFE = re.compile(
 )
 _SWATCH = {
     "device busy": "kernel",
+    "reduction": "reduction",
     "compile": "compile",
     "dispatch": "dispatch",
     "forward recording": "forward",

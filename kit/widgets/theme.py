@@ -77,6 +77,7 @@ COLORS = MappingProxyType({
     "wait": "#dd5a3c",
     "ahead": "#dfe8d3",
     "kernel": "#587080",
+    "reduction": "#db57ba",
 })  # fmt: skip
 LABELS = MappingProxyType({
     "forward": "forward",
@@ -90,6 +91,7 @@ LABELS = MappingProxyType({
     "wait": "wait (sync)",
     "ahead": "host is ahead",
     "kernel": "kernel",
+    "reduction": "reduction (gradients)",
 })  # fmt: skip
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")

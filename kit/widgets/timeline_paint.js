@@ -418,7 +418,7 @@ Object.assign(TimelinePlot.prototype, {
     const found = {length, host: new Float64Array(length), device: new Float64Array(length)};
     const scale = length / (high - low);
     const isKernel = T.keys.kind.map((kind) => kind === "kernel");
-    const isBusy = T.keys.kind.map((kind) => kind !== "wait" && kind !== "ahead" && kind !== "device step");
+    const isBusy = T.keys.kind.map((kind) => !["wait", "ahead", "device step", "reduction"].includes(kind));
     for (let r = 0; r < T.rows.top.length; r++) {
       if (T.parts.outline[T.rows.part[r]] || T.first[r] === T.first[r + 1]) continue;
       const bins = new Float64Array(length);

@@ -30,6 +30,10 @@ def kernel(start: int, stop: int, segment: int = 0, name: str = "k") -> Span:
     return Span("device/0 k", name, "kernel", start, stop, segment)
 
 
+def reduction(start: int, stop: int) -> Span:
+    return Span("device/0 reduction", "bucket 0", "reduction", start, stop)
+
+
 def path_of(*spans: Span, syncs: tuple[SyncPoint, ...] = ()) -> tuple[PathEdge, ...]:
     return critical_path(Timeline.of([*STEPS, *spans], syncs))
 
@@ -83,6 +87,14 @@ def test_time_of_a_dispatch_under_a_busy_device_is_not_its_work() -> None:
     ]  # fmt: skip
 
 
+def test_an_update_that_waits_for_gradients_leads_to_their_reduction() -> None:
+    path = path_of(host("wait", 0, END), kernel(0, 10), reduction(10, 30), kernel(30, 39, 1, "u"))
+    assert [(e.kind, e.work_ns, e.why) for e in path[:3]] == [
+        ("kernel", 10, "issued before the steps"), ("reduction", 20, "runs after k"),
+        ("kernel", 9, "runs after bucket 0"),
+    ]  # fmt: skip
+
+
 def test_a_timeline_without_steps_has_no_path() -> None:
     assert critical_path(Timeline.of([kernel(0, 9)])) == ()
     assert critical_path(empty_run().timeline) == ()
@@ -111,6 +123,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
         spans.append(worker(kind, a, a + n, s))
     for (a, n), s in draw(st.lists(st.tuples(times, st.integers(-1, 1)), max_size=5)):
         spans.append(kernel(a, a + n, s))
+    spans += [reduction(a, a + n) for a, n in draw(st.lists(times, max_size=2))]
     return Timeline.of(spans)
 
 
@@ -130,7 +143,7 @@ class Chains:
 
     def __init__(self, t: Timeline) -> None:
         spans = t.spans
-        self.kernels = [(i, s) for i, s in enumerate(spans) if s.kind == "kernel"]
+        self.kernels = [(i, s) for i, s in enumerate(spans) if s.kind in ("kernel", "reduction")]
         self.workers = [s for s in spans if s.lane == "host/worker" and s.start_ns < END]
         self.main = [s for s in spans if s.lane == "host/main" and s.kind != "step"]
         edges = {x for s in self.main for x in (s.start_ns, s.stop_ns)} | {0, END}

@@ -22,6 +22,10 @@ def kernel(start: int, stop: int, segment: int = -1, lane: str = "device/0 threa
     return Span(lane, f"k{start}", "kernel", start, stop, segment)
 
 
+def reduction(start: int, stop: int, device: int = 0) -> Span:
+    return Span(f"device/{device} reduction", "bucket 0", "reduction", start, stop)
+
+
 def host(kind: str, start: int, stop: int, segment: int = -1, lane: str = "host/main") -> Span:
     return Span(lane, "forward", kind, start, stop, segment)
 
@@ -76,6 +80,22 @@ def test_a_device_that_is_idle_while_another_works_depends_on_it() -> None:
     assert [(g.lane, g.cause, g.length_ns) for g in gaps] == [
         ("device/0", "dependency", 20), ("device/1", "dependency", 40)
     ]  # fmt: skip
+
+
+def test_a_device_that_is_idle_while_its_gradients_travel_waits_for_them() -> None:
+    spans = [kernel(0, 20), reduction(10, 40), host("record", 30, 50), kernel(50, END)]
+    assert causes(*spans) == [("reduction", 20, 40), ("host recording", 40, 50)]
+    elsewhere = [kernel(0, END), kernel(0, 20, lane="device/1 a"), reduction(20, END)]
+    assert causes(*elsewhere) == [("dependency", 20, END)]
+
+
+def test_a_wait_is_not_charged_for_a_reduction_after_it() -> None:
+    t = Timeline.of([*STEPS, kernel(0, 20), reduction(20, 35), kernel(50, END)],
+                    [SyncPoint(5, 15, "item", "train.py:7")])  # fmt: skip
+    assert [(g.cause, g.start_ns, g.stop_ns) for g in idle_gaps(t)] == [
+        ("reduction", 20, 35), ("sync point", 35, 50)
+    ]  # fmt: skip
+    assert idle_after(t) == (15,)
 
 
 def test_a_sync_point_is_named_with_its_line_while_the_host_waits_and_after() -> None:
@@ -166,7 +186,8 @@ def timelines(draw: st.DrawFn) -> Timeline:
     hosts = draw(st.lists(st.tuples(times, segments, st.sampled_from(HOST)), max_size=8))
     waits = draw(st.lists(times, max_size=4, unique_by=lambda x: x[0]))
     bands = draw(st.lists(times, max_size=2))
-    spans = [*STEPS]
+    travels = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
+    spans = [*STEPS, *(reduction(a, min(a + n, END), d) for (a, n), d in travels)]
     spans += [kernel(a, min(a + n, END), s, f"device/{d} x") for (a, n), s, d in kernels]
     spans += [host(kind, a, a + n, s) for (a, n), s, kind in hosts]
     spans += [Span("steps on the device", "s", "device step", a, a + n) for a, n in bands]
@@ -236,7 +257,8 @@ def hand_out(t: Timeline, kernels: list[tuple[int, Span]]) -> dict[int, str]:
         for now in range(s.at_ns + s.wait_ns, min(until, END)):
             free = [j for j in range(k + 1)
                     if left[j] and t.syncs[j].at_ns // 60 == s.at_ns // 60]  # fmt: skip
-            is_busy = any(x.start_ns <= now < x.stop_ns for _, x in kernels)
+            is_busy = any(x.start_ns <= now < x.stop_ns for x in t.spans
+                          if x.kind in ("kernel", "reduction"))  # fmt: skip
             if not is_busy and not is_in_program(t, kernels, now) and free:
                 found[now] = t.syncs[free[-1]].site
                 left[free[-1]] -= 1
@@ -251,6 +273,9 @@ def cause_at(
     handed: dict[int, str],
 ) -> tuple[str, str]:
     active = {s.kind for s in t.spans if s.start_ns <= now < s.stop_ns}
+    here = mine[0][1].lane.split(" ")[0]
+    if any(s.lane == f"{here} reduction" and s.start_ns <= now < s.stop_ns for s in t.spans):
+        return "reduction", ""
     if "kernel" in active:
         return "dependency", ""
     if is_in_program(t, kernels, now):

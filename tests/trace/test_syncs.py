@@ -119,6 +119,8 @@ def test_a_table_has_the_mean_idle_time_of_a_place_times_how_often_it_waits() ->
       host("record", 400_000, END)], [], "recording", 0.6),
     ([kernel(0, 300_000), Span("host/worker", "d", "dispatch", 200_000, END)], [], "dispatch", 0.7),
     ([host("compile", 0, END, "c")], [], "compile", 1.0),
+    ([kernel(0, 300_000), Span("device/0 reduction", "bucket 0", "reduction", 100_000, 900_000),
+      host("record", 0, END)], [], "reduction", 0.6),
 ])  # fmt: skip
 def test_what_limits_a_step(
     spans: list[Span], syncs: list[SyncPoint], what: str, share: float
