@@ -30,11 +30,15 @@ from kit.frontend.torch_parallel_grads import CUTS, Reducer, check_reduced
 from kit.frontend.torch_parallel_norm import share_batch_norms
 from kit.run import Settings
 from kit.run_parallel import Link
-from kit.runtime.parallel import Group, Meeting, Pool, here, pick_devices
-from kit.runtime.parallel_exchange import Exchange, ReplicaSession
+from kit.runtime.parallel import Group, Meeting, Pool
+from kit.runtime.parallel_devices import pick_devices
+from kit.runtime.parallel_exchange import Exchange
+from kit.runtime.parallel_session import ReplicaSession
+from kit.runtime.processes import current_processes
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import current_session
+from kit.runtime.sites import here
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -102,9 +106,9 @@ class DataParallel:
         self._model, self._sync, self._rules = model, sync, rules
         self._shares_norms = sync_batch_norm
         self._bucket_bytes, self.cut = int(bucket_mb * 1e6), cut
-        self._group = Group(len(self.devices), timeout_s)
+        self._group = Group(len(self.devices), timeout_s, current_processes())
         self._exchange = Exchange(self._group, self.devices, link)
-        self._update = Meeting(self._group, "the update")
+        self._update = Meeting(self._group, "the update", is_local=True)
         self._reducers: list[Reducer] = []
         self._places: list[Places] = []  # in no order
         self._pool: Pool | None = None
@@ -117,8 +121,13 @@ class DataParallel:
 
     @property
     def count(self) -> int:
-        """How many replicas there are."""
-        return self._group.count
+        """How many replicas there are, in all processes."""
+        return self._group.total
+
+    @property
+    def ranks(self) -> range:
+        """Those of them that are in this process."""
+        return self._group.ranks
 
     @property
     def sessions(self) -> list[ReplicaSession]:
@@ -135,10 +144,10 @@ class DataParallel:
             raise SessionError("a DataParallel can be entered once; make a new one")
         register()
         self._exits = contextlib.ExitStack()
-        homes = [Frontend(rank) for rank in range(self.count)]
+        homes = [Frontend(place) for place in range(len(self.devices))]
         self._exchange.sessions = [
             ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules)
-            for rank, (device, home) in enumerate(zip(self.devices, homes, strict=True))
+            for rank, device, home in zip(self.ranks, self.devices, homes, strict=True)
         ]
         copies = [
             share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
@@ -149,9 +158,9 @@ class DataParallel:
                 undo.enter_context(self.sessions[0])
             else:
                 undo.callback(self._exchange.close)
-                self._pool = Pool(self._group, lambda rank: self._exchange.sessions[rank])
+                self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
                 undo.callback(self._pool.close)
-            made = self._run([partial(self._set_up, r, copies[r]) for r in range(self.count)])
+            made = self._run([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
             self._exits = undo.pop_all()
         self._reducers = list(made)
         self.modules = Shards(reducer.module for reducer in made)
@@ -160,7 +169,7 @@ class DataParallel:
     def close(self) -> None:
         """End the threads and sessions; the replicas' tensors can be read no more."""
         if self._exits is not None:
-            self._group.end(-1, SessionError("the DataParallel was closed"))
+            self._group.close()
             self._exits.close()
 
     def at_close(self, call: Callable[[], Any]) -> None:
@@ -174,13 +183,13 @@ class DataParallel:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _set_up(self, rank: int, module: nn.Module) -> Reducer:
-        session = self.sessions[rank]
-        session.seed += rank * SEED_STEP
+    def _set_up(self, place: int, module: nn.Module) -> Reducer:
+        session = self.sessions[place]
+        session.seed += session.rank * SEED_STEP
         home: Frontend = session.frontend(Frontend)
         self._places.append(home.places)
         if self.count > 1:
-            home.on_backward = partial(self._loss_backward, rank)
+            home.on_backward = partial(self._loss_backward, place)
         return Reducer(
             session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
         )
@@ -222,7 +231,8 @@ class DataParallel:
     def _parts(self, batch: Any) -> Shards:
         """Each replica's part of a batch that may hold `Shards`; notes the sizes."""
         self._sizes = sizes_of(batch, self.count) or self._sizes
-        return Shards(part_of(batch, rank, self._sizes) for rank in range(self.count))
+        parts = enumerate(self.ranks)
+        return Shards(part_of(batch, rank, self._sizes, place) for place, rank in parts)
 
     def map(self, function: Callable[..., Any], *args: Any) -> Shards:
         """What the function gives in each replica's thread; arguments that are `Shards` are split.
@@ -234,15 +244,15 @@ class DataParallel:
         self._check_open()
         jobs = [
             partial(self._one, function, [a[r] if isinstance(a, Shards) else a for a in args], r)
-            for r in range(self.count)
+            for r in range(len(self.ranks))
         ]
         return Shards(self._run(jobs))
 
-    def _one(self, function: Callable[..., Any], args: list[Any], rank: int) -> Any:
+    def _one(self, function: Callable[..., Any], args: list[Any], place: int) -> Any:
         result = function(*(to_kit(a) for a in args))
         if self._sync:
             for tensor in tensors_in(result):
-                self.sessions[rank].wait_to_read(tensor)
+                self.sessions[place].wait_to_read(tensor)
         return result
 
     def backward(self, losses: Sequence[Any]) -> None:
@@ -253,33 +263,34 @@ class DataParallel:
         Raises:
             SessionError: there is not a loss for each replica.
         """
-        if len(losses) != self.count:
+        if len(losses) != len(self.ranks):
             raise SessionError(
-                f"backward got {len(losses)} losses for {self.count} replicas; give one for each, "
-                "in their order, as net.map returns them"
+                f"backward got {len(losses)} losses for {len(self.ranks)} replicas; give one for "
+                "each, in their order, as net.map returns them"
             )
         is_local = self._is_local or self.count == 1
         self._run([partial(self._backward, r, loss, is_local) for r, loss in enumerate(losses)])
 
-    def _backward(self, rank: int, loss: Any, is_local: bool) -> None:
-        weight = self.weights[rank]
-        reducer = self._reducers[rank]
+    def _backward(self, place: int, loss: Any, is_local: bool) -> None:
+        weight = self.weights[place]
+        reducer = self._reducers[place]
         reducer.backward(list(tensors_in(loss)), weight, is_local=is_local)
         if self.count == 1:
             reducer.forget()
 
     def _loss_backward(
-        self, rank: int, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
+        self, place: int, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
         create_graph: bool = False, inputs: Any = None,
     ) -> None:  # fmt: skip
         """A program's own `loss.backward()` in a replica: its gradients are summed like others."""
-        if current_session() is not self.sessions[rank]:
+        if current_session() is not self.sessions[place]:
             raise SessionError(
-                f"backward() of a loss of replica {rank} outside of its thread, where the others "
-                "would not come: use net.backward(losses), or loss.backward() inside of net.map"
+                f"backward() of a loss of replica {self.ranks[place]} outside of its thread, where "
+                "the others would not come: use net.backward(losses), or loss.backward() "
+                "inside of net.map"
             )
-        self._reducers[rank].backward(
-            [loss], self.weights[rank], is_local=self._is_local, gradient=gradient,
+        self._reducers[place].backward(
+            [loss], self.weights[place], is_local=self._is_local, gradient=gradient,
             retain_graph=retain_graph, create_graph=create_graph, inputs=inputs,
         )  # fmt: skip
 
@@ -305,37 +316,41 @@ class DataParallel:
         """
         self._check_open()
         jobs = [
-            partial(self._whole_step, rank, loss, optimizer.replicas[rank], parts)
-            for rank, parts in enumerate(self._parts(batch))
+            partial(self._whole_step, place, loss, optimizer.replicas[place], parts)
+            for place, parts in enumerate(self._parts(batch))
         ]
         return Shards(self._run(jobs))
 
-    def _whole_step(self, rank: int, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
-        reducer = self._reducers[rank]
+    def _whole_step(self, place: int, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
+        reducer = self._reducers[place]
         state = reducer.state()
         try:
             made = loss(reducer.module, *(to_kit(part) for part in parts))
-            self._backward(rank, made, self.count == 1)
+            self._backward(place, made, self.count == 1)
             if self.count > 1:
+                rank = self.ranks[place]
                 self._update.take(rank, self._update.bring(rank, None))
         except BaseException:
             reducer.take_back(state)
             raise
-        self.update(rank, optimizer)
+        self.update(place, optimizer)
         optimizer.zero_grad()
         reducer.forget()
         return detached(made)
 
-    def update(self, rank: int, optimizer: Any) -> None:
+    def update(self, place: int, optimizer: Any) -> None:
         """One replica's optimizer step, and the end of its step."""
         optimizer.step()
-        self.sessions[rank].mark_step()
-        self.sessions[rank].end_step()
+        self.sessions[place].mark_step()
+        self.sessions[place].end_step()
 
     def mean(self, losses: Sequence[Any]) -> float:
         """The loss of the whole batch, read from all devices: a sync point."""
         parts = zip(self.weights, losses, strict=True)
-        return sum(weight * float(loss.detach()) for weight, loss in parts)
+        mean = sum(weight * float(loss.detach()) for weight, loss in parts)
+        if (processes := self._group.processes) is None:
+            return mean
+        return float(sum(processes.channel.meet("the mean of losses", mean)))
 
     def retune(
         self, *, bulk: int | tuple[int, int] | None = None, cut: str | None = None,
@@ -384,12 +399,12 @@ class DataParallel:
 
     @property
     def weights(self) -> list[float]:
-        """How much of the loss each replica's part is: its share of the batch, or 1 for sums."""
+        """How much of the loss the part of each replica here is: its share, or 1 for sums."""
         if not self.average or self.count == 1:
-            return [1.0] * self.count
+            return [1.0] * len(self.ranks)
         if not self._sizes:
-            return [1.0 / self.count] * self.count
-        return [size / sum(self._sizes) for size in self._sizes]
+            return [1.0 / self.count] * len(self.ranks)
+        return [self._sizes[rank] / sum(self._sizes) for rank in self.ranks]
 
     def wait_all(self) -> None:
         """Block until every device has computed what was recorded for it.

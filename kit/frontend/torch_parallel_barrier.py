@@ -16,7 +16,7 @@ from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel_grads import pending
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel import Meeting
-from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.session import current_session
 
 __all__ = ["Barrier", "all_sum", "gathered", "keep_error", "replica_here"]
@@ -25,7 +25,7 @@ __all__ = ["Barrier", "all_sum", "gathered", "keep_error", "replica_here"]
 def replica_here() -> ReplicaSession | None:
     """The replica whose thread this is; None outside of a `DataParallel`, or with one device."""
     session = current_session()
-    if isinstance(session, ReplicaSession) and session.exchange.group.count > 1:
+    if isinstance(session, ReplicaSession) and session.exchange.group.total > 1:
         return session
     return None
 
@@ -44,9 +44,10 @@ def _post(session: ReplicaSession, tensors: Sequence[Any], combine: str) -> list
     if session.here_turn != turn:
         session.here_turn, session.here_posts = turn, 0
     session.here_posts += 1
+    avals = tuple(v.aval for v in values)
     cells, _ = session.exchange.post(
-        session.rank, ("tensors", session.here_posts), [v.cell for v in values],
-        tuple(v.aval for v in values), combine=combine, name=f"collective {session.here_posts}",
+        session.rank, ("tensors", session.here_posts), [v.cell for v in values], avals,
+        combine=combine, avals=avals, name=f"collective {session.here_posts}",
         priority=1 << 20,  # somebody's next segment needs it
     )  # fmt: skip
     return cells
@@ -129,8 +130,8 @@ class Barrier:
             return 0
         meeting = self._of(session)
         is_tensor = isinstance(x, KitTensor)
-        shown = torch.empty(x.shape, dtype=x.dtype, device="meta") if is_tensor else x
-        visit = meeting.bring(session.rank, (is_tensor, shown))
+        shown = [list(x.shape), str(x.dtype)] if is_tensor else x
+        visit = meeting.bring(session.rank, [is_tensor, shown])
         self._brought[session.rank, visit] = x
         return visit
 
@@ -155,18 +156,24 @@ class Barrier:
                     f"replica {kinds.index(True)} brought a tensor of device 'kit' to {self!r}, "
                     f"replica {at} a {type(items[at]).__name__}: bring the same kind of thing"
                 )
-            return self._operation(gathered(session, [mine], items))
+            metas = [
+                torch.empty(
+                    shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device="meta"
+                )
+                for shape, dtype in items
+            ]
+            return self._operation(gathered(session, [mine], metas))
         return self._operation(list(items))
 
     def _of(self, session: ReplicaSession) -> Meeting:
         group = session.exchange.group
-        if self._count != group.count:
-            more = self._count > group.count
+        if self._count != group.total:
+            more = self._count > group.total
             raise SessionError(
-                f"{self!r} in a DataParallel of {group.count} replicas: "
+                f"{self!r} in a DataParallel of {group.total} replicas: "
                 + ("it would wait for ever for those that do not exist" if more
                    else "it could not say who belongs together")
-                + f"; make it kit.Barrier({group.count})"
+                + f"; make it kit.Barrier({group.total})"
             )  # fmt: skip
         with group.changed:
             if self._meeting is None or self._meeting.group is not group:

@@ -46,16 +46,21 @@ def sizes_of(batch: Any, count: int) -> list[int]:
     return [(length + count - 1 - r) // count for r in range(count)]
 
 
-def part_of(item: Any, rank: int, sizes: Sequence[int]) -> Any:
-    """One replica's part: tensors on the host are cut, `Shards` give its own, the rest stays."""
+def part_of(item: Any, rank: int, sizes: Sequence[int], place: int = 0) -> Any:
+    """One replica's part: tensors on the host are cut, `Shards` give its own, the rest stays.
+
+    Args:
+        rank: among the replicas of all processes.
+        place: among those of this one, which is what `Shards` have.
+    """
     if isinstance(item, Shards):
-        return item[rank]
+        return item[place]
     if isinstance(item, Tensor):
         if not item.dim() or isinstance(item, KitTensor):
             return item
         start = sum(sizes[:rank])
         return item[start : start + sizes[rank]]
-    return _inside(item, lambda value: part_of(value, rank, sizes))
+    return _inside(item, lambda value: part_of(value, rank, sizes, place))
 
 
 def to_kit(item: Any) -> Any:

@@ -17,7 +17,7 @@ from torch import nn
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
-from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Cell, Value
 
 __all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "pending"]
@@ -223,6 +223,7 @@ class Reducer:
             ("gradients", self._passes, bucket.number),
             [None if v is None else v.cell for v in values],
             shapes,
+            avals=avals,
             priority=bucket.number,
             name=f"bucket {bucket.number}",
         )

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from kit.frontend.torch_parallel_barrier import all_sum, gathered, keep_error, replica_here
 from kit.frontend.torch_tensor import KitTensor
-from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.parallel_session import ReplicaSession
 
 __all__ = ["SyncBatchNorm", "share_batch_norms"]
 
@@ -106,7 +106,7 @@ def _statistics(replica: ReplicaSession, x: Tensor) -> tuple[Tensor, Tensor, Ten
     squares = (x - _wide(own, x)).square().sum(_over(x))
     number = torch.full((1,), float(x.numel() // x.shape[1]), dtype=exact, device="kit")
     mine = torch.cat([own, squares, number])
-    ranks = replica.exchange.group.count
+    ranks = replica.exchange.group.total
     meta = torch.empty(mine.shape, dtype=exact, device="meta")
     every = torch.stack(gathered(replica, [mine], [meta] * ranks))
     c = x.shape[1]

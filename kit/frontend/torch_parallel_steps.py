@@ -18,7 +18,7 @@ from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel import DataParallel
 from kit.frontend.torch_parallel_batch import Shards, detached, sizes_of
 from kit.frontend.torch_parallel_grads import Reducer, check_reduced
-from kit.runtime.parallel_exchange import ReplicaSession
+from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.session import current_session
 
 __all__ = ["StepParallel"]
@@ -33,7 +33,7 @@ class StepParallel(DataParallel):
 
     def __init__(self, devices: int | Sequence[Any] = 2, **options: Any) -> None:
         super().__init__(nn.Module(), devices, **options)
-        self._roots: list[dict[int, nn.Module]] = [{} for _ in range(self.count)]
+        self._roots: list[dict[int, nn.Module]] = [{} for _ in self.ranks]
         self._steps: Shards = Shards()
 
     def open(self) -> Self:
@@ -62,43 +62,43 @@ class StepParallel(DataParallel):
         Not at the same time, because torch's random state belongs to the process.
         """
         made: list[Any] = []
-        for rank in range(self.count):
-            jobs: list[Callable[[], Any]] = [_nothing] * self.count
-            jobs[rank] = lambda rank=rank: make(rank)  # type: ignore[misc]
-            made.append(self._run(jobs)[rank])
+        for place, rank in enumerate(self.ranks):
+            jobs: list[Callable[[], Any]] = [_nothing] * len(self.ranks)
+            jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
+            made.append(self._run(jobs)[place])
         self._steps = Shards(made)
 
     def run(self) -> Shards:
         """One step of every replica; gives what each returned, outside of autograd."""
-        return self.map(self._one_step, Shards(range(self.count)))
+        return self.map(self._one_step, Shards(range(len(self.ranks))))
 
-    def _one_step(self, rank: int) -> Any:
-        result = self._steps[rank]()
-        self.sessions[rank].mark_step()
-        self.sessions[rank].end_step()
+    def _one_step(self, place: int) -> Any:
+        result = self._steps[place]()
+        self.sessions[place].mark_step()
+        self.sessions[place].end_step()
         return detached(result)
 
     def _see(self, module: nn.Module, args: Any) -> None:
         """A module is called: one that no other module calls is a root."""
         session = self._mine()
         if session is not None and "." not in session.frontend(Frontend).places.scope:
-            self._roots[session.rank].setdefault(id(module), module)
+            self._roots[self._group.place(session.rank)].setdefault(id(module), module)
 
-    def _loss_backward(self, rank: int, *args: Any, **options: Any) -> None:
-        roots, reducer = self._roots[rank], self._reducers[rank]
+    def _loss_backward(self, place: int, *args: Any, **options: Any) -> None:
+        roots, reducer = self._roots[place], self._reducers[place]
         if len(roots) != len(reducer.module._modules):
-            session = self.sessions[rank]
-            self._reducers[rank] = Reducer(
+            session = self.sessions[place]
+            self._reducers[place] = Reducer(
                 session, session.frontend(Frontend), nn.ModuleList(roots.values()),
                 bucket_bytes=self._bucket_bytes, cut=self.cut,
             )  # fmt: skip
-        super()._loss_backward(rank, *args, **options)
+        super()._loss_backward(place, *args, **options)
 
     def _check_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._mine()
         if session is None:
             return
-        reducer = self._reducers[session.rank]
+        reducer = self._reducers[self._group.place(session.rank)]
         check_reduced([reducer])
         for group in optimizer.param_groups:
             for parameter in group["params"]:

@@ -1,4 +1,4 @@
-"""Several replicas at once: which devices they have, the threads they run in, where they meet.
+"""Several replicas at once: the threads they run in, where they meet.
 
 Each replica is a thread with a session of its own on a device of its own. Nothing here waits for
 ever: whoever waits for a replica that has failed, that has ended its part, or that does not come
@@ -7,9 +7,6 @@ in time, gets an error that names it.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import threading
 import time
 from _thread import allocate_lock
@@ -17,95 +14,65 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
-
 from kit.errors import SessionError, SettingsError
-from kit.runtime.lowering import format_site
-from kit.runtime.stream import Site
+from kit.runtime.processes import Processes
+from kit.runtime.sites import line_of
 
-__all__ = ["Group", "Meeting", "Pool", "here", "pick_devices", "replicas"]
+__all__ = ["Group", "Meeting", "Pool", "replicas"]
 
 Jobs = Sequence[Callable[[], Any]]
-_KIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_COUNT = "--xla_force_host_platform_device_count"
-_WORKLOADS = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
-
-
-def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
-    """The jax devices of the replicas: so many different ones, or those that are named.
-
-    A name is "cpu:1"; the same one may come twice, and then its replicas share it.
-
-    Raises:
-        SettingsError: there are not that many devices, or a name is none.
-    """
-    if isinstance(wanted, str | bytes) or not isinstance(wanted, int | Sequence):
-        raise SettingsError(f"devices must be a number or a list of names, not {wanted!r}")
-    if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted < 1) or wanted == []:
-        raise SettingsError(f"devices must be at least 1, not {wanted!r}")
-    if isinstance(wanted, int):
-        if wanted > 1 and kind != "gpu" and _COUNT not in os.environ.get("XLA_FLAGS", ""):
-            asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
-            with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
-                jax.config.update("jax_num_cpu_devices", max(wanted, asked))
-        there = jax.devices("cpu") if kind == "cpu" else jax.devices()
-        if len(there) < wanted:
-            raise SettingsError(_too_few(wanted, there))
-        return list(there[:wanted])
-    return [_named(rank, name) for rank, name in enumerate(wanted)]
-
-
-def _named(rank: int, name: Any) -> Any:
-    if not isinstance(name, str):
-        return name
-    kind, _, number = name.partition(":")
-    try:
-        there = jax.devices(kind)
-    except RuntimeError:
-        there = []
-    if not number.isdecimal() or int(number) >= len(there):
-        names = ", ".join(f"{d.platform}:{i}" for i, d in enumerate(there or jax.devices()))
-        raise SettingsError(f"replica {rank}: there is no device {name!r}; there are: {names}")
-    return there[int(number)]
-
-
-def _too_few(wanted: int, there: Sequence[Any]) -> str:
-    kind = there[0].platform
-    text = f"devices={wanted}, but jax sees {len(there)} {kind} device{'s' * (len(there) != 1)}"
-    if kind != "cpu":
-        return (
-            f"{text}; ask for at most {len(there)}, or try it on the CPU with "
-            "settings=kit.Settings(device='cpu')"
-        )
-    return (
-        f"{text}: it was told so, or began before more were asked for. Set the environment "
-        f"variable XLA_FLAGS={_COUNT}={wanted} before Python starts (in a notebook: restart the "
-        "kernel and set it in the first cell), or make the DataParallel before anything else uses "
-        "device 'kit' or jax"
-    )
 
 
 class Group:
     """Who takes part, who has ended, and what ended it for all.
 
+    Args:
+        count: of replicas in this process.
+        processes: the others, of which each has as many; none if this is the only one.
+
     Attributes:
+        ranks: of the replicas that are in this process.
+        total: how many replicas there are in all processes.
         changed: notified whenever somebody comes, ends or fails.
         turn: counts the calls of `Pool.run`; what replicas agree on belongs to one turn.
     """
 
-    def __init__(self, count: int, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, count: int, timeout_s: float = 120.0, processes: Processes | None = None
+    ) -> None:
         if isinstance(timeout_s, bool) or not timeout_s > 0:
             raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")
-        self.count = count
         self.timeout_s = timeout_s
+        self.processes = processes
+        first = 0 if processes is None else processes.place(count)
+        self.ranks = range(first, first + count)
+        self.total = count * (1 if processes is None else processes.count)
         self.changed = threading.Condition()
         self.turn = 0
+        self.meetings = 0
         self.failure: tuple[int, BaseException] | None = None  # the first, with its rank
         self.ended: set[int] = set()  # in this turn
         self.on_change: list[Callable[[], None]] = []  # called when a replica ends or fails
+        if processes is not None:
+            processes.channel.on_failure.append(self._tell)
+
+    @property
+    def count(self) -> int:
+        """How many replicas are in this process."""
+        return len(self.ranks)
+
+    def place(self, rank: int) -> int:
+        """A replica's place among those of this process."""
+        return rank - self.ranks.start
 
     def begin(self) -> None:
-        """A turn begins: everybody is at work and nobody has failed."""
+        """A turn begins: everybody is at work and nobody has failed.
+
+        Raises:
+            SessionError: another process has ended the run for all.
+        """
+        if (error := self._outside("this")) is not None:
+            raise error
         with self.changed:
             self.turn += 1
             self.failure = None
@@ -117,17 +84,38 @@ class Group:
             self.ended.add(rank)
             if error is not None and self.failure is None:
                 self.failure = (rank, error)
+        self._tell()
+        if error is not None and self.processes is not None:
+            self.processes.channel.fail(error)
+
+    def close(self) -> None:
+        """Whoever still waits for something gets an error."""
+        with self.changed:
+            self.failure = self.failure or (-1, SessionError("the DataParallel was closed"))
+        self._tell()
+        if self.processes is not None:
+            self.processes.channel.on_failure.remove(self._tell)
+
+    def _tell(self) -> None:
+        with self.changed:
             self.changed.notify_all()
         for call in self.on_change:
             call()
 
+    def _outside(self, what: str) -> SessionError | None:
+        """Why another process has ended it for all."""
+        failure = "" if self.processes is None else self.processes.channel.failure
+        return SessionError(f"{what} will not happen: {failure}") if failure else None
+
     def lacking(self, missing: Sequence[int], what: str) -> SessionError | None:
         """Why these replicas will never come to `what`; None as long as they may."""
+        if (error := self._outside(what)) is not None and self.failure is None:
+            return error
         if self.failure is not None:
-            rank, error = self.failure
+            rank, cause = self.failure
             return SessionError(
-                f"{what} will not happen: replica {rank} failed with {type(error).__name__}: "
-                f"{str(error)[:500]}"
+                f"{what} will not happen: replica {rank} failed with {type(cause).__name__}: "
+                f"{str(cause)[:500]}"
             )
         gone = [rank for rank in missing if rank in self.ended]
         if gone:
@@ -155,13 +143,21 @@ class Meeting:
 
     The n-th visit of one is the n-th visit of all, in each turn. What was brought is given in the
     order of the ranks, whoever came first.
+
+    Args:
+        is_local: those of this process are all; else what is brought must be numbers, texts, and
+            lists and dicts of them, if there are other processes.
     """
 
-    def __init__(self, group: Group, name: str = "the barrier") -> None:
+    def __init__(self, group: Group, name: str = "the barrier", *, is_local: bool = False) -> None:
         self.group = group
         self.name = name
+        self._processes = None if is_local else group.processes
+        self._key = f"meeting {group.meetings}"
+        group.meetings += 1  # each process makes them in the same order
         self._turn = -1
-        self._visits = [0] * group.count  # of each rank, in this turn
+        self._visits = dict.fromkeys(group.ranks, 0)  # in this turn
+        self._everybodys: dict[int, list[Any]] = {}  # visit -> by rank, of all processes
         self._brought: dict[int, dict[int, Any]] = {}  # visit -> rank -> what
 
     def bring(self, rank: int, item: Any) -> int:
@@ -173,8 +169,8 @@ class Meeting:
         group = self.group
         with group.changed:
             if self._turn != group.turn:
-                self._turn, self._brought = group.turn, {}
-                self._visits = [0] * group.count
+                self._turn, self._brought, self._everybodys = group.turn, {}, {}
+                self._visits = dict.fromkeys(group.ranks, 0)
             visit = self._visits[rank]
             self._visits[rank] += 1
             self._brought.setdefault(visit, {})[rank] = item
@@ -188,25 +184,43 @@ class Meeting:
             SessionError: one has failed, has ended its part, or does not come in time.
         """
         group = self.group
+        brought = self._brought[visit]
+        self._wait(rank, lambda: [r for r in group.ranks if r not in brought])
+        mine = [brought[r] for r in group.ranks]
+        if self._processes is None:
+            return mine
+        first, turn = group.ranks.start, self._turn
+        if rank == first:  # it asks the other processes, for all of this one
+            what = f"{self.name} of replica {rank}"
+            everybodys = self._processes.channel.meet(
+                what, mine, key=f"{self._key}, {turn}, {visit}"
+            )
+            with group.changed:
+                self._everybodys[visit] = [item for items in everybodys for item in items]
+                group.changed.notify_all()
+        self._wait(rank, lambda: [first] if visit not in self._everybodys else [])
+        return self._everybodys[visit]
+
+    def _wait(self, rank: int, lacking: Callable[[], list[int]]) -> None:
+        """Until nobody is lacking."""
+        group = self.group
         until = time.monotonic() + group.timeout_s
         with group.changed:
-            brought = self._brought[visit]
-            while len(brought) < group.count:
-                missing = [r for r in range(group.count) if r not in brought]
+            while missing := lacking():
                 if (error := group.lacking(missing, f"replica {rank} at {self.name}")) is not None:
                     raise error
                 left = until - time.monotonic()
                 if left <= 0:
                     raise group.late(missing, f"replica {rank} waited at {self.name}")
                 group.changed.wait(left)
-            return [brought[r] for r in range(group.count)]
 
 
 class Pool:
     """One thread for each replica, for good: a call is a hand-over of functions, not of threads.
 
     Args:
-        enter: makes what a replica's thread lives in, by rank; entered once, left by `close`.
+        enter: makes what a replica's thread lives in, by its place here; entered once, left by
+            `close`.
     """
 
     def __init__(self, group: Group, enter: Callable[[int], AbstractContextManager[Any]]) -> None:
@@ -221,7 +235,7 @@ class Pool:
         self._left = 0
         self._threads = [
             threading.Thread(target=self._live, args=(r,), name=f"kit replica {r}", daemon=True)
-            for r in range(group.count)
+            for r in group.ranks
         ]
         self._is_stuck = False
         self._left = group.count
@@ -282,7 +296,7 @@ class Pool:
             return
         first = self.group.failure
         rank = first[0] if first is not None and first[0] in errors else min(errors)
-        raise _noted(rank, errors, self.group.count)
+        raise _noted(rank, errors, self.group)
 
     def _overdue(self) -> BaseException | None:
         """What to raise if one has failed, and another has not noticed for as long as it may."""
@@ -294,23 +308,24 @@ class Pool:
             self._over.release()
             return None
         self._is_stuck = True
-        stuck = [r for r in range(self.group.count) if r not in self.group.ended]
+        stuck = [r for r in self.group.ranks if r not in self.group.ended]
         note = f"kit: {replicas(stuck)} did not end within {grace:g} s after that"
         failure[1].add_note(note)
         return failure[1]
 
     def _live(self, rank: int) -> None:
+        place = self.group.place(rank)
         try:
-            with self._enter(rank):
+            with self._enter(place):
                 self._end(rank, None)
                 while True:
-                    self._calls[rank].acquire()
-                    job = self._jobs[rank]
+                    self._calls[place].acquire()
+                    job = self._jobs[place]
                     if job is None:
                         return
                     error: BaseException | None = None
                     try:
-                        self._results[rank] = job()
+                        self._results[place] = job()
                     except BaseException as raised:  # noqa: BLE001 - the caller gets it
                         error = raised
                     del job
@@ -329,46 +344,23 @@ class Pool:
             self._over.release()
 
 
-def _noted(rank: int, errors: dict[int, BaseException], count: int) -> BaseException:
+def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseException:
     """The error to raise, with where it was; an iterator's end is told apart from a generator's."""
     error = errors[rank]
     if isinstance(error, StopIteration):
-        others = replicas([r for r in range(count) if r != rank])
+        others = replicas([r for r in group.ranks if r != rank])
         error = SessionError(
             f"an iterator of replica {rank} has ended (StopIteration), while {others} may have "
             "more: give every replica the same number of batches"
         )
         error.__cause__ = errors[rank]
-    where = _line(errors[rank])
-    error.add_note(f"kit: this was in replica {rank} of {count}{where}")
+    where = line_of(errors[rank])
+    error.add_note(f"kit: this was in replica {rank} of {group.total}{where}")
     failed = [r for r in sorted(errors) if r != rank and not isinstance(errors[r], SessionError)]
     if failed:
         kinds = ", ".join(f"replica {r}: {type(errors[r]).__name__}" for r in failed)
         error.add_note(f"kit: others failed as well ({kinds})")
     return error
-
-
-def _line(error: BaseException) -> str:
-    """ ", at train.py:41": the last line of the traceback that is neither kit's nor a library's."""
-    trace, found = error.__traceback__, ""
-    while trace is not None:
-        if _is_users(trace.tb_frame.f_code.co_filename):
-            found = f", at {format_site((trace.tb_frame.f_code.co_filename, trace.tb_lineno))}"
-        trace = trace.tb_next
-    return found
-
-
-def here() -> Site:
-    """The line of the user's that this is called from."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def _is_users(path: str) -> bool:
-    own = path.startswith(_KIT) and not path.startswith(_WORKLOADS)
-    return not (own or path.startswith("<frozen") or "site-packages" in path)
 
 
 def _held() -> Any:

@@ -37,8 +37,8 @@ def pick_device(wanted: str) -> Any:
         SettingsError: a GPU was asked for and jax sees none.
     """
     if wanted == "cpu":
-        return jax.devices("cpu")[0]
-    device = jax.devices()[0]
+        return jax.local_devices(backend="cpu")[0]
+    device = jax.local_devices()[0]
     if wanted == "gpu" and device.platform not in ("gpu", "cuda", "rocm"):
         raise SettingsError(
             f"device='gpu', but jax sees only {device.platform}. Install jax with CUDA "

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine import Engine
-from kit.runtime.parallel import Group, Meeting, Pool, pick_devices
+from kit.runtime.parallel import Group, Meeting, Pool
+from kit.runtime.parallel_devices import pick_devices
 
 
 @contextlib.contextmanager

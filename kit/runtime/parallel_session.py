@@ -1,0 +1,129 @@
+"""The session of one replica: on a device of its own, with a rank, in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kit.errors import SettingsError
+from kit.run import Settings
+from kit.runtime.operations import Operation
+from kit.runtime.rules import Rules
+from kit.runtime.session import Session
+from kit.runtime.stream import Bulk, Cell, Task, Value
+from kit.trace import Span
+
+if TYPE_CHECKING:
+    from kit.runtime.parallel_exchange import Exchange
+
+__all__ = ["ReplicaSession", "note_replica"]
+
+
+class ReplicaSession(Session):
+    """The session of one replica: on a device of its own, with a rank, in a group."""
+
+    def __init__(
+        self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any,
+        rules: Rules,
+    ) -> None:  # fmt: skip
+        if settings.step_mode != "retrace" or settings.mode == "torch":
+            raise SettingsError(
+                "DataParallel records every step: it needs step_mode='retrace' and a mode other "
+                f"than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
+            )
+        if settings.loss_scaling == "dynamic, deferred":
+            raise SettingsError(
+                "loss_scaling='dynamic, deferred' takes a step back by issuing it again, and what "
+                "other replicas sent cannot be asked for again; take 'dynamic, on device'"
+            )
+        kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
+        super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,))
+        self.rank = rank  # among the replicas of all processes
+        self.exchange = exchange
+        self.device = self._executor.device = device
+        self.ops_cut = 0
+        self.phases: dict[int, str] = {}  # of the segments that were watched
+        self.here_turn, self.here_posts = -1, 0  # collectives of this turn, counted
+        self.donates = False  # the exchange reads arrays after the segments that made them
+
+    def _settle(self, value: Value, *, cut: str) -> None:
+        try:
+            super()._settle(value, cut=cut)
+        except Exception as error:
+            note_replica(error, self.rank)
+            raise
+
+    def lanes(self) -> list[Span]:
+        """What was recorded in `watch`, on the lanes of this replica."""
+        found = []
+        for span in [*self._recorder.spans, *self._executor.spans]:
+            lane, name, kind = f"host/replica {self.rank}", span.name, span.kind
+            if span.lane == "host/worker" and kind == "dispatch":  # on a CPU it waits for the end
+                lane, kind = f"device/{self.rank} compute", "kernel"
+                name = f"{self.phases.get(span.segment, '')} {span.name}".strip()
+            elif span.lane == "host/worker":
+                lane = f"host/worker {self.rank}"
+            if kind != "step":
+                found.append(replace(span, lane=lane, name=name, kind=kind, segment=-1))
+        return found
+
+    def watch(self, is_on: bool) -> None:
+        """Record spans from now on, or no more."""
+        self._executor.is_tracing = is_on
+        if is_on:
+            self._executor.spans.clear()
+            self.phases = {}
+            self._recorder.start(0)
+            self.stream.phase = ""
+        else:
+            self._recorder.stop()
+
+    def end_step(self) -> None:
+        """One step ends here and the next begins, for the spans."""
+        self._recorder.end_step()
+
+    def cut(self, stream: Any, cut: str, *, keep_views: bool = False) -> None:
+        """As in any session; counts the ops that were cut, without views."""
+        if stream.bulk is not None:
+            self.ops_cut += stream.bulk.size
+            if self._executor.is_tracing:
+                self.phases[self._segments] = stream.bulk.phase
+        super().cut(stream, cut, keep_views=keep_views)
+
+    @property
+    def ops_recorded(self) -> int:
+        """Ops that this replica's thread has recorded since it began, without views."""
+        bulk = self.stream.bulk
+        return self.ops_cut + (0 if bulk is None else bulk.size)
+
+    def note_shared(self) -> None:
+        """Count one parcel that was posted."""
+        self._counts["reduction.count"] += 1
+
+    def arrival(self) -> Task:
+        """A task that computes nothing: its results come from outside."""
+        bulk = Bulk(self.stream, "backward", "backward", 0)
+        return Task(-1, bulk, (), "reduction", ())
+
+    def send(self, cells: Sequence[Cell | None], deliver: Callable[[], None]) -> None:
+        """Call `deliver` in the worker as soon as these cells have their arrays."""
+        made = [c.task.variable for c in cells if c is not None and c.task is not None]
+        reads = tuple(dict.fromkeys(made))
+        self._executor.engine.push(deliver, reads, (), priority=1, name="send")
+
+    def expect(self, task: Task, fill: Callable[[], None]) -> None:
+        """Hold `task` until `received`; then call `fill` in the worker."""
+        engine = self._executor.engine
+        writes = (task.variable,)
+        task.operation = engine.push(fill, (), writes, priority=1, name="receive", is_held=True)
+
+    def received(self, operation: Operation) -> None:
+        """What `expect` waited for is there."""
+        self._executor.engine.release(operation)
+
+
+def note_replica(error: BaseException, rank: int) -> None:
+    """Say once where an error was; every reader gets the same object."""
+    if not any(n.startswith("kit: this was in replica") for n in getattr(error, "__notes__", ())):
+        error.add_note(f"kit: this was in replica {rank}")

@@ -1,0 +1,341 @@
+"""How the processes of one run talk, tensors apart: who has come where, who has failed, what time.
+
+A star of connections around process 0, which hands on what each of them says to all others. Nobody
+waits for ever: a process that is killed closes its connection, and one that hangs, or whose host
+is gone, falls silent; either way the others have the failure, with its rank, in bounded time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
+
+from kit.errors import SessionError
+from kit.runtime.sites import line_of
+
+__all__ = ["Channel", "Clock"]
+
+_BEAT_S = 1.0  # between two signs of life
+_SILENCE_S = 30.0  # without one, a process is taken for dead
+_PINGS = 20
+_GREETING = b"overlap-kit"  # tells us from others at this port; what is sent is JSON only
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How one process's `time.perf_counter_ns` relates to that of process 0.
+
+    Attributes:
+        offset_ns: to be added to this process's times.
+        error_ns: it may be wrong by as much: half of the fastest round trip that measured it.
+    """
+
+    offset_ns: int = 0
+    error_ns: int = 0
+
+
+class Channel:
+    """One process's end.
+
+    Attributes:
+        failure: why the run is over for everybody; "" as long as it is not.
+        on_failure: called once, in the channel's thread or in that of `fail`.
+        on_beat: called about once a second, in the channel's thread.
+    """
+
+    def __init__(self, rank: int, count: int, *, timeout_s: float) -> None:
+        self.rank, self.count, self.timeout_s = rank, count, timeout_s
+        self.failure = ""
+        self.on_failure: list[Callable[[], None]] = []
+        self.on_beat: list[Callable[[], object]] = []
+        self._peers: dict[int, Connection[Any, Any]] = {}  # all of them in process 0, or only it
+        self._heard: dict[int, float] = {}
+        self._left: set[int] = set()
+        self._visits: Counter[str] = Counter()
+        self._brought: dict[str, dict[int, Any]] = {}
+        self._pongs: list[tuple[int, int, int]] = []  # (sent, process 0 then, received)
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._silence_s = min(_SILENCE_S, timeout_s)
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._listen, name="kit channel", daemon=True)
+
+    def open(self, host: str, port: int) -> None:
+        """Meet the others at process 0's `host` and `port`; it waits for them, they for it.
+
+        Raises:
+            SessionError: somebody does not come in time, or two say that they are the same one.
+        """
+        until = time.monotonic() + self.timeout_s
+        if self.rank == 0:
+            self._gather(host, port, until)
+        else:
+            self._peers[0] = self._reach(host, port, until)
+        self._heard = dict.fromkeys(self._peers, time.monotonic())
+        self._thread.start()
+
+    def _gather(self, host: str, port: int, until: float) -> None:
+        try:
+            listener = Listener((host, port), backlog=self.count, authkey=_GREETING)
+        except OSError as error:
+            raise SessionError(
+                f"process 0 cannot listen at {host}:{port} ({error}): the coordinator's address "
+                "must be one of its own host, with a port that is free"
+            ) from error
+        threading.Thread(
+            target=self._accept, args=(listener,), name="kit accept", daemon=True
+        ).start()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._peers) == self.count - 1 or self.failure,
+                until - time.monotonic(),
+            )
+            missing = [r for r in range(1, self.count) if r not in self._peers]
+            if self.failure:
+                raise SessionError(self.failure)
+        if missing:
+            raise SessionError(f"{_processes(missing)} did not come within {self.timeout_s:g} s")
+
+    def _accept(self, listener: Listener) -> None:
+        while len(self._peers) < self.count - 1:
+            try:
+                peer = listener.accept()
+                rank, count = json.loads(peer.recv_bytes(1000))
+            except Exception:  # noqa: BLE001 - somebody who is none of us, or who died
+                continue
+            why = ""
+            if count != self.count:
+                why = (
+                    f"process {rank} says that there are {count} processes, process 0 {self.count}"
+                )
+            elif rank in self._peers or not 0 < rank < count:
+                why = f"process {rank} came twice: give each its own number, from 0 to {count - 1}"
+            with self._changed, contextlib.suppress(OSError):
+                peer.send_bytes(json.dumps(why).encode())
+                if why:
+                    self.failure = why
+                else:
+                    self._peers[rank] = peer
+                self._changed.notify_all()
+        listener.close()
+
+    def _reach(self, host: str, port: int, until: float) -> Connection[Any, Any]:
+        while True:
+            try:
+                peer = Client((host, port), authkey=_GREETING)
+                peer.send_bytes(json.dumps([self.rank, self.count]).encode())
+                why = json.loads(peer.recv_bytes())
+                break
+            except (OSError, EOFError, AuthenticationError) as error:
+                if time.monotonic() > until:
+                    raise SessionError(
+                        f"process {self.rank} cannot reach process 0 at {host}:{port} within "
+                        f"{self.timeout_s:g} s ({error}): start it as well, and give the "
+                        "coordinator by a name or address that all hosts know"
+                    ) from error
+                time.sleep(0.1)
+        if why:
+            raise SessionError(why)
+        return peer
+
+    # -- what the program says ---------------------------------------------------------------------
+
+    def meet(self, what: str, item: Any = None, *, key: str = "") -> list[Any]:
+        """Bring something, wait for all, and get everybody's, by rank.
+
+        Args:
+            what: in words, for errors; also the key of this meeting if none is given.
+            item: numbers, texts, and lists and dicts of them.
+
+        Raises:
+            SessionError: a process has failed, has left, or does not come in time; or the item
+                cannot travel.
+        """
+        try:
+            json.dumps(item)
+        except (TypeError, ValueError) as error:
+            raise SessionError(
+                f"{what}: only numbers, texts, and lists and dicts of them travel between "
+                f"processes ({error})"
+            ) from error
+        key = key or what
+        self._visits[key] += 1  # the n-th visit of one is the n-th of all
+        key = f"{key} {self._visits[key]}"
+        with self._changed:
+            if self.failure:
+                raise SessionError(self.failure)
+        self._tell(["brought", self.rank, key, item])
+        with self._changed:
+            here = self._brought.setdefault(key, {})
+            here[self.rank] = item
+            until = time.monotonic() + self.timeout_s
+            while len(here) < self.count:
+                missing = [r for r in range(self.count) if r not in here]
+                if self.failure:
+                    raise SessionError(self.failure)
+                if gone := sorted(self._left.intersection(missing)):
+                    raise SessionError(
+                        f"{what} will not happen: {_processes(gone)} ended without coming. Every "
+                        "process must run the same program, with as many steps and batches"
+                    )
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise SessionError(
+                        f"process {self.rank} waited at {what}: {_processes(missing)} did not come "
+                        f"within {self.timeout_s:g} s. If it is only slow, give a longer timeout"
+                    )
+                self._changed.wait(left)
+            del self._brought[key]
+            return [here[r] for r in range(self.count)]
+
+    def fail(self, error: BaseException) -> None:
+        """Tell everybody that this process cannot go on; only the first failure counts."""
+        if self.failure:
+            return
+        text = f"{type(error).__name__}: {str(error)[:500]}{line_of(error)}"
+        self._tell(["failed", self.rank, f"failed with {text}"])
+        self._end(self.rank, f"failed with {text}")
+
+    def wait_for_failure(self, seconds: float = 5.0) -> str:
+        """What has ended the run for everybody, if that is known within these seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure, seconds)
+        return self.failure
+
+    def clock(self) -> Clock:
+        """How this process's clock relates to process 0's, measured now.
+
+        Raises:
+            SessionError: process 0 does not answer.
+        """
+        if self.rank == 0:
+            return Clock()
+        best: tuple[int, int] | None = None
+        for _ in range(_PINGS):
+            with self._changed:
+                self._pongs.clear()
+            self._send(0, ["ping", time.perf_counter_ns()])
+            with self._changed:
+                self._changed.wait_for(lambda: self._pongs or self.failure, self.timeout_s)
+                if not self._pongs:
+                    raise SessionError(self.failure or "process 0 does not answer")
+                sent, there, received = self._pongs.pop()
+            found = (received - sent, there - (sent + received) // 2)
+            best = found if best is None else min(best, found)
+        assert best is not None
+        return Clock(best[1], (best[0] + 1) // 2)
+
+    def leave(self) -> None:
+        """This process is done: what the others still wait for from it will not come."""
+        self._tell(["left", self.rank])
+
+    def wait_until_left(self, seconds: float = 10.0) -> None:
+        """Until all others have left, failed or closed; not longer than this."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._left) >= self.count - 1, seconds)
+
+    def close(self) -> None:
+        """Close the connections; the others get no failure of it after `leave`."""
+        self._is_closed = True
+        for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                peer.close()
+
+    # -- the wire ----------------------------------------------------------------------------------
+
+    def _tell(self, message: list[Any], *, but: int = -1) -> None:
+        for rank in list(self._peers):
+            if rank != but:
+                self._send(rank, message)
+
+    def _send(self, rank: int, message: list[Any]) -> None:
+        with self._sending, contextlib.suppress(OSError, ValueError):  # its end is noticed below
+            self._peers[rank].send_bytes(json.dumps(message).encode())
+
+    def _listen(self) -> None:
+        beat = 0.0
+        open_ones = {peer: rank for rank, peer in self._peers.items()}
+        while open_ones and not self._is_closed:
+            try:
+                ready = wait(list(open_ones), _BEAT_S / 2)
+            except OSError:  # closed here
+                return
+            for peer in ready:
+                rank = open_ones[peer]  # type: ignore[index]
+                try:
+                    message = json.loads(peer.recv_bytes())  # type: ignore[union-attr]
+                except (EOFError, OSError, ValueError):
+                    del open_ones[peer]  # type: ignore[arg-type]
+                    self._lost(rank, "has gone: its connection was closed. It was killed, or it "
+                               "crashed; its own output may say why")  # fmt: skip
+                    continue
+                self._heard[rank] = time.monotonic()
+                self._take(rank, message)
+            now = time.monotonic()
+            if now - beat >= _BEAT_S:
+                beat = now
+                self._tell(["beat"])
+                for call in list(self.on_beat):
+                    call()
+            for rank in open_ones.values():
+                if now - self._heard[rank] > self._silence_s:
+                    self._heard[rank] = now
+                    self._lost(rank, f"was silent for {self._silence_s:g} s: it hangs, or its host "
+                               "cannot be reached")  # fmt: skip
+
+    def _take(self, rank: int, message: list[Any]) -> None:
+        kind = message[0]
+        if kind == "ping":
+            self._send(rank, ["pong", message[1], time.perf_counter_ns()])
+            return
+        if kind == "pong":
+            now = time.perf_counter_ns()
+            with self._changed:
+                self._pongs.append((message[1], message[2], now))
+                self._changed.notify_all()
+            return
+        if self.rank == 0 and kind != "beat":
+            self._tell(message, but=rank)
+        if kind == "failed":
+            self._end(message[1], message[2])
+            return
+        with self._changed:
+            if kind == "brought":
+                _, source, key, item = message
+                self._brought.setdefault(key, {})[source] = item
+            elif kind == "left":
+                self._left.add(message[1])
+            self._changed.notify_all()
+
+    def _lost(self, rank: int, why: str) -> None:
+        """A connection has ended, or its process shows no sign of life."""
+        with self._changed:
+            had_left = rank in self._left
+            self._left.add(rank)
+            self._changed.notify_all()
+        if not had_left and not self._is_closed:
+            if self.rank == 0:
+                self._tell(["failed", rank, why], but=rank)
+            self._end(rank, why)
+
+    def _end(self, rank: int, why: str) -> None:
+        with self._changed:
+            if self.failure:
+                return
+            self.failure = f"process {rank} of {self.count} {why}"
+            self._changed.notify_all()
+        for call in list(self.on_failure):
+            call()
+
+
+def _processes(ranks: list[int]) -> str:
+    """`[1]` -> "process 1", `[1, 2]` -> "processes 1, 2"."""
+    return f"process{'es' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
