@@ -1,4 +1,7 @@
-"""Which settings vary over some runs, and through which values: the report's controls."""
+"""What varies over some runs, and through which values: the report's controls.
+
+Runs of one workload differ in their settings; variants of a step have names of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.run import MODES, UNLIMITED, Settings
+from kit.run import MODES, UNLIMITED, Run
+from kit.widgets.theme import plain
 
 __all__ = ["Axis", "axes_of", "cell_of"]
 
-# What a reader may want to move, in the order of the controls.
-_MOVABLE = ("mode", "loss_scaling", "bulk_forward", "bulk_backward", "batch_size", "accumulate",
-            "prefetch", "dtype", "segment_mode", "step_mode", "device", "seed", "steps",
-            "warmup")  # fmt: skip
-_LABELS = {"mode": "run mode", "bulk_forward": "bulk size forward", "loss_scaling": "loss scaling",
-           "bulk_backward": "bulk size backward", "batch_size": "batch size"}  # fmt: skip
+# What a reader may want to move, in the order of the controls: the run's name, then settings.
+_MOVABLE = ("name", "mode", "loss_scaling", "bulk_forward", "bulk_backward", "batch_size",
+            "accumulate", "prefetch", "dtype", "segment_mode", "step_mode", "device", "seed",
+            "steps", "warmup")  # fmt: skip
+_LABELS = {"name": "variant", "mode": "run mode", "bulk_forward": "bulk size forward",
+           "loss_scaling": "loss scaling", "bulk_backward": "bulk size backward",
+           "batch_size": "batch size"}  # fmt: skip
+_MOST = 80  # characters of a run's name
 _WORDS = {"torch": "torch (native)"}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting that varies, and its values in order."""
+    """A setting, or the runs' name, that varies, and its values in order."""
 
     name: str
     values: tuple[Any, ...]
 
     @property
     def label(self) -> str:
-        """The setting's name as a reader says it."""
+        """Its name as a reader says it."""
         return _LABELS.get(self.name, self.name.replace("_", " "))
 
     @property
@@ -36,9 +42,9 @@ class Axis:
         """True if the control is a slider."""
         return all(isinstance(v, int) for v in self.values)
 
-    def index(self, settings: Settings) -> int:
-        """Where these settings are on this axis."""
-        return self.values.index(getattr(settings, self.name))
+    def index(self, run: Run) -> int:
+        """Where this run is on this axis."""
+        return self.values.index(_value(run, self.name))
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
@@ -46,11 +52,11 @@ class Axis:
                 "values": [_text(v) for v in self.values]}  # fmt: skip
 
 
-def axes_of(settings: Sequence[Settings]) -> tuple[Axis, ...]:
-    """An axis for each setting that takes more than one value, numbers ascending."""
+def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
+    """An axis for each name or setting that takes more than one value, numbers ascending."""
     axes = []
     for name in _MOVABLE:
-        values = list(dict.fromkeys(getattr(s, name) for s in settings))
+        values = list(dict.fromkeys(_value(run, name) for run in runs))
         if len(values) > 1:
             order = MODES.index if name == "mode" else None
             numbers = all(isinstance(v, int) for v in values)
@@ -59,12 +65,16 @@ def axes_of(settings: Sequence[Settings]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def cell_of(settings: Settings) -> tuple[Any, ...]:
+def cell_of(run: Run) -> tuple[Any, ...]:
     """What tells two cells of a sweep apart."""
-    return tuple(getattr(settings, name) for name in _MOVABLE)
+    return tuple(_value(run, name) for name in _MOVABLE)
+
+
+def _value(run: Run, name: str) -> Any:
+    return run.name if name == "name" else getattr(run.settings, name)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, int) and value >= UNLIMITED:
         return "unlimited"
-    return _WORDS.get(str(value), str(value))
+    return _WORDS.get(str(value), plain(str(value), _MOST))

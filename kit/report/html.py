@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def report_html(
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     first = _position(runs, current)
-    axes = axes_of([r.settings for r in runs])
-    title = title or f"Where does the step go? {runs[first].name}".strip()
+    axes = axes_of(runs)
+    title = title or f"Where does the step go? {_shared_name(runs)}".strip()
     timeline, timeline_sources = timeline_model(timeline_payload(runs[first]))
     graph, graph_sources = graph_model(graph_payload(runs[first]))
     timeline.name, graph.name = "timeline", "graph"
@@ -139,14 +140,20 @@ def report_html(
 
 def _newest_of_each(runs: Iterable[Run]) -> list[Run]:
     """A cell that was measured again is shown once, as last measured."""
-    newest = {cell_of(run.settings): run for run in runs}
+    newest = {cell_of(run): run for run in runs}
     return list(newest.values())
+
+
+def _shared_name(runs: Sequence[Run]) -> str:
+    """The words with which the names of all of them begin; of one run its name."""
+    words = zip(*(run.name.split() for run in runs), strict=False)
+    return " ".join(w[0] for w in takewhile(lambda same: len(set(same)) == 1, words)).rstrip(",:")
 
 
 def _position(runs: Sequence[Run], current: Run | None) -> int:
     if current is not None:
         for i, run in enumerate(runs):
-            if cell_of(run.settings) == cell_of(current.settings):
+            if cell_of(run) == cell_of(current):
                 return i
     return len(runs) - 1
 
@@ -154,7 +161,7 @@ def _position(runs: Sequence[Run], current: Run | None) -> int:
 def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
     h = run.headline()
     numbers = {"step": run.step_ms, "busy": h.device_busy_fraction, "wait": h.sync_wait_ms}
-    return {"at": [a.index(run.settings) for a in axes],
+    return {"at": [a.index(run) for a in axes],
             **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()}}  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,27 @@ def test_thirty_six_runs_of_five_hundred_kernels_stay_under_three_megabytes(tmp_
 
 def test_the_controls_are_what_varies_in_order():
     grid = itertools.product((16, 4), (UNLIMITED, 15), ("static", "none"))
-    axes = axes_of([Settings(batch_size=b, bulk_forward=f, loss_scaling=s) for b, f, s in grid])
+    settings = [Settings(batch_size=b, bulk_forward=f, loss_scaling=s) for b, f, s in grid]
+    axes = axes_of([replace(empty_run(), settings=s) for s in settings])
     assert [(a.name, a.as_dict()["values"]) for a in axes] == [
         ("loss_scaling", ["static", "none"]),
         ("bulk_forward", ["15", "unlimited"]),
         ("batch_size", ["4", "16"]),
     ]
-    assert axes_of([Settings()]) == ()
+    assert axes_of([empty_run()]) == ()
+
+
+def test_variants_of_a_step_with_the_same_settings_are_all_there():
+    runs = [replace(make_run(seed=i), name=f"gates: lstm, {way}") for i, way in enumerate("ab")]
+    page = report_html(runs)
+    assert [block["headline"] for block in blocks(page)] == [
+        blocks(report_html([run]))[0]["headline"] for run in runs
+    ]
+    assert axes_of(runs)[0].as_dict() == {
+        "name": "name", "label": "variant", "number": False,
+        "values": ["gates: lstm, a", "gates: lstm, b"],
+    }  # fmt: skip
+    assert "<title>Where does the step go? gates: lstm</title>" in page
 
 
 def test_a_cell_measured_twice_is_shown_as_last_measured():
