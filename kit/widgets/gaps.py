@@ -60,7 +60,7 @@ def gaps_html(run: Run) -> str:
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     heads = ("cause", "line", "pieces a step", "ms a step", "share")
-    body = table(heads, shown, "llrrr", widths=(31, 36, 10, 11, 12), has_total=True)
+    body = table(heads, shown, "llrrr", widths=(31, 33, 10, 13, 13), has_total=True)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -22,15 +22,16 @@ from kit.widgets.live_plot import LivePlot
 from kit.widgets.page import View
 from kit.widgets.tables import FONT, INK, MUTED
 from kit.widgets.theme import COLORS, error_html, format_bytes, style_figure
+from kit.widgets.theme import INK as DOT
 
 __all__ = ["ParallelView", "curve_columns", "lane_columns"]
 
 DEVICES = (2, 4, 8, 16, 64)
 LATENCIES_US = (0.0, 5.0, 20.0, 50.0, 200.0, 500.0, 1000.0)
 SPEEDS_GB = (0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 25.0, 50.0, 200.0)
-SIZE, BUCKET, MEASURED = COLORS["forward"], COLORS["update"], COLORS["wait"]
-_LANES = ("by bulk size: compute", "by bulk size: reduction",
-          "at buckets: compute", "at buckets: reduction")  # fmt: skip
+SIZE, BUCKET, MEASURED = COLORS["forward"], COLORS["update"], DOT
+_LANES = ("one size: compute", "one size: gradients",
+          "cut at buckets: compute", "cut at buckets: gradients")  # fmt: skip
 
 
 def curve_columns(
@@ -58,7 +59,9 @@ def curve_columns(
 
 def lane_columns(by_size: ParallelStep, at_buckets: ParallelStep) -> dict[str, list[Any]]:
     """The bars of two modelled steps, times in milliseconds."""
-    columns: dict[str, list[Any]] = {k: [] for k in ("lane", "left", "right", "color", "name")}
+    columns: dict[str, list[Any]] = {
+        k: [] for k in ("lane", "left", "right", "color", "what", "name")
+    }
     for made, group in ((by_size, _LANES[:2]), (at_buckets, _LANES[2:])):
         for span in made.timeline.spans:
             if span.kind not in ("kernel", "reduction"):
@@ -69,6 +72,7 @@ def lane_columns(by_size: ParallelStep, at_buckets: ParallelStep) -> dict[str, l
             columns["left"].append(span.start_ns / 1e6)
             columns["right"].append(span.stop_ns / 1e6)
             columns["color"].append(COLORS[phase])
+            columns["what"].append("gradients" if is_travel else phase)
             columns["name"].append(span.name)
     return columns
 
@@ -153,14 +157,17 @@ class ParallelView(View):
         self._here.location = self.bulk.value
         now = self.step
         pieces, travels = _count(now.segments, "backward segment"), _count(now.buckets, "bucket")
+        told = " Modelled." + " Large dots were measured." * (is_measured and bool(self._measured))
         self.text.value = (
             f'<div style="font:13px/1.5 {FONT};color:{INK}">'
-            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} and {travels}; "
-            f"{now.exposed_ns / 1e6:.2f} ms of it only wait for gradients. "
-            f"<b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a bucket of "
-            f"{format_bytes(size)} is full ({_count(best.segments, 'segment')})."
-            f'<span style="color:{MUTED}"> Modelled; red dots were measured.</span></div>'
-        )  # fmt: skip
+            f"<b>When do gradients travel?</b> {devices} devices, each with a part of the batch, "
+            f"over a link of {link.latency_us:g} µs and {link.gb_per_s:g} GB/s.<br>"
+            f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {self.bulk.value} ops and "
+            f"{travels} of about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only "
+            f"wait for gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
+            f"bucket of {format_bytes(size)} is full ({_count(best.segments, 'segment')})."
+            f'<span style="color:{MUTED}">{told}</span></div>'
+        )
 
     def _draw_curve(self) -> figure:
         plot = figure(
@@ -189,12 +196,13 @@ class ParallelView(View):
         plot = figure(
             y_range=FactorRange(*reversed(_LANES)), height=200, sizing_mode="stretch_width",
             tools=["xpan", "xwheel_zoom", "reset"], x_axis_label="ms",
-            title="one device's step (origin: modelled): forward, backward, update; red: gradients",
+            title="one device's step (origin: modelled)",
         )  # fmt: skip
         bars = plot.hbar(y="lane", left="left", right="right", height=0.75, color="color",
-                         line_color="#ffffff", source=self.lanes)  # fmt: skip
+                         line_color="#ffffff", source=self.lanes, legend_field="what")  # fmt: skip
         tips = [("", "@name"), ("from", "@left{0.00} ms"), ("to", "@right{0.00} ms")]
         plot.add_tools(HoverTool(renderers=[bars], tooltips=tips))
+        plot.add_layout(plot.legend[0], "right")
         plot.ygrid.grid_line_color = None
         return style_figure(plot)
 
