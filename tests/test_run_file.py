@@ -278,6 +278,11 @@ def test_kinds_are_read_by_name_so_that_a_later_kit_may_list_them_in_another_ord
     assert [s.kind for s in other.spans] == [swapped[s.kind] for s in make_run().timeline.spans]
 
 
+def test_a_file_from_before_there_were_reductions_is_read(tmp_path):
+    other = load_changed(lambda h: h["timeline"]["kinds"].remove("reduction"), tmp_path)
+    assert other.timeline == make_run().timeline
+
+
 def test_a_directory_that_hides_behind_zip64_is_refused(tmp_path):
     locator = b"PK\x06\x07" + bytes(16)
     path = tmp_path / "hidden.kitrun"

@@ -15,7 +15,7 @@ from kit.run_parallel import (
     fit_backward,
     predict_parallel,
 )
-from kit.trace import Span, Timeline
+from kit.trace import Span, Timeline, headline, idle_gaps, union_ns
 
 US = 1_000
 MS = 1_000_000
@@ -118,11 +118,23 @@ def test_exposed_is_what_is_not_under_the_same_devices_compute() -> None:
         Span("host/main", "step 1", "step", 10 * MS, 20 * MS),
         Span("device/0 compute", "a", "kernel", 0, 4 * MS),
         Span("device/1 compute", "a", "kernel", 0, 8 * MS),
-        Span("device/0 reduction", "b", "kernel", 2 * MS, 6 * MS),
-        Span("device/1 reduction", "b", "kernel", 2 * MS, 6 * MS),
+        Span("device/0 reduction", "b", "reduction", 2 * MS, 6 * MS),
+        Span("device/1 reduction", "b", "reduction", 2 * MS, 6 * MS),
     ]
     assert exposed_ms(Timeline.of(spans)) == {"device/0": 1.0, "device/1": 0.0}
     assert exposed_ms(Timeline.of(spans[:3])) == {}
+
+
+@given(st.integers(1, 60), st.sampled_from([0.05, 0.5, 5.0]), st.sampled_from(["size", "bucket"]))
+def test_a_modelled_device_is_idle_for_reductions_as_long_as_they_are_exposed(
+    bulk: int, speed: float, cut: str
+) -> None:
+    made = predict_parallel(LAYERS, bulk=bulk, link=Link(20, speed), bucket_bytes=3e5, cut=cut)
+    idle = [g for g in idle_gaps(made.timeline) if g.cause == "reduction"]
+    assert sum(g.length_ns for g in idle) == made.exposed_ns
+    busy = made.timeline.intervals(lane="device/0 compute")
+    share = union_ns(busy) / made.step_ns
+    assert headline(made.timeline).device_busy_fraction == pytest.approx(share)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -41,6 +41,7 @@ def test_a_measured_step_has_compute_and_reduction_of_each_device(
     assert made.timeline.origin == "recorded"
     assert len(made.losses) == 2
     buckets = [s for s in made.timeline.spans if s.lane == "device/0 reduction"]
+    assert {s.kind for s in buckets} == {"reduction"}
     names = {s.name for s in buckets}
     assert names == {f"bucket {i}" for i in range(2 * (LAYERS + 1))}
     whole = [
