@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kit.run_segments import segment_costs
     from kit.run_whatif import Prediction, predict
     from kit.runtime.ceilings import measure_ceilings
+    from kit.runtime.processes import join_processes
     from kit.runtime.rules import Rules
     from kit.runtime.rules_all import DEFAULT_RULES
     from kit.widgets.compare import Comparison
@@ -113,6 +114,7 @@ __all__ = [
     "export_trace",
     "global_norm",
     "hybridize",
+    "join_processes",
     "kernel_table",
     "line_costs",
     "measure_ceilings",
@@ -137,6 +139,7 @@ _HOMES = {
     "DataParallel": "kit.frontend.torch_parallel",
     "Link": "kit.run_parallel",
     "SyncBatchNorm": "kit.frontend.torch_parallel_norm",
+    "join_processes": "kit.runtime.processes",
     "memory": "kit.run_memory",
     "GapView": "kit.widgets.gaps",
     "KernelView": "kit.widgets.kernels",
@@ -222,6 +225,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name: pickle knows no modules, and cloudpickle only those of Python's own class."""
+        return importlib.import_module, (__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

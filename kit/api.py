@@ -52,6 +52,7 @@ def run(
     settings: Settings | None = None,
     *,
     devices: int | Sequence[str] = 1,
+    processes: int = 1,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Run:
@@ -61,13 +62,25 @@ def run(
         workload: what `@kit.workload` decorates: given a `Context`, it returns the step.
         settings: `kit.Settings()` if not given.
         devices: more than 1: each works on a part of every batch, as in `kit.DataParallel`.
+        processes: more than 1: so many are started on this machine, each with as many devices; the
+            workload must be in a module that they can import. For several hosts see
+            `kit.join_processes` and `kit run --rank`.
         progress: called with a text and a fraction of the whole, between steps.
         cancelled: asked between steps; true ends the run with `Cancelled`.
 
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
-    if devices != 1:
+    if processes != 1:
+        from kit.workloads.launch import run_processes
+
+        if not isinstance(devices, int):
+            raise SettingsError("with processes, devices is the number that each of them has")
+        return run_processes(workload, settings, processes=processes, devices=devices,
+                             progress=progress, cancelled=cancelled)  # fmt: skip
+    from kit.runtime.processes import current_processes
+
+    if devices != 1 or current_processes() is not None:
         from kit.workloads.parallel import run as run_replicas
 
         return run_replicas(workload, settings, devices=devices, progress=progress,

@@ -13,13 +13,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit import __version__
 from kit.cli_doctor import doctor
-from kit.cli_script import ScriptError, error_text, load_step
+from kit.cli_script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 
 if TYPE_CHECKING:
@@ -115,6 +116,14 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
                         help="which one, if the script has several")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes",
                         help="a setting, such as bulk_forward=50; may be repeated")  # fmt: skip
+    parser.add_argument("--devices", type=int, default=1, metavar="N",
+                        help="split each batch over so many devices, of each process")  # fmt: skip
+    parser.add_argument("--processes", type=int, default=1, metavar="N",
+                        help="in so many processes; on this machine, without --rank")  # fmt: skip
+    parser.add_argument("--rank", type=int, metavar="R",
+                        help="of the only process of this host, from 0")  # fmt: skip
+    parser.add_argument("--coordinator", default="", metavar="HOST:PORT",
+                        help="where process 0 waits for the others; with --rank")  # fmt: skip
     parser.add_argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file")
     parser.add_argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it")
     parser.add_argument("--traceback", action="store_true", help="show an error's whole traceback")
@@ -131,7 +140,12 @@ def _run(options: argparse.Namespace) -> int:
         step, is_plain = load_step(options.script, options.workload, options.arguments)
         if is_plain:
             settings = _for_plain_step(settings, named)
-        run = _measured(step, settings, is_plain)
+        if options.processes != 1 or options.devices != 1 or options.rank is not None:
+            if is_plain:
+                raise SettingsError("several devices need a @kit.workload: `step` has no device")
+            if options.processes != 1 or options.rank is not None:
+                step = partial(load_workload, options.script, options.workload, options.arguments)
+        run = _measured(step, settings, is_plain, options)
     except (SettingsError, OSError):
         raise
     except Cancelled:
@@ -171,13 +185,22 @@ def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
     return settings.replace(mode="torch")
 
 
-def _measured(step: Any, settings: Settings, is_plain: bool) -> Run:
+def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace) -> Run:
     import kit
     from kit.widgets.progress import progress_bar
 
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
-        return kit.run(workload, settings, progress=progress, cancelled=cancelled)
+        if isinstance(step, partial):
+            from kit.workloads.launch import run_processes
+
+            return run_processes(
+                step, settings, processes=options.processes, devices=options.devices,
+                rank=options.rank, coordinator=options.coordinator, progress=progress,
+                cancelled=cancelled,
+            )  # fmt: skip
+        return kit.run(workload, settings, devices=options.devices, progress=progress,
+                       cancelled=cancelled)  # fmt: skip
 
 
 @contextlib.contextmanager

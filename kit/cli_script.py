@@ -13,7 +13,7 @@ from typing import Any
 
 from kit.errors import SettingsError
 
-__all__ = ["ScriptError", "error_text", "load_step"]
+__all__ = ["ScriptError", "error_text", "load_step", "load_workload"]
 
 _NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
 _EXAMPLE = """
@@ -72,6 +72,11 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
         f"{script.name} has nothing to measure: no function marked with @kit.workload, and none "
         f"called `step`. A workload looks like this:\n{_EXAMPLE}"
     )
+
+
+def load_workload(script: Path, name: str, arguments: Sequence[str]) -> Any:
+    """The same in another process, which has the script's file but not its objects."""
+    return load_step(script, name, arguments)[0]
 
 
 def _globals_of(script: Path, arguments: Sequence[str]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def exposed_ms(timeline: Timeline) -> dict[str, float]:
     steps = max(int(timeline.where(kind="step").sum()), 1)
     found = {}
     for lane in timeline.lanes:
-        device, _, what = lane.partition(" ")
+        device, _, what = lane.rpartition(" ")
         if what == "reduction":
             compute = timeline.intervals(lane=f"{device} compute")
             both = np.concatenate([compute, timeline.intervals(lane=lane)])

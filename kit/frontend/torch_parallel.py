@@ -26,7 +26,7 @@ from kit.frontend.torch_parallel_batch import (
     tensors_in,
     to_kit,
 )
-from kit.frontend.torch_parallel_grads import CUTS, Reducer, check_reduced
+from kit.frontend.torch_parallel_grads import Reducer, check_reduced, check_tuning
 from kit.frontend.torch_parallel_norm import share_batch_norms
 from kit.run import Settings
 from kit.run_parallel import Link
@@ -34,7 +34,7 @@ from kit.runtime.parallel import Group, Meeting, Pool
 from kit.runtime.parallel_devices import pick_devices
 from kit.runtime.parallel_exchange import Exchange
 from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.processes import current_processes
+from kit.runtime.processes import Processes, current_processes
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import current_session
@@ -93,7 +93,7 @@ class DataParallel:
             raise SettingsError(
                 f"the model must be a torch.nn.Module, not a {type(model).__name__}"
             )
-        _check_tuning(cut, bucket_mb)
+        check_tuning(cut, bucket_mb)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.device.type != "cpu":
                 raise SettingsError(
@@ -128,6 +128,11 @@ class DataParallel:
     def ranks(self) -> range:
         """Those of them that are in this process."""
         return self._group.ranks
+
+    @property
+    def processes(self) -> Processes | None:
+        """Those that have joined, if this is not the only one."""
+        return self._group.processes
 
     @property
     def sessions(self) -> list[ReplicaSession]:
@@ -361,7 +366,7 @@ class DataParallel:
         Raises:
             SettingsError: an argument is wrong.
         """
-        _check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
+        check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
         self.wait_all()
         self._exchange.link = link
         self.cut = self.cut if cut is None else cut
@@ -413,13 +418,6 @@ class DataParallel:
             ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
         """
         self._run([session.wait_all for session in self.sessions])
-
-
-def _check_tuning(cut: str, bucket_mb: float) -> None:
-    if cut not in CUTS:
-        raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
-    if not bucket_mb > 0:
-        raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")
 
 
 class Optimizers:

@@ -20,7 +20,7 @@ from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Cell, Value
 
-__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "pending"]
+__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "check_tuning", "pending"]
 
 CUTS = ("bucket", "size")
 
@@ -279,3 +279,15 @@ def check_reduced(reducers: Sequence[Reducer]) -> None:
             "part: end an accumulation with one backward outside of net.no_sync(), and use "
             "net.backward(losses) or loss.backward(), not torch.autograd.backward"
         )
+
+
+def check_tuning(cut: str, bucket_mb: float) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        SettingsError: a cut that is none, or buckets of no size.
+    """
+    if cut not in CUTS:
+        raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
+    if not bucket_mb > 0:
+        raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")

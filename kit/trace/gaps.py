@@ -22,6 +22,7 @@ The names host wait, kernel wait and other are HTA's, by HTA's rule: see `hta_id
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ from kit.trace.timeline import Timeline
 
 __all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
            "idle_table"]  # fmt: skip
+
+_DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
 GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "reduction",
               "dependency", "program", "unknown")  # fmt: skip
@@ -170,8 +173,11 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
 
 
 def device_of(lane: str) -> str:
-    """The device that a lane belongs to: "device/0" for "device/0 Stream #7"."""
-    return lane.split(" ", 1)[0]
+    """The device that a lane belongs to: "device/0" for "device/0 Stream #7".
+
+    Of several processes, "process 1 device/2" for "process 1 device/2 compute".
+    """
+    return lane[: _DEVICE.match(lane).end()]  # type: ignore[union-attr]  # it matches ""
 
 
 def _devices(timeline: Timeline) -> dict[str, Mask]:

@@ -21,6 +21,7 @@ from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
+from kit.workloads.joined import join
 from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = [
@@ -122,7 +123,7 @@ def measure(
     """
     if steps < 1 or warmup < 0:
         raise SettingsError(f"steps must be at least 1 and warmup 0, not {steps!r} and {warmup!r}")
-    done = 0
+    done, processes = 0, net.processes
 
     def told() -> Any:
         nonlocal done
@@ -140,6 +141,7 @@ def measure(
     net.wait_all()
     times, losses = _timed(net, told, steps)
     with net.watched() as spans:
+        clocks = [] if processes is None else [processes.clock()]
         step()  # fills the pipeline
         host = []
         for i in range(TRACED_STEPS):
@@ -148,7 +150,15 @@ def measure(
             if i == TRACED_STEPS - 1:
                 net.wait_all()
             host.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-    timeline = _window(host, spans)
+        if processes is not None:
+            clocks.append(processes.clock())
+    environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
+    notes: tuple[str, ...] = ()
+    if processes is not None:
+        joined = join(processes, host, spans, clocks, times)
+        host, spans, times, notes = joined.steps, joined.spans, joined.times_ns, (joined.note,)
+        environment |= joined.environment
+    timeline = _window(host, spans, notes)
     metrics = {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
     metrics["parallel.devices"] = float(net.count)
     return Run(
@@ -157,7 +167,7 @@ def measure(
         step_times_ns=tuple(times),
         timeline=timeline,
         metrics=metrics,
-        environment={**net.sessions[0].environment(), "torch": torch.__version__},
+        environment=environment,
         name=name or f"{net.count} replicas",
     )
 
@@ -238,7 +248,7 @@ def _timed(net: DataParallel, step: Callable[[], Any], steps: int) -> tuple[list
     return times, losses
 
 
-def _window(host: Sequence[Span], spans: Sequence[Span]) -> Timeline:
+def _window(host: Sequence[Span], spans: Sequence[Span], notes: Sequence[str] = ()) -> Timeline:
     """The spans that lie in the steps, with times from their start."""
     start, stop = host[0].start_ns, host[-1].stop_ns
     shown = [
@@ -247,4 +257,4 @@ def _window(host: Sequence[Span], spans: Sequence[Span]) -> Timeline:
         if s.stop_ns > start and s.start_ns < stop
     ]
     note = "a device's lanes are timed by the host: on a CPU from issue to end"
-    return Timeline.of(shown, (), "recorded", (note,))
+    return Timeline.of(shown, (), "recorded", (note, *notes))

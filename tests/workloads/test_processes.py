@@ -1,0 +1,266 @@
+"""The same workload over real processes: equal losses, one clock, and an end when one dies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import kit
+from kit.errors import Cancelled, SessionError, SettingsError
+from kit.run import Run, Settings
+from kit.run_parallel import exposed_ms
+from kit.runtime.processes import current_processes
+from kit.workloads.launch import run_processes
+
+SETTINGS = Settings(steps=4, warmup=1, batch_size=7)  # 7 over 2 or 4: uneven parts
+SHIFT_NS = 5_000_000_000
+
+
+def rank() -> int:
+    """Of the process that this runs in; 0 if there is but one."""
+    joined = current_processes()
+    return 0 if joined is None else joined.rank
+
+
+@kit.workload
+def classify(ctx: kit.Context) -> Callable[[], Any]:
+    """A small net with statistics of the whole batch, and a part that some steps leave out."""
+    net = nn.Sequential(nn.Linear(6, 16), kit.SyncBatchNorm(16), nn.ReLU(), nn.Linear(16, 4))
+    net = net.to(ctx.device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    x, y = torch.randn(21, 6), torch.randint(0, 4, (21,))
+    batches = ctx.loader(torch.utils.data.TensorDataset(x, y))
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        a, b = next(batches)
+        loss = F.cross_entropy(net(a), b)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def at_step(ctx: kit.Context, number: int, act: Callable[[], None]) -> Callable[[], Any]:
+    """The same workload, with something that happens in the last process at one step."""
+    step, calls = classify.build(ctx), iter(range(1000))
+
+    def acting() -> Any:
+        joined = current_processes()
+        if joined is not None and rank() == joined.count - 1 and next(calls) == number:
+            act()
+        return step()
+
+    return acting
+
+
+@kit.workload
+def raises(ctx: kit.Context) -> Callable[[], Any]:
+    def act() -> None:
+        raise ValueError("the data of this shard is broken")
+
+    return at_step(ctx, 2, act)
+
+
+@kit.workload
+def ends_early(ctx: kit.Context) -> Callable[[], Any]:
+    return at_step(ctx, 2, functools.partial(next, iter(())))
+
+
+@kit.workload
+def dies(ctx: kit.Context) -> Callable[[], Any]:
+    return at_step(ctx, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@kit.workload
+def first_dies(ctx: kit.Context) -> Callable[[], Any]:
+    step, calls = classify.build(ctx), iter(range(1000))
+
+    def dying() -> Any:
+        if next(calls) == 2 and current_processes() is not None and rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step()
+
+    return dying
+
+
+def shifted_classify() -> kit.Workload:
+    """`classify`, in a process whose clock is ahead by 5 s if it is not the first."""
+    if rank():
+        from kit.runtime import stream
+
+        real = time.perf_counter_ns
+
+        def ahead() -> int:
+            return real() + SHIFT_NS
+
+        time.perf_counter_ns = stream.perf_counter_ns = ahead
+    return classify
+
+
+def has_children() -> bool:
+    mine = str(os.getpid())
+    found = subprocess.run(["ps", "-o", "args=", "--ppid", mine], capture_output=True, text=True)
+    return "spawn_main" in found.stdout
+
+
+@pytest.fixture(scope="module")
+def alone() -> Run:
+    return kit.run(classify, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def two() -> Run:
+    return run_processes(functools.partial(shifted_classify), SETTINGS, processes=2)
+
+
+def test_two_processes_have_the_losses_of_one_device(alone: Run, two: Run) -> None:
+    assert two.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert two.metrics["parallel.devices"] == 2
+    assert len(two.step_times_ns) == SETTINGS.steps
+    pids = {two.environment[f"process {r}"] for r in (0, 1)}
+    assert len(pids) == 2
+    assert f"pid {os.getpid()}" not in " ".join(pids)
+
+
+def test_four_processes_have_the_losses_of_one_device(alone: Run) -> None:
+    seen = []
+    four = kit.run(classify, SETTINGS, processes=4, progress=lambda name, part: seen.append(part))
+    assert four.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(0.9)
+    lanes = {
+        f"process {r} device/{r} {what}" for r in range(4) for what in ("compute", "reduction")
+    }
+    assert lanes <= set(four.timeline.lanes)
+    assert not has_children()
+
+
+def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: Run) -> None:
+    note = next(n for n in two.timeline.notes if "clocks" in n)
+    found = re.search(r"process 1 by ([+-]\d+) µs ± (\d+) µs", note)
+    assert found is not None
+    offset, error = (int(x) * 1000 for x in found.groups())
+    assert abs(offset + SHIFT_NS) <= error + 1000
+    reductions: dict[tuple[int, str], list[Any]] = {}
+    for span in two.timeline.spans:
+        if span.kind == "reduction":
+            reductions.setdefault((int(span.lane.split()[1]), span.name), []).append(span)
+    names = {name for _, name in reductions}
+    assert any(name.startswith("bucket") for name in names)
+    for name in names:
+        pairs = list(zip(reductions[0, name], reductions[1, name], strict=True))
+        assert pairs
+        for a, b in pairs:  # nobody leaves a collective before the last has entered it
+            assert a.stop_ns >= b.start_ns - error
+            assert b.stop_ns >= a.start_ns - error
+    assert set(exposed_ms(two.timeline)) == {"process 0 device/0", "process 1 device/1"}
+    assert int(two.timeline.where(kind="step").sum()) == 2  # process 0's
+
+
+@pytest.mark.parametrize(("workload", "who"), [(dies, 1), (first_dies, 0)], ids=["last", "first"])
+def test_a_killed_process_ends_the_run_with_its_name(workload: kit.Workload, who: int) -> None:
+    with pytest.raises(SessionError, match=rf"process {who} of 2 was killed by signal 9 \(SIGKILL"):
+        kit.run(workload, SETTINGS, processes=2)
+    assert not has_children()
+
+
+def test_what_a_process_raises_comes_through_with_its_process_replica_and_line() -> None:
+    with pytest.raises(ValueError, match="the data of this shard is broken") as caught:
+        kit.run(raises, SETTINGS, processes=2)
+    notes = "\n".join(caught.value.__notes__)
+    assert "kit: this was in replica 1 of 2, at test_processes.py:" in notes
+    assert "kit: this was in process 1 of 2" in notes
+
+
+def test_a_loader_that_ends_early_in_one_process_is_said() -> None:
+    with pytest.raises(SessionError, match=r"an iterator of replica 1 has ended") as caught:
+        kit.run(ends_early, SETTINGS, processes=2)
+    assert "kit: this was in process 1 of 2" in caught.value.__notes__
+
+
+def test_a_run_can_be_cancelled_and_leaves_no_process() -> None:
+    asked: list[str] = []
+
+    def progress(name: str, part: float) -> None:
+        asked.append(name)
+
+    with pytest.raises(Cancelled):
+        kit.run(classify, SETTINGS.replace(steps=100_000), processes=2, progress=progress,
+                cancelled=lambda: len(asked) > 3)  # fmt: skip
+    assert not has_children()
+
+
+def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
+    def inside(ctx: kit.Context) -> Any:
+        raise AssertionError
+
+    with pytest.raises(SettingsError, match="processes must be at least 1"):
+        kit.run(classify, SETTINGS, processes=0)
+    with pytest.raises(SettingsError, match="must be able to import it"):
+        kit.run(inside, SETTINGS, processes=2)
+    with pytest.raises(SettingsError, match="belong together"):
+        run_processes(classify, SETTINGS, processes=2, rank=0)
+    with pytest.raises(SettingsError, match="the number that each of them has"):
+        kit.run(classify, SETTINGS, processes=2, devices=["cpu:0"])
+    assert not has_children()
+
+
+SCRIPT = """
+import torch, torch.nn.functional as F, kit
+from torch import nn
+print("reading the data")
+
+@kit.workload
+def mine(ctx):
+    net = nn.Linear(6, 4).to(ctx.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    batches = ctx.loader(torch.utils.data.TensorDataset(torch.randn(8, 6), torch.randn(8, 4)))
+    def step():
+        optimizer.zero_grad()
+        a, b = next(batches)
+        loss = F.mse_loss(net(a), b)
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step
+"""
+
+
+def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port = made.getsockname()[1]
+    common = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=2&warmup=1",
+              "--processes", "2", "--devices", "2",
+              "--coordinator", f"127.0.0.1:{port}"]  # fmt: skip
+    hosts = [
+        subprocess.Popen([*common, "--rank", str(r), "--save", str(tmp_path / f"{r}.kitrun")],
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for r in (0, 1)
+    ]  # fmt: skip
+    said = [host.communicate(timeout=300)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], "\n".join(said)
+    assert "reading the data" in said[0]
+    assert "Gloo" not in said[0] + said[1]
+    runs = [Run.load(tmp_path / f"{r}.kitrun") for r in (0, 1)]
+    assert runs[0].timeline == runs[1].timeline
+    assert runs[0].losses == runs[1].losses
+    assert runs[0].metrics["parallel.devices"] == 4
