@@ -78,11 +78,6 @@ def raises(ctx: kit.Context) -> Callable[[], Any]:
 
 
 @kit.workload
-def ends_early(ctx: kit.Context) -> Callable[[], Any]:
-    return at_step(ctx, 2, functools.partial(next, iter(())))
-
-
-@kit.workload
 def dies(ctx: kit.Context) -> Callable[[], Any]:
     return at_step(ctx, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
@@ -186,12 +181,6 @@ def test_what_a_process_raises_comes_through_with_its_process_replica_and_line()
     notes = "\n".join(caught.value.__notes__)
     assert "kit: this was in replica 1 of 2, at test_processes.py:" in notes
     assert "kit: this was in process 1 of 2" in notes
-
-
-def test_a_loader_that_ends_early_in_one_process_is_said() -> None:
-    with pytest.raises(SessionError, match=r"an iterator of replica 1 has ended") as caught:
-        kit.run(ends_early, SETTINGS, processes=2)
-    assert "kit: this was in process 1 of 2" in caught.value.__notes__
 
 
 def test_a_run_can_be_cancelled_and_leaves_no_process() -> None:
