@@ -249,6 +249,17 @@ REDUCTIONS = Rules({
 })  # fmt: skip
 
 
+def _mm(a: Array, b: Array) -> Array:
+    """The product of two matrices.
+
+    XLA on CPU takes up to twice as long to multiply by a transposed matrix on the left, as the
+    gradient of a weight does, as to copy it and multiply then. The barrier makes it copy.
+    """
+    return lax.platform_dependent(
+        a, b, cpu=lambda a, b: jnp.matmul(lax.optimization_barrier(a), b), default=jnp.matmul
+    )
+
+
 def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
     product = jnp.matmul(a, b)
     if not jnp.issubdtype(c.dtype, jnp.inexact):  # torch rounds the factors of integers to zero
@@ -267,13 +278,13 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:
     rows, flat = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-    grads = (jnp.matmul(grad, weight).reshape(x.shape), jnp.matmul(rows.T, flat), jnp.sum(rows, 0))
+    grads = (jnp.matmul(grad, weight).reshape(x.shape), _mm(rows.T, flat), jnp.sum(rows, 0))
     return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
 
 
 MATMUL = Rules({
     "aten.linear.default": _linear, "aten.linear_backward.default": _linear_backward,
-    "aten.mm.default": jnp.matmul, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
+    "aten.mm.default": _mm, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
     "aten.addbmm.default": lambda c, a, b, *, beta=1, alpha=1: _addmm(
         c, jnp.concatenate(a, -1), jnp.concatenate(b, 0), beta=beta, alpha=alpha),
     "aten.dot.default": jnp.matmul, "aten.addmm.default": _addmm, "aten.baddbmm.default": _addmm,

@@ -185,11 +185,16 @@ def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
 def _slice_backward(
     grad: Array, sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Array:
-    return (
-        jnp.zeros(sizes, grad.dtype)
-        .at[(slice(None),) * (dim % len(sizes)) + (slice(start, end, step),)]
-        .set(grad)
-    )
+    dim %= len(sizes)
+    start, _, _ = slice(start, end, step).indices(sizes[dim])
+    padding = [(0, 0, 0)] * len(sizes)
+    if grad.shape[dim]:
+        last = start + (grad.shape[dim] - 1) * step
+        padding[dim] = (start, sizes[dim] - 1 - last, step - 1)
+    else:
+        padding[dim] = (0, sizes[dim], 0)
+    # Four of these, summed, are one kernel of XLA; scatters into zeros made five.
+    return lax.pad(grad, jnp.zeros((), grad.dtype), padding)
 
 
 def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) -> Array:
