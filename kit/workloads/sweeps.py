@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import platform
 import re
 import sys
 import threading
@@ -34,7 +35,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import uuid4
 
 from kit.errors import (
     Cancelled,
@@ -51,9 +53,12 @@ from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = ["sweep"]
 
+_Future: TypeAlias = "Future[Run | Exception]"
+
 PARALLEL = "measured in parallel"  # key in a run's environment
 SOURCE = "workload source"  # key in a saved run's environment
 _POLL_S = 0.2  # how soon a cancel is seen while workers are busy
+_GIVEN_UP = "the executor gave this cell up: it was shut down, or has lost its workers"
 
 # Torch's random state and XLA's profiler are one a process: two cells at once in it would draw
 # each other's numbers. So the cells that share a process take turns.
@@ -159,43 +164,75 @@ class _Sweep:
                 self.report(f"{text}: done", 0.0)
 
     def run_by(self, executor: Executor) -> None:
-        """One future a cell; those that have not started when this is left are cancelled."""
+        """All cells; what the executor lost is then tried once more, each cell by itself.
+
+        A worker that dies takes the cells along that only waited there, and dask blames them too.
+        """
+        lost = self._spread(executor, self.pending)
+        for i, error in lost.items():
+            alone = len(lost) == 1 or isinstance(error, CancelledError)
+            if alone or self._spread(executor, [i]):
+                self.fail(i, error)
+
+    def _spread(self, executor: Executor, places: Iterable[int]) -> dict[int, Exception]:
+        """One future a cell; those that have not started when this is left are cancelled.
+
+        Returns:
+            Those that the executor lost on the way, by place. All other errors are failures.
+        """
         stop = threading.Event()
         inside = stop.is_set if isinstance(executor, ThreadPoolExecutor) else None
-        places: dict[Future[Run], int] = {}
-        note = _workers(executor)
+        workload, note = _to_send(self.workload, executor), _workers(executor)
+        waiting: dict[_Future, int] = {}
+        lost: dict[int, Exception] = {}
         try:
-            for i in self.pending:
+            for i in places:
                 try:
-                    future = executor.submit(_measure, self.workload, self.cells[i], note, inside,
-                                             os.getpid())  # fmt: skip
+                    waiting[executor.submit(_measure, workload, self.cells[i], note, inside,
+                                            _process(), uuid4().hex)] = i  # fmt: skip
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
                     self.fail(i, error)
-                else:
-                    places[future] = i
-            self._collect(places)
+            while waiting:
+                self._check_cancelled()
+                self._take(wait(waiting, _POLL_S, FIRST_COMPLETED).done, waiting, lost)
+                self.report(f"{len(self.runs)} of {len(self.cells)} runs are done", 0.0)
         except BaseException:
             stop.set()
-            for future, i in places.items():
+            for future, i in waiting.items():
                 if not future.cancel() and future.done() and future.exception() is None:
-                    self.keep(i, future.result())
+                    self.note(i, future.result())
             raise
+        return lost
 
-    def _collect(self, places: Mapping[Future[Run], int]) -> None:
-        waiting = set(places)
-        while waiting:
-            if self.cancelled is not None and self.cancelled():
-                raise Cancelled(f"cancelled with {len(self.runs)} of {len(self.cells)} cells done")
-            done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=places.__getitem__):
-                error = CancelledError() if future.cancelled() else future.exception()
-                if error is None:
-                    self.keep(places[future], future.result())
-                elif isinstance(error, Exception) and not isinstance(error, Cancelled):
-                    self.fail(places[future], error)
-                else:
-                    raise error
-            self.report(f"{len(self.runs)} of {len(self.cells)} runs are done", 0.0)
+    def _check_cancelled(self) -> None:
+        if self.cancelled is not None and self.cancelled():
+            raise Cancelled(f"cancelled with {len(self.runs)} of {len(self.cells)} cells done")
+
+    def _take(
+        self, done: Iterable[_Future], waiting: dict[_Future, int], lost: dict[int, Exception]
+    ) -> None:
+        """Note what has come, and let go of its future.
+
+        A cluster remembers a result as long as there is a future for it, and measures it again if
+        the worker that has it dies.
+        """
+        for future in sorted(done, key=waiting.__getitem__):
+            i = waiting[future]
+            error = CancelledError(_GIVEN_UP) if future.cancelled() else future.exception()
+            if error is None:
+                self.note(i, future.result())
+            elif isinstance(error, Exception) and not isinstance(error, Cancelled):
+                lost[i] = error
+            else:
+                raise error
+            del waiting[future]
+
+    def note(self, i: int, made: Run | Exception) -> None:
+        """What `_measure` gave for a cell."""
+        if isinstance(made, Run):
+            self.keep(i, made)
+        else:
+            self.fail(i, made)
 
     def keep(self, i: int, run: Run) -> None:
         """A cell is done: it is remembered first, then saved."""
@@ -248,8 +285,12 @@ class _Sweep:
 
 
 def _measure(workload: Workload, cell: Settings, note: str, cancelled: CancelledFn | None,
-             home: int) -> Run:  # fmt: skip
-    """What an executor runs: one cell, with an `ExecutableCache` of its own."""
+             home: str, ticket: str) -> Run | Exception:  # fmt: skip
+    """What an executor runs: one cell, with an `ExecutableCache` of its own.
+
+    What the cell raises is returned, so that an error of the future is the executor's own. No two
+    calls have the same `ticket`, because dask takes equal calls for one.
+    """
     from kit.workloads.experiment import run
 
     with _ONE_AT_A_TIME:
@@ -257,10 +298,14 @@ def _measure(workload: Workload, cell: Settings, note: str, cancelled: Cancelled
             raise Cancelled("the sweep has ended")
         try:
             made = run(workload, cell, cancelled=cancelled)
-        except Exception as error:
-            if os.getpid() != home and not _is_portable(error):
-                raise ExecutionError(f"{type(error).__name__}: {error}") from None
+        except Cancelled:
             raise
+        except Exception as error:  # noqa: BLE001 - it is given back
+            if _process() == home:
+                return error
+            _let_go(error)
+            plain = ExecutionError(f"{type(error).__name__}: {error}")
+            return error if _is_portable(error) else plain
     return replace(made, environment={**made.environment, PARALLEL: note})
 
 
@@ -287,6 +332,21 @@ def _is_portable(error: Exception) -> bool:
     except Exception:  # noqa: BLE001 - whatever its constructor raises
         return False
     return True
+
+
+def _process() -> str:
+    return f"{platform.node()}:{os.getpid()}"  # two containers may have the same pid
+
+
+def _to_send(workload: Workload, executor: Executor) -> Workload:
+    """A workload of `__main__` has a name that leads to it here only, so its builder goes whole.
+
+    The executors that are not Python's own have picklers for that.
+    """
+    own = isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
+    if own or getattr(workload.build, "__module__", "") != "__main__":
+        return workload
+    return replace(workload, build=partial(workload.build))
 
 
 def _workers(executor: Executor) -> str:

@@ -389,6 +389,37 @@ def test_an_executor_needs_submit_only():
     assert runs[0].environment["measured in parallel"] == "number of workers unknown"
 
 
+class Lossy(Direct):
+    """Loses the first cells that it is given, as a cluster does whose workers die."""
+
+    def __init__(self, cells: int) -> None:
+        self.left = cells
+
+    def submit(self, fn: Any, /, *args: Any) -> Future[Any]:
+        self.left -= 1
+        if self.left < 0:
+            return super().submit(fn, *args)
+        future: Future[Any] = Future()
+        future.set_exception(OSError("the worker died"))
+        return future
+
+
+@pytest.mark.parametrize("lost", [2, 6])
+def test_cells_that_are_lost_together_are_tried_once_more(lost: int):
+    counted = Counted()
+    runs = kit.sweep(counted.workload, GRID, NATIVE, executor=Lossy(lost))  # type: ignore[arg-type]
+    assert cells_of(runs) == sorted(counted.built) == CELLS
+
+
+@pytest.mark.parametrize(("lost", "failed"), [(1, 1), (8, 2), (12, 6)])
+def test_a_cell_that_is_lost_by_itself_fails(lost: int, failed: int):
+    counted = Counted()
+    with pytest.raises(SweepError, match="seed=0: OSError: the worker died") as caught:
+        kit.sweep(counted.workload, GRID, NATIVE, executor=Lossy(lost))  # type: ignore[arg-type]
+    assert [(c.batch_size, c.seed) for c in caught.value.failures] == CELLS[:failed]
+    assert cells_of(caught.value.runs) == sorted(counted.built) == CELLS[failed:]
+
+
 def all_workloads() -> Iterator[Workload]:
     for name in ("bert", "flips", "mlp", "jax_mlp", "zero_grad", "resnet50_v1b", "inception_v3",
                  "resnet50_v1b_inference", "inception_v3_inference"):  # fmt: skip
