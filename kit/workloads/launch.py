@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -105,6 +106,7 @@ class _Task:
         What jax and gloo write goes to a log, and so does what all but process 0 print.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         if rank == 0:
             sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
         log = os.open(self.log(rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -132,6 +134,14 @@ class _Task:
             is_cause = not failure or failure.startswith(f"process {rank} ")
             parent.send(("failed", portable(error), is_cause))
         os._exit(0)  # a thread may hang in a collective that the others have left
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its children."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class _Child:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,10 +109,10 @@ def shifted_classify() -> kit.Workload:
     return classify
 
 
-def has_children() -> bool:
-    mine = str(os.getpid())
-    found = subprocess.run(["ps", "-o", "args=", "--ppid", mine], capture_output=True, text=True)
-    return "spawn_main" in found.stdout
+def children(pid: int | None = None) -> list[psutil.Process]:
+    """The processes that a run has started and not ended."""
+    found = psutil.Process(pid).children()
+    return [child for child in found if any("spawn_main" in arg for arg in child.cmdline())]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_four_processes_have_the_losses_of_one_device(alone: Run) -> None:
         f"process {r} device/{r} {what}" for r in range(4) for what in ("compute", "reduction")
     }
     assert lanes <= set(four.timeline.lanes)
-    assert not has_children()
+    assert not children()
 
 
 def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: Run) -> None:
@@ -172,7 +173,7 @@ def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: 
 def test_a_killed_process_ends_the_run_with_its_name(workload: kit.Workload, who: int) -> None:
     with pytest.raises(SessionError, match=rf"process {who} of 2 was killed by signal 9 \(SIGKILL"):
         kit.run(workload, SETTINGS, processes=2)
-    assert not has_children()
+    assert not children()
 
 
 def test_what_a_process_raises_comes_through_with_its_process_replica_and_line() -> None:
@@ -192,7 +193,7 @@ def test_a_run_can_be_cancelled_and_leaves_no_process() -> None:
     with pytest.raises(Cancelled):
         kit.run(classify, SETTINGS.replace(steps=100_000), processes=2, progress=progress,
                 cancelled=lambda: len(asked) > 3)  # fmt: skip
-    assert not has_children()
+    assert not children()
 
 
 def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
@@ -207,7 +208,7 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
         run_processes(classify, SETTINGS, processes=2, rank=0)
     with pytest.raises(SettingsError, match="the number that each of them has"):
         kit.run(classify, SETTINGS, processes=2, devices=["cpu:0"])
-    assert not has_children()
+    assert not children()
 
 
 SCRIPT = """
@@ -253,3 +254,31 @@ def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> N
     assert runs[0].timeline == runs[1].timeline
     assert runs[0].losses == runs[1].losses
     assert runs[0].metrics["parallel.devices"] == 4
+
+
+PARENT = """
+import sys
+sys.path.insert(0, {folder!r})
+from train import mine
+import kit
+
+if __name__ == "__main__":
+    settings = kit.Settings(steps=100_000, warmup=1)
+    kit.run(mine, settings, processes=2, progress=lambda name, part: print(name, flush=True))
+"""
+
+
+def test_the_processes_of_a_parent_that_is_killed_end_as_well(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT.format(folder=str(tmp_path)))
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        while "measuring" not in parent.stdout.readline():
+            assert parent.poll() is None
+    started = children(parent.pid)
+    assert len(started) == 2
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs(started, timeout=60)[1] == []
