@@ -23,6 +23,7 @@ __all__ = ["CELLS", "GATES", "GatedRNN"]
 
 Split = Callable[[Tensor, int], tuple[Tensor, ...]]
 State = tuple[Tensor, ...]  # (hidden,) or (hidden, cell)
+Tensors = tuple[Tensor, ...] | list[Tensor]  # of each time step
 CELLS = {"lstm": 4, "gru": 3}  # gates in one matrix
 
 
@@ -81,87 +82,176 @@ def _gru(split: Split, from_input: Tensor, from_hidden: Tensor, state: State) ->
     hidden_r, hidden_z, hidden_n = split(from_hidden, 3)
     reset, keep = (input_r + hidden_r).sigmoid(), (input_z + hidden_z).sigmoid()
     new = (input_n + reset * hidden_n).tanh()
-    return (new + keep * (state[0] - new),)
+    return (torch.lerp(new, state[0], keep),)
 
 
-# All that is pointwise in a cell and its adjoint, one op each on device "kit".
+# A layer by hand: its cell is one op each way on device "kit", and so are, for all time steps at
+# once, the products with its inputs and the gradients of its weights.
 
 
 @hybridize
-def _lstm_forward(from_input: Tensor, from_hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-    i, f, g, o = (from_input + from_hidden).chunk(4, -1)
+def _from_inputs(sequence: Tensors, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    """Shape: time times (batch, inputs) to time times (batch, n h)."""
+    product = linear(torch.cat(sequence), weight, bias)
+    return [part.clone() for part in product.split(len(sequence[0]))]
+
+
+@hybridize
+def _to_inputs(from_input: Tensors, from_hidden: Tensors, sequence: Tensors, hiddens: Tensors,
+               weight: Tensor | None) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of both weights, both biases and, if their weight is given, the inputs."""
+    rows, hidden_rows = torch.cat(from_input), torch.cat(from_hidden)
+    weights = rows.t() @ torch.cat(sequence), hidden_rows.t() @ torch.cat(hiddens)
+    inputs = () if weight is None else (rows @ weight).split(len(sequence[0]))
+    return (*weights, rows.sum(0), hidden_rows.sum(0), *(part.clone() for part in inputs))
+
+
+@hybridize
+def _lstm_forward(given: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: Tensor,
+                  ) -> tuple[Tensor, ...]:  # fmt: skip
+    i, f, g, o = (given + linear(hidden, weight, bias)).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     new = f * cell + i * g
+    return o * new.tanh(), new, torch.cat((i, f, g, o), -1)
+
+
+@hybridize
+def _lstm_backward(grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: Tensor | None,
+                   cell: Tensor, new: Tensor, gates: Tensor, weight: Tensor | None,
+                   ) -> tuple[Any, ...]:  # fmt: skip
+    """`grad` comes from the output, the two others from the next time step, if any."""
+    i, f, g, o = gates.chunk(4, -1)
     tanh = new.tanh()
-    return o * tanh, new, i, f, g, o, tanh
+    grad_hidden = _sum(grad, grad_hidden)
+    grad_cell = _sum(grad_hidden * o * (1 - tanh * tanh), grad_cell)
+    parts = (grad_cell * g * i * (1 - i), grad_cell * cell * f * (1 - f),
+             grad_cell * i * (1 - g * g), grad_hidden * tanh * o * (1 - o))  # fmt: skip
+    product = torch.cat(parts, -1)
+    if weight is None:
+        return product, None, None
+    return product, product @ weight, grad_cell * f
 
 
 @hybridize
-def _lstm_backward(grad_hidden: Tensor, grad_cell: Tensor, cell: Tensor, i: Tensor, f: Tensor,
-                   g: Tensor, o: Tensor, tanh: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
-    grad = grad_cell + grad_hidden * o * (1 - tanh * tanh)
-    parts = (grad * g * i * (1 - i), grad * cell * f * (1 - f), grad * i * (1 - g * g),
-             grad_hidden * tanh * o * (1 - o))  # fmt: skip
-    return torch.cat(parts, -1), grad * f
-
-
-@hybridize
-def _gru_forward(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
-    input_r, input_z, input_n = from_input.chunk(3, -1)
-    hidden_r, hidden_z, hidden_n = from_hidden.chunk(3, -1)
+def _gru_forward(given: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor,
+                 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    input_r, input_z, input_n = given.chunk(3, -1)
+    hidden_r, hidden_z, hidden_n = linear(hidden, weight, bias).chunk(3, -1)
     reset, keep = (input_r + hidden_r).sigmoid(), (input_z + hidden_z).sigmoid()
     new = (input_n + reset * hidden_n).tanh()
-    return new + keep * (hidden - new), reset, keep, new
+    return torch.lerp(new, hidden, keep), torch.cat((reset, keep, new, hidden_n), -1)
 
 
 @hybridize
-def _gru_backward(grad: Tensor, hidden: Tensor, from_hidden: Tensor, reset: Tensor, keep: Tensor,
-                  new: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _gru_backward(grad: Tensor | None, grad_hidden: Tensor | None, hidden: Tensor, gates: Tensor,
+                  weight: Tensor | None) -> tuple[Any, ...]:  # fmt: skip
+    reset, keep, new, hidden_n = gates.chunk(4, -1)
+    grad = _sum(grad, grad_hidden)
     grad_keep = grad * (hidden - new) * keep * (1 - keep)
     grad_new = grad * (1 - keep) * (1 - new * new)
-    grad_reset = grad_new * from_hidden.chunk(3, -1)[2] * reset * (1 - reset)
+    grad_reset = grad_new * hidden_n * reset * (1 - reset)
     from_input = torch.cat((grad_reset, grad_keep, grad_new), -1)
-    to_hidden = torch.cat((grad_reset, grad_keep, grad_new * reset), -1)
-    return from_input, to_hidden, grad * keep
+    from_hidden = torch.cat((grad_reset, grad_keep, grad_new * reset), -1)
+    if weight is None:
+        return from_input, from_hidden, None
+    return from_input, from_hidden, grad * keep + from_hidden @ weight
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor:
+    if a is None or b is None:
+        found = b if a is None else a
+        assert found is not None
+        return found
+    return a + b
 
 
 class _FusedLstm(torch.autograd.Function):
-    """An LSTM cell after its products, with the adjoint by hand."""
+    """A layer of LSTM cells, with the adjoint by hand."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-        """Shape: (batch, 4 h) twice and (batch, h) to (batch, h) twice."""
-        hidden, new, *gates = _lstm_forward(*given)
-        ctx.save_for_backward(given[2], *gates)
-        return hidden, new
+    def forward(ctx: Any, w_input: Tensor, w_hidden: Tensor, b_input: Tensor, b_hidden: Tensor,
+                *sequence: Tensor) -> Tensors:  # fmt: skip
+        """Shape: (4 h, inputs), (4 h, h), (4 h,) twice, time times (batch, inputs) to time times
+        (batch, h)
+        """
+        zeros = _zeros(sequence[0], w_hidden)
+        hiddens, cells = [zeros], [zeros]
+        gates = list[Tensor]()
+        for given in _from_inputs(sequence, w_input, b_input):
+            found = _lstm_forward(given, hiddens[-1], cells[-1], w_hidden, b_hidden)
+            for kept, one in zip((hiddens, cells, gates), found, strict=True):
+                kept.append(one)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(w_input, w_hidden, *sequence, *gates, *hiddens, *cells)
+        return tuple(hiddens[1:])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Shape: (batch, h) twice to (batch, 4 h) twice and (batch, h)."""
-        gates, cell = _lstm_backward(*grads, *ctx.saved_tensors)
-        return gates, gates, cell
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Shape: those of `forward`, back."""
+        n = len(grads)
+        w_input, w_hidden, *kept = ctx.saved_tensors
+        sequence, gates, hiddens, cells = (
+            kept[:n], kept[n : 2 * n], kept[2 * n : 3 * n + 1], kept[3 * n + 1 :]
+        )  # fmt: skip
+        products = list[Tensor]()
+        hidden = cell = None
+        for t in reversed(range(n)):
+            product, hidden, cell = _lstm_backward(
+                _some(grads[t], hidden, cells[t]), hidden, cell, cells[t], cells[t + 1], gates[t],
+                w_hidden if t else None)  # fmt: skip
+            products.insert(0, product)
+        wanted = w_input if ctx.needs_input_grad[4] else None
+        found = _to_inputs(products, products, sequence, hiddens[:-1], wanted)
+        return (*found, *[None] * (4 + n - len(found)))
 
 
 class _FusedGru(torch.autograd.Function):
-    """A GRU cell after its products, with the adjoint by hand."""
+    """A layer of GRU cells, with the adjoint by hand."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> Tensor:
-        """Shape: (batch, 3 h) twice and (batch, h) to (batch, h)."""
-        hidden, *gates = _gru_forward(*given)
-        ctx.save_for_backward(given[2], given[1], *gates)
-        return hidden
+    def forward(ctx: Any, w_input: Tensor, w_hidden: Tensor, b_input: Tensor, b_hidden: Tensor,
+                *sequence: Tensor) -> Tensors:  # fmt: skip
+        """Shape: (3 h, inputs), (3 h, h), (3 h,) twice, time times (batch, inputs) to time times
+        (batch, h)
+        """
+        hiddens, gates = [_zeros(sequence[0], w_hidden)], list[Tensor]()
+        for given in _from_inputs(sequence, w_input, b_input):
+            hidden, kept = _gru_forward(given, hiddens[-1], w_hidden, b_hidden)
+            hiddens.append(hidden)
+            gates.append(kept)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(w_input, w_hidden, *sequence, *gates, *hiddens)
+        return tuple(hiddens[1:])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Shape: (batch, h) to (batch, 3 h) twice and (batch, h)."""
-        return _gru_backward(*grads, *ctx.saved_tensors)
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Shape: those of `forward`, back."""
+        n = len(grads)
+        w_input, w_hidden, *kept = ctx.saved_tensors
+        sequence, gates, hiddens = kept[:n], kept[n : 2 * n], kept[2 * n :]
+        from_input, from_hidden = list[Tensor](), list[Tensor]()
+        hidden = None
+        for t in reversed(range(n)):
+            to_input, to_hidden, hidden = _gru_backward(
+                _some(grads[t], hidden, hiddens[t]), hidden, hiddens[t], gates[t],
+                w_hidden if t else None)  # fmt: skip
+            from_input.insert(0, to_input)
+            from_hidden.insert(0, to_hidden)
+        wanted = w_input if ctx.needs_input_grad[4] else None
+        found = _to_inputs(from_input, from_hidden, sequence, hiddens[:-1], wanted)
+        return (*found, *[None] * (4 + n - len(found)))
 
 
-def _fused(cell: str, from_input: Tensor, from_hidden: Tensor, state: State) -> State:
-    if cell == "lstm":
-        return _FusedLstm.apply(from_input, from_hidden, state[1])  # type: ignore[no-untyped-call,no-any-return]
-    return (_FusedGru.apply(from_input, from_hidden, state[0]),)  # type: ignore[no-untyped-call]
+def _zeros(x: Tensor, w_hidden: Tensor) -> Tensor:
+    return torch.zeros(len(x), w_hidden.shape[1], dtype=x.dtype, device=x.device)
+
+
+def _some(grad: Tensor | None, later: Tensor | None, like: Tensor) -> Tensor | None:
+    """A gradient from the output, where none comes from a later time step either."""
+    return torch.zeros_like(like) if grad is None and later is None else grad
+
+
+FUSED = {"lstm": _FusedLstm, "gru": _FusedGru}
 
 
 class GatedRNN(nn.Module):
@@ -197,23 +287,18 @@ class GatedRNN(nn.Module):
 
     def _layer(self, sequence: tuple[Tensor, ...], layer: int) -> tuple[Tensor, ...]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w_input, w_hidden, b_input, b_hidden = (
+        w_input, w_hidden, b_input, b_hidden = weights = [
             getattr(self.rnn, f"{name}_l{layer}") for name in names
-        )
-        first = sequence[0]
-        zeros = torch.zeros(len(first), self.rnn.hidden_size, dtype=first.dtype,
-                            device=first.device)  # fmt: skip
+        ]
+        if self.gates == "fused":
+            return FUSED[self.cell].apply(*weights, *sequence)  # type: ignore[no-any-return]
+        zeros = _zeros(sequence[0], w_hidden)
         state: State = (zeros, zeros) if self.cell == "lstm" else (zeros,)
+        run = _lstm if self.cell == "lstm" else _gru
         outputs = []
         for x in sequence:
             from_input = linear(x, w_input, b_input)
             from_hidden = linear(state[0], w_hidden, b_hidden)
-            state = self._cell(from_input, from_hidden, state)
+            state = run(SPLITS[self.gates], from_input, from_hidden, state)
             outputs.append(state[0])
         return tuple(outputs)
-
-    def _cell(self, from_input: Tensor, from_hidden: Tensor, state: State) -> State:
-        if self.gates == "fused":
-            return _fused(self.cell, from_input, from_hidden, state)
-        run = _lstm if self.cell == "lstm" else _gru
-        return run(SPLITS[self.gates], from_input, from_hidden, state)

@@ -43,7 +43,8 @@ def rnn_gates(
         cell: "lstm" or "gru".
         gates: "slice" copies each gate out of the product; "view" shows it; "chunk" takes all in
             one op; "multigate" does so with an adjoint by hand that writes one buffer; "fused" has
-            the whole cell as one op each way, adjoint by hand; "torch" is `nn.LSTM` or `nn.GRU`.
+            the whole cell as one op each way, adjoint by hand, and so the products of all time
+            steps; "torch" is `nn.LSTM` or `nn.GRU`.
         layers, hidden: of the network; its input is as wide.
         length: time steps of a sequence.
         loop: "unrolled": Python goes through the time steps, in torch. "scanned": one `lax.scan`

@@ -120,6 +120,17 @@ def test_a_scan_is_native_torchs_layer(cell: str, gates: str, shape: tuple[int, 
             np.testing.assert_allclose(grads[i][ours], native, rtol=1e-4, atol=1e-5)
 
 
+@each_cell
+@pytest.mark.parametrize("time", [0, 2])
+def test_the_fused_layers_learn_from_any_one_time_step(cell: str, time: int) -> None:
+    ours, theirs, x = models(cell, "fused", (2, 3, 2, 4, 2))
+    x.requires_grad_()
+    ours(x)[0][time].sum().backward()
+    expected = torch.autograd.grad(theirs(x)[0][:, time].sum(), [x, *theirs.parameters()])
+    assert x.grad is not None
+    assert_close([x.grad, *(p.grad for p in ours.parameters())], [*expected])
+
+
 def _numpy(parameter: Tensor) -> Any:
     return parameter.detach().numpy()
 
@@ -140,7 +151,7 @@ def test_the_ways_differ_in_ops_and_bytes(cell: str) -> None:
         assert back[gates]["aten.slice_backward"] == 0
         assert back[gates]["aten.cat"] == cells * {"lstm": 1, "gru": 2}[cell]
     for phase in ("forward", "backward"):
-        assert ops_of(streams["fused"].graph, phase)["kit.hybrid"] == cells
+        assert ops_of(streams["fused"].graph, phase)["kit.hybrid"] == cells + 2  # one a layer
     written = {
         g: memory(replace(empty_run(), graphs=(stream.graph,))).allocated
         for g, stream in streams.items()
