@@ -7,18 +7,14 @@ is lost: not by an interrupt, and not by another cell that fails.
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import inspect
 import json
 import multiprocessing
 import os
-import pickle
 import platform
 import re
-import sys
 import threading
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +36,6 @@ from uuid import uuid4
 
 from kit.errors import (
     Cancelled,
-    ExecutionError,
     RunFileError,
     SettingsError,
     SweepError,
@@ -50,6 +45,7 @@ from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads.context import Workload, as_workload
 from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.portable import check_importable, let_go, portable
 
 __all__ = ["sweep"]
 
@@ -93,7 +89,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         else:
             state.run_by(executor)
     except KeyboardInterrupt as error:
-        _let_go(error)
+        let_go(error)
         state.save()  # the interrupt may have come while a run was being written
         missing = [c for i, c in enumerate(cells) if i not in state.runs]
         # `from None`: where a step was when Ctrl-C came says nothing
@@ -259,7 +255,7 @@ class _Sweep:
 
     def fail(self, i: int, error: Exception) -> None:
         """Keep what a cell raised."""
-        _let_go(error)
+        let_go(error)
         self.failures[self.cells[i]] = error
 
     def compare_machines(self) -> None:
@@ -303,35 +299,8 @@ def _measure(workload: Workload, cell: Settings, note: str, cancelled: Cancelled
         except Exception as error:  # noqa: BLE001 - it is given back
             if _process() == home:
                 return error
-            _let_go(error)
-            plain = ExecutionError(f"{type(error).__name__}: {error}")
-            return error if _is_portable(error) else plain
+            return portable(error)
     return replace(made, environment={**made.environment, PARALLEL: note})
-
-
-def _let_go(error: BaseException) -> None:
-    """Free what the frames of an exception hold, the next cells need the memory; keep their text.
-
-    `traceback.clear_frames` would not do: a frame keeps its function, and that its closure.
-    """
-    chain: list[BaseException] = []
-    seen: BaseException | None = error
-    while seen is not None and seen not in chain:
-        chain.append(seen)
-        if seen.__traceback__ is not None:
-            seen.add_note("raised at\n" + "".join(traceback.format_tb(seen.__traceback__)))
-            seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
-    gc.collect()
-
-
-def _is_portable(error: Exception) -> bool:
-    """Whether it can come back from another process: one that cannot would end the whole pool."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever its constructor raises
-        return False
-    return True
 
 
 def _process() -> str:
@@ -373,15 +342,7 @@ def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:
         "of its own, not inside another one; or use executor=None, or an executor that sends "
         "functions whole (dask.distributed's client.get_executor(), loky)"
     )
-    home = getattr(workload.build, "__module__", "")
-    if home == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-        raise SettingsError(f"the workload {workload.name!r} was defined in a notebook or a "
-                            f"shell: {advice}")  # fmt: skip
-    try:
-        pickle.dumps(workload)
-    except Exception as error:
-        raise SettingsError(f"the workload {workload.name!r} cannot be sent to a process "
-                            f"({error}): {advice}") from error  # fmt: skip
+    check_importable(workload, advice)
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
