@@ -1,16 +1,18 @@
 """Gates of an LSTM or GRU, in every way of Flux PR 1761; ratios to slicing, in one run.
 
     python benchmarks/rnn_gates.py [--cell lstm] [--layers 2] [--hidden 64] [--batch 256]
-                                   [--rounds 15] [--only ops,program,scan,bytes] [--quick]
+                                   [--rounds 15] [--only bytes,ops,program,scan,aimed] [--quick]
 
-1. op by op: kit in mode "imperative", jax without jit, torch; 4 time steps
-2. one program: kit in mode "lazy" replaying its step, jax.jit; 16 time steps, unrolled
-3. the same as one scan
-4. bytes that a step writes, modelled from kit's graph
+bytes    what a step writes, modelled from kit's graph: both cells, 16 time steps
+ops      op by op: kit in mode "imperative", jax without jit, torch; 4 time steps
+program  one program: kit in mode "lazy" replaying its step, jax.jit; 16 time steps, unrolled
+scan     the same as one scan
+aimed    ops and program with one layer, then what was aimed at next to what was measured
 
 Each row is a training step: forward, backward, SGD (jax's rows: loss and gradients only). Rows take
-turns, round by round; numbers are medians, by the clock and of the process's own CPU time, which
-other programs disturb less. Torch has one thread. Titles say how busy the machine was.
+turns, round by round. Times are by the clock and the process's own CPU time, which other programs
+disturb less; the least is what they disturb least. Torch has one thread. Titles say how busy the
+machine was. The tables are those of docs/rnn_gates.md.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +34,9 @@ import jax.numpy as jnp
 import torch
 
 import kit
+from kit.run_memory import memory
 from kit.runtime.session import current_session
+from kit.trace import Timeline
 from kit.workloads import rnn_gates
 from kit.workloads import rnn_scanned as scanned
 from kit.workloads.context import Context
@@ -39,34 +44,69 @@ from kit.workloads.jax_context import JaxContext
 from kit.workloads.rnn_cells import GATES
 
 WARMUP = 5
+COMPARED = ("slice", "multigate", "fused")
 Rows = dict[str, Callable[[], Any]]
+AIMED = (  # part, way, what it is, jax's ratio measured earlier
+    ("ops, 2", "multigate", "multigate, op by op, two layers", 2.3),
+    ("ops, 1", "multigate", "the same, one layer", 2.3),
+    ("ops, 2", "fused", "fused cell, op by op, two layers", 3.2),
+    ("ops, 1", "fused", "the same, one layer", 3.2),
+    ("program, 2", "multigate", "multigate, one program, two layers", 1.68),
+    ("program, 1", "multigate", "the same, one layer", 1.68),
+)
+JOINED = 3.7  # times fewer bytes that join gradients
 
 
-def measured(rows: Rows, rounds: int) -> dict[str, tuple[float, float]]:
-    """Median milliseconds of each row, by the clock and of the process; the rows take turns."""
-    wall: dict[str, list[float]] = {name: [] for name in rows}
-    own: dict[str, list[float]] = {name: [] for name in rows}
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of one row, round by round: by the clock, and of the process."""
+
+    wall: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+
+    def ratios(self, other: Times) -> tuple[float, float, float]:
+        """How often this goes into the other: clock, CPU time, least CPU time."""
+        return (
+            statistics.median(other.wall) / statistics.median(self.wall),
+            statistics.median(other.own) / statistics.median(self.own),
+            min(other.own) / min(self.own),
+        )
+
+
+Found = dict[str, Times]
+
+
+def measured(rows: Rows, rounds: int) -> Found:
+    """The times of each row; the rows take turns."""
+    found: Found = {name: Times() for name in rows}
     for i in range(rounds + WARMUP):
         for name, function in rows.items():
             start, spent = time.perf_counter(), time.process_time()
             function()
             if i >= WARMUP:
-                wall[name].append((time.perf_counter() - start) * 1e3)
-                own[name].append((time.process_time() - spent) * 1e3)
-    return {name: (statistics.median(wall[name]), statistics.median(own[name])) for name in rows}
+                found[name].wall.append((time.perf_counter() - start) * 1e3)
+                found[name].own.append((time.process_time() - spent) * 1e3)
+    return found
 
 
-def table(title: str, rows: Rows, rounds: int) -> None:
-    """The rows' medians, and how often each goes into the `slice` row of its family."""
+def base(found: Found, name: str) -> Times:
+    """The `slice` row of the same family."""
+    return found[f"{name.split(':')[0]}: slice"]
+
+
+def table(title: str, rows: Rows, rounds: int) -> Found:
+    """Print the rows, and how often each goes into the `slice` row of its family."""
     before = os.getloadavg()[0]
     found = measured(rows, rounds)
     print(f"\n{title}; {rounds} rounds, load {before:.1f} to {os.getloadavg()[0]:.1f}\n")
-    print("| | ms | slice is x this | CPU ms | slice is x this |")
-    print("| --- | ---: | ---: | ---: | ---: |")
-    for name, (wall, own) in found.items():
-        base = found[f"{name.split(':')[0]}: slice"]
-        print(f"| {name} | {wall:.3g} | {base[0] / wall:.2f} | {own:.3g} | {base[1] / own:.2f} |",
-              flush=True)  # fmt: skip
+    print("| | ms | x | CPU ms | x | least CPU ms | x |")
+    print("| --- |" + " ---: |" * 6)
+    for name, times in found.items():
+        x = times.ratios(base(found, name))
+        numbers = (statistics.median(times.wall), x[0], statistics.median(times.own), x[1],
+                   min(times.own), x[2])  # fmt: skip
+        print(f"| {name} | " + " | ".join(f"{n:.3g}" for n in numbers) + " |", flush=True)
+    return found
 
 
 def kit_row(shape: dict[str, Any], gates: str, settings: kit.Settings, loop: str = "unrolled",
@@ -143,62 +183,99 @@ def _looped(params: Any, x: Any, cell: str, gates: str) -> Any:
     return sequence
 
 
-def op_by_op(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> None:
+def op_by_op(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> Found:
+    """Time every op as a program of its own; 4 time steps."""
     shape = {**shape, "length": 4}
     settings = kit.Settings(mode="imperative", batch_size=batch)
-    replayed = settings.replace(step_mode="replay")
     rows: Rows = {f"kit: {g}": kit_row(shape, g, settings) for g in ways}
-    rows |= {f"kit, replayed: {g}": kit_row(shape, g, replayed) for g in ways}
-    rows |= {f"jax: {g}": jax_row(shape, g, batch, is_jitted=False)
-             for g in ways if g in ("slice", "multigate", "fused")}  # fmt: skip
-    rows |= {f"torch: {g}": torch_row(shape, g, settings) for g in ways}
-    table("Op by op, T=4", rows, rounds)
+    rows |= {f"jax: {g}": jax_row(shape, g, batch, is_jitted=False) for g in COMPARED}
+    rows |= {f"torch: {g}": torch_row(shape, g, settings)
+             for g in (*COMPARED, "torch") if g in ways}  # fmt: skip
+    return table(f"Op by op, T=4, {_layers(shape)}", rows, rounds)
 
 
-def one_program(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> None:
+def one_program(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> Found:
+    """Time the step as one program, unrolled; 16 time steps."""
     shape = {**shape, "length": 16}
     settings = kit.Settings(mode="lazy", step_mode="replay", batch_size=batch)
     rows: Rows = {f"kit: {g}": kit_row(shape, g, settings) for g in ways}
-    rows |= {f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True)
-             for g in ways if g in ("slice", "multigate", "fused")}  # fmt: skip
-    table("One program, T=16, unrolled", rows, rounds)
+    rows |= {f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True) for g in COMPARED}
+    return table(f"One program, T=16, unrolled, {_layers(shape)}", rows, rounds)
 
 
-def one_scan(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> None:
+def one_scan(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ...]) -> Found:
+    """The same with one scan for each layer."""
     shape = {**shape, "length": 16}
     settings = kit.Settings(mode="lazy", step_mode="replay", batch_size=batch)
-    chosen = [g for g in ways if g != "torch"]
-    rows: Rows = {f"kit: {g}": kit_row(shape, g, settings, "scanned") for g in chosen}
-    rows |= {f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True, unroll=1)
-             for g in chosen if g in ("slice", "multigate", "fused")}  # fmt: skip
-    table("One program, T=16, scanned", rows, rounds)
+    rows: Rows = {f"kit: {g}": kit_row(shape, g, settings, "scanned") for g in COMPARED}
+    rows |= {f"jax.jit: {g}": jax_row(shape, g, batch, is_jitted=True, unroll=1) for g in COMPARED}
+    return table(f"One program, T=16, scanned, {_layers(shape)}", rows, rounds)
 
 
-def written(shape: dict[str, Any], batch: int, ways: tuple[str, ...]) -> None:
-    """What a step writes, and of that what puts gradients together: zeros, sums, one buffer."""
-    settings = kit.Settings(mode="imperative", batch_size=batch, steps=1, warmup=1)
-    for length in (4, 16):
-        print(f"\nBytes written, T={length}\n")
-        print("| | ops | buffers | MB a step | slice is x this | of that joining gradients, MB | "
-              "slice is x this | of the gates alone, MB | slice is x this |")  # fmt: skip
-        print("| --- |" + " ---: |" * 8)
-        first: list[float] = []
+def _layers(shape: dict[str, Any]) -> str:
+    return f"{shape['cell']}, {shape['layers']} layer{'s' * (shape['layers'] > 1)}"
+
+
+def written(shape: dict[str, Any], batch: int, ways: tuple[str, ...]) -> dict[str, float]:
+    """Print what a step writes, and of that what puts gradients together: zeros, sums, one buffer.
+
+    Returns:
+        for each cell, how many times fewer bytes multigate joins than slices do
+    """
+    print(f"\nBytes written, T=16, {shape['layers']} layers\n")
+    print("| | launches | buffers | MB written | forward | backward | x less | joining | x less | "
+          "peak MB |")  # fmt: skip
+    print("| --- |" + " ---: |" * 9)
+    joined: dict[str, dict[str, int]] = {}
+    for cell in ("lstm", "gru"):
+        joined[cell], first = {}, 0
         for gates in ways:
-            run = kit.run(rnn_gates(gates=gates, **{**shape, "length": length}), settings)
-            graph, found = run.graphs[0], kit.memory(run)
-            joins, own = 0, 0
-            wide = (batch, scanned.GATES[shape["cell"]] * shape["hidden"])
-            for i, size in zip(found.nodes, found.written, strict=True):
-                node = graph.nodes[i]
-                name = node.op.split(".")[1]
-                if node.phase == "backward" and name in ("slice_backward", "cat", "add"):
-                    joins += size
-                    own += size * (node.avals[0].shape == wide)
-            numbers = [found.allocated / 1e6, joins / 1e6, own / 1e6]
-            first = first or numbers
-            cells = " | ".join(f"{n:.3g} | {f / n:.2f}" if n else "0 | " for n, f in
-                               zip(numbers, first, strict=True))  # fmt: skip
-            print(f"| {gates} | {len(found.nodes)} | {found.allocations} | {cells} |", flush=True)
+            workload = rnn_gates(gates=gates, **{**shape, "cell": cell, "length": 16})
+            graph = kit.plan(workload, kit.Settings(mode="imperative", batch_size=batch)).graph
+            found = memory(kit.Run(settings=kit.Settings(), losses=(), step_times_ns=(),
+                                   timeline=Timeline.of([]), graphs=(graph,)))  # fmt: skip
+            nodes = [(graph.nodes[i], size)
+                     for i, size in zip(found.nodes, found.written, strict=True)]  # fmt: skip
+            each = {p: sum(size for n, size in nodes if n.phase == p)
+                    for p in ("forward", "backward")}  # fmt: skip
+            joins = joined[cell][gates] = sum(
+                size for n, size in nodes if n.phase == "backward"
+                and n.op.split(".")[1] in ("slice_backward", "cat", "add"))  # fmt: skip
+            first = first or found.allocated
+            less = f"{joined[cell]['slice'] / joins:.2f}" if joins else "all"
+            print(f"| {cell}, {gates} | {sum(n > 0 for n in found.buffers):,} | "
+                  f"{found.allocations:,} | {found.allocated / 1e6:.1f} | "
+                  f"{each['forward'] / 1e6:.1f} | {each['backward'] / 1e6:.1f} | "
+                  f"{first / found.allocated:.2f} | {joins / 1e6:.1f} | {less} | "
+                  f"{found.peak / 1e6:.1f} |", flush=True)  # fmt: skip
+    return {cell: by["slice"] / by["multigate"] for cell, by in joined.items()}
+
+
+def summary(found: dict[str, Found], joined: dict[str, float]) -> None:
+    """Print what was aimed at next to what was measured, and the same work in three libraries."""
+    print("\n| against slices | aimed at | clock | CPU time | least CPU time | "
+          "jax in the same run: clock | CPU time | least CPU time |")  # fmt: skip
+    print("| --- |" + " ---: |" * 7)
+    for part, gates, what, aim in AIMED:
+        rows = found.get(part, {})
+        cells = []
+        for family in ("kit", "jax.jit" if part.startswith("program") else "jax"):
+            name = f"{family}: {gates}"
+            x = rows[name].ratios(base(rows, name)) if rows else ()
+            cells += [f"{n:.2f}{' **met**' * (n >= aim and family == 'kit')}" for n in x]
+        print(f"| {what} | {aim} | {' | '.join(cells) or 'not measured'} |")
+    for cell, ratio in joined.items():
+        is_met = "met" if ratio >= JOINED else "missed"
+        print(f"| bytes that join gradients, {cell} | {JOINED} | {ratio:.2f}, exact: {is_met} |")
+    rows = found.get("ops, 2", {})
+    if not rows:
+        return
+    print("\n| CPU ms, median and least, op by op | kit | jax, not jitted | torch |")
+    print("| --- | ---: | ---: | ---: |")
+    for gates in COMPARED:
+        own = [rows[f"{family}: {gates}"].own for family in ("kit", "jax", "torch")]
+        cells = [f"{statistics.median(o):.3g}, {min(o):.3g}" for o in own]
+        print(f"| {gates} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -207,23 +284,25 @@ def main() -> None:
     parser.add_argument("--cell", default="lstm", choices=["lstm", "gru"])
     for name, default in (("layers", 2), ("hidden", 64), ("batch", 256), ("rounds", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", default="ops,program,scan,bytes")
+    parser.add_argument("--only", default="bytes,ops,program,scan,aimed")
     parser.add_argument("--quick", action="store_true", help="three ways, 3 rounds")
     asked = parser.parse_args()
     torch.set_num_threads(1)  # more wait for each other at every op where others use the cores
     shape = {"cell": asked.cell, "layers": asked.layers, "hidden": asked.hidden}
-    ways = ("slice", "multigate", "fused") if asked.quick else GATES
+    ways = COMPARED if asked.quick else GATES
     rounds = 3 if asked.quick else asked.rounds
     print(f"{asked.cell}, {asked.layers} layers of {asked.hidden}, batch {asked.batch}; "
           f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    parts: dict[str, Callable[[], None]] = {
-        "ops": partial(op_by_op, shape, asked.batch, rounds, ways),
-        "program": partial(one_program, shape, asked.batch, rounds, ways),
-        "scan": partial(one_scan, shape, asked.batch, rounds, ways),
-        "bytes": partial(written, shape, asked.batch, ways),
-    }
-    for name in asked.only.split(","):
-        parts[name]()
+    parts = asked.only.split(",")
+    joined = written(shape, asked.batch, ways) if "bytes" in parts else {}
+    found: dict[str, Found] = {}
+    for name, measure in (("ops", op_by_op), ("program", one_program), ("scan", one_scan)):
+        if name in parts:
+            found[f"{name}, {asked.layers}"] = measure(shape, asked.batch, rounds, ways)
+    if "aimed" in parts:
+        for name, measure in (("ops", op_by_op), ("program", one_program)):
+            found[f"{name}, 1"] = measure({**shape, "layers": 1}, asked.batch, rounds, COMPARED)
+        summary(found, joined)
 
 
 if __name__ == "__main__":
