@@ -50,7 +50,7 @@ def test_an_op_that_fails_names_its_replica_and_the_callers_line(two: DataParall
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         two(torch.randn(4, 5))
     notes = "\n".join(caught.value.__notes__)
-    assert "at test_parallel_failures.py:" in notes
+    assert "at replicas.py:" in notes
     assert "this was in replica" in notes
 
 
