@@ -117,7 +117,8 @@ class ParallelView(View):
                              first.gb_per_s)  # fmt: skip
         self.devices = _slider([(str(n), n) for n in _with(DEVICES, devices)], devices)
         self.text, self.error = HTML(), HTML()
-        self.curve, self.lanes = ColumnDataSource(), ColumnDataSource()
+        self.curve = ColumnDataSource()
+        self.lanes = ColumnDataSource(name="parallel lanes")
         self.best = ColumnDataSource()  # a line: unlike a bokeh Span, the axis makes room for it
         self._here = Span(dimension="height", line_color=SIZE, line_alpha=0.35, line_width=6)
         self._ask()

@@ -29,6 +29,7 @@ def test_the_lanes_show_each_segment_and_bucket_of_both_steps() -> None:
     columns = lane_columns(by_size, best)
     assert len(columns["lane"]) == sum(2 + s.segments + s.buckets for s in (by_size, best))
     assert len(set(columns["lane"])) == 4
+    assert columns["what"].count("gradients") == sum(s.buckets for s in (by_size, best))
     assert max(columns["right"]) == max(by_size.step_ns, best.step_ns) / 1e6
 
 
@@ -48,6 +49,8 @@ def test_each_slider_asks_the_model_and_an_error_is_shown_under_the_view(
     assert view.step.buckets == 1
     assert np.isnan(view.curve.data["measured"]).all()  # nobody has measured that link
     assert f"{view.step.step_ns / 1e6:.2f} ms" in view.text.value
+    assert "8 devices, each with a part of the batch, over a link of 5 µs" in view.text.value
+    assert "were measured" not in view.text.value
     monkeypatch.setattr("kit.widgets.parallel.predict_parallel", lambda *a, **k: 1 / 0)
     view.bulk.value = 1
     assert "division by zero" in view.error.value
