@@ -128,8 +128,9 @@ def sweep(
             this workload under these settings, are loaded and not measured again. A file that is
             damaged, or that is not the run its name says, is measured again, with a warning.
         executor: any `concurrent.futures.Executor`, also that of a dask cluster
-            (`client.get_executor()`): one task a cell, each with an `ExecutableCache` of its own. Cells that run at the same time on one machine disturb
-            each other's timing, so each run says so in `environment["measured in parallel"]`.
+            (`client.get_executor()`): one task a cell, each with an `ExecutableCache` of its own.
+            Cells that run at the same time on one machine disturb each other's timing, so each
+            run says so in `environment["measured in parallel"]`.
             Threads of one process take turns, because torch's random state and the profiler
             belong to the process. A process pool has to be made with the "spawn" context; on one
             GPU, XLA_PYTHON_CLIENT_PREALLOCATE=false lets its processes share the memory.
