@@ -1,4 +1,7 @@
-"""Each notebook runs from top to bottom with `KIT_FAST=1`, and is committed without outputs."""
+"""Each notebook runs from top to bottom with `KIT_FAST=1`, and is committed without outputs.
+
+Those in `LIVE` do so in a page, in `browser/test_notebook.py`, and not once more here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from tests.browser.test_notebook import LIVE
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -21,8 +26,8 @@ def read(path: Path) -> nbformat.NotebookNode:
     return book
 
 
-def test_there_is_a_notebook():
-    assert NOTEBOOKS
+def test_there_are_notebooks_and_those_that_run_in_a_page():
+    assert set(LIVE) < {path.stem for path in NOTEBOOKS}
 
 
 @each_notebook
@@ -50,7 +55,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@each_notebook
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem not in LIVE],
+                         ids=lambda path: path.stem)  # fmt: skip
 def test_a_notebook_runs_from_top_to_bottom(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path
 ):

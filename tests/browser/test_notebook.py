@@ -1,18 +1,34 @@
-"""The first notebook in a real JupyterLab: run it, move a slider, see other data and numbers."""
+"""Notebooks in a real JupyterLab: run, moved, and what they show exported and opened offline.
+
+`test_notebooks.py` runs the others without a page.
+"""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
-from tests.browser.labserver import Browser, Lab
+from tests.browser.labserver import Browser, Lab, open_browser, start_lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_where_does_the_step_go.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+LIVE = ("01_where_does_the_step_go", "09_data_parallel_and_barriers", "10_rnn_gates")
 
+# Every view that a cell of the notebook gave, as a page of its own, and its runs as a report.
+EXPORT = """
+from pathlib import Path
+for made in [made for made in Out.values() if hasattr(made, "page")]:
+    Path(f"{type(made).__name__}.html").write_text(made.page())
+kit.report([*globals().get("runs", {}).values()] or run, path="report.html")
+"""
+UNRUN = """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells
+  .filter(c => c.cell_type === 'code' && !c.execution_count).map(c => c.source)"""
+SHUT = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
 # What the explorer shows: its headline cards, its status line, and how many bars of the timeline.
 EXPLORER = """() => {
   const root = document.querySelector('.kit-explorer');
@@ -29,6 +45,47 @@ EXPLORER = """() => {
 }"""
 TIMELINES = """() => Bokeh.documents.map(d => d.get_model_by_name('timeline columns'))
   .filter(Boolean).map(s => Array.from(s.data['spans.delta'][0]))"""
+# JupyterLab keeps only those cells in the page that are near what is in sight.
+SCROLL = """async (text) => {
+  const book = window.jupyterapp.shell.currentWidget.content;
+  const at = book.widgets.findIndex(c => c.model.sharedModel.getSource().includes(text));
+  await book.scrollToItem(at, 'start');
+}"""
+MODEL = "(name) => Bokeh.documents.map(d => d.get_model_by_name(name)).find(Boolean)"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One JupyterLab for all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KIT_FAST", "1")
+        with start_lab(tmp_path_factory.mktemp("notebooks") / "lab") as running:
+            yield running
+
+
+@contextmanager
+def running(lab: Lab, name: str, *more: str) -> Iterator[tuple[Browser, Path]]:
+    """A page with the notebook after all of its cells, and `more`, have run; its folder."""
+    folder = lab.root / name
+    folder.mkdir()
+    book = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    book.cells += [nbformat.v4.new_code_cell(source) for source in more]
+    nbformat.write(book, folder / "it.ipynb")
+    with open_browser() as browser:
+        assert lab.open_and_run(browser, f"{name}/it.ipynb", seconds=240) == []
+        assert browser.page.evaluate(UNRUN) == []
+        browser.page.set_default_timeout(60_000)
+        yield browser, folder
+        assert (browser.outside, browser.errors()) == ([], [])
+        browser.page.evaluate(SHUT)  # what an explorer compiles ahead would slow the next one
+
+
+def opened(offline: Browser, page: Path, canvases: int) -> str:
+    """What a page says that is opened as a file, without a network."""
+    offline.page.goto(page.as_uri())
+    offline.wait_for_canvases(canvases)
+    assert (offline.outside, offline.errors()) == ([], [])
+    return str(offline.page.locator("body").inner_text())
 
 
 def state(browser: Browser) -> dict[str, Any]:
@@ -47,30 +104,78 @@ def until_measured(browser: Browser, other_than: str = "", bars: Any = None) -> 
     raise AssertionError(f"no new measurement within 90 s: {state(browser)}")
 
 
-def test_the_notebook_runs_and_its_explorer_answers_to_a_slider(
-    lab: Lab, browser: Browser, monkeypatch: pytest.MonkeyPatch
-):
-    source = NOTEBOOK.read_text().replace('setdefault(\\"KIT_FAST\\", \\"0\\")',
-                                          'setdefault(\\"KIT_FAST\\", \\"1\\")')  # fmt: skip
-    (lab.root / "tour.ipynb").write_text(source)
-    assert lab.open_and_run(browser, "tour.ipynb", seconds=240) == []
-    browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
-    browser.wait_for_canvases(1)
-    before = until_measured(browser)
-    assert not before["failure"]
-    bars_before = browser.page.evaluate(TIMELINES)
+def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab):
+    with running(lab, LIVE[0]) as (browser, folder):
+        browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
+        browser.wait_for_canvases(1)
+        before = until_measured(browser)
+        assert not before["failure"]
+        bars_before = browser.page.evaluate(TIMELINES)
 
-    sliders = browser.page.locator(".kit-explorer .noUi-handle, .kit-explorer input[type=range]")
-    batch = sliders.last  # the batch size, whatever the run mode
-    batch.scroll_into_view_if_needed()
-    batch.focus()
-    batch.press("ArrowRight")
-    after = until_measured(browser, before["step"], bars_before)
-    assert not after["failure"]
-    assert after["step"] != before["step"]
-    assert any(browser.page.evaluate(TIMELINES))
+        sliders = browser.page.locator(
+            ".kit-explorer .noUi-handle, .kit-explorer input[type=range]"
+        )
+        batch = sliders.last  # the batch size, whatever the run mode
+        batch.scroll_into_view_if_needed()
+        batch.focus()
+        batch.press("ArrowRight")
+        after = until_measured(browser, before["step"], bars_before)
+        assert not after["failure"]
+        assert after["step"] != before["step"]
+        assert any(browser.page.evaluate(TIMELINES))
+        assert (folder / "report.html").stat().st_size > 500_000  # all runs and BokehJS are in it
 
-    assert browser.outside == []
-    assert browser.errors() == []
-    assert (lab.root / "report.html").stat().st_size > 500_000  # all runs and BokehJS are in it
-    shutil.copy(lab.root / "report.html", lab.root.parent / "report.html")
+
+def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab):
+    with running(lab, LIVE[1], EXPORT) as (browser, folder):
+        page = browser.page
+        lanes = f"() => Array.from(({MODEL})('parallel lanes').data.right)"
+        page.evaluate(SCROLL, "kit.ParallelView(")
+        speed = page.get_by_role("slider", name="link: speed")
+        speed.scroll_into_view_if_needed()
+        browser.wait_for_canvases(2)
+        page.get_by_text("over a link of 500 µs and 0.1 GB/s").wait_for()
+        before = page.evaluate(lanes)
+        speed.focus()
+        for _ in range(6):
+            speed.press("ArrowRight")
+        page.get_by_text("over a link of 500 µs and 50 GB/s").wait_for()
+        page.wait_for_function(f"before => Math.max(...({lanes})()) < Math.max(...before)",
+                               arg=before)  # fmt: skip
+    with open_browser(offline=True) as offline:
+        said = opened(offline, folder / "ParallelView.html", 2)
+        assert "When do gradients travel? 2 devices" in said
+        assert "over a link of 500 µs and 0.1 GB/s" in said
+        opened(offline, folder / "TimelineView.html", 1)
+        said = opened(offline, folder / "report.html", 2)
+        assert "Where does the step go? two devices, a slow link" in said
+        kinds = f"() => [...({MODEL})('timeline columns').data['keys.kind'][0]]"
+        assert "reduction" in offline.page.evaluate(kinds)
+
+
+def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: Lab):
+    with running(lab, LIVE[2], EXPORT) as (browser, folder):
+        page = browser.page
+        title = f"() => ({MODEL})('memory').title.text"
+        ops = f"() => ({MODEL})('memory').x_range.end"
+        page.evaluate(SCROLL, "kit.MemoryView(")
+        button = page.locator(".widget-toggle-button", has_text="multigate").first
+        browser.wait_for_canvases(2)
+        assert "lstm, slice" in page.evaluate(title)
+        before = page.evaluate(ops)
+        button.click()
+        page.wait_for_function(f"() => ({title})().includes('lstm, multigate')")
+        page.wait_for_function(f"before => ({ops})() < before", arg=before)
+    with open_browser(offline=True) as offline:
+        said = opened(offline, folder / "MemoryView.html", 2)
+        for way in ("slice", "multigate", "written", "What writes"):
+            assert way in said
+        said = opened(offline, folder / "report.html", 2)
+        assert "Where does the step go? rnn_gates: lstm" in said
+        before = offline.page.locator("#headline").inner_text()
+        offline.page.locator("#controls [name=name]").select_option(label="rnn_gates: lstm, slice")
+        offline.page.wait_for_function(
+            "before => document.getElementById('headline').innerText !== before", arg=before
+        )
+        assert "Memory: at most" in offline.page.locator("#segments").inner_text()
+        assert (offline.outside, offline.errors()) == ([], [])
