@@ -1,7 +1,7 @@
 """ResNet-50 v1b and Inception-v3: the two networks that MXNet PR 14200 was measured with.
 
 Plain `torch.nn`. "full" has the published sizes and is meant for a GPU; "tiny" keeps every kind of
-block at an eighth of the width and small images, for a CPU.
+block at an eighth of the width, fewer of equal ones, and small images, for a CPU.
 
 Source: He et al. 2015, arXiv 1512.03385, with the stride in the 3x3 convolution (v1b, as in
 gluon-cv and torchvision); Szegedy et al. 2015, arXiv 1512.00567, laid out as in torchvision.
@@ -38,7 +38,7 @@ class Size:
     divide: int
     image: int  # pixels a side
     classes: int
-    blocks: tuple[int, int, int, int] = (3, 4, 6, 3)  # of a ResNet's stages
+    blocks: tuple[int, ...]  # of a ResNet's stages, or of Inception's kinds A, C and E
     auxiliary: bool = False  # Inception's second head, used in training only
 
 
@@ -163,7 +163,8 @@ class Inception3(nn.Module):
         )  # fmt: skip
         blocks: list[nn.Module] = []
         n = w(192)
-        for pool in (32, 64, 64):  # A: 5x5 and two 3x3
+        many_a, many_c, many_e = size.blocks
+        for pool in (32, 64, 64)[:many_a]:  # A: 5x5 and two 3x3
             blocks.append(Branches(
                 _way(n, (w(64), 1)), _way(n, (w(48), 1), (w(64), 5, 2)),
                 _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 1)), _pooled(n, w(pool)),
@@ -175,7 +176,7 @@ class Inception3(nn.Module):
         ))  # fmt: skip
         n += w(384) + w(96)
         row, column = ((1, 7), (0, 3)), ((7, 1), (3, 0))
-        for c in (w(128), w(160), w(160), w(192)):  # C: 7x7 as 1x7 and 7x1
+        for c in (w(128), w(160), w(160), w(192))[:many_c]:  # C: 7x7 as 1x7 and 7x1
             blocks.append(Branches(
                 _way(n, (w(192), 1)), _way(n, (c, 1), (c, *row), (w(192), *column)),
                 _way(n, (c, 1), (c, *column), (c, *row), (c, *column), (w(192), *row)),
@@ -190,7 +191,7 @@ class Inception3(nn.Module):
             nn.MaxPool2d(3, 2),
         ))  # fmt: skip
         n += w(320) + w(192)
-        for _ in range(2):  # E: 3x3 as 1x3 beside 3x1
+        for _ in range(many_e):  # E: 3x3 as 1x3 beside 3x1
             d = w(384)
             split = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
             again = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
@@ -222,9 +223,12 @@ class Inception3(nn.Module):
 MODELS: dict[str, tuple[Callable[[Size], nn.Module], dict[str, Size]]] = {
     "resnet50_v1b": (
         ResNet50,
-        {"full": Size(1, 224, 1000), "tiny": Size(8, 32, 10, (1, 2, 2, 1))},
+        {"full": Size(1, 224, 1000, (3, 4, 6, 3)), "tiny": Size(8, 32, 10, (1, 2, 2, 1))},
     ),
-    "inception_v3": (Inception3, {"full": Size(1, 299, 1000), "tiny": Size(8, 75, 10)}),
+    "inception_v3": (
+        Inception3,
+        {"full": Size(1, 299, 1000, (3, 4, 2)), "tiny": Size(8, 75, 10, (1, 2, 1))},
+    ),
 }
 
 
