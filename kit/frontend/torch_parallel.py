@@ -162,6 +162,7 @@ class DataParallel:
             if self.count == 1:
                 undo.enter_context(self.sessions[0])
             else:
+                undo.callback(self._group.close)
                 undo.callback(self._exchange.close)
                 self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
                 undo.callback(self._pool.close)
@@ -391,8 +392,9 @@ class DataParallel:
         try:
             yield spans
         finally:
-            self.wait_all()
-            self._run([partial(session.watch, False) for session in self.sessions])
+            if self.processes is None or not self.processes.channel.failure:
+                self.wait_all()
+                self._run([partial(session.watch, False) for session in self.sessions])
             self._exchange.is_tracing = False
             for session in self.sessions:
                 spans += session.lanes()

@@ -156,6 +156,11 @@ class Barrier:
                     f"replica {kinds.index(True)} brought a tensor of device 'kit' to {self!r}, "
                     f"replica {at} a {type(items[at]).__name__}: bring the same kind of thing"
                 )
+            if session.exchange.group.processes and any(item != items[0] for item in items):
+                raise SessionError(
+                    f"{self!r}: replicas of several processes must bring one shape and type, not "
+                    + ", ".join(f"{dtype} {shape}" for shape, dtype in items)
+                )
             metas = [
                 torch.empty(
                     shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device="meta"

@@ -7,9 +7,11 @@ in time, gets an error that names it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -44,15 +46,16 @@ class Group:
             raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")
         self.timeout_s = timeout_s
         self.processes = processes
-        first = 0 if processes is None else processes.place(count)
+        self.order: deque[str] = deque()  # of parcels, as process 0 has announced it to this one
+        self.on_change: list[Callable[[], None]] = []  # called when a replica ends or fails
+        self.changed = threading.Condition()
+        self.name, first = ("", 0) if processes is None else processes.place(count, self._ordered)
         self.ranks = range(first, first + count)
         self.total = count * (1 if processes is None else processes.count)
-        self.changed = threading.Condition()
         self.turn = 0
         self.meetings = 0
         self.failure: tuple[int, BaseException] | None = None  # the first, with its rank
         self.ended: set[int] = set()  # in this turn
-        self.on_change: list[Callable[[], None]] = []  # called when a replica ends or fails
         if processes is not None:
             processes.channel.on_failure.append(self._tell)
 
@@ -84,9 +87,9 @@ class Group:
             self.ended.add(rank)
             if error is not None and self.failure is None:
                 self.failure = (rank, error)
-        self._tell()
         if error is not None and self.processes is not None:
             self.processes.channel.fail(error)
+        self._tell()
 
     def close(self) -> None:
         """Whoever still waits for something gets an error."""
@@ -94,7 +97,12 @@ class Group:
             self.failure = self.failure or (-1, SessionError("the DataParallel was closed"))
         self._tell()
         if self.processes is not None:
-            self.processes.channel.on_failure.remove(self._tell)
+            with contextlib.suppress(ValueError):  # it was closed before
+                self.processes.channel.on_failure.remove(self._tell)
+
+    def _ordered(self, key: str) -> None:
+        self.order.append(key)
+        self._tell()
 
     def _tell(self) -> None:
         with self.changed:

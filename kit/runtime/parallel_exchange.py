@@ -6,8 +6,8 @@ order of the ranks and fills the cells; what reads them waits in its own engine,
 busy meanwhile. Of several parcels that are ready, the one of the highest priority goes first.
 
 With other processes, what this one's replicas have is combined here first, then between the
-processes: in the order in which parcels were posted, which is the same in all of them, because a
-collective that they entered in different orders would never end.
+processes, in the order that process 0 announces: its own, of readiness and priority. Processes that
+entered their collectives in different orders would add up the wrong things, or never end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Parcel:
         "error",
         "inputs",
         "is_over",
+        "key",
         "name",
-        "number",
         "outputs",
         "posted",
         "priority",
@@ -58,8 +58,8 @@ class _Parcel:
         "there",
     )  # fmt: skip
 
-    def __init__(self, number: int, name: str, combine: str, priority: int, count: int) -> None:
-        self.number, self.name, self.combine, self.priority = number, name, combine, priority
+    def __init__(self, key: str, name: str, combine: str, priority: int, count: int) -> None:
+        self.key, self.name, self.combine, self.priority = key, name, combine, priority
         self.since = time.monotonic()
         self.posted: dict[int, Shapes] = {}
         self.arrivals: list[Task | None] = [None] * count
@@ -87,9 +87,10 @@ class Exchange:
         self.spans: list[Span] = []
         self.is_tracing = False
         self._open: dict[Any, _Parcel] = {}  # posted by some
-        self._flying: dict[int, _Parcel] = {}  # posted by all here, to be combined with others
+        self._flying: dict[str, _Parcel] = {}  # posted by all here, to be combined with others
+        self._whole: dict[str, _Parcel] = {}  # of them, what is computed and waits for its turn
         self._ready: list[tuple[int, int, _Parcel]] = []
-        self._posted = self._number = self._next = 0
+        self._number = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -131,9 +132,8 @@ class Exchange:
         with self._changed:
             parcel = self._open.get(key)
             if parcel is None:
-                parcel = _Parcel(self._posted, name, combine, priority, group.count)
+                parcel = _Parcel(str(key), name, combine, priority, group.count)
                 parcel.avals = avals
-                self._posted += 1
                 self._open[key] = parcel
                 self._changed.notify_all()
             self._check(key, parcel, rank, shapes)
@@ -146,7 +146,7 @@ class Exchange:
             if len(parcel.posted) == group.count:
                 del self._open[key]  # nobody is missing
                 if group.processes is not None:
-                    self._flying[parcel.number] = parcel
+                    self._flying[parcel.key] = parcel
                 self._changed.notify_all()
         session.note_shared()
         session.send(cells, partial(self._deliver, parcel, rank, list(cells)))
@@ -236,16 +236,24 @@ class Exchange:
                     self._fail([parcel], group.late(missing, what))
                 else:
                     wait = min(wait, left)
-            overdue = [p for p in self._flying.values() if p.since + group.timeout_s <= now]
+            arrived = [p for p in self._flying.values() if p.arrived == group.count]
+            overdue = [p for p in arrived if p.since + group.timeout_s <= now]
         if overdue and group.processes is not None:
-            what = f"{overdue[0].name}: not every process came to it within {group.timeout_s:g} s"
-            group.processes.channel.fail(SessionError(what))
+            what = (
+                f"{overdue[0].name}: not every process came to it within {group.timeout_s:g} s. If"
+            )
+            slow = (
+                f"{what} one is only slow, for example because it compiles, give a longer timeout"
+            )
+            group.processes.channel.fail(SessionError(slow))
         return wait
 
     def _fail(self, parcels: Sequence[_Parcel], error: BaseException) -> None:
         for parcel in parcels:
             parcel.error = parcel.error or error
             self._release(parcel)
+        if parcels and not self._is_closed and self.group.processes is not None:
+            self.group.processes.channel.fail(error)  # the others would wait for these parcels
 
     def _release(self, parcel: _Parcel) -> None:
         """Let the results go to the cells; once. Holds the lock."""
@@ -270,10 +278,11 @@ class Exchange:
             parcel.arrived += 1
             if parcel.arrived == self.group.count:
                 self._number += 1
-                order = (-parcel.priority, self._number)
-                if self.group.processes is not None:
-                    order = (0, parcel.number)
-                heapq.heappush(self._ready, (*order, parcel))
+                parcel.since = time.monotonic()
+                if self._is_told:
+                    self._whole[parcel.key] = parcel
+                else:
+                    heapq.heappush(self._ready, (-parcel.priority, self._number, parcel))
                 self._changed.notify_all()
 
     def _work(self) -> None:
@@ -283,25 +292,34 @@ class Exchange:
                 stack.enter_context(part)
             while True:
                 with self._changed:
-                    while not self._is_next():
+                    while (parcel := self._pick()) is None:
                         if self._is_closed:
                             return
-                        wait = self._late()
-                        if not self._is_next():
-                            self._changed.wait(wait)
-                    parcel = heapq.heappop(self._ready)[2]
-                    self._next += 1
+                        self._changed.wait(self._late())
                 self._combine(parcel)
                 with self._changed:
-                    self._flying.pop(parcel.number, None)
+                    self._flying.pop(parcel.key, None)
                     self._release(parcel)
                     self._changed.notify_all()
 
-    def _is_next(self) -> bool:
-        """Whether the first that is ready may go."""
-        if self.group.processes is None:
-            return bool(self._ready)
-        return bool(self._ready) and self._ready[0][1] == self._next
+    @property
+    def _is_told(self) -> bool:
+        """Whether another process says in which order parcels are combined."""
+        processes = self.group.processes
+        return processes is not None and processes.rank != 0
+
+    def _pick(self) -> _Parcel | None:
+        """The next to combine, if it is there."""
+        group = self.group
+        if self._is_told:
+            there = group.order and group.order[0] in self._whole
+            return self._whole.pop(group.order.popleft()) if there else None
+        if not self._ready:
+            return None
+        parcel = heapq.heappop(self._ready)[2]
+        if group.processes is not None:
+            group.processes.channel.announce(group.name, parcel.key)
+        return parcel
 
     def _combine(self, parcel: _Parcel) -> None:
         start = time.perf_counter_ns()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -64,7 +64,7 @@ def join_processes(
 
 def current_processes() -> Processes | None:
     """Those that this process has joined; None if it is alone."""
-    return None if _current is None or _current.count == 1 else _current
+    return _current if _current is not None and _current.is_open else None
 
 
 class Processes:
@@ -72,6 +72,7 @@ class Processes:
 
     Attributes:
         rank, count: of processes.
+        is_open: from the meeting to the end of the block; never, if this is the only one.
         channel: for everything that is no tensor.
     """
 
@@ -91,9 +92,10 @@ class Processes:
         self.channel = Channel(rank, count, timeout_s=timeout_s)
         self._host, self._port = host, int(port)
         self._devices = devices
-        self._is_jax_open = False
+        self.is_open = self._is_jax_open = False
         self._mesh: Any = None
         self._programs: dict[str, Any] = {}
+        self._groups = 0
 
     def open(self) -> None:
         """Meet the others, and start jax's own runtime for many processes."""
@@ -112,26 +114,27 @@ class Processes:
             jax.distributed.initialize(
                 f"{self._host}:{port}", self.count, self.rank, local_device_ids=ids,
                 initialization_timeout=int(self.channel.timeout_s) + 1,
+                cluster_detection_method="deactivate",
             )  # fmt: skip
         except RuntimeError as error:
+            if self.channel.failure:
+                raise SessionError(self.channel.failure) from error
             raise SettingsError(
                 f"process {self.rank} cannot join the others ({error}): join them before anything "
                 "else uses jax or device 'kit'"
             ) from error
-        self._is_jax_open = True
+        self.is_open = self._is_jax_open = True
 
     def close(self) -> None:
         """Leave: process 0 last, because jax ends the others when it goes before them."""
         if self.count == 1:
             return
+        was_open, self.is_open = self.is_open, False
         self.channel.leave()
-        if self.rank == 0:
-            self.channel.wait_until_left()
-        elif not self.channel.failure:
-            self._shut_down()
+        if self.rank == 0 and was_open:
+            self.channel.wait_until_gone()
+        self._shut_down()
         self.channel.close()
-        if self.rank == 0:
-            self._shut_down()
 
     def _shut_down(self) -> None:
         if self._is_jax_open:
@@ -139,18 +142,24 @@ class Processes:
             with contextlib.suppress(RuntimeError):  # the others may have gone already
                 jax.distributed.shutdown()
 
-    def place(self, devices: int) -> int:
-        """The number of this process's first replica.
+    def place(self, devices: int, ordered: Callable[[str], None]) -> tuple[str, int]:
+        """A name for a new group of replicas, and the rank of this process's first.
+
+        Args:
+            ordered: called with what `channel.announce` says under that name.
 
         Raises:
             SettingsError: the processes have different numbers of devices.
         """
+        self._groups += 1  # each process makes them in the same order
+        name = f"group {self._groups}"
+        self.channel.on_announced(name, ordered)
         counts = self.channel.meet("the making of a DataParallel", devices)
         if len(set(counts)) > 1:
             raise SettingsError(
                 f"every process must give the same number of devices, not {counts} (by process)"
             )
-        return self.rank * devices
+        return name, self.rank * devices
 
     def clock(self) -> Clock:
         """How this process's clock relates to process 0's, measured now."""

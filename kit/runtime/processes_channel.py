@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
 from typing import Any
 
 from kit.errors import SessionError
@@ -26,7 +27,8 @@ __all__ = ["Channel", "Clock"]
 _BEAT_S = 1.0  # between two signs of life
 _SILENCE_S = 30.0  # without one, a process is taken for dead
 _PINGS = 20
-_GREETING = b"overlap-kit"  # tells us from others at this port; what is sent is JSON only
+_GREETING = "overlap-kit"  # tells us from others at this port
+_GREETING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,14 @@ class Channel:
         self._left: set[int] = set()
         self._visits: Counter[str] = Counter()
         self._brought: dict[str, dict[int, Any]] = {}
+        self._told: dict[str, Callable[[Any], None]] = {}
+        self._out: dict[int, SimpleQueue[bytes | None]] = {}
+        self._writers: list[threading.Thread] = []
+        self._refused = ""
         self._pongs: list[tuple[int, int, int]] = []  # (sent, process 0 then, received)
         self._changed = threading.Condition()
-        self._sending = threading.Lock()
-        self._silence_s = min(_SILENCE_S, timeout_s)
+        self._gone: set[int] = set()  # their connections have ended
+        self._silence_s = max(min(_SILENCE_S, timeout_s), 3 * _BEAT_S)
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="kit channel", daemon=True)
 
@@ -78,63 +84,79 @@ class Channel:
         if self.rank == 0:
             self._gather(host, port, until)
         else:
-            self._peers[0] = self._reach(host, port, until)
+            self._add(0, self._reach(host, port, until))
         self._heard = dict.fromkeys(self._peers, time.monotonic())
         self._thread.start()
 
     def _gather(self, host: str, port: int, until: float) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            listener = Listener((host, port), backlog=self.count, authkey=_GREETING)
+            server = socket.create_server((host, port), family=family, backlog=self.count)
         except OSError as error:
             raise SessionError(
                 f"process 0 cannot listen at {host}:{port} ({error}): the coordinator's address "
                 "must be one of its own host, with a port that is free"
             ) from error
-        threading.Thread(
-            target=self._accept, args=(listener,), name="kit accept", daemon=True
-        ).start()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._peers) == self.count - 1 or self.failure,
-                until - time.monotonic(),
-            )
-            missing = [r for r in range(1, self.count) if r not in self._peers]
-            if self.failure:
-                raise SessionError(self.failure)
-        if missing:
-            raise SessionError(f"{_processes(missing)} did not come within {self.timeout_s:g} s")
+        beat = time.monotonic()
+        with server:
+            server.settimeout(0.1)
+            while len(self._peers) < self.count - 1 and not self._refused:
+                now = time.monotonic()
+                if now > until:
+                    missing = [r for r in range(1, self.count) if r not in self._peers]
+                    why = f"{_processes(missing)} did not come within {self.timeout_s:g} s"
+                    raise SessionError(why)
+                if now - beat > _BEAT_S:  # those who are here already must not take us for dead
+                    beat = now
+                    self._tell(["beat"])
+                with contextlib.suppress(TimeoutError):
+                    made, _ = server.accept()
+                    made.settimeout(None)
+                    threading.Thread(target=self._greet, args=(made,), daemon=True).start()
+        if self._refused:
+            raise SessionError(self._refused)
 
-    def _accept(self, listener: Listener) -> None:
-        while len(self._peers) < self.count - 1:
-            try:
-                peer = listener.accept()
-                rank, count = json.loads(peer.recv_bytes(1000))
-            except Exception:  # noqa: BLE001 - somebody who is none of us, or who died
-                continue
-            why = ""
+    def _greet(self, made: socket.socket) -> None:
+        """Somebody has come: perhaps one of us, perhaps a stranger who says nothing."""
+        peer = Connection(made.detach())
+        try:
+            if not peer.poll(_GREETING_S):
+                raise TimeoutError
+            name, rank, count = json.loads(peer.recv_bytes(1000))
+            if name != _GREETING or type(rank) is not int or type(count) is not int:
+                raise ValueError
+        except (OSError, EOFError, ValueError, TypeError):
+            peer.close()
+            return
+        why = ""
+        with self._changed:
             if count != self.count:
                 why = (
                     f"process {rank} says that there are {count} processes, process 0 {self.count}"
                 )
             elif rank in self._peers or not 0 < rank < count:
                 why = f"process {rank} came twice: give each its own number, from 0 to {count - 1}"
-            with self._changed, contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
                 peer.send_bytes(json.dumps(why).encode())
-                if why:
-                    self.failure = why
-                else:
-                    self._peers[rank] = peer
-                self._changed.notify_all()
-        listener.close()
+            if why:
+                self._refused = why
+                peer.close()
+            else:
+                self._add(rank, peer)
 
     def _reach(self, host: str, port: int, until: float) -> Connection[Any, Any]:
         while True:
+            left = until - time.monotonic()
             try:
-                peer = Client((host, port), authkey=_GREETING)
-                peer.send_bytes(json.dumps([self.rank, self.count]).encode())
-                why = json.loads(peer.recv_bytes())
+                made = socket.create_connection((host, port), timeout=max(left, 0.1))
+                made.settimeout(None)
+                peer = Connection(made.detach())
+                peer.send_bytes(json.dumps([_GREETING, self.rank, self.count]).encode())
+                if not peer.poll(max(left, 0.1)):
+                    raise TimeoutError("it says nothing")
+                why = json.loads(peer.recv_bytes(1000))
                 break
-            except (OSError, EOFError, AuthenticationError) as error:
+            except (OSError, EOFError, ValueError) as error:
                 if time.monotonic() > until:
                     raise SessionError(
                         f"process {self.rank} cannot reach process 0 at {host}:{port} within "
@@ -143,8 +165,18 @@ class Channel:
                     ) from error
                 time.sleep(0.1)
         if why:
+            peer.close()
             raise SessionError(why)
         return peer
+
+    def _add(self, rank: int, peer: Connection[Any, Any]) -> None:
+        """A thread of its own writes to each: one that does not read keeps nobody else waiting."""
+        self._peers[rank] = peer
+        out: SimpleQueue[bytes | None] = SimpleQueue()
+        self._out[rank] = out
+        writer = threading.Thread(target=_write, args=(peer, out), name="kit writer", daemon=True)
+        self._writers.append(writer)
+        writer.start()
 
     # -- what the program says ---------------------------------------------------------------------
 
@@ -160,7 +192,7 @@ class Channel:
                 cannot travel.
         """
         try:
-            json.dumps(item)
+            item = json.loads(json.dumps(item))  # as the others get it
         except (TypeError, ValueError) as error:
             raise SessionError(
                 f"{what}: only numbers, texts, and lists and dicts of them travel between "
@@ -204,6 +236,14 @@ class Channel:
         self._tell(["failed", self.rank, f"failed with {text}"])
         self._end(self.rank, f"failed with {text}")
 
+    def announce(self, topic: str, item: Any) -> None:
+        """Tell all others; they take it by `on_announced`, in the order of announcing."""
+        self._tell(["announced", topic, item])
+
+    def on_announced(self, topic: str, call: Callable[[Any], None]) -> None:
+        """Call this in the channel's thread; must be said before another process announces."""
+        self._told[topic] = call
+
     def wait_for_failure(self, seconds: float = 5.0) -> str:
         """What has ended the run for everybody, if that is known within these seconds."""
         with self._changed:
@@ -237,14 +277,20 @@ class Channel:
         """This process is done: what the others still wait for from it will not come."""
         self._tell(["left", self.rank])
 
-    def wait_until_left(self, seconds: float = 10.0) -> None:
-        """Until all others have left, failed or closed; not longer than this."""
+    def wait_until_gone(self, seconds: float = 10.0) -> None:
+        """Until all others have closed; after a failure not longer than this."""
+        everybody = self.count - 1
         with self._changed:
-            self._changed.wait_for(lambda: len(self._left) >= self.count - 1, seconds)
+            self._changed.wait_for(lambda: len(self._gone) == everybody or self.failure)
+            self._changed.wait_for(lambda: len(self._gone) == everybody, seconds)
 
     def close(self) -> None:
         """Close the connections; the others get no failure of it after `leave`."""
         self._is_closed = True
+        for out in self._out.values():
+            out.put(None)
+        for writer in self._writers:  # what was said before must arrive
+            writer.join(2.0)
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.close()
@@ -257,8 +303,7 @@ class Channel:
                 self._send(rank, message)
 
     def _send(self, rank: int, message: list[Any]) -> None:
-        with self._sending, contextlib.suppress(OSError, ValueError):  # its end is noticed below
-            self._peers[rank].send_bytes(json.dumps(message).encode())
+        self._out[rank].put(json.dumps(message).encode())
 
     def _listen(self) -> None:
         beat = 0.0
@@ -308,18 +353,23 @@ class Channel:
             self._end(message[1], message[2])
             return
         with self._changed:
-            if kind == "brought":
+            if kind == "announced":
+                _, topic, item = message
+            elif kind == "brought":
                 _, source, key, item = message
                 self._brought.setdefault(key, {})[source] = item
             elif kind == "left":
                 self._left.add(message[1])
             self._changed.notify_all()
+        if kind == "announced" and topic in self._told:
+            self._told[topic](item)
 
     def _lost(self, rank: int, why: str) -> None:
         """A connection has ended, or its process shows no sign of life."""
         with self._changed:
             had_left = rank in self._left
             self._left.add(rank)
+            self._gone.add(rank)
             self._changed.notify_all()
         if not had_left and not self._is_closed:
             if self.rank == 0:
@@ -339,3 +389,9 @@ class Channel:
 def _processes(ranks: list[int]) -> str:
     """`[1]` -> "process 1", `[1, 2]` -> "processes 1, 2"."""
     return f"process{'es' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def _write(peer: Connection[Any, Any], out: SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the other end has gone, as its reader finds
+        while (message := out.get()) is not None:
+            peer.send_bytes(message)

@@ -72,8 +72,9 @@ def run_processes(
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         task = _Task(workload, settings or Settings(), processes, devices, shares, coordinator,
                      timeout_s, folder)  # fmt: skip
-        children = [_Child(r, task) for r in ranks]
+        children: list[_Child] = []
         try:
+            children += (_Child(r, task) for r in ranks)
             _watch(children, progress, cancelled)
         finally:
             for child in children:
@@ -152,13 +153,13 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe(duplex=False)
         self.process = context.Process(
-            target=task.do, args=(rank, theirs), name=f"kit process {rank}", daemon=True
+            target=task.do, args=(rank, theirs), name=f"kit process {rank}", daemon=False
         )
         self.process.start()
         theirs.close()
         self.is_done = False
         self.error: Exception | None = None
-        self.is_cause = False
+        self.is_cause = self.has_died = False
 
     @property
     def is_over(self) -> bool:
@@ -184,7 +185,7 @@ class _Child:
                 self._note_death()
 
     def _note_death(self) -> None:
-        code = self.process.exitcode
+        code, self.has_died = self.process.exitcode, True
         self.is_cause = code != -signal.SIGABRT  # so jax ends those that outlive process 0
         how = f"ended with exit status {code}"
         if code is not None and code < 0:
@@ -227,7 +228,8 @@ def _watch(
                 break
     failed = [c for c in children if c.error is not None]
     if failed:
-        first = next((c for c in failed if c.is_cause), failed[0])
+        first = next((c for c in failed if c.is_cause), None)
+        first = first or next((c for c in failed if c.has_died), failed[0])
         assert first.error is not None
         raise first.error
 

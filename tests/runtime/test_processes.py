@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -25,6 +25,15 @@ def free_port() -> int:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
+
+
+def connected(port: int) -> Connection[Any, Any]:
+    """To process 0's port, as soon as it is there."""
+    while True:
+        try:
+            return Connection(socket.create_connection(("127.0.0.1", port)).detach())
+        except OSError:
+            time.sleep(0.02)
 
 
 def at_once(*jobs: Callable[[], Any]) -> list[Any]:
@@ -117,29 +126,67 @@ def test_a_connection_that_ends_without_a_word_is_a_failure(lost: int) -> None:
         channel.close()
 
 
-def test_a_process_that_hangs_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_taken_for_dead() -> None:
     port = free_port()
     first = Channel(0, 2, timeout_s=1.0)
 
-    def hang() -> Any:
-        peer = Client(("127.0.0.1", port), authkey=processes_channel._GREETING)
-        peer.send_bytes(json.dumps([1, 2]).encode())
-        return peer
+    def come() -> Connection[Any, Any]:
+        peer = connected(port)
+        peer.send_bytes(json.dumps([processes_channel._GREETING, 1, 2]).encode())
+        return peer  # and then nothing more
 
-    def begin() -> Any:
-        first.open("127.0.0.1", port)
-
-    def come() -> Any:
-        while True:
-            try:
-                return hang()
-            except OSError:
-                time.sleep(0.02)
-
-    _, peer = at_once(begin, come)
-    assert "process 1 of 2 was silent for 1 s" in first.wait_for_failure(20)
+    _, peer = at_once(lambda: first.open("127.0.0.1", port), come)
+    assert "process 1 of 2 was silent for 3 s" in first.wait_for_failure(20)
     peer.close()
     first.close()
+
+
+def test_one_that_does_not_read_keeps_nobody_else_waiting() -> None:
+    port = free_port()
+    made = [Channel(rank, 3, timeout_s=30) for rank in range(2)]
+
+    def come() -> Connection[Any, Any]:
+        peer = connected(port)
+        peer.send_bytes(json.dumps([processes_channel._GREETING, 2, 3]).encode())
+        return peer
+
+    *_, peer = at_once(*(lambda c=c: c.open("127.0.0.1", port) for c in made), come)
+    big = "x" * 3_000_000  # more than the sockets hold
+    for channel in made:
+        channel.announce("nobody listens", big)
+    made[0].fail(ValueError("enough"))
+    assert made[1].wait_for_failure(20) == "process 0 of 3 failed with ValueError: enough"
+    peer.close()
+    for channel in made:
+        channel.close()
+
+
+def test_who_is_early_waits_for_who_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes_channel, "_BEAT_S", 0.2)  # so silence is 0.6 s
+    port = free_port()
+    made = [Channel(rank, 3, timeout_s=0.1 + 20 * (rank == 0)) for rank in range(3)]
+    made[2].timeout_s = made[1].timeout_s = 20.0
+
+    def late() -> None:
+        time.sleep(1.5)
+        made[2].open("127.0.0.1", port)
+
+    jobs = [lambda c=c: c.open("127.0.0.1", port) for c in made[:2]]
+    assert at_once(*jobs, late) == [None] * 3
+    assert [c.failure for c in made] == [""] * 3
+    for channel in made:
+        channel.leave()
+        channel.close()
+
+
+def test_what_process_0_announces_arrives_in_its_order(three: list[Channel]) -> None:
+    heard: list[list[int]] = [[], []]
+    for channel, items in zip(three[1:], heard, strict=True):
+        channel.on_announced("order", items.append)
+    for i in range(50):
+        three[0].announce("order", i)
+    at_once(*(lambda c=c: c.meet("the end") for c in three))
+    assert heard == [list(range(50))] * 2
 
 
 def test_clocks_are_compared_whatever_they_show(
@@ -183,20 +230,16 @@ def test_a_stranger_at_the_port_changes_nothing() -> None:
     port = free_port()
     made = [Channel(rank, 2, timeout_s=30) for rank in range(2)]
 
-    def stranger() -> None:
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", port)) as lines:
-                    lines.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                return
-            except OSError:
-                time.sleep(0.02)
-
-    def second() -> None:
-        time.sleep(0.5)
+    def strangers() -> None:
+        silent, rude = connected(port), connected(port)
+        rude.send_bytes(json.dumps([processes_channel._GREETING, "1", 2]).encode())
+        with socket.create_connection(("127.0.0.1", port)) as lines:
+            lines.sendall(b"GET / HTTP/1.1\r\n\r\n")
         made[1].open("127.0.0.1", port)
+        silent.close()
+        rude.close()
 
-    assert at_once(lambda: made[0].open("127.0.0.1", port), stranger, second) == [None] * 3
+    assert at_once(lambda: made[0].open("127.0.0.1", port), strangers) == [None] * 2
     assert at_once(*(lambda c=c: c.meet("x", c.rank) for c in made)) == [[0, 1], [0, 1]]
     for channel in made:
         channel.leave()

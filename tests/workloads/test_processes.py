@@ -22,6 +22,7 @@ from torch import nn
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
+from kit.frontend.torch_parallel_barrier import replica_here
 from kit.run import Run, Settings
 from kit.run_parallel import exposed_ms
 from kit.runtime.processes import current_processes
@@ -39,7 +40,7 @@ def rank() -> int:
 
 @kit.workload
 def classify(ctx: kit.Context) -> Callable[[], Any]:
-    """A small net with statistics of the whole batch, and a part that some steps leave out."""
+    """A small net with statistics of the whole batch."""
     net = nn.Sequential(nn.Linear(6, 16), kit.SyncBatchNorm(16), nn.ReLU(), nn.Linear(16, 4))
     net = net.to(ctx.device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -50,6 +51,41 @@ def classify(ctx: kit.Context) -> Callable[[], Any]:
         optimizer.zero_grad()
         a, b = next(batches)
         loss = F.cross_entropy(net(a), b)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+@kit.workload
+def lopsided(ctx: kit.Context) -> Callable[[], Any]:
+    """Three buckets, of which the second has gradients in the last replica only."""
+    torch.manual_seed(0)
+    first, second, third = (nn.Linear(512, 512) for _ in range(3))
+    net = nn.ModuleList([first, second, kit.SyncBatchNorm(512), third]).to(ctx.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(8, 512)
+    batches = ctx.loader(torch.utils.data.TensorDataset(x))
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            replica = replica_here()
+            y = torch.tanh(self.parts[0](x))
+            if replica is None or replica.rank == 1:
+                y = y + self.parts[1](y)
+            return self.parts[3](self.parts[2](y))  # type: ignore[no-any-return]
+
+    whole = Whole()
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        (a,) = next(batches)
+        loss = whole(a).square().mean()
         loss.backward()
         optimizer.step()
         return loss
@@ -167,6 +203,13 @@ def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: 
             assert b.stop_ns >= a.start_ns - error
     assert set(exposed_ms(two.timeline)) == {"process 0 device/0", "process 1 device/1"}
     assert int(two.timeline.where(kind="step").sum()) == 2  # process 0's
+
+
+def test_buckets_that_fill_in_another_order_elsewhere_are_added_up_right() -> None:
+    settings = SETTINGS.replace(steps=3)
+    together = kit.run(lopsided, settings, devices=["cpu:0", "cpu:0"])
+    apart = kit.run(lopsided, settings, processes=2)
+    assert apart.losses == pytest.approx(together.losses, rel=1e-5)
 
 
 @pytest.mark.parametrize(("workload", "who"), [(dies, 1), (first_dies, 0)], ids=["last", "first"])
