@@ -9,8 +9,10 @@ outlive another one (tried with jax 0.10.2; without that setting it ends with th
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -172,11 +174,14 @@ class Processes:
 
         All must call it in the same order, with arrays of the same shapes.
         """
-        return self._over_all("sum", _sum, arrays)
+        kinds = tuple((a.shape, a.dtype.name) for a in arrays)
+        sums = self._over_all("sum", partial(_sum, self.count), _pack(list(arrays)))
+        made: list[Any] = _unpack(sums, kinds)
+        return made
 
     def gather(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """Every process's arrays, by rank, on this one's first device; the same rules as `sum`."""
-        every = self._over_all("gather", _gather, arrays)
+        every = self._over_all("gather", _gather, [a[None] for a in arrays])
         return [every[i * len(arrays) : (i + 1) * len(arrays)] for i in range(self.count)]
 
     @property
@@ -193,28 +198,41 @@ class Processes:
             self._programs[name] = jax.jit(combine, out_shardings=on_all)
         own = NamedSharding(self._mesh, PartitionSpec("process"))
         given = [
-            jax.make_array_from_single_device_arrays((self.count, *a.shape), own, [a[None]])
+            jax.make_array_from_single_device_arrays((self.count * len(a), *a.shape[1:]), own, [a])
             for a in arrays
         ]
         return [made.addressable_data(0) for made in self._programs[name](given)]
 
 
-def _sum(columns: list[Any]) -> list[Any]:
-    """Over dimension 0, the processes: all arrays of a type as one, for fewer messages."""
-    sums: list[Any] = [None] * len(columns)
-    by_type: dict[Any, list[int]] = {}
-    for i, column in enumerate(columns):
-        by_type.setdefault(column.dtype, []).append(i)
-    for dtype, places in by_type.items():
-        flat = jnp.concatenate([columns[i].reshape(len(columns[i]), -1) for i in places], axis=1)
-        wide = jnp.float32 if dtype in _NARROW else dtype
-        total = flat.astype(wide).sum(0, dtype=wide).astype(dtype)
-        start = 0
-        for i in places:
-            size = columns[i][0].size
-            sums[i] = total[start : start + size].reshape(columns[i].shape[1:])
-            start += size
+@jax.jit
+def _pack(arrays: list[Any]) -> list[Any]:
+    """All arrays of a type as one vector: there are fewer messages then, and fewer calls."""
+    by_type: dict[Any, list[Any]] = {}
+    for array in arrays:
+        by_type.setdefault(array.dtype, []).append(array.reshape(-1))
+    return [jnp.concatenate(parts) for parts in by_type.values()]
+
+
+def _sum(count: int, vectors: list[Any]) -> list[Any]:
+    """Vectors of `count` processes, one after the other, added up."""
+    sums = []
+    for vector in vectors:
+        wide = jnp.float32 if vector.dtype in _NARROW else vector.dtype
+        total = vector.reshape(count, -1).astype(wide).sum(0, dtype=wide)
+        sums.append(total.astype(vector.dtype))
     return sums
+
+
+@partial(jax.jit, static_argnums=1)
+def _unpack(vectors: list[Any], kinds: tuple[tuple[tuple[int, ...], str], ...]) -> list[Any]:
+    """What `_pack` had, of these shapes and types."""
+    left = {vector.dtype.name: vector for vector in vectors}
+    arrays = []
+    for shape, dtype in kinds:
+        size = math.prod(shape)
+        arrays.append(left[dtype][:size].reshape(shape))
+        left[dtype] = left[dtype][size:]
+    return arrays
 
 
 def _gather(columns: list[Any]) -> list[Any]:

@@ -12,12 +12,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime import processes_channel
-from kit.runtime.processes import _gather, _sum, current_processes, join_processes
+from kit.runtime.processes import _gather, _pack, _sum, _unpack, current_processes, join_processes
 from kit.runtime.processes_channel import Channel
 
 
@@ -270,7 +271,9 @@ def test_arrays_of_all_types_are_added_up_and_gathered_by_process() -> None:
               ((2,), "float16"), ((5, 1), "float64")]  # fmt: skip
     columns = [rng.integers(-9, 9, (3, *shape)).astype(dtype) for shape, dtype in shapes]
     with jax.enable_x64(True):
-        totals = _sum(columns)
+        packed = [_pack([jnp.asarray(c[i]) for c in columns]) for i in range(3)]
+        sums = _sum(3, [jnp.concatenate(parts) for parts in zip(*packed, strict=True)])
+        totals = _unpack(sums, tuple((shape, dtype) for shape, dtype in shapes))
     for column, total in zip(columns, totals, strict=True):
         np.testing.assert_array_equal(np.asarray(total), column.sum(0))
         assert total.shape == column.shape[1:]
