@@ -13,19 +13,14 @@ import argparse
 import copy
 import multiprocessing
 import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
+from kit.runtime.processes_channel import free_port
+
 BUCKETS_MB = (0.3, 1.0, 5.0, 25.0)
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 def timed(step: Callable[[], Any], finish: Callable[[], Any], steps: int = 5) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.processes_channel import Channel, Clock
+from kit.runtime.processes_channel import Channel, free_port
 
 __all__ = ["Processes", "current_processes", "join_processes"]
 
@@ -94,7 +94,7 @@ class Processes:
         self.channel = Channel(rank, count, timeout_s=timeout_s)
         self._host, self._port = host, int(port)
         self._devices = devices
-        self.is_open = self._is_jax_open = False
+        self.is_open = False
         self._mesh: Any = None
         self._programs: dict[str, Any] = {}
         self._groups = 0
@@ -104,7 +104,7 @@ class Processes:
         if self.count == 1:
             return
         self.channel.open(self._host, self._port)
-        port = self.channel.meet("the start", _free_port(self._host) if self.rank == 0 else 0)[0]
+        port = self.channel.meet("the start", free_port(self._host) if self.rank == 0 else 0)[0]
         with contextlib.suppress(AttributeError):  # a jax without it: see above
             jax.config.update("jax_enable_recoverability", True)
         ids = None
@@ -125,24 +125,20 @@ class Processes:
                 f"process {self.rank} cannot join the others ({error}): join them before anything "
                 "else uses jax or device 'kit'"
             ) from error
-        self.is_open = self._is_jax_open = True
+        self.is_open = True
 
     def close(self) -> None:
         """Leave: process 0 last, because jax ends the others when it goes before them."""
         if self.count == 1:
             return
-        was_open, self.is_open = self.is_open, False
         self.channel.leave()
-        if self.rank == 0 and was_open:
-            self.channel.wait_until_gone()
-        self._shut_down()
-        self.channel.close()
-
-    def _shut_down(self) -> None:
-        if self._is_jax_open:
-            self._is_jax_open = False
+        if self.is_open:
+            self.is_open = False
+            if self.rank == 0:
+                self.channel.wait_until_gone()
             with contextlib.suppress(RuntimeError):  # the others may have gone already
                 jax.distributed.shutdown()
+        self.channel.close()
 
     def place(self, devices: int, ordered: Callable[[str], None]) -> tuple[str, int]:
         """A name for a new group of replicas, and the rank of this process's first.
@@ -162,10 +158,6 @@ class Processes:
                 f"every process must give the same number of devices, not {counts} (by process)"
             )
         return name, self.rank * devices
-
-    def clock(self) -> Clock:
-        """How this process's clock relates to process 0's, measured now."""
-        return self.channel.clock()
 
     # -- tensors -----------------------------------------------------------------------------------
 
@@ -237,11 +229,3 @@ def _unpack(vectors: list[Any], kinds: tuple[tuple[tuple[int, ...], str], ...]) 
 
 def _gather(columns: list[Any]) -> list[Any]:
     return [column[i] for i in range(len(columns[0])) for column in columns]
-
-
-def _free_port(host: str) -> int:
-    """A port of this host that nobody listens at."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as made:
-        made.bind((host, 0))
-        port: int = made.getsockname()[1]
-        return port

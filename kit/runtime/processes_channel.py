@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any
 from kit.errors import SessionError
 from kit.runtime.sites import line_of
 
-__all__ = ["Channel", "Clock"]
+__all__ = ["Channel", "Clock", "free_port"]
 
 _BEAT_S = 1.0  # between two signs of life
 _SILENCE_S = 30.0  # without one, a process is taken for dead
@@ -89,9 +90,8 @@ class Channel:
         self._thread.start()
 
     def _gather(self, host: str, port: int, until: float) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            server = socket.create_server((host, port), family=family, backlog=self.count)
+            server = socket.create_server((host, port), family=_family(host), backlog=self.count)
         except OSError as error:
             raise SessionError(
                 f"process 0 cannot listen at {host}:{port} ({error}): the coordinator's address "
@@ -292,8 +292,13 @@ class Channel:
         for writer in self._writers:  # what was said before must arrive
             writer.join(2.0)
         for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.close()
+            end = socket.socket(fileno=os.dup(peer.fileno()))
+            with end, contextlib.suppress(OSError):  # the other end may have gone
+                end.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():  # it reads from them: first it must have ended
+            self._thread.join()
+        for peer in self._peers.values():
+            peer.close()
 
     # -- the wire ----------------------------------------------------------------------------------
 
@@ -309,11 +314,7 @@ class Channel:
         beat = 0.0
         open_ones = {peer: rank for rank, peer in self._peers.items()}
         while open_ones and not self._is_closed:
-            try:
-                ready = wait(list(open_ones), _BEAT_S / 2)
-            except OSError:  # closed here
-                return
-            for peer in ready:
+            for peer in wait(list(open_ones), _BEAT_S / 2):
                 rank = open_ones[peer]  # type: ignore[index]
                 try:
                     message = json.loads(peer.recv_bytes())  # type: ignore[union-attr]
@@ -389,6 +390,18 @@ class Channel:
 def _processes(ranks: list[int]) -> str:
     """`[1]` -> "process 1", `[1, 2]` -> "processes 1, 2"."""
     return f"process{'es' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port of this host that nobody listens at now."""
+    with socket.socket(_family(host)) as made:
+        made.bind((host, 0))
+        port: int = made.getsockname()[1]
+        return port
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _write(peer: Connection[Any, Any], out: SimpleQueue[bytes | None]) -> None:

@@ -11,12 +11,12 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.run import Run, Settings
+from kit.runtime.processes_channel import free_port
 from kit.workloads.context import as_workload
 from kit.workloads.loop import CancelledFn, Progress
 from kit.workloads.portable import check_importable, portable
@@ -68,7 +69,7 @@ def run_processes(
         check_importable(workload, _ADVICE)
     ranks = list(range(processes)) if rank is None else [rank]
     shares = devices if rank is None else None
-    coordinator = coordinator or f"127.0.0.1:{_free_port()}"
+    coordinator = coordinator or f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         task = _Task(workload, settings or Settings(), processes, devices, shares, coordinator,
                      timeout_s, folder)  # fmt: skip
@@ -82,16 +83,18 @@ def run_processes(
         return Run.load(task.file(ranks[0]))
 
 
+@dataclass(frozen=True)
 class _Task:
     """What each process is to do; goes to it by pickle."""
 
-    def __init__(
-        self, workload: Any, settings: Settings, processes: int, devices: int, shares: int | None,
-        coordinator: str, timeout_s: float, folder: str,
-    ) -> None:  # fmt: skip
-        self.workload, self.settings, self.processes = workload, settings, processes
-        self.devices, self.shares, self.coordinator = devices, shares, coordinator
-        self.timeout_s, self.folder = timeout_s, folder
+    workload: Any
+    settings: Settings
+    processes: int
+    devices: int
+    shares: int | None  # devices of this host that belong to each process; all of them if None
+    coordinator: str
+    timeout_s: float
+    folder: str
 
     def file(self, rank: int) -> Path:
         """Where a process leaves its run."""
@@ -232,10 +235,3 @@ def _watch(
         first = first or next((c for c in failed if c.has_died), failed[0])
         assert first.error is not None
         raise first.error
-
-
-def _free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port: int = made.getsockname()[1]
-        return port

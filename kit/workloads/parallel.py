@@ -141,7 +141,7 @@ def measure(
     net.wait_all()
     times, losses = _timed(net, told, steps)
     with net.watched() as spans:
-        clocks = [] if processes is None else [processes.clock()]
+        clocks = [] if processes is None else [processes.channel.clock()]
         step()  # fills the pipeline
         host = []
         for i in range(TRACED_STEPS):
@@ -151,7 +151,7 @@ def measure(
                 net.wait_all()
             host.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
         if processes is not None:
-            clocks.append(processes.clock())
+            clocks.append(processes.channel.clock())
     environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
     notes: tuple[str, ...] = ()
     if processes is not None:

@@ -19,13 +19,7 @@ import pytest
 from kit.errors import SessionError, SettingsError
 from kit.runtime import processes_channel
 from kit.runtime.processes import _gather, _pack, _sum, _unpack, current_processes, join_processes
-from kit.runtime.processes_channel import Channel
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+from kit.runtime.processes_channel import Channel, free_port
 
 
 def connected(port: int) -> Connection[Any, Any]:

@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from kit.frontend.torch_parallel_barrier import replica_here
 from kit.run import Run, Settings
 from kit.run_parallel import exposed_ms
 from kit.runtime.processes import current_processes
+from kit.runtime.processes_channel import free_port
 from kit.workloads.launch import run_processes
 
 SETTINGS = Settings(steps=4, warmup=1, batch_size=7)  # 7 over 2 or 4: uneven parts
@@ -278,12 +278,9 @@ def mine(ctx):
 def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port = made.getsockname()[1]
     common = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=2&warmup=1",
               "--processes", "2", "--devices", "2",
-              "--coordinator", f"127.0.0.1:{port}"]  # fmt: skip
+              "--coordinator", f"127.0.0.1:{free_port()}"]  # fmt: skip
     hosts = [
         subprocess.Popen([*common, "--rank", str(r), "--save", str(tmp_path / f"{r}.kitrun")],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
