@@ -86,7 +86,7 @@ class Exchange:
         self.sessions: list[ReplicaSession] = []  # of this process, once they are open
         self.spans: list[Span] = []
         self.is_tracing = False
-        self._open: dict[Any, _Parcel] = {}  # posted by some
+        self._open: dict[str, _Parcel] = {}  # posted by some
         self._flying: dict[str, _Parcel] = {}  # posted by all here, to be combined with others
         self._whole: dict[str, _Parcel] = {}  # of them, what is computed and waits for its turn
         self._ready: list[tuple[int, int, _Parcel]] = []
@@ -124,7 +124,7 @@ class Exchange:
         """
         group, place = self.group, self.group.place(rank)
         session = self.sessions[place]
-        key = (group.turn, key)
+        key = str((group.turn, key))
         task = session.arrival()
         made = len(cells) * (1 if combine == "sum" else group.total)
         results = [Cell(task, i) for i in range(made)]
@@ -132,11 +132,11 @@ class Exchange:
         with self._changed:
             parcel = self._open.get(key)
             if parcel is None:
-                parcel = _Parcel(str(key), name, combine, priority, group.count)
+                parcel = _Parcel(key, name, combine, priority, group.count)
                 parcel.avals = avals
                 self._open[key] = parcel
                 self._changed.notify_all()
-            self._check(key, parcel, rank, shapes)
+            self._check(parcel, rank, shapes)
             session.expect(task, partial(_fill, parcel, place, task))
             parcel.posted[rank] = shapes
             parcel.arrivals[place] = task
@@ -191,7 +191,7 @@ class Exchange:
 
     # -- who is missing --------------------------------------------------------------------------
 
-    def _check(self, key: Any, parcel: _Parcel, rank: int, shapes: Shapes) -> None:
+    def _check(self, parcel: _Parcel, rank: int, shapes: Shapes) -> None:
         """Refuse what can never be combined; the others learn it too."""
         missing = [r for r in self.group.ranks if r != rank and r not in parcel.posted]
         error = self.group.lacking(missing, f"{parcel.name} of replica {rank}")
@@ -202,7 +202,7 @@ class Exchange:
                     f"{_text(known)}; replicas must do the same work"
                 )
         if error is not None:
-            del self._open[key]
+            del self._open[parcel.key]
             self._fail([parcel], error)
             raise error
 
@@ -239,13 +239,9 @@ class Exchange:
             arrived = [p for p in self._flying.values() if p.arrived == group.count]
             overdue = [p for p in arrived if p.since + group.timeout_s <= now]
         if overdue and group.processes is not None:
-            what = (
-                f"{overdue[0].name}: not every process came to it within {group.timeout_s:g} s. If"
-            )
-            slow = (
-                f"{what} one is only slow, for example because it compiles, give a longer timeout"
-            )
-            group.processes.channel.fail(SessionError(slow))
+            what = f"{overdue[0].name}: not every process came to it within {group.timeout_s:g} s"
+            slow = "If one is only slow, for example because it compiles, give a longer timeout"
+            group.processes.channel.fail(SessionError(f"{what}. {slow}"))
         return wait
 
     def _fail(self, parcels: Sequence[_Parcel], error: BaseException) -> None:
@@ -370,8 +366,8 @@ class Exchange:
             made if column else jnp.zeros(aval.shape, aval.dtype)
             for column, made, aval in zip(columns, sums, parcel.avals, strict=True)
         ]
-        counts = jax.device_put(np.array([len(c) for c in columns], np.float32), processes.home)
-        *everybodys, there = processes.sum([*_moved(mine, processes.home), counts])
+        counts = np.array([len(column) for column in columns], np.float32)
+        *everybodys, there = processes.sum([*mine, counts])
         parcel.there = [bool(n) for n in np.asarray(there)]
         return everybodys
 
