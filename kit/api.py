@@ -55,6 +55,7 @@ def run(
     processes: int = 1,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> Run:
     """Run a workload's step under these settings, and measure it.
 
@@ -67,6 +68,8 @@ def run(
             `kit.join_processes` and `kit run --rank`.
         progress: called with a text and a fraction of the whole, between steps.
         cancelled: asked between steps; true ends the run with `Cancelled`.
+        options: with several devices or processes: as for `kit.DataParallel`, such as bucket_mb,
+            cut, link, and timeout_s, which is how long they wait for each other.
 
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
@@ -77,14 +80,19 @@ def run(
         if not isinstance(devices, int):
             raise SettingsError("with processes, devices is the number that each of them has")
         return run_processes(workload, settings, processes=processes, devices=devices,
-                             progress=progress, cancelled=cancelled)  # fmt: skip
+                             progress=progress, cancelled=cancelled, **options)  # fmt: skip
     from kit.runtime.processes import current_processes
 
     if devices != 1 or current_processes() is not None:
         from kit.workloads.parallel import run as run_replicas
 
         return run_replicas(workload, settings, devices=devices, progress=progress,
-                            cancelled=cancelled)  # fmt: skip
+                            cancelled=cancelled, **options)  # fmt: skip
+    if options:
+        raise SettingsError(
+            f"{', '.join(options)}: this belongs to a run on several devices or in several "
+            "processes; give devices= or processes= too"
+        )
     from kit.workloads.experiment import run as measure
 
     return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)

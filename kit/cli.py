@@ -124,6 +124,8 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
                         help="of the only process of this host, from 0")  # fmt: skip
     parser.add_argument("--coordinator", default="", metavar="HOST:PORT",
                         help="where process 0 waits for the others; with --rank")  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS",
+                        help="how long devices and processes wait for each other")  # fmt: skip
     parser.add_argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file")
     parser.add_argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it")
     parser.add_argument("--traceback", action="store_true", help="show an error's whole traceback")
@@ -196,11 +198,12 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
 
             return run_processes(
                 step, settings, processes=options.processes, devices=options.devices,
-                rank=options.rank, coordinator=options.coordinator, progress=progress,
-                cancelled=cancelled,
+                rank=options.rank, coordinator=options.coordinator, timeout_s=options.timeout,
+                progress=progress, cancelled=cancelled,
             )  # fmt: skip
+        parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
         return kit.run(workload, settings, devices=options.devices, progress=progress,
-                       cancelled=cancelled)  # fmt: skip
+                       cancelled=cancelled, **parallel)  # fmt: skip
 
 
 @contextlib.contextmanager

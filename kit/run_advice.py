@@ -123,6 +123,11 @@ class _Seen:
         return sum(row.exposed_ms for row in self.rows if row.category == category)
 
     @property
+    def has_replicas(self) -> bool:
+        """True for a run on several devices, each with a host thread that records for it."""
+        return self._run.metrics.get("parallel.devices", 1) > 1
+
+    @property
     def is_starved(self) -> bool:
         """True if the device is idle for long enough to be worth a sentence, or nobody knows."""
         busy = self._run.headline().device_busy_fraction
@@ -183,6 +188,13 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     if _has_one_core_too_few(run):
         return  # see `_cores`
     ms = limit.share * seen.step_ms
+    if seen.has_replicas:
+        text = (
+            f"the devices wait {_ms(ms)} a step for Python, which records one replica after the "
+            "other. Give them more to do (a larger batch), or take fewer of them"
+        )
+        yield Advice("recording", text, ms=ms)
+        return
     text = (
         f"the device waits {_ms(ms)} a step for Python to record the next one. Record it less "
         "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the device "
@@ -212,6 +224,19 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     yield Advice("cores", text, ms=ms)
 
 
+def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
+    ms = seen.exposed_ms("reduction")
+    if ms < SHARE * seen.step_ms or not ms:
+        return
+    text = (
+        f"the devices wait {_ms(ms)} a step for gradients that are on their way between them. Send "
+        "them while the backward pass goes on: cut='bucket', and a smaller bucket_mb as long as a "
+        "message's own cost is small beside it; or send them less often (a larger batch, or "
+        "accumulate several under net.no_sync()). kit.ParallelView models all of that"
+    )
+    yield Advice("reduction", text, ms=ms)
+
+
 def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
     if not run.segments or run.settings.mode not in ("imperative", "bulked"):
         return
@@ -227,8 +252,8 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 
 Rule = Callable[[Run, _Seen], Iterator[Advice]]
-_RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _cores, _segments)
-RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "cores", "small segments")
+_RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _reduction, _cores, _segments)
+RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "reduction", "cores", "small segments")
 _ZEROS = re.compile(r"\.?0+$")
 
 

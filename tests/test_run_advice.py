@@ -201,6 +201,19 @@ def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
     assert synthetic(spans, LAZY.replace(mode="torch")).advice() == ()
 
 
+def test_what_replicas_wait_for_is_not_cured_by_what_they_refuse() -> None:
+    """They record every step, so that their recording cannot be replayed."""
+    travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
+    two = {"parallel.devices": 2.0}
+    (advice,) = synthetic([busy(0, 4), travel, busy(9, 10)], metrics=two).advice()
+    assert (advice.rule, advice.ms, advice.change) == ("reduction", pytest.approx(5), {})
+    assert "bucket_mb" in advice.text
+    assert synthetic([busy(0, 9), travel, busy(9, 10)], metrics=two).advice() == ()
+    (advice,) = synthetic([busy(0, 4), host("record", 0, 10)], metrics=two).advice()
+    assert (advice.rule, advice.change) == ("recording", {})
+    assert "one replica after the other" in advice.text
+
+
 def test_a_machine_without_a_core_for_the_host_is_named_before_the_recording_is() -> None:
     spans = [busy(0, 4), host("record", 0, 10)]
     full = {"device": "cpu (x)", "cores": "2", "cores for XLA": "2"}

@@ -96,6 +96,7 @@ class Exchange:
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._thread: threading.Thread | None = None
         group.on_change.append(self._look)
+        group.turns.progress = lambda: sum(s.ops_recorded for s in self.sessions)
         if group.processes is not None:
             group.processes.channel.on_beat.append(self._late)
 
@@ -162,7 +163,7 @@ class Exchange:
             SessionError: somebody cannot come any more.
         """
         group = self.group
-        with self._changed:
+        with group.turns.lent(), self._changed:
             while parcel.error is None and (
                 not parcel.is_over if group.processes else len(parcel.posted) < group.count
             ):
@@ -351,7 +352,10 @@ class Exchange:
         home = self.devices[parcel.priority % len(self.devices)]
         if processes is not None:
             home = processes.home
-        there = [_moved(arrays, home) for arrays in parcel.inputs]
+        there = [
+            arrays if device is home else _moved(arrays, home)
+            for arrays, device in zip(parcel.inputs, self.devices, strict=True)
+        ]
         columns = [[a for a in column if a is not None] for column in zip(*there, strict=True)]
         sums = _add_up(columns)
         if processes is not None:

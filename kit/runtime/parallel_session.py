@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,13 @@ class ReplicaSession(Session):
             note_replica(error, self.rank)
             raise
 
+    def waiting(self) -> contextlib.AbstractContextManager[Any]:
+        """As in any session; another replica records meanwhile."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(super().waiting())
+        stack.enter_context(self.exchange.group.turns.lent())  # taken back before the lock
+        return stack
+
     def lanes(self) -> list[Span]:
         """What was recorded in `watch`, on the lanes of this replica."""
         found = []
@@ -94,7 +102,7 @@ class ReplicaSession(Session):
     @property
     def ops_recorded(self) -> int:
         """Ops that this replica's thread has recorded since it began, without views."""
-        bulk = self.stream.bulk
+        bulk = self._streams[0].bulk
         return self.ops_cut + (0 if bulk is None else bulk.size)
 
     def note_shared(self) -> None:

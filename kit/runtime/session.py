@@ -29,7 +29,7 @@ from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.steps import Draw, Stepper
 from kit.runtime.stream import Cell, Frame, Op, Site, Task, Value
-from kit.runtime.streams import Here, Stream, unlocked
+from kit.runtime.streams import Here, Stream
 from kit.runtime.waiting import Waiting
 from kit.trace import SyncPoint
 
@@ -353,7 +353,7 @@ class Session(Inspection, Waiting):
         ahead = self._ahead
         if len(ahead) > MAX_AHEAD:
             start = time.perf_counter_ns()
-            with unlocked(self.lock):
+            with self.waiting():
                 self._executor.finish(ahead[-MAX_AHEAD // 2])  # not one by one: threads switch
             for _ in range(MAX_AHEAD // 2):
                 ahead.popleft()
@@ -385,7 +385,7 @@ class Session(Inspection, Waiting):
         while len(self._markers) > RUN_AHEAD:
             start = time.perf_counter_ns()
             oldest = self._markers.pop(0)
-            with unlocked(self.lock):
+            with self.waiting():
                 self._executor.finish(oldest)
             self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
         if self.redo.is_on:

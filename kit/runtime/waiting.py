@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,6 +43,10 @@ class Waiting:
     sync_places: dict[Site, None]
     syncs: list[SyncPoint]
 
+    def waiting(self) -> AbstractContextManager[Any]:
+        """While this thread waits for the device, others record."""
+        return unlocked(self.lock)
+
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
         """The numbers of a value, as a numpy array of its own: a sync point.
 
@@ -50,7 +55,8 @@ class Waiting:
         """
         start = time.perf_counter_ns()
         self._settle(value, cut="sync")
-        array = np.array(_array(value))
+        with self.waiting():
+            array = np.array(_array(value))
         self._counts["transfer_from_device.count"] += 1
         self._counts["transfer_from_device.bytes"] += array.nbytes
         self._note_sync(start, cause, frame)
@@ -61,7 +67,8 @@ class Waiting:
         value = tensor if isinstance(tensor, Value) else tensor.kit_value()
         start = time.perf_counter_ns()
         self._settle(value, cut="sync")
-        jax.block_until_ready(_array(value))
+        with self.waiting():
+            jax.block_until_ready(_array(value))
         self._note_sync(start, "wait_to_read", (("", 0), "", ""))
 
     def wait_all(self) -> None:
@@ -77,14 +84,14 @@ class Waiting:
         if last is None:
             return
         start = time.perf_counter_ns()
-        with unlocked(self.lock):
+        with self.waiting():
             self._executor.engine.wait_all()
             self._executor.finish(last)
         self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
 
     def finish(self, task: Task) -> None:
         """Block until the device has run this segment; others may record meanwhile."""
-        with unlocked(self.lock):
+        with self.waiting():
             self._executor.finish(task)
 
     def note_check(self, start: int) -> None:
@@ -106,7 +113,7 @@ class Waiting:
             if self.redo.is_on and value.cell is not None and self.redo.concerns(value.cell):
                 self.redo.close()
         if value.cell is not None and value.cell.task is not None:
-            with unlocked(self.lock):
+            with self.waiting():
                 self._executor.wait(value.cell.task)
         if (error := value.error) is not None:
             self._executor.engine.forgive(error)

@@ -43,7 +43,7 @@ _ADVICE = (
 def run_processes(
     workload: Any, settings: Settings | None = None, *, processes: int, devices: int = 1,
     rank: int | None = None, coordinator: str = "", timeout_s: float = 120.0,
-    progress: Progress | None = None, cancelled: CancelledFn | None = None,
+    progress: Progress | None = None, cancelled: CancelledFn | None = None, **options: Any,
 ) -> Run:  # fmt: skip
     """Run a workload's step on `devices` in each of so many processes, and measure it.
 
@@ -53,6 +53,7 @@ def run_processes(
         rank: of the only one that this call starts, in a run over several hosts; all if not given.
         coordinator: "host:port" of process 0, if a rank is given.
         timeout_s: how long the processes wait for each other.
+        options: as for `kit.DataParallel`: buckets, cuts, a link.
 
     Raises:
         SettingsError: an argument is wrong, or the workload cannot be sent to other processes.
@@ -72,7 +73,7 @@ def run_processes(
     coordinator = coordinator or f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         task = _Task(workload, settings or Settings(), processes, devices, shares, coordinator,
-                     timeout_s, folder)  # fmt: skip
+                     timeout_s, folder, options)  # fmt: skip
         children: list[_Child] = []
         try:
             children += (_Child(r, task) for r in ranks)
@@ -95,6 +96,7 @@ class _Task:
     coordinator: str
     timeout_s: float
     folder: str
+    options: dict[str, Any]
 
     def file(self, rank: int) -> Path:
         """Where a process leaves its run."""
@@ -130,7 +132,7 @@ class _Task:
             ) as joined:  # fmt: skip
                 step = self.workload() if isinstance(self.workload, partial) else self.workload
                 made = run(step, self.settings, devices=self.devices, timeout_s=self.timeout_s,
-                           progress=tell if rank == 0 else None)  # fmt: skip
+                           progress=tell if rank == 0 else None, **self.options)  # fmt: skip
             made.save(self.file(rank))
             parent.send(("done",))
         except Exception as error:  # noqa: BLE001 - the parent gets it

@@ -161,7 +161,7 @@ def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: La
         page.evaluate(SCROLL, "kit.MemoryView(")
         button = page.locator(".widget-toggle-button", has_text="multigate").first
         browser.wait_for_canvases(2)
-        assert "lstm, slice" in page.evaluate(title)
+        page.wait_for_function(f"() => ({title})().includes('lstm, slice')")
         before = page.evaluate(ops)
         button.click()
         page.wait_for_function(f"() => ({title})().includes('lstm, multigate')")

@@ -111,3 +111,24 @@ def test_a_barrier_refuses_more_or_fewer_than_there_are_and_mixed_gifts(two: Dat
         two.map(lambda t: barrier.wait(t if len(t) > 3 else 1), two.split(torch.ones(7)))
     with pytest.raises(SessionError, match="which it has not pushed"):
         two.map(lambda: barrier.pull(5))
+
+
+# -- turns ---------------------------------------------------------------------------------------
+
+
+def test_replicas_record_one_after_the_other_and_a_read_lets_the_next_one(
+    two: DataParallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read needs what the other has yet to bring: it would fail after a minute."""
+    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    total, seen = Barrier(2), []
+
+    def job(x: torch.Tensor) -> float:
+        rank = replica_here().rank
+        for _ in range(50):
+            x = x + 1
+            seen.append(rank)
+        return float(total.wait(x.sum()))
+
+    assert two.map(job, two.split(torch.zeros(4))) == (200, 200)
+    assert [sum(seen[:50]), sum(seen[50:])] in ([0, 50], [50, 0])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine import Engine
-from kit.runtime.parallel import Group, Meeting, Pool
+from kit.runtime.parallel import Group, Meeting, Pool, Turns
 from kit.runtime.parallel_devices import pick_devices
 
 
@@ -102,6 +102,51 @@ def test_who_waits_for_a_replica_that_does_not_come_is_told_and_the_pool_goes_on
         threads.group.timeout_s = 30.0  # a machine may be slow
         again = run(threads, lambda r: meeting.take(r, meeting.bring(r, r)))
         assert again == [[0, 1, 2]] * 3
+
+
+def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    seen: list[str] = []
+    with pool(3) as threads:
+        turns = threads.group.turns
+        meeting = Meeting(threads.group)
+
+        def part(rank: int, name: str) -> None:
+            for _ in range(20):
+                seen.append(f"{name} of {rank}")
+                time.sleep(0.0005)  # another thread can have the GIL
+
+        def job(rank: int) -> None:
+            part(rank, "first")
+            meeting.take(rank, meeting.bring(rank, 0))
+            part(rank, "second")
+
+        run(threads, job)
+        assert turns.give() is False  # nobody has it any more
+    runs = [name for i, name in enumerate(seen) if i == 0 or name != seen[i - 1]]
+    assert sorted(runs) == [f"{name} of {r}" for name in ("first", "second") for r in range(3)]
+    assert len(seen) == 120
+
+
+def test_a_turn_that_does_not_get_on_is_passed_over() -> None:
+    """What a program waits for is not known here: it may be what another replica does."""
+    with pool(2) as threads:
+        gate = threading.Barrier(2)
+        assert sorted(run(threads, lambda r: gate.wait(30))) == [0, 1]
+        assert run(threads, lambda r: r) == [0, 1]
+
+
+def test_a_turn_is_taken_back_after_a_wait_and_only_by_who_had_it() -> None:
+    turns = Turns()
+    with turns.lent():
+        assert turns.give() is False
+    turns.take()
+    with turns.lent():
+        turns.take()
+        assert turns.give() is True
+    assert turns.give() is True
 
 
 def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:

@@ -172,7 +172,8 @@ def test_two_processes_have_the_losses_of_one_device(alone: Run, two: Run) -> No
 
 def test_four_processes_have_the_losses_of_one_device(alone: Run) -> None:
     seen = []
-    four = kit.run(classify, SETTINGS, processes=4, progress=lambda name, part: seen.append(part))
+    four = kit.run(classify, SETTINGS, processes=4, bucket_mb=1e-5, timeout_s=240,
+                   progress=lambda name, part: seen.append(part))  # fmt: skip
     assert four.losses == pytest.approx(alone.losses, rel=1e-5)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(0.9)
@@ -180,6 +181,8 @@ def test_four_processes_have_the_losses_of_one_device(alone: Run) -> None:
         f"process {r} device/{r} {what}" for r in range(4) for what in ("compute", "reduction")
     }
     assert lanes <= set(four.timeline.lanes)
+    buckets = {s.name for s in four.timeline.spans if s.kind == "reduction"}
+    assert len(buckets) > 1  # one would do, but for `bucket_mb`
     assert not children()
 
 
@@ -249,6 +252,8 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
         kit.run(inside, SETTINGS, processes=2)
     with pytest.raises(SettingsError, match="belong together"):
         run_processes(classify, SETTINGS, processes=2, rank=0)
+    with pytest.raises(SettingsError, match="bucket_mb: this belongs to a run on several"):
+        kit.run(classify, SETTINGS, bucket_mb=1)
     with pytest.raises(SettingsError, match="the number that each of them has"):
         kit.run(classify, SETTINGS, processes=2, devices=["cpu:0"])
     assert not children()
@@ -279,7 +284,7 @@ def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> N
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     common = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=2&warmup=1",
-              "--processes", "2", "--devices", "2",
+              "--processes", "2", "--devices", "2", "--timeout", "240",
               "--coordinator", f"127.0.0.1:{free_port()}"]  # fmt: skip
     hosts = [
         subprocess.Popen([*common, "--rank", str(r), "--save", str(tmp_path / f"{r}.kitrun")],
