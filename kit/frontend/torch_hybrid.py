@@ -25,7 +25,7 @@ import torch
 
 from kit.frontend.torch_programs import Made, Trace, learn
 from kit.frontend.torch_tensor import Buffer, KitTensor, View
-from kit.runtime.steps import Draw
+from kit.runtime.steps_recorded import Draw
 from kit.runtime.stream import Value
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.frontend.torch_tensor import Buffer, KitTensor, View
 from kit.runtime.lowering import HOLE, Program, format_site
-from kit.runtime.steps import Draw
+from kit.runtime.steps_recorded import Draw
 from kit.runtime.stream import Bulk, Op, Value
 
 if TYPE_CHECKING:

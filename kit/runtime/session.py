@@ -27,7 +27,8 @@ from kit.runtime.recorder import Recorder
 from kit.runtime.redo import Redo
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.steps import Draw, Stepper
+from kit.runtime.steps import Stepper
+from kit.runtime.steps_recorded import Draw
 from kit.runtime.stream import Cell, Frame, Op, Site, Task, Value
 from kit.runtime.streams import Here, Stream
 from kit.runtime.waiting import Waiting

@@ -1,8 +1,5 @@
 """Step modes: record each step, replay what was recorded, or guess it while it is recorded.
 
-A recorded step is pure data flow: its segments, and for each of their leaves where the array comes
-from (`Source`). Two steps in a row that are equal in that tell what the next one will be.
-
 retrace    record every step; equal segments reuse their executables
 replay     after `CONFIRM` equal steps, issue the known executables without running the step's
            Python; record every `VERIFY_EVERY`th step to check
@@ -18,47 +15,31 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from kit.runtime.lowering import format_site
 from kit.runtime.redo import same_task
+from kit.runtime.steps_recorded import (
+    Draw,
+    Fetch,
+    Recording,
+    Source,
+    alike,
+    difference,
+    numbers_in,
+    task_difference,
+    type_of,
+)
 from kit.runtime.stream import Cell, Task, Value
 
 if TYPE_CHECKING:
     from kit.runtime.session import Session
 
-__all__ = ["CONFIRM", "VERIFY_EVERY", "Draw", "Stepper"]
+__all__ = ["CONFIRM", "VERIFY_EVERY", "Stepper"]
 
 CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
 SMALL = 4096  # bytes of a host array that are kept, to see that the next step sends the same
-
-Fetch = Callable[[], Any]
-Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
-
-
-class Draw(float):
-    """A number that the next random op takes: another one each time, and we know which."""
-
-    __slots__ = ()
-
-
-@dataclass(eq=False)
-class Recording:
-    """What one step did."""
-
-    tasks: list[Task] = field(default_factory=list)
-    sources: list[tuple[Source, ...]] = field(default_factory=list)  # of each task's leaves
-    numbers: dict[int, int] = field(default_factory=dict)  # id of a task -> its place in `tasks`
-    inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
-    contents: list[bytes | None] = field(default_factory=list)  # of each; None: a loader's batch
-    fetches: list[Fetch] = field(default_factory=list)
-    alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
-    obstacle: str = ""  # why this step cannot be replayed
-    result: Any = None  # what the step returned
-    draws: int = 0  # random numbers drawn before it
 
 
 class Stepper:
@@ -141,6 +122,7 @@ class Stepper:
         if now is None:
             return batch
         now.fetches.append(fetch)
+        now.numbers_fetched.append(list(numbers_in(batch)))
         now.contents[first:] = [None] * (len(now.inputs) - first)
         self._guess()
         return batch
@@ -149,6 +131,11 @@ class Stepper:
         """The step did something that a replay could not do again."""
         if self.mode == "replay" and self._now is not None and not self._now.obstacle:
             self._now.obstacle = what
+
+    def note_call(self, call: Callable[[], Any]) -> None:
+        """The step has called this, and a replay has to, after as many segments."""
+        if (now := self._now) is not None:
+            now.calls.append((len(now.tasks), call))
 
     def note_cut(self, task: Task, kept: Sequence[Value]) -> Task | None:
         """A segment was cut; gives the guess that has already run it, if there is one."""
@@ -205,9 +192,9 @@ class Stepper:
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._session.random_calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
-        reason = "" if last is None else _difference(last, now, replay=self.mode == "replay")
+        reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
-        self._alike = 0 if last is None else _alike(last, now)
+        self._alike = 0 if last is None else alike(last, now)
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
             self.reasons[reason + late] += 1
@@ -231,12 +218,11 @@ class Stepper:
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
             self._equal = 0
             return self.run(step)
-        made: list[list[Cell]] = []
-        tasks = []
-        for number in range(len(last.tasks)):
-            task = self._again(last, number, inputs, made)
-            session.issue(task)
-            tasks.append(task)
+        try:
+            tasks, made = self._again(last, inputs)
+        except BaseException:  # nothing that the program holds has changed
+            self._last, self._equal = None, 0
+            raise
         for holder, number, i in last.alive:
             if (value := holder()) is not None:
                 value.cell = made[number][i]
@@ -271,10 +257,13 @@ class Stepper:
             finally:
                 self._now, self.is_fetching = None, False
             self._ahead.append((fetch, batch, fresh.inputs))
+        if [list(numbers_in(batch)) for _, batch, _ in self._ahead] != last.numbers_fetched:
+            self.reasons["the batch brings other numbers, beside its tensors, than the last"] += 1
+            return None
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
-        if self._session.stream.bulk is not None or list(map(_type, batches)) != list(
-            map(_type, old)
+        if self._session.stream.bulk is not None or list(map(type_of, batches)) != list(
+            map(type_of, old)
         ):
             self.reasons["the batch has another shape, or computes on the device"] += 1
             return None
@@ -285,18 +274,27 @@ class Stepper:
             for cell, data in zip(last.inputs, last.contents, strict=True)
         ]
 
-    def _again(
-        self, last: Recording, number: int, inputs: list[Cell], made: list[list[Cell]]
-    ) -> Task:
-        old = last.tasks[number]
-        leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
+    def _again(self, last: Recording, inputs: list[Cell]) -> tuple[list[Task], list[list[Cell]]]:
+        """Issue the tasks of the last step once more; gives the new ones, and what they make."""
         session = self._session
-        scalars = [
-            session.next_random() if number.__class__ is Draw else number for number in old.scalars
-        ]
-        task, cells = same_task(old, session.next_segment(), leaves, scalars)
-        made.append(cells)
-        return task
+        tasks: list[Task] = []
+        made: list[list[Cell]] = []
+        calls = iter([*last.calls, (len(last.tasks), None)])
+        at, call = next(calls)
+        for number, old in enumerate(last.tasks):
+            while call is not None and at == number:
+                call()
+                at, call = next(calls)
+            leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
+            if old.again is not None:
+                task, cells = old.again(leaves)
+            else:
+                scalars = [session.next_random() if x.__class__ is Draw else x for x in old.scalars]
+                task, cells = same_task(old, session.next_segment(), leaves, scalars)
+                session.issue(task)
+            tasks.append(task)
+            made.append(cells)
+        return tasks, made
 
     def _find(
         self, last: Recording, source: Source, inputs: list[Cell], made: list[list[Cell]]
@@ -364,7 +362,7 @@ class Stepper:
             and all(a is b for a, b in zip(guess.read, task.leaves, strict=True))
         )
         if not is_right:
-            self.reasons[_task_difference(guess, task)] += 1
+            self.reasons[task_difference(guess, task)] += 1
             self._abandon()
             return None
         self._confirmed += 1
@@ -379,69 +377,3 @@ class Stepper:
             guess.read = []
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []
-
-
-def _type(cell: Cell) -> Any:
-    return cell.array.shape, cell.array.dtype
-
-
-def _difference(last: Recording, now: Recording, *, replay: bool) -> str:
-    """The first thing in which two steps differ, in words; empty if there is none."""
-    if now.obstacle:
-        return now.obstacle
-    if len(last.tasks) != len(now.tasks):
-        return f"the step was cut into {len(now.tasks)} segments instead of {len(last.tasks)}"
-    for old, new in zip(last.tasks, now.tasks, strict=True):
-        if why := _task_difference(old, new):
-            return why
-    if last.sources != now.sources:
-        return "the step reads arrays that the step before did not read, or from elsewhere"
-    if last.fetches != now.fetches or len(last.inputs) != len(now.inputs):
-        return "the step asks its loaders for other batches than the step before"
-    if not replay:
-        return ""
-    for old_data, new_data in zip(last.contents, now.contents, strict=True):
-        if old_data != new_data or old_data == b"":
-            return "the step copies other data from the host each time; let ctx.loader bring it"
-    for holder, number, i in last.alive:
-        value = holder()
-        if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
-            return f"the step keeps a tensor of each step, made at {_site(last.tasks[number], i)}"
-    return ""
-
-
-def _alike(last: Recording, now: Recording) -> int:
-    """How many segments at the start of two steps are the same, and read from the same places."""
-    count = 0
-    for old, new, *sources in zip(last.tasks, now.tasks, last.sources, now.sources, strict=False):
-        if _task_difference(old, new) or sources[0] != sources[1]:
-            break
-        count += 1
-    return count
-
-
-def _task_difference(old: Task, new: Task) -> str:
-    if old.key != new.key:
-        return f"the graph is another one ({new.bulk.phase}, {len(new.bulk.ops)} ops)"
-    for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
-        if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
-            return f"a Python number changes from step to step ({a:g}, {b:g}) at {_owner(new, i)}"
-    return ""
-
-
-def _owner(task: Task, scalar: int) -> str:
-    """The op and the line that a number belongs to."""
-    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
-        scalar -= op.scalars
-        if scalar < 0:
-            return f"{format_site(frame[0])} ({op.name})"
-    return "an unknown line"
-
-
-def _site(task: Task, output: int) -> str:
-    slot = task.wanted[output]
-    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
-        slot -= len(op.outputs)
-        if slot < 0:
-            return format_site(frame[0]) or "an unknown line"
-    return "an unknown line"

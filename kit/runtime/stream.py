@@ -309,4 +309,5 @@ class Task:
     is_guess: bool = False  # issued before the program has asked for it
     read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
+    again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
     origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on

@@ -222,6 +222,24 @@ def test_a_batch_of_another_shape_is_recorded_and_not_lost() -> None:
         assert session.metrics()["replay.steps"] > 2
 
 
+def test_a_batch_that_brings_another_number_is_recorded_and_not_lost() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        batches = iter([{"x": torch.ones(2), "more": [2.5 if i < 8 else 4.5]} for i in range(12)])
+
+        def load() -> Any:
+            batch = next(batches)
+            return {**batch, "x": batch["x"].to("kit")}
+
+        def step() -> Any:
+            batch = session.fetch(load)
+            return (batch["x"] * batch["more"][0]).sum()
+
+        got = [r.item() for r in replaying(step, session, 12)]
+        assert got == [5.0] * 8 + [9.0] * 4
+        assert session.metrics()["replay.steps"] > 2
+        assert any("other numbers" in reason for reason in session.stepper.reasons)
+
+
 def test_a_change_is_found_at_the_next_check() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")

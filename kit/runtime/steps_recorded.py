@@ -1,0 +1,125 @@
+"""What one step did, as data flow, and in what two steps differ.
+
+A recorded step is pure data flow: its segments, and for each of their leaves where the array comes
+from (`Source`). Two steps in a row that are equal in that tell what the next one will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from numbers import Number
+from typing import Any
+from weakref import ref
+
+from kit.runtime.lowering import format_site
+from kit.runtime.stream import Cell, Task, Value
+
+__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "numbers_in",
+           "task_difference", "type_of"]  # fmt: skip
+
+Fetch = Callable[[], Any]
+Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
+
+
+class Draw(float):
+    """A number that the next random op takes: another one each time, and we know which."""
+
+    __slots__ = ()
+
+
+@dataclass(eq=False)
+class Recording:
+    """What one step did."""
+
+    tasks: list[Task] = field(default_factory=list)
+    sources: list[tuple[Source, ...]] = field(default_factory=list)  # of each task's leaves
+    numbers: dict[int, int] = field(default_factory=dict)  # id of a task -> its place in `tasks`
+    inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
+    contents: list[bytes | None] = field(default_factory=list)  # of each; None: a loader's batch
+    fetches: list[Fetch] = field(default_factory=list)
+    numbers_fetched: list[list[Any]] = field(default_factory=list)  # by each, beside its tensors
+    calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
+    alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
+    obstacle: str = ""  # why this step cannot be replayed
+    result: Any = None  # what the step returned
+    draws: int = 0  # random numbers drawn before it
+
+
+def numbers_in(batch: Any) -> Iterator[Any]:
+    """The Python numbers in lists, tuples and dicts: a recorded step has them as constants."""
+    if isinstance(batch, Number):
+        yield batch
+    elif isinstance(batch, dict):
+        yield from numbers_in(list(batch.values()))
+    elif isinstance(batch, list | tuple):
+        for item in batch:
+            yield from numbers_in(item)
+
+
+def type_of(cell: Cell) -> Any:
+    """What a program that reads the array depends on."""
+    return cell.array.shape, cell.array.dtype
+
+
+def difference(last: Recording, now: Recording, *, replay: bool) -> str:
+    """The first thing in which two steps differ, in words; empty if there is none."""
+    if now.obstacle:
+        return now.obstacle
+    if len(last.tasks) != len(now.tasks):
+        return f"the step was cut into {len(now.tasks)} segments instead of {len(last.tasks)}"
+    for old, new in zip(last.tasks, now.tasks, strict=True):
+        if why := task_difference(old, new):
+            return why
+    if last.sources != now.sources or last.calls != now.calls:
+        return "the step reads arrays that the step before did not read, or from elsewhere"
+    if last.fetches != now.fetches or len(last.inputs) != len(now.inputs):
+        return "the step asks its loaders for other batches than the step before"
+    if not replay:
+        return ""
+    for old_data, new_data in zip(last.contents, now.contents, strict=True):
+        if old_data != new_data or old_data == b"":
+            return "the step copies other data from the host each time; let ctx.loader bring it"
+    for holder, number, i in last.alive:
+        value = holder()
+        if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
+            return f"the step keeps a tensor of each step, made at {_site(last.tasks[number], i)}"
+    return ""
+
+
+def alike(last: Recording, now: Recording) -> int:
+    """How many segments at the start of two steps are the same, and read from the same places."""
+    count = 0
+    for old, new, *sources in zip(last.tasks, now.tasks, last.sources, now.sources, strict=False):
+        if task_difference(old, new) or sources[0] != sources[1]:
+            break
+        count += 1
+    return count
+
+
+def task_difference(old: Task, new: Task) -> str:
+    """In what two segments differ, in words; empty if one can stand for the other."""
+    if old.key != new.key:
+        return f"the graph is another one ({new.bulk.phase}, {len(new.bulk.ops)} ops)"
+    for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
+        if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
+            return f"a Python number changes from step to step ({a:g}, {b:g}) at {_owner(new, i)}"
+    return ""
+
+
+def _owner(task: Task, scalar: int) -> str:
+    """The op and the line that a number belongs to."""
+    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+        scalar -= op.scalars
+        if scalar < 0:
+            return f"{format_site(frame[0])} ({op.name})"
+    return "an unknown line"
+
+
+def _site(task: Task, output: int) -> str:
+    slot = task.wanted[output]
+    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+        slot -= len(op.outputs)
+        if slot < 0:
+            return format_site(frame[0]) or "an unknown line"
+    return "an unknown line"
