@@ -52,27 +52,32 @@ def overhead(devices: int, rounds: int) -> None:
         times.append((time.perf_counter() - start) * 1e6)
     pool.close()
     print(f"hand-over to {devices} threads and back: {statistics.median(times):.0f} us, median")
-    print(
-        f"\n{'layers':>7}{'width':>7}{'batch':>7}{'one device':>12}{devices:>6} devices{'ratio':>9}"
-    )
+    print(f"\n{'layers':>7}{'width':>7}{'batch':>7} {'steps':8}{'one device':>12}"
+          f"{devices:>6} devices{'ratio':>9}{'of CPU time':>13}")  # fmt: skip
     for layers, width, batch in ((6, 512, 512), (6, 512, 2048), (24, 128, 512), (24, 128, 64)):
-        model = deep_perceptron(layers, width)
-        settings = kit.Settings(bulk_forward=1000, bulk_backward=1000)
-        with kit.DataParallel(model, devices, settings=settings, bucket_mb=25) as many:
-            ours = stepper(many, batch, width)
-            alone = kit.DataParallel(model, 1, settings=settings)
-            with alone:
-                base = stepper(alone, batch, width)
-                for _ in range(3):
-                    ours()
-                    base()
-                pairs = [(timed(alone, base), timed(many, ours)) for _ in range(rounds)]
-        one, several = (
-            statistics.median(x[0] for x in column) for column in zip(*pairs, strict=False)
-        )
-        ratio, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
-        print(f"{layers:>7}{width:>7}{batch:>7}{one:>9.2f} ms{several:>11.2f} ms{ratio:>9.2f}"
-              f"{cpu:>11.2f}")  # fmt: skip
+        for mode in ("retrace", "replay"):
+            one, several, ratio, cpu = compared(layers, width, batch, mode, devices, rounds)
+            print(f"{layers:>7}{width:>7}{batch:>7} {mode:8}{one:>9.2f} ms{several:>11.2f} ms"
+                  f"{ratio:>9.2f}{cpu:>13.2f}")  # fmt: skip
+
+
+def compared(
+    layers: int, width: int, batch: int, mode: str, devices: int, rounds: int
+) -> tuple[float, float, float, float]:
+    """Milliseconds a step on one device and on several, and the ratios of time and CPU time."""
+    model = deep_perceptron(layers, width)
+    settings = kit.Settings(bulk_forward=1000, bulk_backward=1000, step_mode=mode)
+    with kit.DataParallel(model, devices, settings=settings, bucket_mb=25) as many:
+        ours = stepper(many, batch, width)
+        with kit.DataParallel(model, 1, settings=settings) as alone:
+            base = stepper(alone, batch, width)
+            for _ in range(6):  # compiles; and a replay begins after three equal steps
+                ours()
+                base()
+            pairs = [(timed(alone, base), timed(many, ours)) for _ in range(rounds)]
+    one, several = (statistics.median(x[0] for x in column) for column in zip(*pairs, strict=False))
+    ratio, cpu = (statistics.median(b[i] / a[i] for a, b in pairs) for i in (0, 1))
+    return one, several, ratio, cpu
 
 
 def timed(net: kit.DataParallel, step: Callable[[], Any]) -> tuple[float, float]:

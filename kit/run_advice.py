@@ -123,11 +123,6 @@ class _Seen:
         return sum(row.exposed_ms for row in self.rows if row.category == category)
 
     @property
-    def has_replicas(self) -> bool:
-        """True for a run on several devices, each with a host thread that records for it."""
-        return self._run.metrics.get("parallel.devices", 1) > 1
-
-    @property
     def is_starved(self) -> bool:
         """True if the device is idle for long enough to be worth a sentence, or nobody knows."""
         busy = self._run.headline().device_busy_fraction
@@ -188,17 +183,13 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     if _has_one_core_too_few(run):
         return  # see `_cores`
     ms = limit.share * seen.step_ms
-    if seen.has_replicas:
-        text = (
-            f"the devices wait {_ms(ms)} a step for Python, which records one replica after the "
-            "other. Give them more to do (a larger batch), or take fewer of them"
-        )
-        yield Advice("recording", text, ms=ms)
-        return
+    many = run.metrics.get("parallel.devices", 1) > 1
+    what = "the devices wait" if many else "the device waits"
+    order = ", one replica after the other" if many else ""
     text = (
-        f"the device waits {_ms(ms)} a step for Python to record the next one. Record it less "
-        "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the device "
-        "more to do (a larger batch)"
+        f"{what} {_ms(ms)} a step for Python to record the next one{order}. Record it less "
+        "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
+        f"device{'s' if many else ''} more to do (a larger batch)"
     )
     change = {} if s.step_mode == "replay" else {"step_mode": "replay"}
     yield Advice("recording", text, ms=ms, change=change)

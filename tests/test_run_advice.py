@@ -201,8 +201,7 @@ def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
     assert synthetic(spans, LAZY.replace(mode="torch")).advice() == ()
 
 
-def test_what_replicas_wait_for_is_not_cured_by_what_they_refuse() -> None:
-    """They record every step, so that their recording cannot be replayed."""
+def test_what_several_devices_wait_for_is_their_gradients_or_one_replica_after_the_other() -> None:
     travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
     two = {"parallel.devices": 2.0}
     (advice,) = synthetic([busy(0, 4), travel, busy(9, 10)], metrics=two).advice()
@@ -210,7 +209,7 @@ def test_what_replicas_wait_for_is_not_cured_by_what_they_refuse() -> None:
     assert "bucket_mb" in advice.text
     assert synthetic([busy(0, 9), travel, busy(9, 10)], metrics=two).advice() == ()
     (advice,) = synthetic([busy(0, 4), host("record", 0, 10)], metrics=two).advice()
-    assert (advice.rule, advice.change) == ("recording", {})
+    assert (advice.rule, advice.change) == ("recording", {"step_mode": "replay"})
     assert "one replica after the other" in advice.text
 
 

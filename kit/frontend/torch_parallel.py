@@ -7,17 +7,14 @@ is the step of one device on the whole batch. Replicas record at the same time, 
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Self
+from types import FunctionType
+from typing import Any
 
 from torch import nn
 
-from kit.errors import SessionError, SettingsError
-from kit.frontend.torch_device import register
-from kit.frontend.torch_frontend import Frontend
-from kit.frontend.torch_hooks import Places
+from kit.errors import SessionError
 from kit.frontend.torch_parallel_batch import (
     Shards,
     detached,
@@ -26,26 +23,14 @@ from kit.frontend.torch_parallel_batch import (
     tensors_in,
     to_kit,
 )
-from kit.frontend.torch_parallel_grads import Reducer, check_reduced, check_tuning
-from kit.frontend.torch_parallel_norm import share_batch_norms
-from kit.run import Settings
-from kit.run_parallel import Link
-from kit.runtime.parallel import Group, Meeting, Pool
-from kit.runtime.parallel_devices import pick_devices
-from kit.runtime.parallel_exchange import Exchange
-from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.processes import Processes, current_processes
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.session import current_session
-from kit.runtime.sites import here
+from kit.frontend.torch_parallel_grads import check_reduced
+from kit.frontend.torch_parallel_replicas import Replicas
+from kit.runtime.parallel import Meeting
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
-SEED_STEP = 7919  # between the random numbers of two replicas
 
-
-class DataParallel:
+class DataParallel(Replicas):
     """The model on several devices: each works on its part of a batch, gradients are summed.
 
         with kit.DataParallel(model, devices=2) as net:
@@ -83,136 +68,6 @@ class DataParallel:
             is not on the CPU.
     """
 
-    def __init__(
-        self, model: nn.Module, devices: int | Sequence[Any] = 2, *,
-        settings: Settings | None = None, rules: Rules = DEFAULT_RULES, sync: bool = False,
-        average: bool = True, bucket_mb: float = 1.0, cut: str = "bucket",
-        sync_batch_norm: bool = False, timeout_s: float = 120.0, link: Link | None = None,
-    ) -> None:  # fmt: skip
-        if not isinstance(model, nn.Module):
-            raise SettingsError(
-                f"the model must be a torch.nn.Module, not a {type(model).__name__}"
-            )
-        check_tuning(cut, bucket_mb)
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.device.type != "cpu":
-                raise SettingsError(
-                    f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "
-                    "replica copies it to its own device"
-                )
-        self.settings = settings or Settings()
-        self.devices = pick_devices(devices, self.settings.device)
-        self.average = average
-        self._model, self._sync, self._rules = model, sync, rules
-        self._shares_norms = sync_batch_norm
-        self._bucket_bytes, self.cut = int(bucket_mb * 1e6), cut
-        self._group = Group(len(self.devices), timeout_s, current_processes())
-        self._exchange = Exchange(self._group, self.devices, link)
-        self._update = Meeting(self._group, "the update", is_local=True)
-        self._reducers: list[Reducer] = []
-        self._places: list[Places] = []  # in no order
-        self._pool: Pool | None = None
-        self._exits: contextlib.ExitStack | None = None
-        self._sizes: list[int] = []  # of the parts of the last batch
-        self._is_local = False
-        self.modules: Shards = Shards()
-
-    # -- life ------------------------------------------------------------------------------------
-
-    @property
-    def count(self) -> int:
-        """How many replicas there are, in all processes."""
-        return self._group.total
-
-    @property
-    def ranks(self) -> range:
-        """Those of them that are in this process."""
-        return self._group.ranks
-
-    @property
-    def processes(self) -> Processes | None:
-        """Those that have joined, if this is not the only one."""
-        return self._group.processes
-
-    @property
-    def sessions(self) -> list[ReplicaSession]:
-        """The replicas' sessions, for their counters and explanations."""
-        return self._exchange.sessions
-
-    def open(self) -> Self:
-        """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
-
-        Raises:
-            SessionError: it was open before.
-        """
-        if self._exits is not None:
-            raise SessionError("a DataParallel can be entered once; make a new one")
-        register()
-        self._exits = contextlib.ExitStack()
-        homes = [Frontend(place) for place in range(len(self.devices))]
-        self._exchange.sessions = [
-            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules)
-            for rank, device, home in zip(self.ranks, self.devices, homes, strict=True)
-        ]
-        copies = [
-            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
-            for _ in homes
-        ]  # fmt: skip
-        with contextlib.ExitStack() as undo:
-            if self.count == 1:
-                undo.enter_context(self.sessions[0])
-            else:
-                undo.callback(self._group.close)
-                undo.callback(self._exchange.close)
-                self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
-                undo.callback(self._pool.close)
-            made = self._run([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
-            self._exits = undo.pop_all()
-        self._reducers = list(made)
-        self.modules = Shards(reducer.module for reducer in made)
-        return self
-
-    def close(self) -> None:
-        """End the threads and sessions; the replicas' tensors can be read no more."""
-        if self._exits is not None:
-            self._group.close()
-            self._exits.close()
-
-    def at_close(self, call: Callable[[], Any]) -> None:
-        """Call this when it closes, before the threads end."""
-        if self._exits is not None:
-            self._exits.callback(call)
-
-    def __enter__(self) -> Self:
-        return self.open()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _set_up(self, place: int, module: nn.Module) -> Reducer:
-        session = self.sessions[place]
-        session.seed += session.rank * SEED_STEP
-        home: Frontend = session.frontend(Frontend)
-        self._places.append(home.places)
-        if self.count > 1:
-            home.on_backward = partial(self._loss_backward, place)
-        return Reducer(
-            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
-        )
-
-    def _check_open(self) -> None:
-        if self._exits is None or not self.sessions[0].is_open:
-            raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
-
-    def _run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Each job in its replica's thread; here, if there is but one."""
-        if self._pool is None:
-            return [job() for job in jobs]
-        line = here()
-        for places in self._places:
-            places.caller = line
-        return self._pool.run(jobs)
-
     # -- a step, piece by piece --------------------------------------------------------------------
 
     def split(self, batch: Any) -> Shards:
@@ -236,9 +91,10 @@ class DataParallel:
 
     def _parts(self, batch: Any) -> Shards:
         """Each replica's part of a batch that may hold `Shards`; notes the sizes."""
-        self._sizes = sizes_of(batch, self.count) or self._sizes
-        parts = enumerate(self.ranks)
-        return Shards(part_of(batch, rank, self._sizes, place) for place, rank in parts)
+        if sizes := sizes_of(batch, self.count):
+            self._sizes = [sizes] * len(self.ranks)
+        parts = zip(self.ranks, self._sizes, strict=True)
+        return Shards(part_of(batch, rank, sizes, i) for i, (rank, sizes) in enumerate(parts))
 
     def map(self, function: Callable[..., Any], *args: Any) -> Shards:
         """What the function gives in each replica's thread; arguments that are `Shards` are split.
@@ -284,22 +140,6 @@ class DataParallel:
         if self.count == 1:
             reducer.forget()
 
-    def _loss_backward(
-        self, place: int, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
-        create_graph: bool = False, inputs: Any = None,
-    ) -> None:  # fmt: skip
-        """A program's own `loss.backward()` in a replica: its gradients are summed like others."""
-        if current_session() is not self.sessions[place]:
-            raise SessionError(
-                f"backward() of a loss of replica {self.ranks[place]} outside of its thread, where "
-                "the others would not come: use net.backward(losses), or loss.backward() "
-                "inside of net.map"
-            )
-        self._reducers[place].backward(
-            [loss], self.weights[place], is_local=self._is_local, gradient=gradient,
-            retain_graph=retain_graph, create_graph=create_graph, inputs=inputs,
-        )  # fmt: skip
-
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside the block `backward` only accumulates; the first one after it sums everything."""
@@ -319,30 +159,22 @@ class DataParallel:
 
         Gives each replica's losses; `net.mean` makes the loss of the whole batch of them. Weights,
         gradients and buffers change only if every replica has recorded its backward pass.
+        With `step_mode="replay"` the steps after three equal ones, of the same `loss` and
+        `optimizer`, are issued without running their Python.
         """
         self._check_open()
+        if not self._whole_steps:
+            meeting = Meeting(self._group, "the update", is_local=True)
+            self._whole_steps = [
+                _WholeStep(self, place, meeting) for place in range(len(self.ranks))
+            ]
         jobs = [
-            partial(self._whole_step, place, loss, optimizer.replicas[place], parts)
-            for place, parts in enumerate(self._parts(batch))
+            partial(step.run, loss, one, parts)
+            for step, one, parts in zip(
+                self._whole_steps, optimizer.replicas, self._parts(batch), strict=True
+            )
         ]
         return Shards(self._run(jobs))
-
-    def _whole_step(self, place: int, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
-        reducer = self._reducers[place]
-        state = reducer.state()
-        try:
-            made = loss(reducer.module, *(to_kit(part) for part in parts))
-            self._backward(place, made, self.count == 1)
-            if self.count > 1:
-                rank = self.ranks[place]
-                self._update.take(rank, self._update.bring(rank, None))
-        except BaseException:
-            reducer.take_back(state)
-            raise
-        self.update(place, optimizer)
-        optimizer.zero_grad()
-        reducer.forget()
-        return detached(made)
 
     def update(self, place: int, optimizer: Any) -> None:
         """One replica's optimizer step, and the end of its step."""
@@ -350,76 +182,69 @@ class DataParallel:
         self.sessions[place].mark_step()
         self.sessions[place].end_step()
 
-    def mean(self, losses: Sequence[Any]) -> float:
-        """The loss of the whole batch, read from all devices: a sync point."""
-        parts = zip(self.weights, losses, strict=True)
+    def mean(self, losses: Sequence[Any], weights: Sequence[float] = ()) -> float:
+        """The loss of the whole batch, read from all devices: a sync point.
+
+        Args:
+            weights: as `net.weights` was in that step; as it is now if not given.
+        """
+        parts = zip(weights or self.weights, losses, strict=True)
         mean = sum(weight * float(loss.detach()) for weight, loss in parts)
         if (processes := self._group.processes) is None:
             return mean
         return float(sum(processes.channel.meet("the mean of losses", mean)))
 
-    def retune(
-        self, *, bulk: int | tuple[int, int] | None = None, cut: str | None = None,
-        bucket_mb: float | None = None, link: Link | None = None,
-    ) -> None:  # fmt: skip
-        """Go on with other segments or buckets, or over another imitated link (none if not given).
 
-        Raises:
-            SettingsError: an argument is wrong.
-        """
-        check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
-        self.wait_all()
-        self._exchange.link = link
-        self.cut = self.cut if cut is None else cut
-        if bulk is not None:
-            self._run([partial(session.set_bulk_size, bulk) for session in self.sessions])
-        for reducer in self._reducers:
-            reducer.cut = self.cut
-            if bucket_mb is not None:
-                reducer.fill_buckets(int(bucket_mb * 1e6))
+class _WholeStep:
+    """A replica's training step, from its part of the batch to its weights."""
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[list[Any]]:
-        """Record what hosts and devices do in the block; the list gets the spans at its end.
+    def __init__(self, net: DataParallel, place: int, meeting: Meeting) -> None:
+        self._net, self._place, self._meeting = net, place, meeting
+        self._of: tuple[Any, Any] = (None, None)  # loss and optimizer
+        self._parts: Any = ()
 
-        Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
-        "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
-        """
-        spans: list[Any] = []
-        self.wait_all()
-        self._exchange.spans, self._exchange.is_tracing = [], True
-        self._run([partial(session.watch, True) for session in self.sessions])
+    def run(self, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
+        """One step; in the replica's thread."""
+        session = self._net.sessions[self._place]
+        if not (_is_same(self._of[0], loss) and self._of[1] is optimizer):
+            session.stepper.forget("net.step got another loss or optimizer than before")
+        self._of = (loss, optimizer)
+        self._parts = parts
         try:
-            yield spans
+            made = session.run_step(self._record)
         finally:
-            if self.processes is None or not self.processes.channel.failure:
-                self.wait_all()
-                self._run([partial(session.watch, False) for session in self.sessions])
-            self._exchange.is_tracing = False
-            for session in self.sessions:
-                spans += session.lanes()
-            spans += self._exchange.spans
+            self._parts = ()
+        session.end_step()
+        return detached(made)
 
-    def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
-        """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""
-        return self._reducers[0].ops, list(self._reducers[0].gradients)
+    def _record(self) -> Any:
+        net, place = self._net, self._place
+        session, reducer = net.sessions[place], net._reducers[place]
+        loss, optimizer = self._of
+        state = reducer.state()
+        try:
+            parts, _ = session.fetch(self._fetch)
+            made = loss(reducer.module, *parts)
+            net._backward(place, made, net.count == 1)
+            if net.count > 1:
+                session.stepper.note_call(self._meet)
+                self._meet()
+        except BaseException:
+            reducer.take_back(state)
+            raise
+        optimizer.step()
+        optimizer.zero_grad()
+        reducer.forget()
+        return made
 
-    @property
-    def weights(self) -> list[float]:
-        """How much of the loss the part of each replica here is: its share, or 1 for sums."""
-        if not self.average or self.count == 1:
-            return [1.0] * len(self.ranks)
-        if not self._sizes:
-            return [1.0 / self.count] * len(self.ranks)
-        return [self._sizes[rank] / sum(self._sizes) for rank in self.ranks]
+    def _fetch(self) -> Any:
+        """The parts on the device; and their weights, which a recorded step has as constants."""
+        return [to_kit(part) for part in self._parts], self._net.weights
 
-    def wait_all(self) -> None:
-        """Block until every device has computed what was recorded for it.
-
-        Raises:
-            ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
-        """
-        self._run([session.wait_all for session in self.sessions])
+    def _meet(self) -> None:
+        """Nobody updates anything before everybody has come so far."""
+        rank = self._net.ranks[self._place]
+        self._meeting.take(rank, self._meeting.bring(rank, None))
 
 
 class Optimizers:
@@ -443,6 +268,16 @@ class Optimizers:
         self._net._run([optimizer.zero_grad for optimizer in self.replicas])
         for reducer in self._net._reducers:
             reducer.forget()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """True for one function, and for a lambda that a loop makes anew each time."""
+    if one is other or not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return one is other
+    mine, theirs = one.__closure__ or (), other.__closure__ or ()
+    return (one.__code__ is other.__code__ and one.__defaults__ == other.__defaults__
+            and all(a.cell_contents is b.cell_contents for a, b in zip(mine, theirs, strict=True))
+            )  # fmt: skip
 
 
 def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

@@ -13,7 +13,6 @@ import torch
 
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_frontend import Frontend
-from kit.frontend.torch_parallel_grads import pending
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel import Meeting
 from kit.runtime.parallel_session import ReplicaSession
@@ -35,40 +34,37 @@ def _home(session: ReplicaSession) -> Frontend:
     return found
 
 
-def _post(session: ReplicaSession, tensors: Sequence[Any], combine: str) -> list[Any]:
-    """Cut and post; gives the cells where the results will be."""
+def _post(
+    session: ReplicaSession, tensors: Sequence[Any], metas: Sequence[torch.Tensor], combine: str
+) -> list[Any]:
+    """Cut and post; gives what there will be, of the shapes and types of `metas`."""
     home = _home(session)
-    values = [home.own_value(t) for t in tensors]
+    given = [home.own_value(t) for t in tensors]
     session.flush("collective")
     turn = session.exchange.group.turn
     if session.here_turn != turn:
         session.here_turn, session.here_posts = turn, 0
     session.here_posts += 1
-    avals = tuple(v.aval for v in values)
-    cells, _ = session.exchange.post(
-        session.rank, ("tensors", session.here_posts), [v.cell for v in values], avals,
-        combine=combine, avals=avals, name=f"collective {session.here_posts}",
+    specs = [home.spec_of(meta) for meta in metas]
+    made, _ = session.exchange.post(
+        session.rank, ("tensors", session.here_posts), given, [spec.aval for spec in specs],
+        combine=combine, name=f"collective {session.here_posts}",
         priority=1 << 20,  # somebody's next segment needs it
     )  # fmt: skip
-    return cells
+    return [home.wrap(value, spec) for value, spec in zip(made, specs, strict=True)]
 
 
 def all_sum(session: ReplicaSession, tensor: Any) -> Any:
     """The sum of the replicas' tensors, on this one's device; the host waits for nothing."""
-    home = _home(session)
-    cells = _post(session, [tensor], "sum")
-    spec = home.spec_of(torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
-    return home.wrap(pending(cells[0], spec.aval), spec)
+    meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return _post(session, [tensor], [meta], "sum")[0]
 
 
 def gathered(
     session: ReplicaSession, mine: Sequence[Any], metas: Sequence[torch.Tensor]
 ) -> list[Any]:
     """Every replica's tensors, by rank, on this one's device; `metas` has the shapes of all."""
-    home = _home(session)
-    specs = [home.spec_of(meta) for meta in metas]
-    cells = _post(session, mine, "all")
-    return [home.wrap(pending(c, spec.aval), spec) for c, spec in zip(cells, specs, strict=True)]
+    return _post(session, mine, metas, "all")
 
 
 def keep_error(session: ReplicaSession, error: BaseException) -> None:
@@ -129,6 +125,7 @@ class Barrier:
             self._brought[0, 0] = x
             return 0
         meeting = self._of(session)
+        session.stepper.note_obstacle(f"replicas meet at {self!r} in the middle of the step")
         is_tensor = isinstance(x, KitTensor)
         shown = [list(x.shape), str(x.dtype)] if is_tensor else x
         visit = meeting.bring(session.rank, [is_tensor, shown])

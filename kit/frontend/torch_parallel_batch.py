@@ -72,7 +72,9 @@ def to_kit(item: Any) -> Any:
 
 def detached(item: Any) -> Any:
     """The same outside of autograd."""
-    return item.detach() if isinstance(item, Tensor) else _inside(item, detached)
+    if isinstance(item, Tensor):
+        return item.detach() if item.requires_grad else item
+    return _inside(item, detached)
 
 
 def tensors_in(item: Any) -> Iterator[Any]:

@@ -18,9 +18,9 @@ from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.stream import Cell, Value
+from kit.runtime.stream import Value
 
-__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "check_tuning", "pending"]
+__all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "check_tuning"]
 
 CUTS = ("bucket", "size")
 
@@ -55,13 +55,6 @@ def buckets_of(module: nn.Module, size_bytes: int) -> list[Bucket]:
         buckets[-1].parameters.append((name, parameter))
         full = buckets[-1].size_bytes >= size_bytes
     return [Bucket(b.number, b.parameters) for b in buckets]
-
-
-def pending(cell: Cell, aval: Any) -> Value:
-    """A value that will be where the cell is filled."""
-    value = Value(aval)
-    value.cell = cell
-    return value
 
 
 class Reducer:
@@ -216,18 +209,14 @@ class Reducer:
 
     def _post(self, bucket: Bucket) -> None:
         values, bucket.values = bucket.values, []
-        avals = [self.home.spec_of(meta).aval for meta in bucket.metas]
-        shapes = tuple(None if v is None else v.aval for v in values)
-        cells, bucket.parcel = self.session.exchange.post(
+        bucket.results, bucket.parcel = self.session.exchange.post(
             self.session.rank,
             ("gradients", self._passes, bucket.number),
-            [None if v is None else v.cell for v in values],
-            shapes,
-            avals=avals,
+            values,
+            [self.home.spec_of(meta).aval for meta in bucket.metas],
             priority=bucket.number,
             name=f"bucket {bucket.number}",
         )
-        bucket.results = [pending(c, aval) for c, aval in zip(cells, avals, strict=True)]
 
     def _finish(self) -> None:
         """Backward is over: post what is left, and make the sums the parameters' gradients."""
@@ -251,6 +240,7 @@ class Reducer:
     def _assign(self, bucket: Bucket) -> None:
         there = [p.grad is not None for _, p in bucket.parameters]
         if not all(there):  # perhaps another replica has used it
+            self.session.stepper.note_obstacle("a parameter got no gradient in one replica")
             there = self.session.exchange.brought(self.session.rank, bucket.parcel)
         for (name, p), meta, value, is_there in zip(
             bucket.parameters, bucket.metas, bucket.results, there, strict=True

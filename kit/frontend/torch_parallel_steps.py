@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from kit.errors import SessionError
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_batch import Shards, detached, sizes_of
+from kit.frontend.torch_parallel_batch import Shards, detached
 from kit.frontend.torch_parallel_grads import Reducer, check_reduced
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.session import current_session
@@ -47,14 +47,12 @@ class StepParallel(DataParallel):
             self.at_close(hook.remove)
         return self
 
-    def divide(self, batch: Any) -> list[int]:
-        """How many items of a batch each replica gets; its losses count by that from now on.
+    def take(self, rank: int, sizes: Sequence[int]) -> None:
+        """A replica's step has got its part of a batch of so many items for each replica.
 
-        Raises:
-            SettingsError: there are fewer items than replicas, or tensors of different lengths.
+        The replica's losses count by that from now on.
         """
-        self._sizes = sizes_of(batch, self.count) or self._sizes
-        return self._sizes
+        self._sizes[self._group.place(rank)] = list(sizes)
 
     def build(self, make: Callable[[int], Callable[[], Any]]) -> None:
         """Each replica's step is `make(rank)`, called in its thread, one after the other.
@@ -73,8 +71,7 @@ class StepParallel(DataParallel):
         return self.map(self._one_step, Shards(range(len(self.ranks))))
 
     def _one_step(self, place: int) -> Any:
-        result = self._steps[place]()
-        self.sessions[place].mark_step()
+        result = self.sessions[place].run_step(self._steps[place])
         self.sessions[place].end_step()
         return detached(result)
 

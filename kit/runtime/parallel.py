@@ -35,25 +35,30 @@ class Turns:
 
     Attributes:
         progress: how many ops all of them have recorded.
+        switched: told true when the thread that calls begins to record, false when it stops.
     """
 
     def __init__(self) -> None:
         self.progress: Callable[[], int] = int
+        self.switched: Callable[[bool], object] = bool
         self._lock = allocate_lock()
         self._holder = 0  # the thread that has the turn
 
     def take(self) -> None:
-        """Wait for the turn."""
+        """Wait for the turn, and begin."""
         while not self._lock.acquire(blocking=False):
             before = self.progress()
             if self._lock.acquire(timeout=STANDSTILL_S):
                 break
             if self.progress() == before:
+                self.switched(True)
                 return
         self._holder = threading.get_ident()
+        self.switched(True)
 
     def give(self) -> bool:
-        """Let the next one record; false if this thread had not the turn."""
+        """Stop, and let the next one record; false if this thread had not the turn."""
+        self.switched(False)
         if self._holder != threading.get_ident():
             return False
         self._holder = 0
@@ -69,6 +74,8 @@ class Turns:
         finally:
             if had:
                 self.take()
+            else:
+                self.switched(True)
 
 
 class Group:

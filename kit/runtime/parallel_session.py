@@ -6,19 +6,20 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from kit.errors import SettingsError
 from kit.run import Settings
 from kit.runtime.operations import Operation
 from kit.runtime.rules import Rules
-from kit.runtime.session import Session
+from kit.runtime.session import Session, current_session
 from kit.runtime.stream import Bulk, Cell, Task, Value
 from kit.trace import Span
 
 if TYPE_CHECKING:
     from kit.runtime.parallel_exchange import Exchange
 
-__all__ = ["ReplicaSession", "note_replica"]
+__all__ = ["ReplicaSession", "note_replica", "note_turn"]
 
 
 class ReplicaSession(Session):
@@ -28,10 +29,11 @@ class ReplicaSession(Session):
         self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any,
         rules: Rules,
     ) -> None:  # fmt: skip
-        if settings.step_mode != "retrace" or settings.mode == "torch":
+        if settings.step_mode == "speculate" or settings.mode == "torch":
             raise SettingsError(
-                "DataParallel records every step: it needs step_mode='retrace' and a mode other "
-                f"than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
+                "DataParallel records its steps, or replays them: it needs step_mode='retrace' or "
+                "'replay', because what other replicas were sent cannot be asked for again, and a "
+                f"mode other than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
             )
         if settings.loss_scaling == "dynamic, deferred":
             raise SettingsError(
@@ -76,6 +78,13 @@ class ReplicaSession(Session):
                 found.append(replace(span, lane=lane, name=name, kind=kind, segment=-1))
         return found
 
+    def note_turn(self, is_mine: bool) -> None:
+        """This replica's thread records from now on, or waits."""
+        if is_mine:
+            self._recorder.resume()
+        else:
+            self._recorder.pause()
+
     def watch(self, is_on: bool) -> None:
         """Record spans from now on, or no more."""
         self._executor.is_tracing = is_on
@@ -95,9 +104,13 @@ class ReplicaSession(Session):
         """As in any session; counts the ops that were cut, without views."""
         if stream.bulk is not None:
             self.ops_cut += stream.bulk.size
-            if self._executor.is_tracing:
-                self.phases[self._segments] = stream.bulk.phase
         super().cut(stream, cut, keep_views=keep_views)
+
+    def issue(self, task: Task) -> None:
+        """As in any session; remembers what the segment's span is to be called."""
+        if self._executor.is_tracing:
+            self.phases[task.index] = task.bulk.phase
+        super().issue(task)
 
     @property
     def ops_recorded(self) -> int:
@@ -109,10 +122,26 @@ class ReplicaSession(Session):
         """Count one parcel that was posted."""
         self._counts["reduction.count"] += 1
 
-    def arrival(self) -> Task:
-        """A task that computes nothing: its results come from outside."""
+    def arrival(
+        self, key: tuple[Any, ...], count: int, again: Callable[[list[Cell]], Any]
+    ) -> tuple[Task, list[Cell]]:
+        """A task that computes nothing: its `count` results, in these cells, come from outside.
+
+        Args:
+            key: what it has in common with that of another step.
+            again: does the same in another step, with what is sent there.
+        """
         bulk = Bulk(self.stream, "backward", "backward", 0)
-        return Task(-1, bulk, (), "reduction", ())
+        task = Task(-1, bulk, tuple(range(count)), "reduction", key, again=again)
+        cells = [Cell(task, i) for i in range(count)]
+        task.outputs = [ref(cell) for cell in cells]
+        return task, cells
+
+    def note_arrival(self, task: Task, leaves: list[Cell], made: Sequence[Value]) -> None:
+        """The step has sent these `leaves`, and gets what is `made` of them."""
+        task.leaves = leaves
+        self.stepper.note_cut(task, made)
+        task.leaves = []  # whoever keeps the task shall not keep arrays
 
     def send(self, cells: Sequence[Cell | None], deliver: Callable[[], None]) -> None:
         """Call `deliver` in the worker as soon as these cells have their arrays."""
@@ -135,3 +164,9 @@ def note_replica(error: BaseException, rank: int) -> None:
     """Say once where an error was; every reader gets the same object."""
     if not any(n.startswith("kit: this was in replica") for n in getattr(error, "__notes__", ())):
         error.add_note(f"kit: this was in replica {rank}")
+
+
+def note_turn(is_mine: bool) -> None:
+    """The replica whose thread this is begins to record, or stops."""
+    if isinstance(session := current_session(), ReplicaSession):
+        session.note_turn(is_mine)

@@ -55,6 +55,16 @@ class Recorder:
         """The phase ends here; the next op says which comes."""
         self._close(time.perf_counter_ns())
 
+    def pause(self) -> None:
+        """The thread waits for something, in the middle of a phase perhaps."""
+        phase = self._phase
+        self.leave()
+        self._phase = phase
+
+    def resume(self) -> None:
+        """It goes on where it was."""
+        self._since = time.perf_counter_ns()
+
     def end_step(self) -> None:
         """One step ends here and the next begins."""
         if self._on:

@@ -77,10 +77,17 @@ class Stepper:
             session.mark_step()
         except BaseException:
             self._abandon()
-            self._now, self._last, self._equal, self._alike = None, None, 0, 0
+            self._now = None
+            self.forget()
             raise
         self._finish(result)
         return result
+
+    def forget(self, why: str = "") -> None:
+        """The next step may be another one: record it."""
+        if why and self._last is not None and self.mode == "replay":
+            self.reasons[why] += 1
+        self._last, self._equal, self._alike = None, 0, 0
 
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
@@ -221,7 +228,7 @@ class Stepper:
         try:
             tasks, made = self._again(last, inputs)
         except BaseException:  # nothing that the program holds has changed
-            self._last, self._equal = None, 0
+            self.forget()
             raise
         for holder, number, i in last.alive:
             if (value := holder()) is not None:

@@ -24,7 +24,7 @@ from kit.runtime.operations import Operation, Variable
 if TYPE_CHECKING:
     from kit.runtime.streams import Stream
 
-__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value"]
+__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value", "pending"]
 
 _Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
 Site = tuple[str, int]  # file name, line
@@ -311,3 +311,10 @@ class Task:
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
     again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
     origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on
+
+
+def pending(cell: Cell, aval: Aval) -> Value:
+    """A value that will be where the cell is filled."""
+    value = Value(aval)
+    value.cell = cell
+    return value

@@ -15,7 +15,7 @@ from torch import nn
 
 from kit.errors import Cancelled, SettingsError
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_batch import Shards, part_of
+from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of
 from kit.frontend.torch_parallel_steps import StepParallel
 from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
@@ -54,7 +54,9 @@ class ReplicaContext(Context):
     def __init__(self, net: StepParallel, rank: int) -> None:
         super().__init__(net.settings, "kit")
         self._net, self._rank = net, rank
-        self.batch_size = net.divide(torch.empty(net.settings.batch_size))[rank]
+        self._sizes = sizes_of(torch.empty(net.settings.batch_size), net.count)
+        self.batch_size = self._sizes[rank]
+        net.take(rank, self._sizes)
 
     def loader(self, dataset: Any) -> Iterator[Any]:
         """As any context's: the whole batches are those of one device, in the same order."""
@@ -66,11 +68,16 @@ class ReplicaContext(Context):
         return made
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return super()._on_device(self._parts(batches))
+        for batch, sizes in super()._on_device(self._parts(batches)):
+            self._net.take(self._rank, sizes)
+            yield batch
 
-    def _parts(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _parts(self, batches: Iterator[Any]) -> Iterator[tuple[Any, list[int]]]:
+        """With the sizes of all parts: a replayed step has them as constants, and looks."""
+        sizes = self._sizes
         for batch in batches:
-            yield part_of(batch, self._rank, self._net.divide(batch))
+            sizes = sizes_of(batch, self._net.count) or sizes
+            yield part_of(batch, self._rank, sizes), sizes
 
 
 def run(
@@ -161,9 +168,10 @@ def measure(
     timeline = _window(host, spans, notes)
     metrics = {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
     metrics["parallel.devices"] = float(net.count)
+    metrics |= {name: n for name, n in net.sessions[0].metrics().items() if name == "replay.steps"}
     return Run(
         settings=net.settings,
-        losses=tuple(net.mean(loss) for loss in losses if _is_loss(loss)),
+        losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
         step_times_ns=tuple(times),
         timeline=timeline,
         metrics=metrics,
@@ -241,7 +249,7 @@ def _timed(net: DataParallel, step: Callable[[], Any], steps: int) -> tuple[list
     times, losses = [], []
     for i in range(steps):
         start = time.perf_counter_ns()
-        losses.append(step())
+        losses.append((step(), net.weights))
         if i == steps - 1:
             net.wait_all()
         times.append(time.perf_counter_ns() - start)

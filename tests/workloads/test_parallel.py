@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,61 @@ def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> No
         kit.run(line, settings, devices=0)
     with pytest.raises(SettingsError, match="a batch of 1 cannot be split over 2 devices"):
         run(line, settings.replace(batch_size=1), devices=["cpu:0", "cpu:0"])
+
+
+class Lengths(torch.utils.data.IterableDataset[Any]):
+    """Batches of 9 and 4 in turn: what a loader gives that keeps the end of an epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        made = torch.Generator().manual_seed(1)
+        for length in (9, 4):
+            points = torch.randn(length, 4, generator=made)
+            yield points, points[:, :1] + torch.randn(length, 1, generator=made)
+
+
+def uneven(ctx: kit.Context, *, gives_loss: bool) -> Any:
+    """A step that gives its loss, or what the weights then are."""
+    model = torch.nn.Linear(4, 1).to(ctx.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = ctx.loader(torch.utils.data.DataLoader(Lengths(), batch_size=None))
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        for x, y in ctx.micro_batches(batches):
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+        optimizer.step()
+        return loss if gives_loss else model.weight.square().sum()
+
+    return step
+
+
+@pytest.mark.parametrize("gives_loss", [True, False], ids=["loss", "weights"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"prefetch": 2}, {"accumulate": 2}, {"step_mode": "replay", "accumulate": 2}],
+    ids=["in turn", "ahead", "both in a step", "replayed"],
+)  # fmt: skip
+def test_parts_count_by_the_sizes_that_they_had_in_their_own_step(
+    changes: Any, gives_loss: bool
+) -> None:
+    workload = kit.workload(partial(uneven, gives_loss=gives_loss))
+    settings = kit.Settings(batch_size=9, steps=7, warmup=5, **changes)
+    both = kit.run(workload, settings, devices=["cpu:0", "cpu:0"])
+    assert both.losses == pytest.approx(kit.run(workload, settings).losses, abs=1e-6)
+    assert (both.metrics.get("replay.steps", 0) > 0) == (settings.step_mode == "replay")
+
+
+@pytest.mark.parametrize("step_mode", ["retrace", "replay"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"accumulate": 2, "prefetch": 2}, {"loss_scaling": "dynamic, on device"}],
+    ids=["plain", "micro-batches", "scaled"],
+)  # fmt: skip
+def test_a_replayed_workload_has_the_losses_of_one_device(changes: Any, step_mode: str) -> None:
+    settings = kit.Settings(batch_size=9, steps=8, warmup=5, step_mode=step_mode, **changes)
+    alone = kit.run(line, settings)
+    both = kit.run(line, settings, devices=["cpu:0", "cpu:0"], bucket_mb=1e-6)
+    assert both.losses == pytest.approx(alone.losses, abs=1e-6)
+    assert (both.metrics.get("replay.steps", 0) > 5) == (step_mode == "replay")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def classify(ctx: kit.Context) -> Callable[[], Any]:
     """A small net with statistics of the whole batch."""
     net = nn.Sequential(nn.Linear(6, 16), kit.SyncBatchNorm(16), nn.ReLU(), nn.Linear(16, 4))
     net = net.to(ctx.device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, capturable=True)
     x, y = torch.randn(21, 6), torch.randint(0, 4, (21,))
     batches = ctx.loader(torch.utils.data.TensorDataset(x, y))
 
@@ -184,6 +184,13 @@ def test_four_processes_have_the_losses_of_one_device(alone: Run) -> None:
     buckets = {s.name for s in four.timeline.spans if s.kind == "reduction"}
     assert len(buckets) > 1  # one would do, but for `bucket_mb`
     assert not children()
+
+
+def test_two_processes_replay_their_steps_with_the_losses_of_one_device() -> None:
+    settings = SETTINGS.replace(steps=9, warmup=5, step_mode="replay")
+    two = kit.run(classify, settings, processes=2)
+    assert two.losses == pytest.approx(kit.run(classify, settings).losses, rel=1e-5)
+    assert two.metrics["replay.steps"] > 5
 
 
 def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: Run) -> None:

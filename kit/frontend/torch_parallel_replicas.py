@@ -1,0 +1,260 @@
+"""What the replicas of a model live in: devices, threads, sessions, and what can be asked of them.
+
+`Replicas` is the part of a `DataParallel` that knows nothing of a step's pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Self
+
+from torch import nn
+
+from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_device import register
+from kit.frontend.torch_frontend import Frontend
+from kit.frontend.torch_hooks import Places
+from kit.frontend.torch_parallel_batch import (
+    Shards,
+)
+from kit.frontend.torch_parallel_grads import Reducer, check_tuning
+from kit.frontend.torch_parallel_norm import share_batch_norms
+from kit.run import Settings
+from kit.run_parallel import Link
+from kit.runtime.parallel import Group, Pool
+from kit.runtime.parallel_devices import pick_devices
+from kit.runtime.parallel_exchange import Exchange
+from kit.runtime.parallel_session import ReplicaSession
+from kit.runtime.processes import Processes, current_processes
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.session import current_session
+from kit.runtime.sites import here
+
+__all__ = ["Replicas"]
+
+SEED_STEP = 7919  # between the random numbers of two replicas
+
+
+class Replicas:
+    """Copies of a model on several devices, each with a thread and a session of its own.
+
+    Args and raises: as for `DataParallel`.
+    """
+
+    def __init__(
+        self, model: nn.Module, devices: int | Sequence[Any] = 2, *,
+        settings: Settings | None = None, rules: Rules = DEFAULT_RULES, sync: bool = False,
+        average: bool = True, bucket_mb: float = 1.0, cut: str = "bucket",
+        sync_batch_norm: bool = False, timeout_s: float = 120.0, link: Link | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, nn.Module):
+            raise SettingsError(
+                f"the model must be a torch.nn.Module, not a {type(model).__name__}"
+            )
+        check_tuning(cut, bucket_mb)
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.device.type != "cpu":
+                raise SettingsError(
+                    f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "
+                    "replica copies it to its own device"
+                )
+        self.settings = settings or Settings()
+        self.devices = pick_devices(devices, self.settings.device)
+        self.average = average
+        self._model, self._sync, self._rules = model, sync, rules
+        self._shares_norms = sync_batch_norm
+        self._bucket_bytes, self.cut = int(bucket_mb * 1e6), cut
+        self._group = Group(len(self.devices), timeout_s, current_processes())
+        self._exchange = Exchange(self._group, self.devices, link)
+        self._reducers: list[Reducer] = []
+        self._places: list[Places] = []  # in no order
+        self._pool: Pool | None = None
+        self._exits: contextlib.ExitStack | None = None
+        self._sizes: list[list[int]] = [[] for _ in self.devices]  # of all parts, by place
+        self._is_local = False
+        self._whole_steps: list[Any] = []  # once `step` has been called
+        self.modules: Shards = Shards()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many replicas there are, in all processes."""
+        return self._group.total
+
+    @property
+    def ranks(self) -> range:
+        """Those of them that are in this process."""
+        return self._group.ranks
+
+    @property
+    def processes(self) -> Processes | None:
+        """Those that have joined, if this is not the only one."""
+        return self._group.processes
+
+    @property
+    def sessions(self) -> list[ReplicaSession]:
+        """The replicas' sessions, for their counters and explanations."""
+        return self._exchange.sessions
+
+    def open(self) -> Self:
+        """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
+
+        Raises:
+            SessionError: it was open before.
+        """
+        if self._exits is not None:
+            raise SessionError("a DataParallel can be entered once; make a new one")
+        register()
+        self._exits = contextlib.ExitStack()
+        homes = [Frontend(place) for place in range(len(self.devices))]
+        self._exchange.sessions = [
+            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules)
+            for rank, device, home in zip(self.ranks, self.devices, homes, strict=True)
+        ]
+        copies = [
+            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
+            for _ in homes
+        ]  # fmt: skip
+        with contextlib.ExitStack() as undo:
+            if self.count == 1:
+                undo.enter_context(self.sessions[0])
+            else:
+                undo.callback(self._group.close)
+                undo.callback(self._exchange.close)
+                self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
+                undo.callback(self._pool.close)
+            made = self._run([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
+            self._exits = undo.pop_all()
+        self._reducers = list(made)
+        self.modules = Shards(reducer.module for reducer in made)
+        return self
+
+    def close(self) -> None:
+        """End the threads and sessions; the replicas' tensors can be read no more."""
+        if self._exits is not None:
+            self._group.close()
+            self._exits.close()
+
+    def at_close(self, call: Callable[[], Any]) -> None:
+        """Call this when it closes, before the threads end."""
+        if self._exits is not None:
+            self._exits.callback(call)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _set_up(self, place: int, module: nn.Module) -> Reducer:
+        session = self.sessions[place]
+        session.seed += session.rank * SEED_STEP
+        home: Frontend = session.frontend(Frontend)
+        self._places.append(home.places)
+        if self.count > 1:
+            home.on_backward = partial(self._loss_backward, place)
+        return Reducer(
+            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
+        )
+
+    def _check_open(self) -> None:
+        if self._exits is None or not self.sessions[0].is_open:
+            raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
+
+    def _run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Each job in its replica's thread; here, if there is but one."""
+        if self._pool is None:
+            return [job() for job in jobs]
+        line = here()
+        for places in self._places:
+            places.caller = line
+        return self._pool.run(jobs)
+
+    # -- gradients ---------------------------------------------------------------------------------
+
+    def _loss_backward(
+        self, place: int, loss: Any, gradient: Any = None, retain_graph: bool | None = None,
+        create_graph: bool = False, inputs: Any = None,
+    ) -> None:  # fmt: skip
+        """A program's own `loss.backward()` in a replica: its gradients are summed like others."""
+        if current_session() is not self.sessions[place]:
+            raise SessionError(
+                f"backward() of a loss of replica {self.ranks[place]} outside of its thread, where "
+                "the others would not come: use net.backward(losses), or loss.backward() "
+                "inside of net.map"
+            )
+        self._reducers[place].backward(
+            [loss], self.weights[place], is_local=self._is_local, gradient=gradient,
+            retain_graph=retain_graph, create_graph=create_graph, inputs=inputs,
+        )  # fmt: skip
+
+    # -- tuning and watching -----------------------------------------------------------------------
+
+    def retune(
+        self, *, bulk: int | tuple[int, int] | None = None, cut: str | None = None,
+        bucket_mb: float | None = None, link: Link | None = None,
+    ) -> None:  # fmt: skip
+        """Go on with other segments or buckets, or over another imitated link (none if not given).
+
+        Raises:
+            SettingsError: an argument is wrong.
+        """
+        check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
+        self.wait_all()
+        self._exchange.link = link
+        self.cut = self.cut if cut is None else cut
+        if bulk is not None:
+            self._run([partial(session.set_bulk_size, bulk) for session in self.sessions])
+        for session in self.sessions:
+            session.stepper.forget("net.retune has changed segments or buckets")
+        for reducer in self._reducers:
+            reducer.cut = self.cut
+            if bucket_mb is not None:
+                reducer.fill_buckets(int(bucket_mb * 1e6))
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[list[Any]]:
+        """Record what hosts and devices do in the block; the list gets the spans at its end.
+
+        Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
+        "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
+        """
+        spans: list[Any] = []
+        self.wait_all()
+        self._exchange.spans, self._exchange.is_tracing = [], True
+        self._run([partial(session.watch, True) for session in self.sessions])
+        try:
+            yield spans
+        finally:
+            if self.processes is None or not self.processes.channel.failure:
+                self.wait_all()
+                self._run([partial(session.watch, False) for session in self.sessions])
+            self._exchange.is_tracing = False
+            for session in self.sessions:
+                spans += session.lanes()
+            spans += self._exchange.spans
+
+    def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
+        """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""
+        return self._reducers[0].ops, list(self._reducers[0].gradients)
+
+    @property
+    def weights(self) -> list[float]:
+        """How much of the loss the part of each replica here is: its share, or 1 for sums."""
+        if not self.average or self.count == 1:
+            return [1.0] * len(self.ranks)
+        parts = zip(self.ranks, self._sizes, strict=True)
+        return [sizes[rank] / sum(sizes) if sizes else 1.0 / self.count for rank, sizes in parts]
+
+    def wait_all(self) -> None:
+        """Block until every device has computed what was recorded for it.
+
+        Raises:
+            ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
+        """
+        self._run([session.wait_all for session in self.sessions])

@@ -1,0 +1,170 @@
+"""Steps of several replicas that are issued again without their Python: same bits and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import kit
+from kit.frontend.torch_parallel import DataParallel
+from kit.frontend.torch_parallel_barrier import Barrier
+from kit.runtime.session import current_session
+from kit.runtime.steps import CONFIRM, VERIFY_EVERY
+from tests.frontend.replicas import batches, close, loss_of, net_on_one_cpu, perceptron
+
+REPLAY = kit.Settings(step_mode="replay")
+
+
+def normalised() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 4)
+    )
+
+
+def fused(net: DataParallel) -> Any:
+    return net.optimizer(torch.optim.AdamW, lr=0.01, capturable=True)
+
+
+def replays(net: DataParallel) -> list[float]:
+    return [session.metrics().get("replay.steps", 0) for session in net.sessions]
+
+
+def reasons(net: DataParallel) -> str:
+    return " ".join(net.sessions[0].stepper.reasons)
+
+
+def trained(
+    settings: kit.Settings, data: list[tuple[Tensor, Tensor]], count: int = 2
+) -> tuple[list[float], list[Tensor], list[float]]:
+    """Losses, weights and statistics of all replicas, and how many steps each has replayed."""
+    with net_on_one_cpu(
+        normalised(), count, settings=settings, bucket_mb=2e-4, sync_batch_norm=True
+    ) as net:
+        optimizer = fused(net)
+        losses = []
+        for x, y in data:
+            made = net.step(lambda m, x, y: F.cross_entropy(m(x), y), optimizer, x, y)
+            losses.append((made, net.weights))
+        state = [t.detach().cpu() for m in net.modules for t in m.state_dict().values()]
+        return [net.mean(*loss) for loss in losses], state, replays(net)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_replayed_steps_have_the_bits_of_recorded_ones(count: int) -> None:
+    """Buckets, a batch norm over all replicas, dropout: and one step in the middle is recorded."""
+    data = batches(VERIFY_EVERY + 10, 8)
+    expected, state, _ = trained(kit.Settings(), data, count)
+    losses, again, replayed = trained(REPLAY, data, count)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(again, state, strict=True))
+    assert VERIFY_EVERY < replayed[0] < len(data) - CONFIRM
+    assert replayed == [replayed[0]] * count
+
+
+def test_a_batch_of_another_size_weighs_as_in_a_recorded_step() -> None:
+    """9 is 5 and 4, 10 is 5 and 5: the first replica's part has the same shape, not the weight."""
+    sizes = [9] * 7 + [10, 9] + [10] * 6
+    data = [batches(1, size)[0] for size in sizes]
+    expected, state, _ = trained(kit.Settings(), data)
+    losses, again, replayed = trained(REPLAY, data)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(again, state, strict=True))
+    assert min(replayed) >= 4
+
+
+def test_a_replica_that_fails_while_others_replay_ends_the_step_which_then_has_never_been(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = kit.frontend.torch_parallel.to_kit
+    with net_on_one_cpu(perceptron(), 2, settings=REPLAY, timeout_s=30) as net:
+        optimizer = fused(net)
+        data = batches(20, 8)
+        for x, y in data[:8]:
+            net.step(loss_of, optimizer, x, y)
+        assert min(replays(net)) > 2
+        before = [p.detach().cpu() for m in net.modules for p in m.parameters()]
+        second = net.sessions[1]
+
+        def failing(part: Any) -> Any:
+            if current_session() is second:
+                raise OSError("the disk is gone")
+            return real(part)
+
+        monkeypatch.setattr("kit.frontend.torch_parallel.to_kit", failing)
+        with pytest.raises(OSError, match="the disk is gone") as caught:
+            net.step(loss_of, optimizer, *data[8])
+        assert any("replica 1 of 2" in note for note in caught.value.__notes__)
+        monkeypatch.setattr("kit.frontend.torch_parallel.to_kit", real)
+        close([p for m in net.modules for p in m.parameters()], before, 0)
+        for x, y in data[9:]:
+            net.step(loss_of, optimizer, x, y)
+        net.wait_all()
+        first, other = (list(m.parameters()) for m in net.modules)
+        close(first, [p.cpu() for p in other], 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda net: net.retune(bulk=3), "net.retune has changed"),
+        (lambda net: net.retune(bucket_mb=1e-6), "net.retune has changed"),
+        (lambda net: fused(net), "another loss or optimizer"),
+    ],
+    ids=["other segments", "other buckets", "another optimizer"],
+)
+def test_what_makes_another_step_is_recorded(
+    change: Callable[[DataParallel], Any], words: str
+) -> None:
+    with net_on_one_cpu(perceptron(), 2, settings=REPLAY) as net:
+        optimizer = fused(net)
+        data = batches(CONFIRM + 3, 8)
+        for x, y in data:
+            net.step(loss_of, optimizer, x, y)
+        before = replays(net)
+        assert min(before) > 0
+        segments = net.sessions[0].metrics()["segment.count"]
+        optimizer = change(net) or optimizer
+        net.step(loss_of, optimizer, *data[0])
+        assert replays(net) == before
+        assert words in reasons(net)
+        assert net.sessions[0].metrics()["segment.count"] > segments
+
+
+def test_a_step_with_a_barrier_is_recorded_and_the_barrier_is_named() -> None:
+    barrier = Barrier(2)
+    with net_on_one_cpu(perceptron(), 2, settings=REPLAY) as net:
+        optimizer = fused(net)
+
+        def loss(model: nn.Module, x: Any, y: Any) -> Any:
+            return F.cross_entropy(model(x), y) * (1.0 / barrier.wait(1))
+
+        for x, y in batches(CONFIRM + 4, 8):
+            net.step(loss, optimizer, x, y)
+        assert replays(net) == [0, 0]
+        assert "replicas meet at Barrier(2)" in reasons(net)
+
+
+def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    with net_on_one_cpu(perceptron(), 2) as net:
+        optimizer = fused(net)
+        data = batches(4, 8)
+        net.step(loss_of, optimizer, *data[0])
+        with net.watched() as spans:
+            for x, y in data[1:]:
+                net.step(loss_of, optimizer, x, y)
+    lanes = [
+        [s for s in spans if s.lane == f"host/replica {r}" and s.kind == "record"] for r in (0, 1)
+    ]
+    assert all({s.name for s in lane} == {"forward", "backward", "update"} for lane in lanes)
+    both = [(a, b) for a in lanes[0] for b in lanes[1]
+            if min(a.stop_ns, b.stop_ns) > max(a.start_ns, b.start_ns)]  # fmt: skip
+    assert both == []
