@@ -1,6 +1,6 @@
 """Two processes on loopback: a step of kit's replicas against torch's DistributedDataParallel.
 
-    python benchmarks/processes.py [--processes 2] [--rounds 9] [--layers 40] [--width 256]
+    python benchmarks/processes.py [--processes 2] [--rounds 9] [--step-mode replay]
 
 Both have the same model, batch and optimizer, the whole batch split over the processes, gradients
 reduced over gloo in buckets; they take turns in the same processes, so what disturbs one disturbs
@@ -48,7 +48,7 @@ def work(rank: int, options: argparse.Namespace, ports: tuple[int, int]) -> None
     x, y = torch.randn(options.batch, options.width), torch.randint(0, 10, (options.batch,))
     count = options.processes
     own_x, own_y = x.chunk(count)[rank], y.chunk(count)[rank]
-    settings = kit.Settings(bulk_forward=1000, bulk_backward=1000)
+    settings = kit.Settings(bulk_forward=1000, bulk_backward=1000, step_mode=options.step_mode)
 
     def ddp(bucket_mb: float) -> Callable[[], Any]:
         net = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=bucket_mb)
@@ -71,12 +71,12 @@ def work(rank: int, options: argparse.Namespace, ports: tuple[int, int]) -> None
             with kit.DataParallel(model, 1, settings=settings, bucket_mb=bucket_mb) as net:
                 ours, theirs = replicas(net), ddp(bucket_mb)
                 rounds: list[tuple[float, float]] = []
-                for number in range(options.rounds + 1):
+                for number in range(options.rounds + 2):
                     joined.channel.meet("a round")
                     mine = timed(ours, net.wait_all)
                     joined.channel.meet("a round")
                     other = timed(theirs, dist.barrier)
-                    if number:  # the first compiles
+                    if number > 1:  # the first compiles, and a replay begins after some steps
                         rounds.append((mine, other))
             if rank == 0:
                 kit_ms, torch_ms = (statistics.median(c) for c in zip(*rounds, strict=True))
@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--step-mode", default="retrace", choices=("retrace", "replay"))
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}; milliseconds a step, {options.processes} processes")
     print(f"{'bucket MB':>10} {'kit':>10} {'torch DDP':>10} {'ratio':>8}", flush=True)

@@ -380,7 +380,7 @@ class Exchange:
             made if column else jnp.zeros(aval.shape, aval.dtype)
             for column, made, aval in zip(columns, sums, parcel.avals, strict=True)
         ]
-        counts = np.array([len(column) for column in columns], np.float32)
+        counts = jnp.array([len(column) for column in columns], jnp.float32)
         *everybodys, there = processes.sum([*mine, counts])
         parcel.there = [bool(n) for n in np.asarray(there)]
         return everybodys
