@@ -111,7 +111,7 @@ class Channel:
                     self._tell(["beat"])
                 with contextlib.suppress(TimeoutError):
                     made, _ = server.accept()
-                    made.settimeout(None)
+                    _set_up(made)
                     threading.Thread(target=self._greet, args=(made,), daemon=True).start()
         if self._refused:
             raise SessionError(self._refused)
@@ -149,7 +149,7 @@ class Channel:
             left = until - time.monotonic()
             try:
                 made = socket.create_connection((host, port), timeout=max(left, 0.1))
-                made.settimeout(None)
+                _set_up(made)
                 peer = Connection(made.detach())
                 peer.send_bytes(json.dumps([_GREETING, self.rank, self.count]).encode())
                 if not peer.poll(max(left, 0.1)):
@@ -398,6 +398,12 @@ def free_port(host: str = "127.0.0.1") -> int:
         made.bind((host, 0))
         port: int = made.getsockname()[1]
         return port
+
+
+def _set_up(made: socket.socket) -> None:
+    """Small messages leave at once: TCP would keep a second one until the first is acknowledged."""
+    made.settimeout(None)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -146,9 +146,13 @@ def measure(
     for _ in range(warmup):
         told()
     net.wait_all()
+    if processes is not None:
+        processes.channel.meet("the first measured step")
     times, losses = _timed(net, told, steps)
     with net.watched() as spans:
         clocks = [] if processes is None else [processes.channel.clock()]
+        if processes is not None:
+            processes.channel.meet("the first traced step")  # else one would only wait in it
         step()  # fills the pipeline
         host = []
         for i in range(TRACED_STEPS):

@@ -240,6 +240,14 @@ def test_a_stranger_at_the_port_changes_nothing() -> None:
         channel.close()
 
 
+def test_a_small_message_does_not_wait_for_the_one_before(three: list[Channel]) -> None:
+    """40 ms, by TCP's own rules: now and then a step took that long."""
+    for channel in three:
+        for peer in channel._peers.values():
+            with socket.socket(fileno=os.dup(peer.fileno())) as end:
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_what_cannot_travel_is_refused_before_it_is_sent(three: list[Channel]) -> None:
     with pytest.raises(SessionError, match="only numbers, texts"):
         three[0].meet("the barrier", {1, 2})
