@@ -89,7 +89,7 @@ def run(
         return run_replicas(workload, settings, devices=devices, progress=progress,
                             cancelled=cancelled, **options)  # fmt: skip
     if options:
-        raise SettingsError(f"{', '.join(options)}: this needs devices= or processes= above 1")
+        raise SettingsError(f"{', '.join(options)}: only with devices= or processes= above 1")
     from kit.workloads.experiment import run as measure
 
     return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)

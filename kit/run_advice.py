@@ -220,10 +220,10 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
     if ms < SHARE * seen.step_ms or not ms:
         return
     text = (
-        f"the devices wait {_ms(ms)} a step for gradients that are on their way between them. Send "
-        "them while the backward pass goes on: cut='bucket', and a smaller bucket_mb as long as a "
-        "message's own cost is small beside it; or send them less often (a larger batch, or "
-        "accumulate several under net.no_sync()). kit.ParallelView models all of that"
+        f"the devices wait {_ms(ms)} a step for gradients that are on their way between them. Let "
+        "them leave while the backward pass goes on: a smaller bucket_mb, as long as a message's "
+        "own cost is small beside it, and cut='bucket'; or send them for more work each time (a "
+        "larger batch). kit.ParallelView models all of that"
     )
     yield Advice("reduction", text, ms=ms)
 

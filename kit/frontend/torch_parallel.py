@@ -1,7 +1,7 @@
 """One model on several devices: `DataParallel`. Each replica is a thread, a session and a device.
 
 A batch is split, each replica works on its part, and their gradients are added up, so that a step
-is the step of one device on the whole batch. Replicas record at the same time, each its own ops.
+is the step of one device on the whole batch. Each replica records its own ops, one after the other.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import FunctionType
+from numbers import Number
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from kit.errors import SessionError
 from kit.frontend.torch_parallel_batch import (
     Shards,
     detached,
+    others_in,
     part_of,
     sizes_of,
     tensors_in,
@@ -26,6 +27,7 @@ from kit.frontend.torch_parallel_batch import (
 from kit.frontend.torch_parallel_grads import check_reduced
 from kit.frontend.torch_parallel_replicas import Replicas
 from kit.runtime.parallel import Meeting
+from kit.runtime.steps_recorded import is_same
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -206,7 +208,7 @@ class _WholeStep:
     def run(self, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
         """One step; in the replica's thread."""
         session = self._net.sessions[self._place]
-        if not (_is_same(self._of[0], loss) and self._of[1] is optimizer):
+        if not (is_same(self._of[0], loss) and self._of[1] is optimizer):
             session.stepper.forget("net.step got another loss or optimizer than before")
         self._of = (loss, optimizer)
         self._parts = parts
@@ -238,8 +240,17 @@ class _WholeStep:
         return made
 
     def _fetch(self) -> Any:
-        """The parts on the device; and their weights, which a recorded step has as constants."""
-        return [to_kit(part) for part in self._parts], self._net.weights
+        """The parts on the device; and all numbers that a recorded step has as constants."""
+        optimizer = self._of[1]
+        module = self._net.modules[self._place]
+        groups = getattr(optimizer, "param_groups", ())
+        return [to_kit(part) for part in self._parts], [
+            self._net.weights,
+            [[x for key, x in group.items() if key != "params"] for group in groups],
+            [m.training for m in module.modules()],
+            [(p.requires_grad, p.grad is None) for p in module.parameters()],
+            [x if isinstance(x, Number) else hash(x) for x in others_in(self._parts)],
+        ]
 
     def _meet(self) -> None:
         """Nobody updates anything before everybody has come so far."""
@@ -268,16 +279,6 @@ class Optimizers:
         self._net._run([optimizer.zero_grad for optimizer in self.replicas])
         for reducer in self._net._reducers:
             reducer.forget()
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """True for one function, and for a lambda that a loop makes anew each time."""
-    if one is other or not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
-        return one is other
-    mine, theirs = one.__closure__ or (), other.__closure__ or ()
-    return (one.__code__ is other.__code__ and one.__defaults__ == other.__defaults__
-            and all(a.cell_contents is b.cell_contents for a, b in zip(mine, theirs, strict=True))
-            )  # fmt: skip
 
 
 def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

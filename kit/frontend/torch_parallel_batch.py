@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from kit.errors import SettingsError
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel import replicas
 
-__all__ = ["Shards", "detached", "part_of", "sizes_of", "tensors_in", "to_kit"]
+__all__ = ["Shards", "detached", "others_in", "part_of", "sizes_of", "tensors_in", "to_kit"]
 
 
 class Shards(tuple[Any, ...]):
@@ -87,6 +87,22 @@ def tensors_in(item: Any) -> Iterator[Any]:
     elif isinstance(item, list | tuple) and not isinstance(item, Shards):
         for value in item:
             yield from tensors_in(value)
+
+
+def others_in(item: Any) -> Iterator[Any]:
+    """What is in lists, tuples and dicts and is no tensor on the host, as something to compare.
+
+    A tensor that is on a device already is told by what it holds now.
+    """
+    if isinstance(item, KitTensor):
+        yield id(item), id(item.kit_value().cell)
+    elif isinstance(item, dict):
+        yield from others_in(list(item.items()))
+    elif isinstance(item, list | tuple):
+        for value in item:
+            yield from others_in(value)
+    elif not isinstance(item, Tensor):
+        yield item if isinstance(item, Hashable) else id(item)
 
 
 def _inside(item: Any, change: Any) -> Any:

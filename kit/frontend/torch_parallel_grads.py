@@ -80,7 +80,7 @@ class Reducer:
         self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
                         for path, m in module.named_modules()
                         for key, p in m._parameters.items() if p is not None]  # fmt: skip
-        for *_, parameter in self._places:
+        for parameter in module.parameters():  # each once, however many modules share it
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._ready)
         self.fill_buckets(bucket_bytes)

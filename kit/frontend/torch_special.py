@@ -21,6 +21,7 @@ from kit.frontend.torch_tensor import (
     check_writable,
 )
 from kit.runtime.lowering import HOLE, Scalar
+from kit.runtime.stream import Value, pending
 
 if TYPE_CHECKING:
     from kit.frontend.torch_frontend import Frontend
@@ -47,7 +48,17 @@ def _clone(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
         ("clone", source.spec, layout),
         lambda: torch.clone(source.spec.meta(), memory_format=layout),
     )
-    return home.wrap(home.own_value(source), spec)
+    return home.wrap(_apart(home, home.own_value(source)), spec)
+
+
+def _apart(home: Frontend, value: Value) -> Value:
+    """The value for a second holder: a replayed step gives what the first one holds a new array."""
+    if value.cell is None or not home.session.stepper.is_between:
+        return value
+    twin = pending(value.cell, value.aval)
+    if hasattr(value, "number"):
+        twin.number = value.number
+    return twin
 
 
 def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
@@ -63,7 +74,7 @@ def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(source, KitTensor):
         value = home.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
-        value = home.own_value(source)
+        value = _apart(home, home.own_value(source))
     else:
         value = _cast(home, source, target.spec)
     target.ref.write(home, value)
@@ -101,7 +112,7 @@ def _to_copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         lambda: torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout),
     )
     if dtype is source.dtype:
-        return home.wrap(home.own_value(source), spec)
+        return home.wrap(_apart(home, home.own_value(source)), spec)
     return home.wrap(_cast(home, source, spec), spec)
 
 

@@ -43,39 +43,48 @@ class Turns:
         self.switched: Callable[[bool], object] = bool
         self._lock = allocate_lock()
         self._holder = 0  # the thread that has the turn
+        self._members: set[int] = set()  # threads that wait for it
 
-    def take(self) -> None:
-        """Wait for the turn, and begin."""
-        while not self._lock.acquire(blocking=False):
-            before = self.progress()
-            if self._lock.acquire(timeout=STANDSTILL_S):
-                break
-            if self.progress() == before:
-                self.switched(True)
-                return
-        self._holder = threading.get_ident()
-        self.switched(True)
-
-    def give(self) -> bool:
-        """Stop, and let the next one record; false if this thread had not the turn."""
-        self.switched(False)
-        if self._holder != threading.get_ident():
-            return False
-        self._holder = 0
-        self._lock.release()
-        return True
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        """In the block this thread records when it is its turn."""
+        self._members.add(threading.get_ident())
+        self._take()
+        try:
+            yield
+        finally:
+            self._members.discard(threading.get_ident())
+            self._give()
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """While this thread waits for something, others record."""
-        had = self.give()
+        if threading.get_ident() not in self._members:
+            yield
+            return
+        self._give()
         try:
             yield
         finally:
-            if had:
-                self.take()
-            else:
-                self.switched(True)
+            self._take()
+
+    def _take(self) -> None:
+        while not self._lock.acquire(blocking=False):
+            before = self.progress()
+            if self._lock.acquire(timeout=STANDSTILL_S):
+                self._holder = threading.get_ident()
+                break
+            if self.progress() == before:  # it may be this thread that is waited for
+                break
+        else:
+            self._holder = threading.get_ident()
+        self.switched(True)
+
+    def _give(self) -> None:
+        self.switched(False)
+        if self._holder == threading.get_ident():
+            self._holder = 0
+            self._lock.release()
 
 
 class Group:
@@ -222,6 +231,7 @@ class Meeting:
         self._visits = dict.fromkeys(group.ranks, 0)  # in this turn
         self._everybodys: dict[int, list[Any]] = {}  # visit -> by rank, of all processes
         self._brought: dict[int, dict[int, Any]] = {}  # visit -> rank -> what
+        self._given_up: dict[int, str] = {}  # visit -> why somebody did not wait any longer
 
     def bring(self, rank: int, item: Any) -> int:
         """Leave something here, and go on; gives the number of the visit, for `take`.
@@ -233,6 +243,7 @@ class Meeting:
         with group.changed:
             if self._turn != group.turn:
                 self._turn, self._brought, self._everybodys = group.turn, {}, {}
+                self._given_up = {}
                 self._visits = dict.fromkeys(group.ranks, 0)
             visit = self._visits[rank]
             self._visits[rank] += 1
@@ -248,7 +259,7 @@ class Meeting:
         """
         group = self.group
         brought = self._brought[visit]
-        self._wait(rank, lambda: [r for r in group.ranks if r not in brought])
+        self._wait(rank, visit, lambda: [r for r in group.ranks if r not in brought])
         mine = [brought[r] for r in group.ranks]
         if self._processes is None:
             return mine
@@ -262,20 +273,25 @@ class Meeting:
             with group.changed:
                 self._everybodys[visit] = [item for items in everybodys for item in items]
                 group.changed.notify_all()
-        self._wait(rank, lambda: [first] if visit not in self._everybodys else [])
+        self._wait(rank, visit, lambda: [first] if visit not in self._everybodys else [])
         return self._everybodys[visit]
 
-    def _wait(self, rank: int, lacking: Callable[[], list[int]]) -> None:
-        """Until nobody is lacking."""
+    def _wait(self, rank: int, visit: int, lacking: Callable[[], list[int]]) -> None:
+        """Until nobody is lacking. If one gives up all do, who comes later too: else they part."""
         group = self.group
         until = time.monotonic() + group.timeout_s
         with group.turns.lent(), group.changed:
-            while missing := lacking():
-                if (error := group.lacking(missing, f"replica {rank} at {self.name}")) is not None:
-                    raise error
+            while (missing := lacking()) or visit in self._given_up:
                 left = until - time.monotonic()
-                if left <= 0:
-                    raise group.late(missing, f"replica {rank} waited at {self.name}")
+                error = group.lacking(missing, f"replica {rank} at {self.name}")
+                if visit in self._given_up:
+                    error = error or SessionError(self._given_up[visit])
+                elif error is None and left <= 0:
+                    error = group.late(missing, f"replica {rank} waited at {self.name}")
+                if error is not None:
+                    self._given_up[visit] = self._given_up.get(visit, str(error))
+                    group.changed.notify_all()
+                    raise error
                 group.changed.wait(left)
 
 
@@ -350,7 +366,10 @@ class Pool:
                 stuck = self._overdue()
         except BaseException as error:  # an interrupt
             self.group.end(-1, error)
-            self._is_stuck = not self._over.acquire(timeout=5.0)
+            with self._count:
+                has_ended = self._left == 0  # and `_over` was perhaps acquired just now
+            self._is_stuck = not self._over.acquire(timeout=0.5 if has_ended else 5.0)
+            self._is_stuck &= not has_ended
             self._errors = {}
             raise
         if stuck is not None:
@@ -388,12 +407,11 @@ class Pool:
                     if job is None:
                         return
                     error: BaseException | None = None
-                    self.group.turns.take()
                     try:
-                        self._results[place] = job()
+                        with self.group.turns.part():
+                            self._results[place] = job()
                     except BaseException as raised:  # noqa: BLE001 - the caller gets it
                         error = raised
-                    self.group.turns.give()
                     del job
                     self._end(rank, error)
         except BaseException as error:  # noqa: BLE001 - it could not be entered, or left

@@ -50,19 +50,16 @@ class ReplicaSession(Session):
         self.here_turn, self.here_posts = -1, 0  # collectives of this turn, counted
         self.donates = False  # the exchange reads arrays after the segments that made them
 
-    def _settle(self, value: Value, *, cut: str) -> None:
+    def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
         try:
-            super()._settle(value, cut=cut)
+            return super()._settle(value, take)
         except Exception as error:
             note_replica(error, self.rank)
             raise
 
-    def waiting(self) -> contextlib.AbstractContextManager[Any]:
-        """As in any session; another replica records meanwhile."""
-        stack = contextlib.ExitStack()
-        stack.enter_context(super().waiting())
-        stack.enter_context(self.exchange.group.turns.lent())  # taken back before the lock
-        return stack
+    def lent(self) -> contextlib.AbstractContextManager[None]:
+        """Another replica records meanwhile."""
+        return self.exchange.group.turns.lent()
 
     def lanes(self) -> list[Span]:
         """What was recorded in `watch`, on the lanes of this replica."""

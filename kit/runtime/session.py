@@ -359,7 +359,7 @@ class Session(Inspection, Waiting):
             for _ in range(MAX_AHEAD // 2):
                 ahead.popleft()
             self._counts["ahead.count"] += 1
-            self._recorder.add("segments ahead", "ahead", start, time.perf_counter_ns())
+            self._recorder.add("segments ahead", "ahead", start, self.waited_until)
 
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
@@ -388,7 +388,7 @@ class Session(Inspection, Waiting):
             oldest = self._markers.pop(0)
             with self.waiting():
                 self._executor.finish(oldest)
-            self._recorder.add("a step ahead of the device", "ahead", start, time.perf_counter_ns())
+            self._recorder.add("a step ahead of the device", "ahead", start, self.waited_until)
         if self.redo.is_on:
             self.redo.close(self.step - 2)  # of the step that has just been waited for
         self._recorder.leave()

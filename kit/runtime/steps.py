@@ -26,6 +26,8 @@ from kit.runtime.steps_recorded import (
     Source,
     alike,
     difference,
+    is_held,
+    is_same,
     numbers_in,
     task_difference,
     type_of,
@@ -59,6 +61,7 @@ class Stepper:
         self._confirmed = 0  # guesses that the recording has reached
         self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
         self.is_fetching = False  # asking the loaders for the batches of a replay
+        self._step: Any = None  # the function
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
 
@@ -69,6 +72,9 @@ class Stepper:
             result = step()
             session.mark_step()
             return result
+        if self.mode == "replay" and not is_same(step, self._step):
+            self.forget("another function was given as the step")
+        self._step = step
         if self.mode == "replay" and self._may_replay():
             return self._replay(step)
         self._begin()
@@ -82,6 +88,11 @@ class Stepper:
             raise
         self._finish(result)
         return result
+
+    @property
+    def is_between(self) -> bool:
+        """True between two steps that may be replayed."""
+        return self.mode == "replay" and self._now is None
 
     def forget(self, why: str = "") -> None:
         """The next step may be another one: record it."""
@@ -214,13 +225,15 @@ class Stepper:
         last = self._last
         if last is None or last.obstacle or self._equal < CONFIRM - 1:
             return False
+        if self._session.stream.bulk is not None or not is_held(last):
+            self.forget("the program has changed what the step reads, between two steps")
+            return False
         return self._replayed < VERIFY_EVERY
 
     def _replay(self, step: Callable[[], Any]) -> Any:
         """The last step once more: its executables on the arrays of now, none of its Python."""
         session, last = self._session, self._last
         assert last is not None
-        start = time.perf_counter_ns()
         inputs = self._fetch_again(last)
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
             self._equal = 0
@@ -250,13 +263,12 @@ class Stepper:
         last.result = result
         self._replayed += 1
         self.counts["replay.steps"] += 1
-        session.note_replay(start)
         session.mark_step()
         return result
 
     def _fetch_again(self, last: Recording) -> list[Cell] | None:
         """The inputs of the next step: fresh batches, and the small constants of the last one."""
-        for fetch in last.fetches:
+        for fetch in last.fetches[len(self._ahead) :]:  # less, if one has failed the last time
             self._now = fresh = Recording()
             self.is_fetching = True
             try:
@@ -269,9 +281,8 @@ class Stepper:
             return None
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
-        if self._session.stream.bulk is not None or list(map(type_of, batches)) != list(
-            map(type_of, old)
-        ):
+        is_pending = self._session.stream.bulk is not None
+        if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
             self.reasons["the batch has another shape, or computes on the device"] += 1
             return None
         self._ahead = []
@@ -288,10 +299,13 @@ class Stepper:
         made: list[list[Cell]] = []
         calls = iter([*last.calls, (len(last.tasks), None)])
         at, call = next(calls)
+        start = time.perf_counter_ns()
         for number, old in enumerate(last.tasks):
             while call is not None and at == number:
+                session.note_replay(start)
                 call()
                 at, call = next(calls)
+                start = time.perf_counter_ns()
             leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
             if old.again is not None:
                 task, cells = old.again(leaves)
@@ -301,6 +315,7 @@ class Stepper:
                 session.issue(task)
             tasks.append(task)
             made.append(cells)
+        session.note_replay(start)
         return tasks, made
 
     def _find(

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Number
+from types import FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
 from kit.runtime.lowering import format_site
 from kit.runtime.stream import Cell, Task, Value
 
-__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "numbers_in",
-           "task_difference", "type_of"]  # fmt: skip
+__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "is_held", "is_same",
+           "numbers_in", "task_difference", "type_of"]  # fmt: skip
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -55,6 +56,42 @@ def numbers_in(batch: Any) -> Iterator[Any]:
     elif isinstance(batch, list | tuple):
         for item in batch:
             yield from numbers_in(item)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True for one function, and for a lambda or method that a loop makes anew each time."""
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    if one is other or not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return one is other
+    mine, theirs = _bound(one), _bound(other)
+    return (one.__code__ is other.__code__ and len(mine) == len(theirs)
+            and all(a is b for a, b in zip(mine, theirs, strict=True)))  # fmt: skip
+
+
+def _bound(function: FunctionType) -> list[Any]:
+    """What it has of its surroundings, beside globals."""
+    cells = list(function.__closure__ or ())
+    keywords = (function.__kwdefaults__ or {}).values()
+    try:
+        return [*(c.cell_contents for c in cells), *(function.__defaults__ or ()), *keywords]
+    except ValueError:  # a cell that is empty
+        return [object()]
+
+
+def is_held(last: Recording) -> bool:
+    """True if the program still holds, as they were, the results that the next step reads."""
+    held = {
+        (number, i)
+        for holder, number, i in last.alive
+        if (value := holder()) is not None and value.cell is last.tasks[number].outputs[i]()
+    }
+    return all(
+        source[2:] in held
+        for sources in last.sources
+        for source in sources
+        if source[0] == "made" and source[1] == 1
+    )
 
 
 def type_of(cell: Cell) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -41,11 +41,21 @@ class Waiting:
     redo: Redo
     stepper: Stepper
     sync_places: dict[Site, None]
+    waited_until = 0  # the end of the last wait, in `time.perf_counter_ns`
     syncs: list[SyncPoint]
 
-    def waiting(self) -> AbstractContextManager[Any]:
-        """While this thread waits for the device, others record."""
-        return unlocked(self.lock)
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While this thread waits for the device, others record; notes when the wait was over."""
+        with unlocked(self.lock), self.lent():
+            try:
+                yield
+            finally:
+                self.waited_until = time.perf_counter_ns()
+
+    def lent(self) -> contextlib.AbstractContextManager[None]:
+        """What else others may do meanwhile."""
+        return contextlib.nullcontext()
 
     def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
         """The numbers of a value, as a numpy array of its own: a sync point.
@@ -54,9 +64,7 @@ class Waiting:
             ExecutionError, LoweringError: an op that it depends on failed.
         """
         start = time.perf_counter_ns()
-        self._settle(value, cut="sync")
-        with self.waiting():
-            array = np.array(_array(value))
+        array = self._settle(value, np.array)
         self._counts["transfer_from_device.count"] += 1
         self._counts["transfer_from_device.bytes"] += array.nbytes
         self._note_sync(start, cause, frame)
@@ -66,9 +74,7 @@ class Waiting:
         """Block until the tensor's numbers are there; raises what its computation raised."""
         value = tensor if isinstance(tensor, Value) else tensor.kit_value()
         start = time.perf_counter_ns()
-        self._settle(value, cut="sync")
-        with self.waiting():
-            jax.block_until_ready(_array(value))
+        self._settle(value, jax.block_until_ready)
         self._note_sync(start, "wait_to_read", (("", 0), "", ""))
 
     def wait_all(self) -> None:
@@ -87,7 +93,7 @@ class Waiting:
         with self.waiting():
             self._executor.engine.wait_all()
             self._executor.finish(last)
-        self._recorder.add("wait_all", "ahead", start, time.perf_counter_ns())
+        self._recorder.add("wait_all", "ahead", start, self.waited_until)
 
     def finish(self, task: Task) -> None:
         """Block until the device has run this segment; others may record meanwhile."""
@@ -97,30 +103,35 @@ class Waiting:
     def note_check(self, start: int) -> None:
         """A flag that came with an earlier step was looked at, `start` is when that began."""
         self._counts["check.count"] += 1
-        self._recorder.add("check of an earlier step", "ahead", start, time.perf_counter_ns())
+        self._recorder.add("check of an earlier step", "ahead", start, self.waited_until)
 
     def note_redo(self, segments: int) -> None:
         """Such a flag was raised: these many segments were issued once more."""
         self._counts["redo.count"] += 1
         self._counts["redo.segments"] += segments
 
-    def _settle(self, value: Value, *, cut: str) -> None:
+    def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
+        """What `take` makes of the array, once that is there."""
         if not self.is_open:
             raise SessionError(_CLOSED)
         with self.lock:
             if (bulk := value.bulk) is not None:  # it hangs on the value, whoever records it
-                self.cut(bulk.stream, cut, keep_views=bulk.stream is not self.here.stream)
+                self.cut(bulk.stream, "sync", keep_views=bulk.stream is not self.here.stream)
             if self.redo.is_on and value.cell is not None and self.redo.concerns(value.cell):
                 self.redo.close()
-        if value.cell is not None and value.cell.task is not None:
-            with self.waiting():
+        taken: Any = None
+        with self.waiting():
+            if value.cell is not None and value.cell.task is not None:
                 self._executor.wait(value.cell.task)
+            if value.error is None:
+                taken = take(None if value.cell is None else value.cell.array)
         if (error := value.error) is not None:
             self._executor.engine.forgive(error)
             raise error.with_traceback(None)
+        return taken
 
     def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
-        stop = time.perf_counter_ns()
+        stop = self.waited_until
         site, via, _ = frame
         where = format_site(site)
         self.sync_places[site] = None
@@ -131,10 +142,6 @@ class Waiting:
         self._counts["sync.count"] += 1
         self._counts["sync.ns"] += stop - start
         self._recorder.add(f"{cause} at {where}" if where else cause, "wait", start, stop)
-
-
-def _array(value: Value) -> Any:
-    return None if value.cell is None else value.cell.array
 
 
 _CLOSED = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 import kit
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_barrier import Barrier
+from kit.frontend.torch_parallel_barrier import Barrier, replica_here
 from kit.runtime.session import current_session
 from kit.runtime.steps import CONFIRM, VERIFY_EVERY
 from tests.frontend.replicas import batches, close, loss_of, net_on_one_cpu, perceptron
@@ -168,3 +171,136 @@ def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
     both = [(a, b) for a in lanes[0] for b in lanes[1]
             if min(a.stop_ns, b.stop_ns) > max(a.start_ns, b.start_ns)]  # fmt: skip
     assert both == []
+
+
+def changed(name: str, net: DataParallel, optimizer: Any, kept: list[Any]) -> None:
+    """What a program does between two steps."""
+    if name == "learning rate":
+        for one in optimizer.replicas:
+            one.param_groups[0]["lr"] *= 0.5
+    elif name == "evaluation":
+        net.map(lambda m: m.eval(), net.modules)
+    elif name == "frozen":
+        net.map(lambda m: m[0].weight.requires_grad_(False), net.modules)
+    elif name == "accumulated":
+        (x, y) = batches(1, 8)[0]
+        with net.no_sync():
+            net.backward(net.map(F.cross_entropy, net(x), net.split(y)))
+    elif name == "scaled":
+        net.map(torch.no_grad()(lambda m: m[0].weight.mul_(0.5)), net.modules)
+        net.wait_all()
+    elif name == "loaded, the old ones kept":
+        kept += net.map(lambda m: [p.detach().clone() for p in m.parameters()], net.modules)
+        state = {k: v * 0.5 for k, v in perceptron().state_dict().items()}
+        net.map(lambda m: m.load_state_dict(state), net.modules)
+        net.wait_all()
+
+
+@pytest.mark.parametrize(
+    "name", ["learning rate", "evaluation", "frozen", "accumulated", "scaled",
+             "loaded, the old ones kept"],
+)  # fmt: skip
+def test_what_a_program_changes_between_two_steps_counts_in_the_next_one(name: str) -> None:
+    def weights(settings: kit.Settings) -> tuple[list[Tensor], list[float]]:
+        model = perceptron()
+        model.insert(2, nn.Dropout(0.5))
+        kept: list[Any] = []
+        with net_on_one_cpu(model, 2, settings=settings) as net:
+            net.map(lambda m: m[2].train(), net.modules)
+            optimizer = fused(net)
+            data = batches(20, 8)
+            for x, y in data[:9]:
+                net.step(loss_of, optimizer, x, y)
+            if name.startswith("loaded"):
+                for module in net.modules:
+                    del module[2]
+                for x, y in data[9:18]:
+                    net.step(loss_of, optimizer, x, y)
+            before = replays(net)
+            changed(name, net, optimizer, kept)
+            for x, y in data[18:]:
+                net.step(loss_of, optimizer, x, y)
+            found = [p.detach().cpu() for m in net.modules for p in m.parameters()]
+            return found + [p.cpu() for part in kept for p in part], before
+
+    expected, _ = weights(kit.Settings())
+    got, before = weights(REPLAY)
+    assert min(before) > 2
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["texts", "tensors that are there already"])
+def test_arguments_that_a_replay_cannot_bring_are_seen(kind: str) -> None:
+    def weights(settings: kit.Settings) -> list[Tensor]:
+        with net_on_one_cpu(perceptron(), 2, settings=settings) as net:
+            optimizer = fused(net)
+            here = [tuple(net.split(t) for t in pair) for pair in batches(3, 8)]
+
+            def loss(model: nn.Module, x: Any, y: Any, way: str = "sum") -> Any:
+                return F.cross_entropy(model(x), y) * (2.0 if way == "twice" else 1.0)
+
+            for i in range(15):
+                if kind == "texts":
+                    x, y = batches(1, 8)[0]
+                    net.step(loss, optimizer, x, y, "twice" if i > 10 else "once")
+                else:
+                    net.step(loss, optimizer, *here[i // 7])
+            return [p.detach().cpu() for m in net.modules for p in m.parameters()]
+
+    expected, got = weights(kit.Settings()), weights(REPLAY)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+class Tied(nn.Module):
+    """Its last layer has the weights of its first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.first(x).tanh())
+
+
+@pytest.mark.parametrize("settings", [kit.Settings(), REPLAY], ids=["recorded", "replayed"])
+def test_a_parameter_of_two_modules_has_one_gradient(settings: kit.Settings) -> None:
+    model = Tied()
+    alone = copy.deepcopy(model)
+    reference = torch.optim.AdamW(alone.parameters(), lr=0.01)
+    with net_on_one_cpu(model, 2, settings=settings) as net:
+        optimizer = fused(net)
+        for x, y in batches(8, 8):
+            net.step(loss_of, optimizer, x, y)
+            reference.zero_grad()
+            loss_of(alone, x, y).backward()
+            reference.step()
+        for module in net.modules:
+            close(module.parameters(), alone.parameters())
+
+
+def test_a_read_has_not_waited_for_its_replicas_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    begun, ends = threading.Event(), []
+
+    def job(x: Tensor) -> float:
+        session = replica_here()
+        assert session is not None
+        if session.rank == 0:
+            with session.exchange.group.turns.lent():
+                begun.wait(30)
+            return float(x.sum())  # needs no other replica; then the turn is the other's
+        total = float(x.sum())
+        begun.set()
+        time.sleep(0.3)
+        ends.append(time.perf_counter_ns())
+        return total
+
+    with net_on_one_cpu(perceptron(), 2) as net:
+        parts = net.split(torch.ones(4))
+        net.map(lambda x: float(x.sum()), parts)
+        net.map(job, parts)
+        last = net.sessions[0].syncs[-1]
+    assert last.at_ns + last.wait_ns > 0
+    assert last.wait_ns < 300_000_000 or last.at_ns > ends[0]

@@ -110,7 +110,6 @@ def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
     monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
     seen: list[str] = []
     with pool(3) as threads:
-        turns = threads.group.turns
         meeting = Meeting(threads.group)
 
         def part(rank: int, name: str) -> None:
@@ -124,7 +123,6 @@ def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
             part(rank, "second")
 
         run(threads, job)
-        assert turns.give() is False  # nobody has it any more
     runs = [name for i, name in enumerate(seen) if i == 0 or name != seen[i - 1]]
     assert sorted(runs) == [f"{name} of {r}" for name in ("first", "second") for r in range(3)]
     assert len(seen) == 120
@@ -138,15 +136,55 @@ def test_a_turn_that_does_not_get_on_is_passed_over() -> None:
         assert run(threads, lambda r: r) == [0, 1]
 
 
-def test_a_turn_is_taken_back_after_a_wait_and_only_by_who_had_it() -> None:
-    turns = Turns()
+def test_a_turn_is_lent_by_those_who_take_part_only_and_who_was_passed_over_gets_it_again() -> None:
+    turns, said = Turns(), []
+    turns.switched = said.append
     with turns.lent():
-        assert turns.give() is False
-    turns.take()
-    with turns.lent():
-        turns.take()
-        assert turns.give() is True
-    assert turns.give() is True
+        pass
+    assert said == []
+    with turns.part():
+        other = threading.Thread(target=_passed_over, args=(turns,))
+        other.start()
+        other.join()
+        with turns.lent(), turns.part():
+            pass
+    with turns.part():
+        pass
+    assert said[0] is True
+    assert said.count(True) == said.count(False)
+
+
+def _passed_over(turns: Turns) -> None:
+    with turns.part(), turns.lent():
+        pass
+
+
+def test_who_gives_up_at_a_meeting_is_not_there_for_who_comes_later() -> None:
+    """Each would go on as if all had been there, or nobody: replicas would part."""
+    with pool(2, 0.2) as threads:
+        meeting = Meeting(threads.group)
+        left = threading.Event()
+
+        def job(rank: int) -> Any:
+            if rank == 1:
+                left.wait(30)
+            try:
+                return meeting.take(rank, meeting.bring(rank, rank))
+            finally:
+                left.set()
+
+        errors: list[BaseException] = []
+
+        def noting(rank: int) -> Any:
+            try:
+                return job(rank)
+            except SessionError as error:
+                errors.append(error)
+                raise
+
+        with pytest.raises(SessionError):
+            run(threads, noting)
+        assert len(errors) == 2
 
 
 def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:

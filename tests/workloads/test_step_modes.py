@@ -240,6 +240,60 @@ def test_a_batch_that_brings_another_number_is_recorded_and_not_lost() -> None:
         assert any("other numbers" in reason for reason in session.stepper.reasons)
 
 
+def test_another_function_is_another_step() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        got = [session.run_step(lambda: (x * 2.5).sum()).item() for _ in range(8)]
+        assert session.metrics()["replay.steps"] > 2
+        assert [*got, session.run_step(lambda: (x * 4.5).sum()).item()] == [5.0] * 8 + [9.0]
+
+
+def test_what_a_program_keeps_or_changes_between_steps_stays_so() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        w = torch.zeros(2, device="kit")
+        other = torch.zeros(2, device="kit")
+
+        def step() -> Any:
+            w.add_(1.0)
+            return w.sum()
+
+        replaying(step, session, 8)
+        kept, copied = w.clone(), other.copy_(w)
+        assert session.run_step(step).item() == 18.0
+        assert session.run_step(step).item() == 20.0
+        assert (kept.tolist(), copied.tolist()) == ([8.0] * 2, [8.0] * 2)
+        before = session.metrics()["replay.steps"]
+        assert before > 2
+        w.mul_(0.0)
+        session.wait_all()
+        assert session.run_step(step).item() == 2.0
+        assert session.metrics()["replay.steps"] == before
+
+
+def test_a_loader_that_fails_in_a_replay_gives_its_batches_in_order_afterwards() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        first, second, fails = iter(range(100)), iter(range(100)), [False]
+
+        def load() -> Any:
+            return torch.full((2,), float(next(first))).to("kit")
+
+        def load_more() -> Any:
+            if fails[0]:
+                fails[0] = False
+                raise OSError("the disk is gone")
+            return torch.full((2,), float(next(second))).to("kit")
+
+        def step() -> Any:
+            return (session.fetch(load) * 100 + session.fetch(load_more)).sum()
+
+        got = [r.item() for r in replaying(step, session, 8)]
+        fails[0] = True
+        with pytest.raises(OSError, match="the disk is gone"):
+            session.run_step(step)
+        got += [r.item() for r in replaying(step, session, 4)]
+        assert got == [202.0 * i for i in range(12)]
+
+
 def test_a_change_is_found_at_the_next_check() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")
