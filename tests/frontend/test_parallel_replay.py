@@ -156,7 +156,7 @@ def test_a_step_with_a_barrier_is_recorded_and_the_barrier_is_named() -> None:
 def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
     with net_on_one_cpu(perceptron(), 2) as net:
         optimizer = fused(net)
         data = batches(4, 8)
@@ -281,7 +281,7 @@ def test_a_parameter_of_two_modules_has_one_gradient(settings: kit.Settings) -> 
 
 
 def test_a_read_has_not_waited_for_its_replicas_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
     begun, ends = threading.Event(), []
 
     def job(x: Tensor) -> float:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine import Engine
-from kit.runtime.parallel import Group, Meeting, Pool, Turns
+from kit.runtime.parallel import Group, Meeting, Pool
 from kit.runtime.parallel_devices import pick_devices
+from kit.runtime.turns import Turns
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def test_who_waits_for_a_replica_that_does_not_come_is_told_and_the_pool_goes_on
 def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kit.runtime.parallel.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
     seen: list[str] = []
     with pool(3) as threads:
         meeting = Meeting(threads.group)
