@@ -13,7 +13,7 @@ All three run the same executables on the same arrays: the numbers are the same 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -297,15 +297,15 @@ class Stepper:
         session = self._session
         tasks: list[Task] = []
         made: list[list[Cell]] = []
-        calls = iter([*last.calls, (len(last.tasks), None)])
-        at, call = next(calls)
+        calls = deque(last.calls)
         start = time.perf_counter_ns()
-        for number, old in enumerate(last.tasks):
-            while call is not None and at == number:
+        for number, old in enumerate([*last.tasks, None]):
+            while calls and calls[0][0] == number:
                 session.note_replay(start)
-                call()
-                at, call = next(calls)
+                calls.popleft()[1]()
                 start = time.perf_counter_ns()
+            if old is None:
+                break
             leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
             if old.again is not None:
                 task, cells = old.again(leaves)

@@ -240,6 +240,30 @@ def test_a_batch_that_brings_another_number_is_recorded_and_not_lost() -> None:
         assert any("other numbers" in reason for reason in session.stepper.reasons)
 
 
+def test_what_a_step_calls_is_called_again_at_its_place() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        seen: list[int] = []
+
+        def note() -> None:
+            seen.append(session.metrics()["segment.count"])
+
+        def step() -> Any:
+            y = x * 2
+            session.flush("test")
+            session.stepper.note_call(note)
+            note()
+            total = y.sum()
+            session.flush("test")
+            session.stepper.note_call(note)
+            note()
+            return total
+
+        replaying(step, session, 9)
+        assert session.metrics()["replay.steps"] > 2
+        assert seen == list(range(1, 19))
+
+
 def test_another_function_is_another_step() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")
