@@ -103,7 +103,8 @@ class Waiting:
     def note_check(self, start: int) -> None:
         """A flag that came with an earlier step was looked at, `start` is when that began."""
         self._counts["check.count"] += 1
-        self._recorder.add("check of an earlier step", "ahead", start, self.waited_until)
+        stop = max(start, self.waited_until)  # it may have been there
+        self._recorder.add("check of an earlier step", "ahead", start, stop)
 
     def note_redo(self, segments: int) -> None:
         """Such a flag was raised: these many segments were issued once more."""
