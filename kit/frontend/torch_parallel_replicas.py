@@ -17,9 +17,7 @@ from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_device import register
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_hooks import Places
-from kit.frontend.torch_parallel_batch import (
-    Shards,
-)
+from kit.frontend.torch_parallel_batch import Shards
 from kit.frontend.torch_parallel_grads import Reducer, check_tuning
 from kit.frontend.torch_parallel_norm import share_batch_norms
 from kit.run import Settings

@@ -307,8 +307,8 @@ class Pool:
             self.group.end(-1, error)
             with self._count:
                 has_ended = self._left == 0  # and `_over` was perhaps acquired just now
-            self._is_stuck = not self._over.acquire(timeout=0.5 if has_ended else 5.0)
-            self._is_stuck &= not has_ended
+            is_over = self._over.acquire(timeout=0.5 if has_ended else 5.0)
+            self._is_stuck = not (has_ended or is_over)
             self._errors = {}
             raise
         if stuck is not None:

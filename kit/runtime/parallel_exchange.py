@@ -16,7 +16,7 @@ import contextlib
 import heapq
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -94,7 +94,6 @@ class Exchange:
         self._number = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        self._programs: dict[Any, Callable[..., Any]] = {}
         self._thread: threading.Thread | None = None
         group.on_change.append(self._look)
         group.turns.progress = lambda: sum(s.ops_recorded for s in self.sessions)

@@ -55,15 +55,13 @@ class Turns:
             self._take()
 
     def _take(self) -> None:
-        while not self._lock.acquire(blocking=False):
+        while True:
             before = self.progress()
             if self._lock.acquire(timeout=STANDSTILL_S):
                 self._holder = threading.get_ident()
                 break
             if self.progress() == before:  # it may be this thread that is waited for
                 break
-        else:
-            self._holder = threading.get_ident()
         self.switched(True)
 
     def _give(self) -> None:

@@ -172,7 +172,8 @@ def measure(
     timeline = _window(host, spans, notes)
     metrics = {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
     metrics["parallel.devices"] = float(net.count)
-    metrics |= {name: n for name, n in net.sessions[0].metrics().items() if name == "replay.steps"}
+    if replayed := net.sessions[0].metrics().get("replay.steps"):
+        metrics["replay.steps"] = replayed
     return Run(
         settings=net.settings,
         losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
