@@ -215,7 +215,6 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
     slow, tanh = rows["loss = hidden.square().mean()  # pays for the sleep, which led to it"], next(
         row for text, row in rows.items() if text.startswith("hidden"))  # fmt: skip
     assert slow.record_ms["forward"] >= 19.9
-    assert tanh.record_ms["forward"] < slow.record_ms["forward"]
     nodes = run.graphs[0].nodes
     assert {nodes[i].phase for i in tanh.nodes} == {"forward", "backward"}  # of its own gradient
     assert rows["optimizer.step()"].record_ms["update"] > 0

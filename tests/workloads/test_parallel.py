@@ -51,7 +51,8 @@ def test_a_measured_step_has_compute_and_reduction_of_each_device(
         if s.start_ns and s.stop_ns < made.timeline.duration_ns
     ]
     assert min(whole) >= 2_000_000  # two hops over the imitated link
-    assert 0 < made.metrics["exposed.device/0_ms"] <= made.step_ms * 3
+    traced_ms = made.timeline.duration_ns / made.timeline.where(kind="step").sum() / 1e6
+    assert 0 < made.metrics["exposed.device/0_ms"] <= traced_ms
     path = tmp_path / "two.kitrun"
     made.save(path)
     assert kit.Run.load(path).timeline == made.timeline
