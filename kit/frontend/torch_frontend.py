@@ -16,6 +16,7 @@ from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kit.errors import KitError, SessionError
+from kit.frontend.torch_constants import of_module, of_optimizer
 from kit.frontend.torch_failures import stand_ins
 from kit.frontend.torch_hooks import Places
 from kit.frontend.torch_host import raise_as_cpu, run_on_host
@@ -101,6 +102,7 @@ class Frontend:
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(prefer_fused),
+            register_optimizer_step_pre_hook(self._enter_update),
         ]
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
@@ -134,6 +136,8 @@ class Frontend:
     def _enter_module(self, module: Any, args: Any) -> None:
         stream = None if self._session is None else self._session.here.stream
         if stream is not None and stream.places is not None:
+            if not stream.places.scope:
+                self.session.stepper.watch(module, of_module)
             stream.places.enter(module)
             stream.look()
 
@@ -142,6 +146,10 @@ class Frontend:
         if stream is not None and stream.places is not None:
             stream.places.leave(module)
             stream.look()
+
+    def _enter_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._session is not None and self._session.here.stream is not None:
+            self._session.stepper.watch(optimizer, of_optimizer)
 
     def _is_inference(self) -> bool:
         """A network's forward pass without gradients; a loop over tensors is none."""

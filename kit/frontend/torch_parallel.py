@@ -240,15 +240,9 @@ class _WholeStep:
         return made
 
     def _fetch(self) -> Any:
-        """The parts on the device; and all numbers that a recorded step has as constants."""
-        optimizer = self._of[1]
-        module = self._net.modules[self._place]
-        groups = getattr(optimizer, "param_groups", ())
+        """The parts on the device, and all that a recorded step has of them as constants."""
         return [to_kit(part) for part in self._parts], [
             self._net.weights,
-            [[x for key, x in group.items() if key != "params"] for group in groups],
-            [m.training for m in module.modules()],
-            [(p.requires_grad, p.grad is None) for p in module.parameters()],
             [x if isinstance(x, Number) else hash(x) for x in others_in(self._parts)],
         ]
 

@@ -398,7 +398,9 @@ class Session(Inspection, Waiting):
         """Run one step of the program as `settings.step_mode` says, end it, and give its result.
 
         A replayed step does not run the function: what it does besides computing is not done, and
-        the tensors that it returns are new ones, outside of autograd.
+        the tensors that it returns are new ones, outside of autograd. A step is recorded again
+        once the program has changed weights, gradients, an optimizer's numbers, or which modules
+        train; another Python number that the step reads is looked at after 32 replayed steps.
         """
         return self.stepper.run(step)
 

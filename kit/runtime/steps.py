@@ -155,6 +155,12 @@ class Stepper:
         if (now := self._now) is not None:
             now.calls.append((len(now.tasks), call))
 
+    def watch(self, thing: Any, looks_at: Callable[[Any], Callable[[], Any]]) -> None:
+        """The step takes numbers from this as constants: `looks_at(thing)()` gives them."""
+        now = self._now if self.mode == "replay" else None
+        if now is not None and id(thing) not in now.looks:
+            now.looks[id(thing)] = looks_at(thing)
+
     def note_cut(self, task: Task, kept: Sequence[Value]) -> Task | None:
         """A segment was cut; gives the guess that has already run it, if there is one."""
         now = self._now
@@ -188,7 +194,8 @@ class Stepper:
 
     def _begin(self) -> None:
         self._draws = self._session.random_calls
-        self._now = Recording(draws=self._draws)
+        looks = [] if self._last is None else self._last.looks.values()
+        self._now = Recording(draws=self._draws, seen=[(look, look()) for look in looks])
         self._guesses, self._results, self._confirmed = [], [], 0
         self._guess()
 
@@ -227,6 +234,10 @@ class Stepper:
             return False
         if self._session.stream.bulk is not None or not is_held(last):
             self.forget("the program has changed what the step reads, between two steps")
+            return False
+        if any(look() != seen for look, seen in last.seen):
+            self.forget("the program has changed a number of an optimizer, or which modules train "
+                        "or need gradients, between two steps")  # fmt: skip
             return False
         return self._replayed < VERIFY_EVERY
 

@@ -41,6 +41,8 @@ class Recording:
     fetches: list[Fetch] = field(default_factory=list)
     numbers_fetched: list[list[Any]] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
+    looks: dict[int, Fetch] = field(default_factory=dict)  # give numbers that it has as constants
+    seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
     obstacle: str = ""  # why this step cannot be replayed
     result: Any = None  # what the step returned
