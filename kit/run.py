@@ -210,6 +210,11 @@ class Run:
         """The nodes that a kernel computes: those fused into it, or the one that its span names."""
         return self.members.get((segment, kernel), (node,) if node >= 0 else ())
 
+    @property
+    def devices(self) -> int:
+        """How many devices have shared each step."""
+        return max(int(self.metrics.get("parallel.devices", 1)), 1)
+
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""
         return limited_by(self.timeline)

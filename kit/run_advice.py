@@ -49,10 +49,18 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     if idle == idle:
         text += f", and the device then has nothing to do for {_ms(idle)}"
     op = row.cause.removeprefix("unlowered op aten.")
-    text += ": " + _SYNC_TEXTS[rule].format(via=row.via, cause=row.cause, op=op)
+    many = run.devices > 1  # these can neither guess nor take back what others were sent
+    can_guess = run.settings.mode != "torch" and not many
+    text += ": " + _SYNC_TEXTS[rule].format(
+        via=row.via, cause=row.cause, op=op,
+        later="" if many else ", look one step later (loss_scaling='dynamic, deferred')",
+        keep=", keep the read and hide it (step_mode='speculate')" if can_guess else "",
+        hide="; step_mode='speculate' keeps the read and hides most of the wait" if can_guess
+        else "",
+    )  # fmt: skip
     cost = idle if idle == idle else row.wait_ms_per_step
     change = _CHANGES.get(rule, {})
-    if run.settings.mode == "torch" and "step_mode" in change:
+    if "step_mode" in change and not can_guess:
         change = {}
     return Advice(rule, text, row.site, cost, change)
 
@@ -90,8 +98,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 _SYNC_TEXTS = {
     "loss scale check": "GradScaler reads whether a gradient was infinite before it lets the "
     "optimizer step. Let the device decide (loss_scaling='dynamic, on device', or an optimizer "
-    "with fused=True), look one step later (loss_scaling='dynamic, deferred'), keep the read and "
-    "hide it (step_mode='speculate'), or pay it once for several batches (accumulate).",
+    "with fused=True){later}{keep}, or pay it once for several batches (accumulate).",
     "optimizer state read": "the optimizer reads a number of its state, such as its step count, "
     "from the device. Make it with fused=True or capturable=True.",
     "gradient norm read": "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips "
@@ -101,12 +108,12 @@ _SYNC_TEXTS = {
     "op on the host": "the op {op} has no lowering rule and runs on the host. Write it with other "
     "ops, or give it a rule: session.explain() prints how one begins.",
     "logging": "a number is printed or logged in each step. Do it every 50th step, or keep "
-    "loss.detach() and print it later; step_mode='speculate' hides most of the wait.",
+    "loss.detach() and print it later{hide}.",
     "library read": "{via} reads a number from the device. Give a metric or callback its numbers "
     "every n-th step, or after the step.",
     "copy": "pinned memory and non_blocking=True copy without waiting.",
     "read": "the step reads a value ({cause}). Read it every n-th step, or keep x.detach() and "
-    "read it later; step_mode='speculate' keeps the read and hides most of the wait.",
+    "read it later{hide}.",
 }
 
 
@@ -183,7 +190,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     if _has_one_core_too_few(run):
         return  # see `_cores`
     ms = limit.share * seen.step_ms
-    many = run.metrics.get("parallel.devices", 1) > 1
+    many = run.devices > 1
     what = "the devices wait" if many else "the device waits"
     order = ", one replica after the other" if many else ""
     text = (

@@ -77,7 +77,8 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         part = _part(row.charged_ms, alike[row.segment, members])
         read, written = (part * size for size in values.moved(members))
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
-        found.append(_cost(row, members, values.graph, (read, written, flops), steps, ceilings))
+        moved = (read, written, flops)
+        found.append(_cost(row, members, values.graph, moved, steps, run.devices, ceilings))
     return tuple(found)
 
 
@@ -117,11 +118,12 @@ class _Values:
 
 
 def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
-          moved: tuple[float, float, float], steps: int, ceilings: Ceilings | None,
-          ) -> KernelCost:  # fmt: skip
+          moved: tuple[float, float, float], steps: int, devices: int,
+          ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
     read, written, flops = moved if members else (math.nan,) * 3
-    # a kernel runs once a step; one in a loop runs more often, and the window may cut a step
-    times = row.count if row.count <= steps + 1 else steps
+    # a kernel runs once a step on each device; one in a loop runs more often, and the window may
+    # cut a step
+    times = row.count if row.count <= devices * (steps + 1) else devices * steps
     ns = row.total_ms * 1e6 / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     share, limit = math.nan, ""

@@ -79,12 +79,17 @@ def costs_of(run: Run) -> Costs:
     """The costs that a run shows.
 
     Raises:
-        SettingsError: it has no graph or no traced step, as in mode "torch".
+        SettingsError: it has no graph or no traced step, as in mode "torch", or several devices.
     """
     if not run.graphs or not run.segments or not len(run.timeline.intervals(kind="step")):
         raise SettingsError(
             "a prediction needs a run with a graph and a traced step: not one of mode 'torch', "
             "nor an imported trace"
+        )
+    if run.devices > 1:
+        raise SettingsError(
+            f"{run.name or 'this run'} is of {run.devices} devices, and a prediction is for one; "
+            "kit.ParallelView models several, and what their reductions cost"
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)

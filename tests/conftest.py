@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Generator
 
@@ -28,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests of
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # interrupts would wait for ever
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

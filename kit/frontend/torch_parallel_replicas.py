@@ -23,6 +23,7 @@ from kit.frontend.torch_parallel_norm import share_batch_norms
 from kit.run import Settings
 from kit.run_parallel import Link
 from kit.runtime.parallel import Group, Pool
+from kit.runtime.parallel_capture import Capture, capture
 from kit.runtime.parallel_devices import pick_devices
 from kit.runtime.parallel_exchange import Exchange
 from kit.runtime.parallel_session import ReplicaSession
@@ -76,6 +77,7 @@ class Replicas:
         self._is_local = False
         self._whole_steps: list[Any] = []  # once `step` has been called
         self.modules: Shards = Shards()
+        self.capture = Capture()  # of the last `watched` block
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -216,26 +218,25 @@ class Replicas:
                 reducer.fill_buckets(int(bucket_mb * 1e6))
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[Any]]:
-        """Record what hosts and devices do in the block; the list gets the spans at its end.
+    def watched(self) -> Iterator[None]:
+        """Record what hosts and devices do in the block: at its end `net.capture` has it.
 
         Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
         "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
         """
-        spans: list[Any] = []
         self.wait_all()
+        before = [len(session.syncs) for session in self.sessions]
         self._exchange.spans, self._exchange.is_tracing = [], True
         self._run([partial(session.watch, True) for session in self.sessions])
         try:
-            yield spans
+            yield
         finally:
             if self.processes is None or not self.processes.channel.failure:
                 self.wait_all()
                 self._run([partial(session.watch, False) for session in self.sessions])
             self._exchange.is_tracing = False
-            for session in self.sessions:
-                spans += session.lanes()
-            spans += self._exchange.spans
+            self.capture = capture(self.sessions, self._exchange.spans, before)
+            self._exchange.spans = []
 
     def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
         """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""

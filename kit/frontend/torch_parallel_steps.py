@@ -66,6 +66,12 @@ class StepParallel(DataParallel):
             made.append(self._run(jobs)[place])
         self._steps = Shards(made)
 
+    @property
+    def one_step(self) -> Callable[[], Any]:
+        """The first replica's step, as the program has it."""
+        step: Callable[[], Any] = self._steps[0]
+        return step
+
     def run(self) -> Shards:
         """One step of every replica; gives what each returned, outside of autograd."""
         return self.map(self._one_step, Shards(range(len(self.ranks))))

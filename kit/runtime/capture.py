@@ -22,7 +22,8 @@ def freeze_step(
     """The graph of the tasks, how it was cut, and for each task its nodes' ids by local index.
 
     A value that none of the tasks makes becomes a variable node, just before its first user. What
-    `later` tasks read of these, or the program still holds, is what the graph is wanted for.
+    `later` tasks read of these, or the program still holds, is what the graph is wanted for. What
+    comes from other replicas is a node of no segment: nobody here runs it.
     """
     nodes: list[Node] = []
     segments: list[Segment] = []
@@ -38,8 +39,10 @@ def freeze_step(
             outside[origin.identity] = (len(nodes) - 1, 0)
         return outside[origin.identity]
 
-    for number, task in enumerate(tasks):
+    for task in tasks:
         bulk = task.bulk
+        is_segment = task.again is None
+        number = len(segments) if is_segment else -1
         pairs = zip(task.origins, task.avals, strict=True)
         reads = [source(origin, aval, bulk.phase) for origin, aval in pairs]
         slots: list[tuple[int, int]] = []
@@ -68,6 +71,8 @@ def freeze_step(
                 made[task.index, len(slots)] = (len(nodes) - 1, output)
                 slots.append((len(nodes) - 1, output))
         ids[task.index] = local
+        if not is_segment:
+            continue
         key = hashlib.sha256(repr(task.key).encode()).hexdigest()[:12]
         segments.append(
             Segment(

@@ -17,6 +17,7 @@ import heapq
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,14 +30,35 @@ from kit.ir import Aval
 from kit.run_parallel import Link
 from kit.runtime.parallel import Group, replicas
 from kit.runtime.parallel_arrays import add_up, moved, readable_on
-from kit.runtime.parallel_session import ReplicaSession, note_replica, note_turn
+from kit.runtime.parallel_session import Place, ReplicaSession, note_replica, note_turn
 from kit.runtime.processes import Processes
-from kit.runtime.stream import Cell, Task, Value, pending
+from kit.runtime.stream import Cell, Op, Task, Value, pending
 from kit.trace import Span
 
 __all__ = ["Exchange"]
 
 Shapes = tuple[Any, ...]  # an aval for each array, or None where a replica has none
+_OPS = {"sum": "kit.all_reduce", "all": "kit.all_gather"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """What a replica gives to a parcel; the same in every replayed step."""
+
+    rank: int
+    key: str
+    shapes: Shapes
+    avals: tuple[Aval, ...]  # of the results
+    combine: str
+    priority: int
+    name: str
+    place: Place
+
+    @property
+    def op(self) -> Op:
+        """What it does, as a graph shows it."""
+        given = tuple(aval for aval in self.shapes if aval is not None)
+        return Op(-1, _OPS[self.combine], ((), {"name": self.name}), given, self.avals, 0)
 
 
 class _Parcel:
@@ -59,14 +81,14 @@ class _Parcel:
         "there",
     )  # fmt: skip
 
-    def __init__(self, key: str, name: str, combine: str, priority: int, count: int) -> None:
-        self.key, self.name, self.combine, self.priority = key, name, combine, priority
+    def __init__(self, key: str, first: _Post, count: int) -> None:
+        self.key, self.name = key, first.name
+        self.combine, self.priority, self.avals = first.combine, first.priority, first.avals
         self.since = time.monotonic()
         self.posted: dict[int, Shapes] = {}
         self.arrivals: list[Task | None] = [None] * count
         self.inputs: list[Any] = [None] * count
         self.arrived = 0
-        self.avals: Sequence[Any] = ()
         self.there: list[bool] = []  # for each position, whether any process has something there
         self.outputs: list[Any] = [None] * count
         self.error: BaseException | None = None
@@ -118,30 +140,31 @@ class Exchange:
         """
         shapes = tuple(None if value is None else value.aval for value in given)
         leaves = [value.cell for value in given if value is not None and value.cell is not None]
-        what = (rank, str(key), shapes, tuple(avals), combine, priority, name)
+        session = self.sessions[self.group.place(rank)]
+        what = _Post(
+            rank, str(key), shapes, tuple(avals), combine, priority, name, session.place_now()
+        )
         parcel, task, cells = self._begin(leaves, what)
         made = [pending(cell, aval) for cell, aval in zip(cells, avals, strict=True)]
-        self.sessions[self.group.place(rank)].note_arrival(task, leaves, made)
+        session.note_arrival(task, leaves, made)
         return made, parcel
 
-    def _begin(
-        self, leaves: Sequence[Cell], what: tuple[Any, ...]
-    ) -> tuple[_Parcel, Task, list[Cell]]:
+    def _begin(self, leaves: Sequence[Cell], what: _Post) -> tuple[_Parcel, Task, list[Cell]]:
         """Send these cells; gives the task that the results come from, and their cells."""
-        rank, key, shapes, avals, combine, priority, name = what
+        rank, shapes = what.rank, what.shapes
         group, place = self.group, self.group.place(rank)
         session = self.sessions[place]
         rest = iter(leaves)
         cells = [None if shape is None else next(rest) for shape in shapes]
         task, results = session.arrival(
-            (key, combine, shapes), len(avals), lambda leaves: self._begin(leaves, what)[1:]
-        )
-        key = str((group.turn, key))
+            (what.key, what.combine, shapes), leaves, what.op, what.place,
+            lambda leaves: self._begin(leaves, what)[1:],
+        )  # fmt: skip
+        key = str((group.turn, what.key))
         with self._changed:
             parcel = self._open.get(key)
             if parcel is None:
-                parcel = self._open[key] = _Parcel(key, name, combine, priority, group.count)
-                parcel.avals = avals
+                parcel = self._open[key] = _Parcel(key, what, group.count)
             self._check(parcel, rank, shapes)
             session.expect(task, partial(_fill, parcel, place, task))
             parcel.posted[rank] = shapes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -13,13 +13,16 @@ from kit.run import Settings
 from kit.runtime.operations import Operation
 from kit.runtime.rules import Rules
 from kit.runtime.session import Session, current_session
-from kit.runtime.stream import Bulk, Cell, Task, Value
+from kit.runtime.stream import Bulk, Cell, Frame, Op, Origin, Task, Value
 from kit.trace import Span
 
 if TYPE_CHECKING:
     from kit.runtime.parallel_exchange import Exchange
 
-__all__ = ["ReplicaSession", "note_replica", "note_turn"]
+__all__ = ["Place", "ReplicaSession", "note_replica", "note_turn"]
+
+Place = tuple[str, Frame]  # the phase, and where in the program
+_UNKNOWN: Frame = (("", 0), "", "")
 
 
 class ReplicaSession(Session):
@@ -61,8 +64,24 @@ class ReplicaSession(Session):
         """Another replica records meanwhile."""
         return self.exchange.group.turns.lent()
 
-    def lanes(self) -> list[Span]:
-        """What was recorded in `watch`, on the lanes of this replica."""
+    @property
+    def traced(self) -> list[tuple[Task, int]]:
+        """What was cut while it was watched, and what came from others, each with its step."""
+        return self._recorder.tasks
+
+    def forget_trace(self) -> None:
+        """Let go of what `traced` and `lanes` give."""
+        for task, _ in self._recorder.tasks:
+            task.origins = ()  # each names an older task, and so on
+        self._recorder.clear()
+        self._executor.spans.clear()
+
+    def lanes(self, segments: Mapping[int, int]) -> list[Span]:
+        """What was recorded in `watch`, on the lanes of this replica.
+
+        Args:
+            segments: the number that a task's spans shall have, by its index.
+        """
         found = []
         for span in [*self._recorder.spans, *self._executor.spans]:
             lane, name, kind = f"host/replica {self.rank}", span.name, span.kind
@@ -72,7 +91,8 @@ class ReplicaSession(Session):
             elif span.lane == "host/worker":
                 lane = f"host/worker {self.rank}"
             if kind != "step":
-                found.append(replace(span, lane=lane, name=name, kind=kind, segment=-1))
+                number = segments.get(span.segment, -1)
+                found.append(replace(span, lane=lane, name=name, kind=kind, segment=number))
         return found
 
     def note_turn(self, is_mine: bool) -> None:
@@ -119,19 +139,34 @@ class ReplicaSession(Session):
         """Count one parcel that was posted."""
         self._counts["reduction.count"] += 1
 
+    def place_now(self) -> Place:
+        """Where the program is, as far as somebody may look at this step or at a replay of it."""
+        phase, places = self.stream.phase or "backward", self.stream.places
+        is_shown = self._executor.is_tracing or self.stepper.mode == "replay"
+        return phase, places.sync_frame() if is_shown and places is not None else _UNKNOWN
+
     def arrival(
-        self, key: tuple[Any, ...], count: int, again: Callable[[list[Cell]], Any]
-    ) -> tuple[Task, list[Cell]]:
-        """A task that computes nothing: its `count` results, in these cells, come from outside.
+        self, key: tuple[Any, ...], leaves: Sequence[Cell], op: Op, place: Place,
+        again: Callable[[list[Cell]], Any],
+    ) -> tuple[Task, list[Cell]]:  # fmt: skip
+        """A task that computes nothing here: the results of `op`, in these cells, are sent to it.
 
         Args:
             key: what it has in common with that of another step.
+            leaves: what is sent for that.
             again: does the same in another step, with what is sent there.
         """
-        bulk = Bulk(self.stream, "backward", "backward", 0)
-        task = Task(-1, bulk, tuple(range(count)), "reduction", key, again=again)
-        cells = [Cell(task, i) for i in range(count)]
+        phase, frame = place
+        bulk = Bulk(self.stream, phase, phase, 0)
+        bulk.ops, bulk.frames = [op], [frame]
+        bulk.key = [op.id, *(-1 - i for i in range(len(leaves)))]
+        wanted = tuple(range(len(op.outputs)))
+        task = Task(self.next_segment(), bulk, wanted, "reduction", key, again=again)
+        cells = [Cell(task, i) for i in wanted]
         task.outputs = [ref(cell) for cell in cells]
+        if self._executor.is_tracing:
+            task.origins, task.avals = tuple(map(Origin, leaves)), op.avals
+            self._recorder.arrive(task)
         return task, cells
 
     def note_arrival(self, task: Task, leaves: list[Cell], made: Sequence[Value]) -> None:

@@ -81,6 +81,11 @@ class Recorder:
             self.tasks.append((task, self._step))
             self.add(f"cut: {task.cut}", "plan", *task.plan_ns)
 
+    def arrive(self, task: Task) -> None:
+        """Note what the program waits for without having cut it."""
+        if self._on:
+            self.tasks.append((task, self._step))
+
     def _close(self, now: int) -> None:
         if self._on and self._phase and now > self._since:
             self.add(self._phase, "record", self._since, now)

@@ -274,10 +274,10 @@ def _tracing(run: Run) -> str:
 
 
 def _coverage(run: Run) -> str:
-    """How much of the kernels' time is known by op; nothing where no graph was recorded."""
+    """How much of the kernels' time is known by op; nothing where none was named after one."""
     t = run.timeline
     kernels = t.where(kind="kernel")
-    if not run.graphs or not kernels.any():
+    if not run.graphs or not kernels.any() or run.timeline.origin != "profiled":
         return ""
     lengths = (t.stop_ns - t.start_ns)[kernels]
     named = lengths[t.node[kernels] >= 0].sum() / max(lengths.sum(), 1)

@@ -7,7 +7,9 @@ yields its part of each batch, and a `loss.backward()` whose gradients are summe
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +21,11 @@ from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of
 from kit.frontend.torch_parallel_steps import StepParallel
 from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
+from kit.run_sources import snippets_of
+from kit.runtime.lowering import format_site
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
-from kit.workloads.joined import join
+from kit.workloads.joined import Seen, added, join
 from kit.workloads.loop import CancelledFn, Progress
 
 __all__ = [
@@ -112,17 +116,24 @@ def run(
         net.build(build)
         return measure(net, net.run, steps=settings.steps, warmup=settings.warmup,
                        name=f"{chosen.name}, {net.count} devices", progress=progress,
-                       cancelled=cancelled)  # fmt: skip
+                       cancelled=cancelled, source=net.one_step)  # fmt: skip
 
 
 def measure(
     net: DataParallel, step: Callable[[], Any], *, steps: int = 10, warmup: int = 3,
     name: str = "", progress: Progress | None = None, cancelled: CancelledFn | None = None,
+    source: Any = None,
 ) -> Run:  # fmt: skip
     """Warm up, time steps untraced, then record two more: their timeline is of origin "recorded".
 
     `step()` does one whole step with `net` and returns its losses, or nothing. On a CPU a segment's
     span is the time from its issue to its end; on a GPU it is that of its issue alone.
+
+    Graph and cuts are the first replica's, with nodes for what it sends; sync points are those of
+    the replica that waits most often; counters are of all replicas together.
+
+    Args:
+        source: a Python function whose lines the run shall carry; else only lines that it names.
 
     Raises:
         SettingsError: there is not a step to measure.
@@ -148,8 +159,11 @@ def measure(
     net.wait_all()
     if processes is not None:
         processes.channel.meet("the first measured step")
+    before = [len(session.syncs) for session in net.sessions]
     times, losses = _timed(net, told, steps)
-    with net.watched() as spans:
+    waits = [tuple(s.syncs[n:]) for s, n in zip(net.sessions, before, strict=True)]
+    metrics = added(session.metrics() for session in net.sessions)
+    with net.watched():
         clocks = [] if processes is None else [processes.channel.clock()]
         if processes is not None:
             processes.channel.meet("the first traced step")  # else one would only wait in it
@@ -163,25 +177,32 @@ def measure(
             host.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
         if processes is not None:
             clocks.append(processes.channel.clock())
+    seen = Seen(host, times, max(waits, key=len), metrics, net.capture)
     environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
     notes: tuple[str, ...] = ()
     if processes is not None:
-        joined = join(processes, host, spans, clocks, times)
-        host, spans, times, notes = joined.steps, joined.spans, joined.times_ns, (joined.note,)
-        environment |= joined.environment
-    timeline = _window(host, spans, notes)
-    metrics = {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
+        seen, names, note = join(processes, seen, clocks)
+        environment, notes = environment | names, (note,)
+    made = seen.capture
+    timeline = _window(seen, notes)
+    metrics = seen.metrics | net.sessions[0].overheads()
+    metrics |= {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
     metrics["parallel.devices"] = float(net.count)
-    if replayed := net.sessions[0].metrics().get("replay.steps"):
-        metrics["replay.steps"] = replayed
     return Run(
         settings=net.settings,
         losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
-        step_times_ns=tuple(times),
+        step_times_ns=tuple(seen.times_ns),
         timeline=timeline,
+        sync_points=seen.syncs,
+        graphs=(made.graph,),
+        segments=made.segments,
+        fused=made.fused(),
         metrics=metrics,
+        compiles=net.sessions[0].compiles,
+        unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
         environment=environment,
         name=name or f"{net.count} replicas",
+        sources=snippets_of(made.places, format_site, step=source),
     )
 
 
@@ -234,9 +255,9 @@ def measure_backward(
     points, shares = [], []
     for cell, ms in zip(cells, times, strict=True):
         net.retune(**cell)
-        with net.watched() as spans:
+        with net.watched():
             step()
-        compute = [s for s in spans if s.lane == "device/0 compute"]
+        compute = [s for s in net.capture.spans if s.lane == "device/0 compute"]
         shares.append([_took(compute, phase) for phase in ("forward", "backward", "update")])
         points.append((sum(s.name.startswith("backward") for s in compute), ms * 1e6))
     ops, gradients = net.backward_shape()
@@ -261,13 +282,16 @@ def _timed(net: DataParallel, step: Callable[[], Any], steps: int) -> tuple[list
     return times, losses
 
 
-def _window(host: Sequence[Span], spans: Sequence[Span], notes: Sequence[str] = ()) -> Timeline:
-    """The spans that lie in the steps, with times from their start."""
-    start, stop = host[0].start_ns, host[-1].stop_ns
+def _window(seen: Seen, notes: Sequence[str] = ()) -> Timeline:
+    """The spans and waits that lie in the steps, with times from their start."""
+    start, stop = seen.steps[0].start_ns, seen.steps[-1].stop_ns
     shown = [
-        Span(s.lane, s.name, s.kind, max(s.start_ns - start, 0), min(s.stop_ns, stop) - start)
-        for s in sorted([*host, *spans], key=lambda s: s.lane)
+        replace(s, start_ns=max(s.start_ns - start, 0), stop_ns=min(s.stop_ns, stop) - start)
+        for s in sorted([*seen.steps, *seen.capture.spans], key=lambda s: s.lane)
         if s.stop_ns > start and s.start_ns < stop
     ]
+    waits = [
+        replace(s, at_ns=s.at_ns - start) for s in seen.capture.syncs if start <= s.at_ns < stop
+    ]
     note = "a device's lanes are timed by the host: on a CPU from issue to end"
-    return Timeline.of(shown, (), "recorded", (note, *notes))
+    return Timeline.of(shown, waits, "recorded", (note, *notes))

@@ -161,9 +161,10 @@ def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
         optimizer = fused(net)
         data = batches(4, 8)
         net.step(loss_of, optimizer, *data[0])
-        with net.watched() as spans:
+        with net.watched():
             for x, y in data[1:]:
                 net.step(loss_of, optimizer, x, y)
+        spans = net.capture.spans
     lanes = [
         [s for s in spans if s.lane == f"host/replica {r}" and s.kind == "record"] for r in (0, 1)
     ]

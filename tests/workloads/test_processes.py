@@ -131,6 +131,19 @@ def first_dies(ctx: kit.Context) -> Callable[[], Any]:
     return dying
 
 
+@kit.workload
+def last_reads(ctx: kit.Context) -> Callable[[], Any]:
+    step = classify.build(ctx)
+
+    def reading() -> Any:
+        loss = step()
+        if rank():
+            loss.item()
+        return loss
+
+    return reading
+
+
 def shifted_classify() -> kit.Workload:
     """`classify`, in a process whose clock is ahead by 5 s if it is not the first."""
     if rank():
@@ -191,6 +204,29 @@ def test_two_processes_replay_their_steps_with_the_losses_of_one_device() -> Non
     two = kit.run(classify, settings, processes=2)
     assert two.losses == pytest.approx(kit.run(classify, settings).losses, rel=1e-5)
     assert two.metrics["replay.steps"] > 5
+
+
+def test_the_graph_is_process_0s_and_spans_of_all_processes_name_its_segments(two: Run) -> None:
+    nodes = two.graphs[0].nodes
+    sent = {i for i, node in enumerate(nodes) if node.op.startswith("kit.all_")}
+    assert {nodes[i].phase for i in sent} == {"forward", "backward"}  # batch norm, gradients
+    for r in (0, 1):
+        for what, column, known in (
+            ("compute", "segment", {s.index for s in two.segments}),
+            ("reduction", "node", sent),
+        ):
+            lane = [s for s in two.timeline.spans if s.lane == f"process {r} device/{r} {what}"]
+            assert {getattr(s, column) for s in lane} == known
+    assert two.metrics["segment.count"] >= 2 * len(two.segments) * (
+        SETTINGS.steps + SETTINGS.warmup
+    )
+
+
+def test_sync_points_are_those_of_the_process_that_reads() -> None:
+    two = kit.run(last_reads, SETTINGS, processes=2)
+    assert len(two.sync_points) == SETTINGS.steps
+    assert len(two.timeline.syncs) >= 2  # a process that is late waits for the step before
+    assert {s.cause for s in two.sync_points} == {"item"}
 
 
 def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: Run) -> None:
