@@ -142,7 +142,7 @@ class Exchange:
         leaves = [value.cell for value in given if value is not None and value.cell is not None]
         session = self.sessions[self.group.place(rank)]
         what = _Post(
-            rank, str(key), shapes, tuple(avals), combine, priority, name, session.place_now()
+            rank, str(key), shapes, tuple(avals), combine, priority, name, session.place_now(name)
         )
         parcel, task, cells = self._begin(leaves, what)
         made = [pending(cell, aval) for cell, aval in zip(cells, avals, strict=True)]

@@ -139,11 +139,17 @@ class ReplicaSession(Session):
         """Count one parcel that was posted."""
         self._counts["reduction.count"] += 1
 
-    def place_now(self) -> Place:
-        """Where the program is, as far as somebody may look at this step or at a replay of it."""
+    def place_now(self, name: str) -> Place:
+        """Where the program is, if somebody may look at this step or at a replay of it.
+
+        Args:
+            name: stands for the module, outside of one.
+        """
         phase, places = self.stream.phase or "backward", self.stream.places
-        is_shown = self._executor.is_tracing or self.stepper.mode == "replay"
-        return phase, places.sync_frame() if is_shown and places is not None else _UNKNOWN
+        if places is None or not (self._executor.is_tracing or self.stepper.mode == "replay"):
+            return phase, _UNKNOWN
+        site, via, scope = places.sync_frame()
+        return phase, (site, via, scope or name)
 
     def arrival(
         self, key: tuple[Any, ...], leaves: Sequence[Cell], op: Op, place: Place,

@@ -77,7 +77,7 @@ def test_the_graph_is_that_of_one_device_with_the_reductions_between(two: Run) -
     reduced = set()
     for i in sent:
         node = graph.nodes[i]
-        assert node.phase == "backward"
+        assert (node.phase, node.scope) == ("backward", sent[i])
         assert node.site == next(n.site for n in graph.nodes if n.op == "kit.full" and n.site)
         assert [graph.nodes[k].avals[out] for k, out in node.inputs] == list(node.avals)
         assert {graph.nodes[k].phase for k, _ in node.inputs} == {"backward"}
