@@ -13,26 +13,29 @@ from torch import nn
 
 from kit.runtime.steps_recorded import numbers_in
 
-__all__ = ["of_module", "of_optimizer"]
+__all__ = ["of_module", "of_optimizer", "parts_of"]
 
 
-def of_module(module: nn.Module) -> Callable[[], Any]:
-    """Asks which modules are in it and train, and which parameters need or have a gradient.
+def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
+    """All modules and parameters in it, shared ones as often as they are shared.
 
     By `_modules` and `_parameters`, as torch's own `named_modules` does, which takes more than
     twice as long: every replayed step waits for this.
     """
+    modules, parameters = [module], []
+    for one in modules:  # grows while it is gone through
+        parameters += [p for p in one._parameters.values() if p is not None]
+        modules += [m for m in one._modules.values() if m is not None]
+    return modules, parameters
+
+
+def of_module(module: nn.Module) -> Callable[[], Any]:
+    """Asks which modules are in it and train, and which parameters need or have a gradient."""
 
     def look() -> Any:
-        seen: list[Any] = []
-        modules: list[Any] = [module]
-        for one in modules:  # grows while it is gone through
-            seen += (id(one), one.training)
-            for parameter in one._parameters.values():
-                if parameter is not None:
-                    seen += (id(parameter), parameter.requires_grad, parameter.grad is None)
-            modules += filter(None, one._modules.values())
-        return seen
+        modules, parameters = parts_of(module)
+        return ([(id(m), m.training) for m in modules],
+                [(id(p), p.requires_grad, p.grad is None) for p in parameters])  # fmt: skip
 
     return look
 

@@ -12,12 +12,13 @@ from functools import partial
 from numbers import Number
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from kit.errors import SessionError
+from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_parallel_batch import (
     Shards,
     detached,
+    known_sizes,
     others_in,
     part_of,
     sizes_of,
@@ -85,7 +86,7 @@ class DataParallel(Replicas):
             return batch
         self._check_open()
         parts = self._parts(batch)
-        return Shards(self._run([partial(to_kit, part) for part in parts]))
+        return Shards.of(self._run([partial(to_kit, part) for part in parts]), parts.sizes)
 
     def __call__(self, *inputs: Any, **options: Any) -> Shards:
         """The model's outputs for each replica's part of the inputs, in the replicas' order."""
@@ -93,10 +94,11 @@ class DataParallel(Replicas):
 
     def _parts(self, batch: Any) -> Shards:
         """Each replica's part of a batch that may hold `Shards`; notes the sizes."""
-        if sizes := sizes_of(batch, self.count):
+        sizes = sizes_of(batch, self.count) or known_sizes(batch)
+        if sizes:
             self._sizes = [sizes] * len(self.ranks)
-        parts = zip(self.ranks, self._sizes, strict=True)
-        return Shards(part_of(batch, rank, sizes, i) for i, (rank, sizes) in enumerate(parts))
+        parts = (part_of(batch, rank, sizes, place) for place, rank in enumerate(self.ranks))
+        return Shards.of(parts, sizes)
 
     def map(self, function: Callable[..., Any], *args: Any) -> Shards:
         """What the function gives in each replica's thread; arguments that are `Shards` are split.
@@ -110,7 +112,8 @@ class DataParallel(Replicas):
             partial(self._one, function, [a[r] if isinstance(a, Shards) else a for a in args], r)
             for r in range(len(self.ranks))
         ]
-        return Shards(self._run(jobs))
+        sizes = known_sizes([a for a in args if isinstance(a, Shards)])
+        return Shards.of(self._run(jobs), sizes)
 
     def _one(self, function: Callable[..., Any], args: list[Any], place: int) -> Any:
         result = function(*(to_kit(a) for a in args))
@@ -133,10 +136,10 @@ class DataParallel(Replicas):
                 "each, in their order, as net.map returns them"
             )
         is_local = self._is_local or self.count == 1
-        self._run([partial(self._backward, r, loss, is_local) for r, loss in enumerate(losses)])
+        parts = zip(losses, self._weights(_sizes_in(losses)), strict=True)
+        self._run([partial(self._backward, r, *part, is_local) for r, part in enumerate(parts)])
 
-    def _backward(self, place: int, loss: Any, is_local: bool) -> None:
-        weight = self.weights[place]
+    def _backward(self, place: int, loss: Any, weight: float, is_local: bool) -> None:
         reducer = self._reducers[place]
         reducer.backward(list(tensors_in(loss)), weight, is_local=is_local)
         if self.count == 1:
@@ -170,17 +173,17 @@ class DataParallel(Replicas):
             self._whole_steps = [
                 _WholeStep(self, place, meeting) for place in range(len(self.ranks))
             ]
+        parts = self._parts(batch)
         jobs = [
-            partial(step.run, loss, one, parts)
-            for step, one, parts in zip(
-                self._whole_steps, optimizer.replicas, self._parts(batch), strict=True
-            )
+            partial(step.run, loss, one, part)
+            for step, one, part in zip(self._whole_steps, optimizer.replicas, parts, strict=True)
         ]
-        return Shards(self._run(jobs))
+        return Shards.of(self._run(jobs), parts.sizes)
 
     def update(self, place: int, optimizer: Any) -> None:
         """One replica's optimizer step, and the end of its step."""
-        optimizer.step()
+        with self.updating(place):
+            optimizer.step()
         self.sessions[place].mark_step()
         self.sessions[place].end_step()
 
@@ -188,9 +191,14 @@ class DataParallel(Replicas):
         """The loss of the whole batch, read from all devices: a sync point.
 
         Args:
-            weights: as `net.weights` was in that step; as it is now if not given.
+            weights: how much each counts; by the batch that they are of, if not given.
+
+        Raises:
+            SettingsError: it is not one number for each replica.
         """
-        parts = zip(weights or self.weights, losses, strict=True)
+        self._check_open()
+        _check_losses(losses, len(self.ranks))
+        parts = zip(weights or self._weights(_sizes_in(losses)), losses, strict=True)
         mean = sum(weight * float(loss.detach()) for weight, loss in parts)
         if (processes := self._group.processes) is None:
             return mean
@@ -227,14 +235,15 @@ class _WholeStep:
         try:
             parts, _ = session.fetch(self._fetch)
             made = loss(reducer.module, *parts)
-            net._backward(place, made, net.count == 1)
+            net._backward(place, made, net.weights[place], net.count == 1)
             if net.count > 1:
                 session.stepper.note_call(self._meet)
                 self._meet()
         except BaseException:
             reducer.take_back(state)
             raise
-        optimizer.step()
+        with net.updating(place):
+            optimizer.step()
         optimizer.zero_grad()
         reducer.forget()
         return made
@@ -273,6 +282,19 @@ class Optimizers:
         self._net._run([optimizer.zero_grad for optimizer in self.replicas])
         for reducer in self._net._reducers:
             reducer.forget()
+
+
+def _sizes_in(losses: Any) -> Sequence[int]:
+    return losses.sizes if isinstance(losses, Shards) else ()
+
+
+def _check_losses(losses: Any, count: int) -> None:
+    numbers = [x for x in losses if isinstance(x, Tensor) and x.numel() == 1]
+    if len(losses) != count or len(numbers) != count:
+        raise SettingsError(
+            f"net.mean takes one loss for each of the {count} replicas, a tensor of one element; "
+            "of several losses give one after the other: net.mean(net.map(lambda x: x[0], losses))"
+        )
 
 
 def _call(module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

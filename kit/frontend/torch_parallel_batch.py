@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,13 +11,44 @@ from kit.errors import SettingsError
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel import replicas
 
-__all__ = ["Shards", "detached", "others_in", "part_of", "sizes_of", "tensors_in", "to_kit"]
+__all__ = [
+    "Shards",
+    "detached",
+    "known_sizes",
+    "others_in",
+    "part_of",
+    "sizes_of",
+    "tensors_in",
+    "to_kit",
+]
 
 
 class Shards(tuple[Any, ...]):
-    """One thing for each replica, in their order; as an argument each replica gets its own."""
+    """One thing for each replica, in their order; as an argument each replica gets its own.
 
-    __slots__ = ()
+    Attributes:
+        sizes: how many items of a batch each replica of all processes has in it, by rank; empty if
+            it is not of a batch.
+    """
+
+    sizes: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, things: Iterable[Any], sizes: Sequence[int]) -> Shards:
+        """Things that belong to parts of these sizes."""
+        made = cls(things)
+        made.sizes = sizes
+        return made
+
+
+def known_sizes(item: Any) -> Sequence[int]:
+    """Those of the first `Shards` in lists, tuples and dicts that has some; else empty."""
+    if isinstance(item, Shards):
+        return item.sizes
+    if not isinstance(item, dict | list | tuple):
+        return ()
+    inside = item.values() if isinstance(item, dict) else item
+    return next(filter(None, map(known_sizes, inside)), ())
 
 
 def sizes_of(batch: Any, count: int) -> list[int]:

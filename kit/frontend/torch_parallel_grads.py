@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_constants import parts_of
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_session import ReplicaSession
@@ -73,22 +74,25 @@ class Reducer:
         self._waiting: list[Bucket] = []  # full, in a segment that still grows
         self._start = 0
         self._of: dict[int, Bucket] = {}
-        self._before: dict[str, Any] = {}  # gradients that had been reduced before this pass
-        self._reduced: dict[str, Any] = {}  # the tensors that the last reduction made
-        self.is_stray = False  # gradients were made outside of `backward`, and nobody reduced them
+        self._before: dict[str, Any] = {}  # in a pass, gradients that had been summed before it
+        self.is_stray = False  # gradients are this replica's alone: they have not been summed
         self._turn, self._passes = -1, 0
-        self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
-                        for path, m in module.named_modules()
-                        for key, p in m._parameters.items() if p is not None]  # fmt: skip
-        for parameter in module.parameters():  # each once, however many modules share it
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._ready)
+        self._hooked: set[int] = set()
+        self._places: list[tuple[str, dict[str, Any], str, Any]] = []
         self.fill_buckets(bucket_bytes)
 
     def fill_buckets(self, size_bytes: int) -> None:
         """Other buckets from the next pass on."""
+        self._bucket_bytes = size_bytes
         self.buckets = buckets_of(self.module, size_bytes)
         self._of = {id(p): bucket for bucket in self.buckets for _, p in bucket.parameters}
+        self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
+                        for path, m in self.module.named_modules()
+                        for key, p in m._parameters.items() if p is not None]  # fmt: skip
+        for parameter in self.module.parameters():  # each once, however many modules share it
+            if parameter.requires_grad and id(parameter) not in self._hooked:
+                parameter.register_post_accumulate_grad_hook(self._ready)
+                self._hooked.add(id(parameter))
 
     def backward(
         self, losses: Sequence[Any], weight: float, *, is_local: bool, gradient: Any = None,
@@ -147,7 +151,7 @@ class Reducer:
 
     def forget(self) -> None:
         """The program has set the gradients to nothing."""
-        self.is_stray, self._before, self._reduced = False, {}, {}
+        self.is_stray, self._before = False, {}
 
     def _begin(self, mode: str) -> None:
         self._check_places()
@@ -156,15 +160,29 @@ class Reducer:
             self._turn, self._passes = turn, 0
         self._mode = mode
         self._waiting = []
+        if any(p.requires_grad and id(p) not in self._of for p in parts_of(self.module)[1]):
+            self.fill_buckets(self._bucket_bytes)  # unfrozen, or put in, since the last pass
         for bucket in self.buckets:
             bucket.left = len(bucket.parameters)
             bucket.values = [None] * bucket.left
             bucket.parcel, bucket.results = None, []
+        if not self.is_stray:
+            self._set_aside()
+
+    @torch.no_grad()
+    def _set_aside(self) -> None:
+        """Gradients that are the sum over all replicas must not be summed again with new ones.
+
+        A pass whose own are not summed leaves each replica its share of them, which the next sum
+        puts together again: so a program may zero them in between, in whatever way.
+        """
+        share = 1.0 / self.session.exchange.group.total
+        for bucket in self.buckets:
             for name, parameter in bucket.parameters:
-                if parameter.grad is not None and parameter.grad is self._reduced.get(name):
-                    # already the sum over all: it must not be summed again with the new one
+                if parameter.grad is not None and self._mode == "sum":
                     self._before[name], parameter.grad = parameter.grad, None
-        self._reduced = {}
+                elif parameter.grad is not None:
+                    parameter.grad = parameter.grad * share
 
     def _check_places(self) -> None:
         for name, table, key, parameter in self._places:
@@ -251,8 +269,6 @@ class Reducer:
             else:
                 summed = self.home.wrap(value, self.home.spec_of(meta))
                 p.grad = summed if before is None else before + summed
-            if p.grad is not None:
-                self._reduced[name] = p.grad
         bucket.results, bucket.parcel = [], None
 
 

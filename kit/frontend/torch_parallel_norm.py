@@ -12,12 +12,14 @@ Source:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from kit.errors import SettingsError
 from kit.frontend.torch_parallel_barrier import all_sum, gathered, keep_error, replica_here
 from kit.frontend.torch_tensor import KitTensor
 from kit.runtime.parallel_session import ReplicaSession
@@ -69,22 +71,58 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def share_batch_norms(module: nn.Module, *, every: bool) -> nn.Module:
-    """The module with `SyncBatchNorm` for torch's `nn.SyncBatchNorm`, or for every batch norm."""
-    kinds: Any = (nn.SyncBatchNorm, *((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) if every
-                                      else ()))  # fmt: skip
-    if isinstance(module, kinds) and isinstance(module, _BatchNorm):
-        made = SyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine,
-            module.track_running_stats,
-        )  # fmt: skip
-        made.weight, made.bias = module.weight, module.bias
-        made.running_mean, made.running_var = module.running_mean, module.running_var
-        made.num_batches_tracked = module.num_batches_tracked
-        made.train(module.training)
-        return made
-    for name, child in list(module.named_children()):
-        setattr(module, name, share_batch_norms(child, every=every))
+    """Make torch's `nn.SyncBatchNorm`, or every batch norm in the module, a `SyncBatchNorm`.
+
+    Each gets another class and stays the same object: whoever else has it, its hooks, its
+    parameters and buffers and what a subclass has added are as before.
+
+    Raises:
+        SettingsError: a subclass has a forward of its own, which would never be called.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, SyncBatchNorm) or not isinstance(part, _BatchNorm):
+            continue
+        is_torchs = isinstance(part, nn.SyncBatchNorm)
+        if every or is_torchs:
+            if _has_own_forward(part):
+                raise SettingsError(_own_forward(name, part, is_torchs))
+            shared: Any = SyncBatchNorm if type(part) in _PLAIN else _shared(type(part))
+            part.__class__ = shared
     return module
+
+
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@functools.cache
+def _shared(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """The subclass of a batch norm, with `SyncBatchNorm`'s forward and all else that it has."""
+
+    def reduce(self: Any, protocol: int) -> tuple[Any, ...]:
+        return _blank, (kind,), self.__getstate__()  # this class has no name to be found by
+
+    members = {"forward": SyncBatchNorm.forward, "__reduce_ex__": reduce, "__doc__": kind.__doc__,
+               "__module__": kind.__module__}  # fmt: skip
+    return type(kind.__name__, (kind, SyncBatchNorm), members)
+
+
+def _blank(kind: type[_BatchNorm]) -> _BatchNorm:
+    made = _shared(kind)
+    return made.__new__(made)
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    known = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+    return "forward" in vars(module) or type(module).forward not in known
+
+
+def _own_forward(name: str, module: nn.Module, is_torchs: bool) -> str:
+    where = f"{name!r} of the model" if name else "the model"
+    text = (f"{where} is a {type(module).__name__} with a forward of its own, which would not be "
+            "called once its statistics are shared: ")  # fmt: skip
+    if is_torchs:
+        return f"{text}make it call kit.SyncBatchNorm, not torch's nn.SyncBatchNorm"
+    return f"{text}make it call kit.SyncBatchNorm, or leave sync_batch_norm off"
 
 
 def _over(x: Tensor) -> list[int]:

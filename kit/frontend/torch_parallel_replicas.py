@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
+import torch
 from torch import nn
 
 from kit.errors import SessionError, SettingsError
@@ -73,9 +74,10 @@ class Replicas:
         self._places: list[Places] = []  # in no order
         self._pool: Pool | None = None
         self._exits: contextlib.ExitStack | None = None
-        self._sizes: list[list[int]] = [[] for _ in self.devices]  # of all parts, by place
+        self._sizes: list[Sequence[int]] = [[] for _ in self.devices]  # of all parts, by place
         self._is_local = False
         self._whole_steps: list[Any] = []  # once `step` has been called
+        self._parted: tuple[int, BaseException] | None = None  # whose update failed, and why
         self.modules: Shards = Shards()
         self.capture = Capture()  # of the last `watched` block
 
@@ -128,7 +130,7 @@ class Replicas:
                 undo.callback(self._exchange.close)
                 self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
                 undo.callback(self._pool.close)
-            made = self._run([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
+            made = self._hand_out([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
             self._exits = undo.pop_all()
         self._reducers = list(made)
         self.modules = Shards(reducer.module for reducer in made)
@@ -165,11 +167,40 @@ class Replicas:
     def _check_open(self) -> None:
         if self._exits is None or not self.sessions[0].is_open:
             raise SessionError("use a DataParallel in its `with` block: with kit.DataParallel(...)")
+        if self._parted is not None:
+            rank, error = self._parted
+            raise SessionError(
+                f"the replicas have parted: the update of replica {rank} failed ({error!r}), "
+                "others have made theirs. Make a new DataParallel, of the model with one replica's "
+                "net.modules[0].state_dict(), or with what you saved"
+            ) from error
+
+    @contextlib.contextmanager
+    def updating(self, place: int) -> Iterator[None]:
+        """What is in the block changes weights: if it fails, they are no more those of others."""
+        try:
+            yield
+        except BaseException as error:
+            if self.count > 1:
+                self._parted = self.ranks[place], error
+            raise
 
     def _run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Each job in its replica's thread; here, if there is but one."""
+        """Each job in its replica's thread; here, if there is but one.
+
+        Raises:
+            SessionError: it is not open.
+        """
+        self._check_open()
+        return self._hand_out(jobs)
+
+    def _hand_out(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """The same, with torch's modes of this thread."""
         if self._pool is None:
             return [job() for job in jobs]
+        modes = _modes()
+        if modes != _NO_MODES:  # torch keeps them for each thread
+            jobs = [partial(_under, modes, job) for job in jobs]
         line = here()
         for places in self._places:
             places.caller = line
@@ -204,6 +235,7 @@ class Replicas:
         Raises:
             SettingsError: an argument is wrong.
         """
+        self._check_open()
         check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
         self.wait_all()
         self._exchange.link = link
@@ -224,6 +256,7 @@ class Replicas:
         Lanes: "host/replica 0" what its thread records, "device/0 compute" its segments,
         "device/0 reduction" its buckets and other collectives; in `time.perf_counter_ns`.
         """
+        self._check_open()
         self.wait_all()
         before = [len(session.syncs) for session in self.sessions]
         self._exchange.spans, self._exchange.is_tracing = [], True
@@ -240,14 +273,19 @@ class Replicas:
 
     def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
         """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""
+        self._check_open()
         return self._reducers[0].ops, list(self._reducers[0].gradients)
 
     @property
     def weights(self) -> list[float]:
         """How much of the loss the part of each replica here is: its share, or 1 for sums."""
+        return self._weights(())
+
+    def _weights(self, sizes: Sequence[int]) -> list[float]:
+        """The same of parts of these sizes; of the last batch's if there are none."""
         if not self.average or self.count == 1:
             return [1.0] * len(self.ranks)
-        parts = zip(self.ranks, self._sizes, strict=True)
+        parts = zip(self.ranks, [sizes] * len(self.ranks) if sizes else self._sizes, strict=True)
         return [sizes[rank] / sum(sizes) if sizes else 1.0 / self.count for rank, sizes in parts]
 
     def wait_all(self) -> None:
@@ -257,3 +295,25 @@ class Replicas:
             ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
         """
         self._run([session.wait_all for session in self.sessions])
+
+
+Modes = tuple[bool, bool, bool, torch.dtype | None]
+_NO_MODES: Modes = (True, False, False, None)
+
+
+def _modes() -> Modes:
+    """Gradients on, inference mode, autocast on device "kit" and to what, in this thread."""
+    if torch.is_autocast_enabled("kit"):
+        return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), True,
+                torch.get_autocast_dtype("kit"))  # fmt: skip
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), False, None
+
+
+def _under(modes: Modes, job: Callable[[], Any]) -> Any:
+    has_gradients, is_inference, is_cast, dtype = modes
+    with (
+        torch.inference_mode(is_inference),
+        torch.set_grad_enabled(has_gradients),
+        torch.autocast("kit", dtype=dtype, enabled=is_cast),
+    ):
+        return job()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -16,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from kit.errors import SessionError
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_batch import Shards, detached
+from kit.frontend.torch_parallel_batch import Shards, detached, tensors_in
 from kit.frontend.torch_parallel_grads import Reducer, check_reduced
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.session import current_session
@@ -33,6 +34,7 @@ class StepParallel(DataParallel):
 
     def __init__(self, devices: int | Sequence[Any] = 2, **options: Any) -> None:
         super().__init__(nn.Module(), devices, **options)
+        self._taken: list[Sequence[int]] = [[] for _ in self.ranks]
         self._roots: list[dict[int, nn.Module]] = [{} for _ in self.ranks]
         self._steps: Shards = Shards()
 
@@ -47,12 +49,18 @@ class StepParallel(DataParallel):
             self.at_close(hook.remove)
         return self
 
-    def take(self, rank: int, sizes: Sequence[int]) -> None:
+    def take(self, rank: int, sizes: Sequence[int], batch: Any = ()) -> None:
         """A replica's step has got its part of a batch of so many items for each replica.
 
-        The replica's losses count by that from now on.
+        Its losses count by the batch that a module is called on, to be trained; if that is told by
+        none of its arguments, by the last one that was taken before.
         """
-        self._sizes[self._group.place(rank)] = list(sizes)
+        place = self._group.place(rank)
+        for tensor in tensors_in(batch):
+            tensor.kit_sizes = sizes
+        self._taken[place] = sizes
+        if not self._roots[place]:
+            self._sizes[place] = sizes
 
     def build(self, make: Callable[[int], Callable[[], Any]]) -> None:
         """Each replica's step is `make(rank)`, called in its thread, one after the other.
@@ -85,7 +93,14 @@ class StepParallel(DataParallel):
         """A module is called: one that no other module calls is a root."""
         session = self._mine()
         if session is not None and "." not in session.frontend(Frontend).places.scope:
-            self._roots[self._group.place(session.rank)].setdefault(id(module), module)
+            place = self._group.place(session.rank)
+            self._roots[place].setdefault(id(module), module)
+            if torch.is_grad_enabled():
+                known = (getattr(tensor, "kit_sizes", ()) for tensor in tensors_in(args))
+                self._sizes[place] = (
+                    next(filter(None, known), ()) or self._taken[place] or (self._sizes[place])
+                )
+                self._taken[place] = ()  # the loss of that is to come: a module, perhaps
 
     def _loss_backward(self, place: int, *args: Any, **options: Any) -> None:
         roots, reducer = self._roots[place], self._reducers[place]

@@ -256,7 +256,7 @@ class Pool:
             threading.Thread(target=self._live, args=(r,), name=f"kit replica {r}", daemon=True)
             for r in group.ranks
         ]
-        self._is_stuck = False
+        self._is_stuck = self._is_closed = False
         self._left = group.count
         for thread in self._threads:
             thread.start()
@@ -273,6 +273,8 @@ class Pool:
             Exception: what a function raised, with a note that says in which replica; the cause
                 rather than what it led to in the others.
         """
+        if self._is_closed:
+            raise SessionError("this DataParallel has been closed; make a new one")
         if self._is_stuck:
             raise SessionError(
                 "a replica of this DataParallel has not ended its last part; make a new one"
@@ -288,6 +290,7 @@ class Pool:
 
     def close(self) -> None:
         """Each thread leaves what it lives in, and ends."""
+        self._is_closed = True
         if self._is_stuck:
             return  # it is a daemon: it ends with the process
         self._jobs[:] = [None] * len(self._jobs)

@@ -73,7 +73,7 @@ class ReplicaContext(Context):
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch, sizes in super()._on_device(self._parts(batches)):
-            self._net.take(self._rank, sizes)
+            self._net.take(self._rank, sizes, batch)
             yield batch
 
     def _parts(self, batches: Iterator[Any]) -> Iterator[tuple[Any, list[int]]]:
