@@ -41,11 +41,23 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """Asks for the numbers of its groups, such as the learning rate."""
+    """Asks for its parameters, and for the numbers of its groups, such as the learning rate.
+
+    One that is a tensor on the device is read by the step like any other; one on the host is a
+    constant, as a number is.
+    """
 
     def look() -> Any:
-        groups = optimizer.param_groups
-        numbers = [[x for key, x in group.items() if key != "params"] for group in groups]
-        return list(numbers_in(numbers)), [len(group["params"]) for group in groups]
+        seen: list[Any] = []
+        for group in optimizer.param_groups:
+            for key, value in group.items():
+                if key == "params":
+                    seen.append([*map(id, value)])
+                elif isinstance(value, torch.Tensor):
+                    is_host = value.device.type == "cpu"
+                    seen.append((id(value), float(value) if is_host and value.numel() == 1 else 0))
+                else:
+                    seen += numbers_in(value)
+        return seen
 
     return look

@@ -287,11 +287,11 @@ class Session(Inspection, Waiting):
         task.avals, task.dead, task.scalars = avals, dead, bulk.scalars
         task.step, task.position = self.step, self._position
         self._position += 1
-        bulk.leaves, bulk.leaf_of = [], {}
+        holders, bulk.leaves, bulk.leaf_of = bulk.leaves, [], {}
         self._counts["record.ops"] += len(bulk.ops)
         guess = None
         if stream.is_main:
-            guess = self.stepper.note_cut(task, kept)
+            guess = self.stepper.note_cut(task, kept, holders)
         else:
             self.stepper.note_obstacle(f"another thread, {stream.thread.name}, records ops")
         if guess is None:

@@ -25,6 +25,7 @@ from kit.runtime.steps_recorded import (
     Recording,
     Source,
     alike,
+    bound_in,
     difference,
     is_held,
     is_same,
@@ -62,6 +63,7 @@ class Stepper:
         self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
         self.is_fetching = False  # asking the loaders for the batches of a replay
         self._step: Any = None  # the function
+        self._bound: list[Any] = []  # what it held at the end of its last recorded call
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
 
@@ -72,8 +74,8 @@ class Stepper:
             result = step()
             session.mark_step()
             return result
-        if self.mode == "replay" and not is_same(step, self._step):
-            self.forget("another function was given as the step")
+        if self.mode == "replay" and not is_same(step, self._step, self._bound):
+            self.forget("another function was given as the step, or what it holds has changed")
         self._step = step
         if self.mode == "replay" and self._may_replay():
             return self._replay(step)
@@ -87,6 +89,7 @@ class Stepper:
             self.forget()
             raise
         self._finish(result)
+        self._bound = bound_in(step)
         return result
 
     @property
@@ -161,15 +164,25 @@ class Stepper:
         if now is not None and id(thing) not in now.looks:
             now.looks[id(thing)] = looks_at(thing)
 
-    def note_cut(self, task: Task, kept: Sequence[Value]) -> Task | None:
-        """A segment was cut; gives the guess that has already run it, if there is one."""
+    def note_cut(
+        self, task: Task, kept: Sequence[Value], holders: Sequence[Value] = ()
+    ) -> Task | None:
+        """A segment was cut; gives the guess that has already run it, if there is one.
+
+        Args:
+            holders: through which the program has given each of the task's leaves.
+        """
         now = self._now
         if now is None:
             return None
         guess = self._confirm(task)
         chosen = guess or task
         number = len(now.tasks)
-        now.sources.append(tuple(self._source(leaf) for leaf in task.leaves))
+        sources = tuple(self._source(leaf) for leaf in task.leaves)
+        now.sources.append(sources)
+        for source, holder in zip(sources, holders, strict=False):
+            if source[0] == "fixed":
+                now.fixed.setdefault(id(holder), (ref(holder), source[1]))
         now.tasks.append(chosen)
         now.numbers[id(chosen)] = number
         now.alive += [(ref(value), number, i) for i, value in enumerate(kept)]
@@ -195,7 +208,9 @@ class Stepper:
     def _begin(self) -> None:
         self._draws = self._session.random_calls
         looks = [] if self._last is None else self._last.looks.values()
-        self._now = Recording(draws=self._draws, seen=[(look, look()) for look in looks])
+        self._now = Recording(
+            draws=self._draws, seed=self._session.seed, seen=[(look, look()) for look in looks]
+        )
         self._guesses, self._results, self._confirmed = [], [], 0
         self._guess()
 
@@ -234,6 +249,9 @@ class Stepper:
             return False
         if self._session.stream.bulk is not None or not is_held(last):
             self.forget("the program has changed what the step reads, between two steps")
+            return False
+        if last.seed != self._session.seed:
+            self.forget("the program has set the seed of the random numbers, between two steps")
             return False
         if any(look() != seen for look, seen in last.seen):
             self.forget("the program has changed a number of an optimizer, or which modules train "

@@ -6,7 +6,7 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
 from types import FunctionType, MethodType
@@ -16,8 +16,8 @@ from weakref import ref
 from kit.runtime.lowering import format_site
 from kit.runtime.stream import Cell, Task, Value
 
-__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "is_held", "is_same",
-           "numbers_in", "task_difference", "type_of"]  # fmt: skip
+__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "bound_in", "difference", "is_held",
+           "is_same", "numbers_in", "task_difference", "type_of"]  # fmt: skip
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -44,6 +44,8 @@ class Recording:
     looks: dict[int, Fetch] = field(default_factory=dict)  # give numbers that it has as constants
     seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
+    fixed: dict[int, tuple[ref[Value], Cell]] = field(default_factory=dict)  # read, not made by it
+    seed: int = 0  # of its random numbers
     obstacle: str = ""  # why this step cannot be replayed
     result: Any = None  # what the step returned
     draws: int = 0  # random numbers drawn before it
@@ -60,29 +62,47 @@ def numbers_in(batch: Any) -> Iterator[Any]:
             yield from numbers_in(item)
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """True for one function, and for a lambda or method that a loop makes anew each time."""
+def is_same(one: Any, other: Any, bound: Sequence[Any]) -> bool:
+    """True for one function, and for a lambda or method that a loop makes anew each time.
+
+    Args:
+        bound: what the other one held, `bound_in(other)`, when it was called last.
+    """
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
-    if one is other or not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
         return one is other
-    mine, theirs = _bound(one), _bound(other)
-    return (one.__code__ is other.__code__ and len(mine) == len(theirs)
-            and all(a is b for a, b in zip(mine, theirs, strict=True)))  # fmt: skip
+    mine = bound_in(one)
+    return (one.__code__ is other.__code__ and len(mine) == len(bound)
+            and all(map(_is_equal, mine, bound)))  # fmt: skip
 
 
-def _bound(function: FunctionType) -> list[Any]:
-    """What it has of its surroundings, beside globals."""
-    cells = list(function.__closure__ or ())
+def bound_in(function: Any) -> list[Any]:
+    """What it has of its surroundings, beside globals; nothing of what is no plain function."""
+    if not isinstance(function, FunctionType):
+        return []
     keywords = (function.__kwdefaults__ or {}).values()
-    try:
-        return [*(c.cell_contents for c in cells), *(function.__defaults__ or ()), *keywords]
-    except ValueError:  # a cell that is empty
-        return [object()]
+    found: list[Any] = [*(function.__defaults__ or ()), *keywords]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # it is empty
+            found.append(_EMPTY)
+    return found
+
+
+_EMPTY = object()
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and isinstance(a, Number | str) and a == b)
 
 
 def is_held(last: Recording) -> bool:
-    """True if the program still holds, as they were, the results that the next step reads."""
+    """True if the program still holds, as they were, the arrays that the next step reads."""
+    if any((value := holder()) is None or value.cell is not cell
+           for holder, cell in last.fixed.values()):  # fmt: skip
+        return False
     held = {
         (number, i)
         for holder, number, i in last.alive

@@ -42,6 +42,43 @@ def forgotten(model: Any, optimizer: Any) -> None:
     optimizer.zero_grad()
 
 
+def masked(model: Any, optimizer: Any) -> None:
+    model.mask.copy_(torch.tensor([0.0, 1.0, 2.0]))
+
+
+def masked_anew(model: Any, optimizer: Any) -> None:
+    model.mask = torch.tensor([0.0, 1.0, 2.0], device="kit")
+
+
+def loaded(model: Any, optimizer: Any) -> None:
+    model.load_state_dict({"still": torch.full((8,), 0.5)}, strict=False)
+
+
+def assigned(model: Any, optimizer: Any) -> None:
+    model.still.data = torch.full((8,), 0.5, device="kit")
+
+
+def seeded(model: Any, optimizer: Any) -> None:
+    torch.manual_seed(11)
+
+
+def scaled(model: Any, optimizer: Any) -> None:
+    model.given.mul_(0.5)
+    model.given.sum().item()  # it is no more pending
+
+
+def rate_on_the_host(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"].mul_(0.5)
+
+
+def rate_on_the_device(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"].fill_(0.005)
+
+
+def rate_replaced(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.005)
+
+
 def shortened(model: Any, optimizer: Any) -> None:
     del model[1]
 
@@ -52,6 +89,9 @@ def added(model: Any, optimizer: Any) -> None:
     bias.grad = torch.ones(1, device="kit")
 
 
+RATES = (rate_on_the_host, rate_on_the_device, rate_replaced)
+
+
 def train(
     change: Callable[[Any, Any], None], step_mode: str, *, zeroes: bool = True
 ) -> tuple[list[float], list[float], Any]:
@@ -59,14 +99,20 @@ def train(
     with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        model.register_buffer("mask", torch.ones(3))
+        model.still = nn.Parameter(torch.ones(8), requires_grad=False)
         model.to("kit")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model.given = torch.ones(8, device="kit")
+        device = "kit" if change is rate_on_the_device else "cpu"
+        lr: Any = torch.tensor(0.01, device=device) if change in RATES else 0.01
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=change in RATES)
         batches = iter(torch.randn(STEPS, 4, 8))
         target = torch.tensor([0, 1, 2, 1]).to("kit")
 
         def step() -> Any:
             x = session.fetch(load)
-            loss = nn.CrossEntropyLoss()(model(x), target)  # a module that lives for a step
+            scores = model(x * model.still * model.given) * model.mask
+            loss = nn.CrossEntropyLoss()(scores, target) * factor  # a module that lives for a step
             loss.backward()
             optimizer.step()
             if zeroes:
@@ -76,11 +122,13 @@ def train(
         def load() -> Any:
             return next(batches).to("kit")
 
-        losses = []
+        losses, factor = [], 1.0
         for i in range(STEPS):
+            if i == CHANGED and change is weighed:
+                factor = 0.25
             if i == CHANGED:
                 if step_mode == "replay":
-                    assert session.metrics()["replay.steps"] == CHANGED - 4
+                    assert session.metrics()["replay.steps"] >= CHANGED - 5
                 change(model, optimizer)
             losses.append(session.run_step(step))
             if not zeroes:
@@ -88,7 +136,13 @@ def train(
         return [x.item() for x in losses], model[0].weight.flatten().tolist(), session
 
 
-CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added]
+def weighed(model: Any, optimizer: Any) -> None:
+    """A number that the step's function holds is another one."""
+
+
+CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added,
+           masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
+           *RATES]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
@@ -97,7 +151,8 @@ def test_a_change_between_two_steps_counts_in_the_next_one(change: Any) -> None:
     *replayed, session = train(change, "replay")
     assert replayed == recorded
     if change is not forgotten:
-        assert any("between two steps" in why for why in session.stepper.reasons)
+        said = " ".join(session.stepper.reasons)
+        assert "between two steps" in said or "what it holds has changed" in said
     assert session.stepper.counts["replay.steps"] > CHANGED
 
 
@@ -105,4 +160,4 @@ def test_gradients_may_be_zeroed_between_the_steps() -> None:
     *recorded, _ = train(forgotten, "retrace", zeroes=False)
     *replayed, session = train(forgotten, "replay", zeroes=False)
     assert replayed == recorded
-    assert session.stepper.counts["replay.steps"] == STEPS - 4
+    assert session.stepper.counts["replay.steps"] == STEPS - 5
