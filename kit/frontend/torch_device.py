@@ -1,12 +1,14 @@
 """Register device "kit" with torch, once a process, and open sessions on it.
 
 Uses torch's experimental Python backend (`_setup_privateuseone_for_python_backend`). Tried with
-torch 2.13; `register` checks that it is there before it changes anything.
+torch 2.13; `register` checks that it is there before it changes anything. The device guard is our
+own, so that an error of a hook in backward does not end the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,7 +69,7 @@ def register() -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "kit"):
         raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
-    setup(rename="kit", backend_module=_Module())
+    setup(rename="kit", backend_module=_Module(), device_guard=_guard())
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
@@ -87,6 +89,30 @@ def register() -> None:
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
         types.append(KitTensor)
+
+
+def _guard() -> Any:
+    """What torch asks for the device whenever it changes streams.
+
+    It also asks while it leaves backward because a hook has raised. A Python function that returns
+    then ends the process, so the error is taken first, and `backward` raises it at its end.
+    """
+
+    class Guard(torch._C._acc.DeviceGuard):  # not a class of the module: an old torch has none
+        def type_(self) -> Any:
+            try:
+                _raise_pending()
+            except BaseException as error:  # noqa: BLE001 - kept
+                if (session := current_session()) is not None:
+                    session.frontend(Frontend).keep(error)
+            return torch._C._autograd.DeviceType.PrivateUse1
+
+    return Guard()
+
+
+# ctypes looks after each call of one of Python's own functions whether there is an error to raise:
+# and finds one that was there before.
+_raise_pending = ctypes.pythonapi.Py_IsInitialized
 
 
 class _Module:
