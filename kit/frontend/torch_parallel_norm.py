@@ -86,8 +86,8 @@ def share_batch_norms(module: nn.Module, *, every: bool) -> nn.Module:
         if every or is_torchs:
             if _has_own_forward(part):
                 raise SettingsError(_own_forward(name, part, is_torchs))
-            shared: Any = SyncBatchNorm if type(part) in _PLAIN else _shared(type(part))
-            part.__class__ = shared
+            kind: Any = type(part)
+            part.__class__ = SyncBatchNorm if kind in _PLAIN else _shared(kind)
     return module
 
 
@@ -95,7 +95,7 @@ _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @functools.cache
-def _shared(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+def _shared(kind: Any) -> type[_BatchNorm]:
     """The subclass of a batch norm, with `SyncBatchNorm`'s forward and all else that it has."""
 
     def reduce(self: Any, protocol: int) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ def _shared(kind: type[_BatchNorm]) -> type[_BatchNorm]:
     return type(kind.__name__, (kind, SyncBatchNorm), members)
 
 
-def _blank(kind: type[_BatchNorm]) -> _BatchNorm:
+def _blank(kind: Any) -> _BatchNorm:
     made = _shared(kind)
     return made.__new__(made)
 

@@ -19,39 +19,60 @@ _COUNT = "--xla_force_host_platform_device_count"
 def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
     """The jax devices of the replicas: so many different ones, or those that are named.
 
-    A name is "cpu:1"; the same one may come twice, and then its replicas share it.
+    A name is "cpu:1", or it is one of jax's devices itself; the same one may come twice, and then
+    its replicas share it. If jax has not begun, it makes as many CPU devices as it takes.
 
     Raises:
         SettingsError: there are not that many devices, or a name is none.
     """
     if isinstance(wanted, str | bytes) or not isinstance(wanted, int | Sequence):
         raise SettingsError(f"devices must be a number or a list of names, not {wanted!r}")
-    if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted < 1) or wanted == []:
+    if isinstance(wanted, bool) or (wanted < 1 if isinstance(wanted, int) else not len(wanted)):
         raise SettingsError(f"devices must be at least 1, not {wanted!r}")
     if isinstance(wanted, int):
-        if wanted > 1 and kind != "gpu" and _COUNT not in os.environ.get("XLA_FLAGS", ""):
-            asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
-            with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
-                jax.config.update("jax_num_cpu_devices", max(wanted, asked))
+        if kind != "gpu":
+            _ask_for_cpus(wanted)
         there = jax.local_devices(backend="cpu" if kind == "cpu" else None)
         if len(there) < wanted:
             raise SettingsError(_too_few(wanted, there))
         return list(there[:wanted])
+    for rank, name in enumerate(wanted):
+        if not isinstance(name, str | jax.Device):
+            raise SettingsError(
+                f"replica {rank}: a device is a name such as 'cpu:0', or one of jax.devices(), not "
+                f"{name!r}; a number for all, devices={len(wanted)}, takes so many different ones"
+            )
+    _ask_for_cpus(max(map(_cpus_for, wanted)))
     return [_named(rank, name) for rank, name in enumerate(wanted)]
+
+
+def _ask_for_cpus(count: int) -> None:
+    """Have jax make so many CPU devices, unless the environment says how many, or it has begun."""
+    if count > 1 and _COUNT not in os.environ.get("XLA_FLAGS", ""):
+        asked = int(getattr(jax.config, "jax_num_cpu_devices", -1))
+        with contextlib.suppress(RuntimeError):  # jax has begun: it has the devices it has
+            jax.config.update("jax_num_cpu_devices", max(count, asked))
+
+
+def _cpus_for(name: Any) -> int:
+    """How many CPU devices there must be so that one has this name."""
+    kind, _, number = name.partition(":") if isinstance(name, str) else ("", "", "")
+    return int(number) + 1 if kind == "cpu" and number.isdecimal() else 0
 
 
 def _named(rank: int, name: Any) -> Any:
     if not isinstance(name, str):
         return name
     kind, _, number = name.partition(":")
-    try:
-        there = jax.local_devices(backend=kind)
-    except RuntimeError:
-        there = []
-    if not number.isdecimal() or int(number) >= len(there):
-        names = ", ".join(f"{d.platform}:{i}" for i, d in enumerate(there or jax.local_devices()))
-        raise SettingsError(f"replica {rank}: there is no device {name!r}; there are: {names}")
-    return there[int(number)]
+    there: Sequence[Any] = []
+    with contextlib.suppress(RuntimeError):  # jax knows no such kind
+        there = jax.local_devices(backend=kind) if kind else []
+    if number.isdecimal() and int(number) < len(there):
+        return there[int(number)]
+    names = ", ".join(f"{d.platform}:{i}" for i, d in enumerate(there or jax.local_devices()))
+    text = f"replica {rank}: there is no device {name!r}; there are: {names}"
+    count = _cpus_for(name)
+    raise SettingsError(f"{text}. Jax {_more_cpus(count)}" if count else text)
 
 
 def _too_few(wanted: int, there: Sequence[Any]) -> str:
@@ -62,9 +83,13 @@ def _too_few(wanted: int, there: Sequence[Any]) -> str:
             f"{text}; ask for at most {len(there)}, or try it on the CPU with "
             "settings=kit.Settings(device='cpu')"
         )
+    return f"{text}: it {_more_cpus(wanted)}"
+
+
+def _more_cpus(count: int) -> str:
     return (
-        f"{text}: it was told so, or began before more were asked for. Set the environment "
-        f"variable XLA_FLAGS={_COUNT}={wanted} before Python starts (in a notebook: restart the "
+        "was told so, or began before more were asked for. Set the environment "
+        f"variable XLA_FLAGS={_COUNT}={count} before Python starts (in a notebook: restart the "
         "kernel and set it in the first cell), or make the DataParallel before anything else uses "
         "device 'kit' or jax"
     )

@@ -159,6 +159,18 @@ class Context:
         )  # fmt: skip
         return self._on_device(endless(loader))
 
+    def part(self, batch: Any) -> Any:
+        """What this step works on, of a batch that was made once and is not loaded: all of it.
+
+        On several devices it is the replica's part, so that a step without a loader, too, has the
+        losses of the whole batch: `x = ctx.part(torch.randn(ctx.settings.batch_size, 8))`.
+
+        Args:
+            batch: a tensor on the CPU, or several of the same length, in lists, tuples and dicts.
+                `.to(ctx.device)` comes after it.
+        """
+        return batch
+
     def micro_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """`accumulate` batches, whose gradients make one update.
 

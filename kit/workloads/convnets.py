@@ -272,7 +272,7 @@ def _build(ctx: Context, *, model: str, size: str, layout: str, training: bool,
     memory: Any = LAYOUTS[layout]
     network: Any = make(replace(chosen, auxiliary=auxiliary))
     network = network.to(memory_format=memory).to(ctx.device)
-    many = max(ctx.batch_size, 16 if chosen.divide > 1 else 4)
+    many = max(ctx.settings.batch_size, 16 if chosen.divide > 1 else 4)
     images = torch.randn(many, 3, chosen.image, chosen.image)
     data: Any = torch.utils.data.TensorDataset(images, torch.arange(many) % chosen.classes)
     batches = ctx.loader(data)

@@ -17,8 +17,9 @@ from torch import nn
 
 from kit.errors import Cancelled, SettingsError
 from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of
+from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of, tensors_in
 from kit.frontend.torch_parallel_steps import StepParallel
+from kit.frontend.torch_tensor import KitTensor
 from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.run_sources import snippets_of
@@ -70,6 +71,21 @@ class ReplicaContext(Context):
         finally:
             self.batch_size = part
         return made
+
+    def part(self, batch: Any) -> Any:
+        """The replica's part of a batch of all replicas, as any context's says.
+
+        Raises:
+            SettingsError: there is no tensor on the CPU to cut, or it is shorter than the replicas.
+        """
+        sizes = sizes_of(batch, self._net.count)
+        if not sizes or any(isinstance(tensor, KitTensor) for tensor in tensors_in(batch)):
+            raise SettingsError(
+                "ctx.part cuts a batch of tensors on the CPU, and got others: send what it gives "
+                "to the device, ctx.part(x).to(ctx.device)"
+            )
+        self._net.take(self._rank, sizes)
+        return part_of(batch, self._rank, sizes)
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch, sizes in super()._on_device(self._parts(batches)):

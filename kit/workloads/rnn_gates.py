@@ -99,7 +99,7 @@ def _build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int,
     model = GatedRNN(cell, gates, hidden, hidden, layers).to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     scaler = ctx.scaler()
-    x = torch.randn(ctx.batch_size, length, hidden)
+    x = ctx.part(torch.randn(ctx.settings.batch_size, length, hidden))
     batch = x.to(ctx.device), x.mean(1).tanh().to(ctx.device)  # to fetch it is no part of the step
 
     def step() -> Tensor:

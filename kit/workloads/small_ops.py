@@ -42,7 +42,7 @@ def mlp(ctx: Context) -> Callable[[], Any]:
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 1)).to(ctx.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = ctx.scaler()
-    points = torch.randn(max(256, ctx.batch_size), WIDTH)
+    points = torch.randn(max(256, ctx.settings.batch_size), WIDTH)
     data: Any = torch.utils.data.TensorDataset(points, points[:, :1].tanh())
     batches = ctx.loader(data)
 

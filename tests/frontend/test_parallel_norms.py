@@ -98,7 +98,7 @@ def check_against_the_whole_batch(model: nn.Module) -> list[nn.Module]:
 def test_one_norm_with_many_names_is_one_object_everywhere() -> None:
     for module in check_against_the_whole_batch(TwoNames()):
         assert isinstance(module, TwoNames)
-        shared = module.bn
+        shared: Any = module.bn
         assert type(shared) is SyncBatchNorm
         assert module.bn2 is module.inner[1] is module.listed[0] is shared
 
@@ -144,7 +144,7 @@ def test_a_subclass_without_a_forward_keeps_all_that_it_has() -> None:
         net_on_one_cpu(model, 2, sync_batch_norm=True) as net,
         pytest.raises(ValueError, match="the second takes rows"),
     ):
-        net(torch.randn(4, WIDTH, 2))
+        net(torch.randn(4, 2, WIDTH))
 
 
 def test_a_shared_subclass_can_be_copied_and_saved() -> None:
@@ -218,7 +218,7 @@ def test_hooks_of_every_kind_stay() -> None:
     norm.register_forward_pre_hook(told("pre with kwargs"), with_kwargs=True)
     norm.register_forward_hook(halved, with_kwargs=True)
     norm.register_forward_hook(told("always"), always_call=True)
-    norm.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 3,))
+    norm.register_full_backward_pre_hook(lambda module, grads: (3 * grads[0],))
     norm.register_full_backward_hook(told("backward"))
     norm.register_state_dict_pre_hook(told("state"))
     check_against_the_whole_batch(model)

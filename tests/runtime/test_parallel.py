@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -221,11 +226,63 @@ def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made() -> None:
         ("cpu", "a number or a list of names, not 'cpu'"),
         (["cpu:0", "cpu:99"], "replica 1: there is no device 'cpu:99'; there are: cpu:0"),
         (["tpu:0"], "replica 0: there is no device 'tpu:0'"),
+        ([":0"], "replica 0: there is no device ':0'"),
+        (["cpu"], "replica 0: there is no device 'cpu'; there are: cpu:0"),
+        ((), r"devices must be at least 1, not \(\)"),
+        ((0, 1), "replica 0: a device is a name such as 'cpu:0'.*, not 0.*devices=2"),
+        (["cpu:0", None], "replica 1: a device is a name such as .*, not None"),
     ],
 )
 def test_devices_that_cannot_be_are_refused(wanted: Any, words: str) -> None:
+    jax.devices()  # it has begun, and makes no more of them
     with pytest.raises(SettingsError, match=words):
         pick_devices(wanted)
+
+
+def test_a_device_of_jax_is_taken_as_it_is() -> None:
+    first = jax.devices()[0]
+    assert pick_devices((first, "cpu:0")) == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("before", "named", "found"),
+    [
+        ("", ["cpu:0", "cpu:2"], "0 2 of 3"),
+        ("jax.config.update('jax_num_cpu_devices', 4)", ["cpu:1"], "1 of 4"),
+        (
+            "jax.devices()",
+            ["cpu:0", "cpu:2"],
+            "replica 1: there is no device 'cpu:2'; there are: cpu:0. Jax was told so, or "
+            "began before .*XLA_FLAGS=--xla_force_host_platform_device_count=3 before Python",
+        ),
+        (
+            "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'",
+            ["cpu:2"],
+            "there are: cpu:0, cpu:1. Jax .*XLA_FLAGS=--xla_force_host_platform_device_count=3",
+        ),
+        ("", ["cpu:7", None], "replica 1: a device is a name.* jax knows nothing"),
+    ],
+    ids=["not begun", "told of more", "begun", "told by the environment", "no name"],
+)
+def test_jax_is_told_of_the_cpu_devices_that_are_named(
+    before: str, named: list[str], found: str
+) -> None:
+    script = f"""
+import os, jax
+{before}
+from kit.errors import SettingsError
+from kit.runtime.parallel_devices import pick_devices
+try:
+    print(*(d.id for d in pick_devices({named})), "of", jax.local_device_count())
+except SettingsError as error:
+    print(error, "jax knows nothing" if jax.config.jax_num_cpu_devices == -1 else "jax was told")
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(found, done.stdout.strip())
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, True])
