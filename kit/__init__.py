@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         multi_sgd,
         reset_arrays,
     )
-    from kit.frontend.torch_parallel import DataParallel
+    from kit.frontend.torch_parallel import DataParallel, Shards
     from kit.frontend.torch_parallel_barrier import Barrier
     from kit.frontend.torch_parallel_norm import SyncBatchNorm
     from kit.run import Run, Settings
@@ -99,6 +99,7 @@ __all__ = [
     "SegmentView",
     "Session",
     "Settings",
+    "Shards",
     "SourceView",
     "SyncBatchNorm",
     "TimelineView",
@@ -137,6 +138,7 @@ __all__ = [
 _HOMES = {
     "Barrier": "kit.frontend.torch_parallel_barrier",
     "DataParallel": "kit.frontend.torch_parallel",
+    "Shards": "kit.frontend.torch_parallel",
     "Link": "kit.run_parallel",
     "SyncBatchNorm": "kit.frontend.torch_parallel_norm",
     "join_processes": "kit.runtime.processes",

@@ -135,6 +135,11 @@ class DataParallel(Replicas):
                 f"backward got {len(losses)} losses for {len(self.ranks)} replicas; give one for "
                 "each, in their order, as net.map returns them"
             )
+        if any(isinstance(loss, Shards) for loss in losses):
+            raise SessionError(
+                "backward got what net.map returns as one replica's loss. Of several losses give "
+                "them together, net.map(lambda a, b: (a, b), first, second), or one after the other"
+            )
         is_local = self._is_local or self.count == 1
         parts = zip(losses, self._weights(_sizes_in(losses)), strict=True)
         self._run([partial(self._backward, r, *part, is_local) for r, part in enumerate(parts)])
@@ -166,8 +171,16 @@ class DataParallel(Replicas):
         gradients and buffers change only if every replica has recorded its backward pass.
         With `step_mode="replay"` the steps after three equal ones, of the same `loss` and
         `optimizer`, are issued without running their Python.
+
+        Raises:
+            SettingsError: the optimizer is none of `net.optimizer`.
         """
         self._check_open()
+        if not isinstance(optimizer, Optimizers):
+            raise SettingsError(
+                f"net.step takes an optimizer for every replica, as net.optimizer(torch.optim.SGD, "
+                f"lr=0.1) makes them, not a {type(optimizer).__name__}"
+            )
         if not self._whole_steps:
             meeting = Meeting(self._group, "the update", is_local=True)
             self._whole_steps = [

@@ -67,6 +67,28 @@ def gathered(
     return _post(session, mine, metas, "all")
 
 
+class _Gather(torch.autograd.Function):
+    """Every replica's tensor; its adjoint is the sum of what the replicas' copies of mine have."""
+
+    @staticmethod
+    def forward(ctx: Any, session: ReplicaSession, metas: Sequence[torch.Tensor],
+                mine: Any) -> Any:  # fmt: skip
+        """The tensors by rank; `metas` has their shapes."""
+        ctx.session, ctx.metas = session, metas
+        return tuple(gathered(session, [mine], metas))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradient of this replica's, from the losses of all."""
+        session = ctx.session
+        try:
+            total = _post(session, grads, ctx.metas, "sum")
+        except Exception as error:  # noqa: BLE001 - inside backward it would end the process
+            keep_error(session, error)
+            total = list(grads)
+        return None, None, total[session.rank]
+
+
 def keep_error(session: ReplicaSession, error: BaseException) -> None:
     """Raise it when the backward pass that runs here is over."""
     _home(session).keep(error)
@@ -78,7 +100,8 @@ class Barrier:
     `barrier.wait(x)` gives every replica the same: what `operation` makes of the list of all x, in
     the order of the replicas, whoever came first; by default their sum. x is a number, a tensor of
     device "kit" (its operation runs on each replica's own device, the results are the same), or
-    anything else that the operation takes. `i = push(x)` and `pull(i)` are its two halves.
+    anything else that the operation takes. Gradients pass through it, as through the same function
+    of the whole batch. `i = push(x)` and `pull(i)` are its two halves, in one call of the threads.
 
         barrier = kit.Barrier(2)
         with kit.DataParallel(model, devices=2) as net:
@@ -108,6 +131,9 @@ class Barrier:
     def __repr__(self) -> str:
         return f"Barrier({self._count})"
 
+    def __deepcopy__(self, memo: Any) -> Barrier:
+        return self  # the copies of a model that holds it are to meet at it
+
     def wait(self, x: Any = 0) -> Any:
         """Bring x, wait for the others, and get what the operation makes of all.
 
@@ -129,7 +155,7 @@ class Barrier:
         is_tensor = isinstance(x, KitTensor)
         shown = [list(x.shape), str(x.dtype)] if is_tensor else x
         visit = meeting.bring(session.rank, [is_tensor, shown])
-        self._brought[session.rank, visit] = x
+        self._brought[session.rank, visit] = x.clone() if is_tensor else x  # as it is now
         return visit
 
     def pull(self, index: int) -> Any:
@@ -164,7 +190,7 @@ class Barrier:
                 )
                 for shape, dtype in items
             ]
-            return self._operation(gathered(session, [mine], metas))
+            return self._operation(list(_Gather.apply(session, metas, mine)))  # type: ignore[no-untyped-call]
         return self._operation(list(items))
 
     def _of(self, session: ReplicaSession) -> Meeting:

@@ -295,5 +295,5 @@ def check_tuning(cut: str, bucket_mb: float) -> None:
     """
     if cut not in CUTS:
         raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
-    if not bucket_mb > 0:
+    if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
         raise SettingsError(f"bucket_mb must be more than 0, not {bucket_mb!r}")

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_device import register
@@ -57,6 +58,11 @@ class Replicas:
             )
         check_tuning(cut, bucket_mb)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if is_lazy(tensor):
+                raise SettingsError(
+                    f"{name!r} of the model has no shape yet: call the model on a batch, on the "
+                    "CPU, before it is copied"
+                )
             if tensor.device.type != "cpu":
                 raise SettingsError(
                     f"{name!r} of the model is on {tensor.device}: give the model on the CPU, each "

@@ -9,7 +9,7 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError
 from kit.run import Settings
 
-__all__ = ["CancelledFn", "Progress", "detached", "loop"]
+__all__ = ["CancelledFn", "Progress", "detached", "loop", "no_loss"]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
@@ -85,7 +85,12 @@ def detached(loss: Any) -> Any:
         return loss.detach()
     if getattr(loss, "shape", None) == () and hasattr(loss, "block_until_ready"):
         return loss
-    raise SettingsError(
-        f"the step must return its loss as a tensor, not {type(loss).__name__}: "
+    raise no_loss(loss)
+
+
+def no_loss(result: Any) -> SettingsError:
+    """What to raise of a step that returns something else."""
+    return SettingsError(
+        f"the step must return its loss as a tensor, not {type(result).__name__}: "
         "end it with `return loss`"
     )

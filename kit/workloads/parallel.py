@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from kit.runtime.lowering import format_site
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
 from kit.workloads.joined import Seen, added, join
-from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.loop import CancelledFn, Progress, no_loss
 
 __all__ = [
     "ReplicaContext",
@@ -114,7 +114,8 @@ def run(
             model has `kit.SyncBatchNorm`.
 
     Raises:
-        SettingsError: it is no workload of torch, or a batch is smaller than the devices.
+        SettingsError: it is no workload of torch, an option is none, or a batch is smaller than
+            the devices.
         SessionError: an optimizer updates a parameter that is in no module that was called.
         Cancelled: `cancelled()` became true between two steps.
         Exception: whatever the workload raises, with a note that says in which replica.
@@ -122,6 +123,7 @@ def run(
     chosen = as_workload(workload)
     if chosen.framework != "torch":
         raise SettingsError(f"{chosen.name!r} is a workload of jax; only torch's have replicas")
+    _check_options(options)
     settings = settings or Settings()  # no replica's: the whole batch's
 
     def build(rank: int) -> Callable[[], Any]:
@@ -130,9 +132,29 @@ def run(
 
     with StepParallel(devices, settings=settings, **options) as net:
         net.build(build)
-        return measure(net, net.run, steps=settings.steps, warmup=settings.warmup,
+
+        def step() -> Shards:
+            made = net.run()
+            for result in made:
+                if not isinstance(result, torch.Tensor):
+                    raise no_loss(result)
+            return made
+
+        return measure(net, step, steps=settings.steps, warmup=settings.warmup,
                        name=f"{chosen.name}, {net.count} devices", progress=progress,
                        cancelled=cancelled, source=net.one_step)  # fmt: skip
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = ("rules", "average", "bucket_mb", "cut", "timeout_s", "link")
+    for name in options:
+        if name == "sync_batch_norm":
+            raise SettingsError(
+                "a workload makes its own model: put kit.SyncBatchNorm into it where a batch norm "
+                "shall take the statistics of the whole batch, instead of giving sync_batch_norm"
+            )
+        if name not in known:
+            raise SettingsError(f"{name!r} is no option of several devices: {', '.join(known)}")
 
 
 def measure(

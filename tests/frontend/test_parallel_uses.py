@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import kit
 from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_parallel_batch import Shards
 from kit.workloads.parallel import run as run_replicas
 from tests.frontend.replicas import batches, close, loss_of, net_on_one_cpu, perceptron
 
@@ -198,3 +199,119 @@ def test_the_mean_of_what_is_not_one_loss_for_each_is_refused() -> None:
             with pytest.raises(SettingsError, match="one loss for each of the 2 replicas"):
                 net.mean(wrong)
         assert net.mean(net.map(lambda x: x[0], net.map(lambda x: (x, x), made))) == net.mean(made)
+
+
+class Centred(nn.Module):
+    """Takes the mean of the whole batch away: of all replicas' parts, by a barrier, if there is."""
+
+    def __init__(self, barrier: kit.Barrier | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.barrier = nn.Linear(6, 4), barrier
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(x)
+        total = h.sum(0) if self.barrier is None else self.barrier.wait(h.sum(0))
+        return h - total / 7  # type: ignore[no-any-return]
+
+
+def test_gradients_pass_through_a_barrier() -> None:
+    x, y = batches(1, 7)[0]
+    alone = Centred(None)
+    loss_of(alone, x, y).backward()
+    with net_on_one_cpu(Centred(kit.Barrier(2)), 2) as net:
+        net.backward(losses(net, x, y))
+        for module in net.modules:
+            close(gradients(module), gradients(alone))
+
+
+def test_what_was_pushed_is_brought_as_it_was() -> None:
+    barrier = kit.Barrier(2)
+
+    def push(x: Any) -> Any:
+        index = barrier.push(x)
+        x.zero_()
+        return barrier.pull(index).tolist()
+
+    with net_on_one_cpu(perceptron(), 2) as net:
+        assert net.map(push, net.split(torch.tensor([[1.0], [2.0]]))) == ([[3.0]], [[3.0]])
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a plain optimizer": (
+        lambda net: net.step(loss_of, torch.optim.SGD(net.modules[0].parameters(), lr=0.1)),
+        "an optimizer for every replica.*not a SGD",
+    ),
+    "two results of map": (
+        lambda net: net.backward([losses(net, *batches(1, 8)[0]) for _ in (0, 1)]),
+        "give them together",
+    ),
+    "a bucket that is no number": (lambda net: net.retune(bucket_mb="a"), "bucket_mb must be"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_meant_is_told_in_words(name: str) -> None:
+    act, text = WRONG[name]
+    with (
+        net_on_one_cpu(perceptron(), 2) as net,
+        pytest.raises((SessionError, SettingsError), match=text),
+    ):
+        act(net)
+
+
+def test_a_lazy_layer_has_to_see_a_batch_first() -> None:
+    with pytest.raises(SettingsError, match=r"'0.weight' of the model has no shape yet"):
+        kit.DataParallel(nn.Sequential(nn.LazyLinear(3)), ON_ONE_CPU)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"sync_batch_norm": True}, "put kit.SyncBatchNorm into"), ({"foo": 1}, "'foo' is no option")],
+    ids=["sync_batch_norm", "unknown"],
+)  # fmt: skip
+def test_an_option_that_a_workload_cannot_have_is_refused(options: Any, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        run_replicas(lambda ctx: None, devices=ON_ONE_CPU, **options)
+
+
+def test_a_step_that_returns_no_loss_is_refused_as_on_one_device() -> None:
+    @kit.workload
+    def no_loss(ctx: kit.Context) -> Any:
+        x = torch.ones(2, device=ctx.device)
+        return lambda: {"loss": x.sum()}
+
+    for options in ({}, {"devices": ON_ONE_CPU}):
+        with pytest.raises(SettingsError, match="must return its loss as a tensor, not dict"):
+            kit.run(no_loss, kit.Settings(steps=1, warmup=1), **options)  # type: ignore[arg-type]
+
+
+def test_a_learning_rate_is_scheduled_and_a_checkpoint_loaded_in_each_replica() -> None:
+    data = batches(6, 7)
+    alone = perceptron()
+    reference = torch.optim.AdamW(alone.parameters(), lr=0.1)
+    plan = torch.optim.lr_scheduler.StepLR(reference, 2, 0.1)
+    for x, y in data:
+        loss_of(alone, x, y).backward()
+        reference.step()
+        reference.zero_grad()
+        plan.step()
+    model, saved = perceptron(), {}
+    for half in (data[:3], data[3:]):
+        with net_on_one_cpu(model, 2) as net:
+            optimizer = net.optimizer(torch.optim.AdamW, lr=0.1)
+            plans = [torch.optim.lr_scheduler.StepLR(o, 2, 0.1) for o in optimizer.replicas]
+            if saved:
+                net.map(lambda o, at: o.load_state_dict(at), optimizer.replicas,
+                        Shards([saved["optimizer"]] * 2))  # fmt: skip
+                for one in plans:
+                    one.load_state_dict(saved["plan"])
+            for x, y in half:
+                net.step(loss_of, optimizer, x, y)
+                for one in plans:
+                    one.step()
+            state = optimizer.replicas[0].state_dict()
+            saved = {"optimizer": torch.utils._pytree.tree_map_only(Tensor, Tensor.cpu, state),
+                     "plan": plans[0].state_dict()}  # fmt: skip
+            model.load_state_dict({k: v.cpu() for k, v in net.modules[0].state_dict().items()})
+    close(model.parameters(), alone.parameters(), 1e-4)
