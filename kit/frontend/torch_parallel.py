@@ -28,7 +28,7 @@ from kit.frontend.torch_parallel_batch import (
 from kit.frontend.torch_parallel_grads import check_reduced
 from kit.frontend.torch_parallel_replicas import Replicas
 from kit.runtime.parallel import Meeting
-from kit.runtime.steps_recorded import bound_in, is_same
+from kit.runtime.steps_recorded import is_same, numbers_of
 
 __all__ = ["DataParallel", "Optimizers", "Shards"]
 
@@ -224,13 +224,13 @@ class _WholeStep:
     def __init__(self, net: DataParallel, place: int, meeting: Meeting) -> None:
         self._net, self._place, self._meeting = net, place, meeting
         self._of: tuple[Any, Any] = (None, None)  # loss and optimizer
-        self._bound: list[Any] = []  # what the loss function held at its end
+        self._numbers: list[Any] = []  # that the loss function held at its end
         self._parts: Any = ()
 
     def run(self, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
         """One step; in the replica's thread."""
         session = self._net.sessions[self._place]
-        if not (is_same(loss, self._of[0], self._bound) and self._of[1] is optimizer):
+        if not (is_same(loss, self._of[0], self._numbers) and self._of[1] is optimizer):
             session.stepper.forget("net.step got another loss or optimizer than before")
         self._of = (loss, optimizer)
         self._parts = parts
@@ -238,7 +238,7 @@ class _WholeStep:
             made = session.run_step(self._record)
         finally:
             self._parts = ()
-        self._bound = bound_in(loss)
+        self._numbers = numbers_of(loss)
         session.end_step()
         return detached(made)
 

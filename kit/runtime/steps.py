@@ -25,11 +25,11 @@ from kit.runtime.steps_recorded import (
     Recording,
     Source,
     alike,
-    bound_in,
     difference,
     is_held,
     is_same,
     numbers_in,
+    numbers_of,
     task_difference,
     type_of,
 )
@@ -63,7 +63,7 @@ class Stepper:
         self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
         self.is_fetching = False  # asking the loaders for the batches of a replay
         self._step: Any = None  # the function
-        self._bound: list[Any] = []  # what it held at the end of its last recorded call
+        self._numbers: list[Any] = []  # that it held at the end of its last recorded call
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
 
@@ -74,7 +74,7 @@ class Stepper:
             result = step()
             session.mark_step()
             return result
-        if self.mode == "replay" and not is_same(step, self._step, self._bound):
+        if self.mode == "replay" and not is_same(step, self._step, self._numbers):
             self.forget("another function was given as the step, or what it holds has changed")
         self._step = step
         if self.mode == "replay" and self._may_replay():
@@ -89,7 +89,7 @@ class Stepper:
             self.forget()
             raise
         self._finish(result)
-        self._bound = bound_in(step)
+        self._numbers = numbers_of(step)
         return result
 
     @property

@@ -16,8 +16,8 @@ from weakref import ref
 from kit.runtime.lowering import format_site
 from kit.runtime.stream import Cell, Task, Value
 
-__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "bound_in", "difference", "is_held",
-           "is_same", "numbers_in", "task_difference", "type_of"]  # fmt: skip
+__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "is_held",
+           "is_same", "numbers_in", "numbers_of", "task_difference", "type_of"]  # fmt: skip
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -62,25 +62,30 @@ def numbers_in(batch: Any) -> Iterator[Any]:
             yield from numbers_in(item)
 
 
-def is_same(one: Any, other: Any, bound: Sequence[Any]) -> bool:
+def is_same(one: Any, other: Any, numbers: Sequence[Any]) -> bool:
     """True for one function, and for a lambda or method that a loop makes anew each time.
 
     Args:
-        bound: what the other one held, `bound_in(other)`, when it was called last.
+        numbers: what `numbers_of(other)` was when it had been called.
     """
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
         return one is other
-    mine = bound_in(one)
-    return (one.__code__ is other.__code__ and len(mine) == len(bound)
-            and all(map(_is_equal, mine, bound)))  # fmt: skip
+    mine, theirs = _bound(one), _bound(other)
+    return (one.__code__ is other.__code__ and len(mine) == len(theirs)
+            and all(map(_is_equal, mine, theirs)) and numbers_of(one) == numbers)  # fmt: skip
 
 
-def bound_in(function: Any) -> list[Any]:
-    """What it has of its surroundings, beside globals; nothing of what is no plain function."""
+def numbers_of(function: Any) -> list[Any]:
+    """The numbers and texts that a function holds, in order; nothing of what is no plain one."""
     if not isinstance(function, FunctionType):
         return []
+    return [x if isinstance(x, Number | str) else None for x in _bound(function)]
+
+
+def _bound(function: FunctionType) -> list[Any]:
+    """What it has of its surroundings, beside globals."""
     keywords = (function.__kwdefaults__ or {}).values()
     found: list[Any] = [*(function.__defaults__ or ()), *keywords]
     for cell in function.__closure__ or ():
