@@ -1,11 +1,13 @@
 """What a recorded step has as constants, though the program may change it: of modules, optimizers.
 
-A replay does not run the step's Python, so it has to ask before each step.
+A replay does not run the step's Python, so it has to ask before each step: and that quickly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,12 +17,14 @@ from kit.runtime.steps_recorded import numbers_in
 
 __all__ = ["of_module", "of_optimizer", "parts_of"]
 
+_TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
+
 
 def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
     """All modules and parameters in it, shared ones as often as they are shared.
 
     By `_modules` and `_parameters`, as torch's own `named_modules` does, which takes more than
-    twice as long: every replayed step waits for this.
+    twice as long: every step of a replica waits for this.
     """
     modules, parameters = [module], []
     for one in modules:  # grows while it is gone through
@@ -31,11 +35,16 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
 
 def of_module(module: nn.Module) -> Callable[[], Any]:
     """Asks which modules are in it and train, and which parameters need or have a gradient."""
+    modules, parameters = parts_of(module)
+    tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters)]
 
     def look() -> Any:
-        modules, parameters = parts_of(module)
-        return ([(id(m), m.training) for m in modules],
-                [(id(p), p.requires_grad, p.grad is None) for p in parameters])  # fmt: skip
+        return [
+            *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
+            *map(_TRAINS, modules),
+            *map(_NEEDS, parameters),
+            *[gradient is None for gradient in map(_GRADIENT, parameters)],
+        ]
 
     return look
 

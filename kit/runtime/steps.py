@@ -30,6 +30,7 @@ from kit.runtime.steps_recorded import (
     is_same,
     numbers_in,
     numbers_of,
+    reads_of,
     task_difference,
     type_of,
 )
@@ -238,6 +239,8 @@ class Stepper:
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
             self.reasons[reason + late] += 1
+        elif self._equal:
+            now.reads = reads_of(now)
         self._replayed = 0
         self._now, self._last = None, now
 
@@ -275,6 +278,8 @@ class Stepper:
         for holder, number, i in last.alive:
             if (value := holder()) is not None:
                 value.cell = made[number][i]
+        for read in last.reads:
+            read.cell = made[read.number][read.output]
 
         def renewed(value: Value) -> Value:
             cell = value.cell

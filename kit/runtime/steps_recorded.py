@@ -16,8 +16,21 @@ from weakref import ref
 from kit.runtime.lowering import format_site
 from kit.runtime.stream import Cell, Task, Value
 
-__all__ = ["Draw", "Fetch", "Recording", "Source", "alike", "difference", "is_held",
-           "is_same", "numbers_in", "numbers_of", "task_difference", "type_of"]  # fmt: skip
+__all__ = [
+    "Draw",
+    "Fetch",
+    "Recording",
+    "Source",
+    "alike",
+    "difference",
+    "is_held",
+    "is_same",
+    "numbers_in",
+    "numbers_of",
+    "reads_of",
+    "task_difference",
+    "type_of",
+]
 
 Fetch = Callable[[], Any]
 Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
@@ -27,6 +40,16 @@ class Draw(float):
     """A number that the next random op takes: another one each time, and we know which."""
 
     __slots__ = ()
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    """A result that the next step reads."""
+
+    holders: list[ref[Value]]  # in the program
+    number: int  # of the task that makes it
+    output: int
+    cell: Cell | None  # where it is now
 
 
 @dataclass(eq=False)
@@ -44,6 +67,7 @@ class Recording:
     looks: dict[int, Fetch] = field(default_factory=dict)  # give numbers that it has as constants
     seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
+    reads: list[Read] = field(default_factory=list)
     fixed: dict[int, tuple[ref[Value], Cell]] = field(default_factory=dict)  # read, not made by it
     seed: int = 0  # of its random numbers
     obstacle: str = ""  # why this step cannot be replayed
@@ -103,22 +127,38 @@ def _is_equal(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, Number | str) and a == b)
 
 
-def is_held(last: Recording) -> bool:
-    """True if the program still holds, as they were, the arrays that the next step reads."""
-    if any((value := holder()) is None or value.cell is not cell
-           for holder, cell in last.fixed.values()):  # fmt: skip
-        return False
-    held = {
-        (number, i)
-        for holder, number, i in last.alive
-        if (value := holder()) is not None and value.cell is last.tasks[number].outputs[i]()
-    }
-    return all(
-        source[2:] in held
-        for sources in last.sources
+def reads_of(now: Recording) -> list[Read]:
+    """The results that the next step reads, if it is equal to this one."""
+    holders: dict[tuple[int, int], list[ref[Value]]] = {}
+    for holder, number, i in now.alive:
+        holders.setdefault((number, i), []).append(holder)
+    read: dict[tuple[int, int], None] = dict.fromkeys(
+        (source[2], source[3])
+        for sources in now.sources
         for source in sources
         if source[0] == "made" and source[1] == 1
     )
+    return [
+        Read(holders.get((number, i), []), number, i, now.tasks[number].outputs[i]())
+        for number, i in read
+    ]
+
+
+def is_held(last: Recording) -> bool:
+    """True if the program still holds, as they were, the arrays that the next step reads."""
+    for holder, cell in last.fixed.values():
+        value = holder()
+        if value is None or value.cell is not cell:
+            return False
+    for read in last.reads:
+        expected = read.cell
+        for holder in read.holders:
+            value = holder()
+            if value is not None and value.cell is expected:
+                break
+        else:
+            return False
+    return True
 
 
 def type_of(cell: Cell) -> Any:
