@@ -74,25 +74,10 @@ def run(
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
-    if processes != 1:
-        from kit.workloads.launch import run_processes
+    from kit.workloads.experiment import run_on
 
-        if not isinstance(devices, int):
-            raise SettingsError("with processes, devices is the number that each of them has")
-        return run_processes(workload, settings, processes=processes, devices=devices,
-                             progress=progress, cancelled=cancelled, **options)  # fmt: skip
-    from kit.runtime.processes import current_processes
-
-    if devices != 1 or current_processes() is not None:
-        from kit.workloads.parallel import run as run_replicas
-
-        return run_replicas(workload, settings, devices=devices, progress=progress,
-                            cancelled=cancelled, **options)  # fmt: skip
-    if options:
-        raise SettingsError(f"{', '.join(options)}: only with devices= or processes= above 1")
-    from kit.workloads.experiment import run as measure
-
-    return measure(workload, settings or Settings(), progress=progress, cancelled=cancelled)
+    return run_on(workload, settings or Settings(), devices=devices, processes=processes,
+                  progress=progress, cancelled=cancelled, **options)  # fmt: skip
 
 
 def plan(workload: Any, settings: Settings | None = None) -> OpStream:
@@ -335,8 +320,10 @@ def Explorer(
     workload: Any,
     settings: Settings | None = None,
     *,
+    devices: int | Sequence[str] = 1,
     auto_run: bool = True,
     compile_ahead: bool = True,
+    **options: Any,
 ) -> ExplorerWidget:
     """The widget: controls that rerun the step, and its timeline, graph and sync points.
 
@@ -344,23 +331,30 @@ def Explorer(
     control is answered by a model at once, and by a measurement as soon as it is done.
 
     Args:
+        devices: as for `kit.run`; with several no model answers at once, and nothing is compiled
+            ahead.
         auto_run: run at once, not only when a control is moved.
         compile_ahead: while nothing runs, no cell either, compile what one step of each control
             would need. The workload's Python is called for that, and nothing of it is run on the
             device. There is a box in the widget to switch it off, too.
+        options: with several devices, as for `kit.run`.
+
+    Raises:
+        SettingsError: an option that cannot be.
     """
     from kit.report.html import write_report
     from kit.widgets.explorer import Explorer as Widget
     from kit.workloads.prepare import Prepared
 
-    prepared = Prepared(workload)  # one cache for all runs: going back to a setting is quick
+    # what is compiled stays for all runs: going back to a setting is quick
+    prepared = Prepared(workload, devices=devices, **options)
     return Widget(
         prepared.run,
         settings or Settings(),
-        name=prepared.workload.name,
+        name=prepared.name,
         auto_run=auto_run,
         write_report=write_report,
-        prepare=prepared.prepare if compile_ahead else None,
+        prepare=prepared.prepare if compile_ahead and devices == 1 else None,
     )
 
 

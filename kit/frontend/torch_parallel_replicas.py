@@ -24,6 +24,7 @@ from kit.frontend.torch_parallel_grads import Reducer, check_tuning
 from kit.frontend.torch_parallel_norm import share_batch_norms
 from kit.run import Settings
 from kit.run_parallel import Link
+from kit.runtime.executables import ExecutableCache
 from kit.runtime.parallel import Group, Pool
 from kit.runtime.parallel_capture import Capture, capture
 from kit.runtime.parallel_devices import pick_devices
@@ -43,7 +44,10 @@ SEED_STEP = 7919  # between the random numbers of two replicas
 class Replicas:
     """Copies of a model on several devices, each with a thread and a session of its own.
 
-    Args and raises: as for `DataParallel`.
+    Args and raises: as for `DataParallel`; and
+
+    Args:
+        caches: of executables, one for each replica here, to start with and to add to.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Replicas:
         settings: Settings | None = None, rules: Rules = DEFAULT_RULES, sync: bool = False,
         average: bool = True, bucket_mb: float = 1.0, cut: str = "bucket",
         sync_batch_norm: bool = False, timeout_s: float = 120.0, link: Link | None = None,
+        caches: list[ExecutableCache] | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise SettingsError(
@@ -74,6 +79,9 @@ class Replicas:
         self._model, self._sync, self._rules = model, sync, rules
         self._shares_norms = sync_batch_norm
         self._bucket_bytes, self.cut = int(bucket_mb * 1e6), cut
+        self._caches = [] if caches is None else caches
+        while len(self._caches) < len(self.devices):
+            self._caches.append(ExecutableCache())
         self._group = Group(len(self.devices), timeout_s, current_processes())
         self._exchange = Exchange(self._group, self.devices, link)
         self._reducers: list[Reducer] = []
@@ -121,8 +129,10 @@ class Replicas:
         self._exits = contextlib.ExitStack()
         homes = [Frontend(place) for place in range(len(self.devices))]
         self._exchange.sessions = [
-            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules)
-            for rank, device, home in zip(self.ranks, self.devices, homes, strict=True)
+            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules, cache)
+            for rank, device, home, cache in zip(
+                self.ranks, self.devices, homes, self._caches, strict=False
+            )
         ]
         copies = [
             share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)

@@ -10,6 +10,7 @@ from weakref import ref
 
 from kit.errors import SettingsError
 from kit.run import Settings
+from kit.runtime.executables import ExecutableCache
 from kit.runtime.operations import Operation
 from kit.runtime.rules import Rules
 from kit.runtime.session import Session, current_session
@@ -30,7 +31,7 @@ class ReplicaSession(Session):
 
     def __init__(
         self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any,
-        rules: Rules,
+        rules: Rules, cache: ExecutableCache | None = None,
     ) -> None:  # fmt: skip
         if settings.step_mode == "speculate" or settings.mode == "torch":
             raise SettingsError(
@@ -44,7 +45,8 @@ class ReplicaSession(Session):
                 "other replicas sent cannot be asked for again; take 'dynamic, on device'"
             )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
-        super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,))
+        super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,),
+                         cache=cache)  # fmt: skip
         self.rank = rank  # among the replicas of all processes
         self.exchange = exchange
         self.device = self._executor.device = device

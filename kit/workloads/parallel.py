@@ -23,6 +23,7 @@ from kit.frontend.torch_tensor import KitTensor
 from kit.run import Run, Settings
 from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.run_sources import snippets_of
+from kit.runtime.executables import ExecutableCache
 from kit.runtime.lowering import format_site
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
@@ -102,7 +103,8 @@ class ReplicaContext(Context):
 
 def run(
     workload: Any, settings: Settings | None = None, *, devices: int | Sequence[Any] = 2,
-    progress: Progress | None = None, cancelled: CancelledFn | None = None, **options: Any,
+    progress: Progress | None = None, cancelled: CancelledFn | None = None,
+    caches: list[ExecutableCache] | None = None, **options: Any,
 ) -> Run:  # fmt: skip
     """Run a workload's step on several devices, `settings.batch_size` split over them.
 
@@ -110,6 +112,7 @@ def run(
     replica's thread. The loss is taken to be a mean over the batch.
 
     Args:
+        caches: runs that are given the same list compile what they have in common once.
         options: as for `kit.DataParallel`: buckets, cuts, a link. Batch norms are shared if the
             model has `kit.SyncBatchNorm`.
 
@@ -130,7 +133,7 @@ def run(
         torch.manual_seed(settings.seed)
         return chosen(ReplicaContext(net, rank))
 
-    with StepParallel(devices, settings=settings, **options) as net:
+    with StepParallel(devices, settings=settings, caches=caches, **options) as net:
         net.build(build)
 
         def step() -> Shards:

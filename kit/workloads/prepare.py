@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kit.errors import Cancelled
+from kit.errors import Cancelled, SettingsError
 from kit.run import Run, Settings
 from kit.runtime.ahead import Ahead, dry
 from kit.runtime.executables import Compiling, ExecutableCache
@@ -29,13 +29,23 @@ _STEPS = {"warmup": 2, "steps": 2}  # the first makes the optimizer's state, the
 class Prepared:
     """A workload, and the programs that its runs have needed so far."""
 
-    def __init__(self, workload: Any) -> None:
+    def __init__(self, workload: Any, *, devices: int | Sequence[str] = 1, **options: Any) -> None:
         self.workload: Workload = as_workload(workload)
         self.cache = ExecutableCache()
         self._ahead = Ahead(self.cache)
+        self._devices, self._options = devices, options
+        self._caches: list[ExecutableCache] = []  # of several devices
+        if devices == 1 and options:
+            raise SettingsError(f"{', '.join(options)}: only with several devices")
+
+    @property
+    def name(self) -> str:
+        """The workload's, and on how many devices."""
+        count = self._devices if isinstance(self._devices, int) else len(self._devices)
+        return self.workload.name if count == 1 else f"{self.workload.name}, {count} devices"
 
     def run(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> Run:
-        """Measure the workload; see `experiment.run`.
+        """Measure the workload; see `kit.run`.
 
         Raises:
             Cancelled: `cancelled()` became true.
@@ -53,6 +63,12 @@ class Prepared:
         self.cache.watch = compiling
         try:
             with _TURNS.run():
+                if self._devices != 1:
+                    from kit.workloads.parallel import run as run_replicas
+
+                    return run_replicas(self.workload, settings, devices=self._devices,
+                                        progress=note, cancelled=cancelled, caches=self._caches,
+                                        **self._options)  # fmt: skip
                 return run(self.workload, settings, progress=note, cancelled=cancelled,
                            cache=self.cache)  # fmt: skip
         finally:

@@ -87,3 +87,56 @@ def test_the_explorer_saves_a_report_of_its_runs(explorer: Any, tmp_path: Path):
     explorer.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert page.count('id="run-') == 2
+
+
+def small(ctx: Any) -> Any:
+    """Loads its batches, so that several devices can share them."""
+    torch.manual_seed(ctx.seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    model.to(ctx.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.arange(96.0).reshape(16, 6) / 96
+    batches = ctx.loader(torch.utils.data.TensorDataset(x, x[:, :1]))
+
+    def step() -> Any:
+        x, y = next(batches)
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def test_an_explorer_of_two_devices_reruns_on_both_and_keeps_what_was_compiled() -> None:
+    settings = kit.Settings(steps=2, warmup=2, batch_size=4)
+    explorer = kit.Explorer(small, settings, devices=["cpu:0", "cpu:0"], bucket_mb=1e-4)
+    try:
+        first = explorer.wait(120)
+        assert explorer.title == "small, 2 devices"
+        assert first.devices == 2
+        assert first.losses == pytest.approx(kit.run(small, settings).losses, rel=1e-5)
+        assert first.metrics["compile.count"] > 0
+        explorer.set(bulk_backward=2)
+        cut = explorer.wait(120)
+        assert len(cut.segments) > len(first.segments)
+        explorer.set(bulk_backward=settings.bulk_backward)
+        again = explorer.wait(120)
+        assert again.metrics.get("compile.count", 0) == 0
+        assert again.graphs[0].hash == first.graphs[0].hash
+        assert "every program was in the cache" in explorer.status.value
+        explorer.set(step_mode="speculate")
+        with pytest.raises(SettingsError, match="step_mode='retrace' or 'replay'"):
+            explorer.wait(120)
+        assert "records its steps, or replays them" in explorer.failure.value
+        assert explorer.run is again
+        explorer.set(step_mode="retrace", mode="lazy")
+        assert explorer.wait(120).losses == pytest.approx(first.losses, rel=1e-5)
+    finally:
+        explorer.close()
+
+
+def test_options_of_several_devices_are_refused_for_one() -> None:
+    with pytest.raises(SettingsError, match="bucket_mb: only with several devices"):
+        kit.Explorer(small, QUICK, bucket_mb=1.0)
