@@ -77,7 +77,7 @@ class Reducer:
         self._before: dict[str, Any] = {}  # in a pass, gradients that had been summed before it
         self.is_stray = False  # gradients are this replica's alone: they have not been summed
         self._turn, self._passes = -1, 0
-        self._hooked: set[int] = set()
+        self._hooked: dict[int, nn.Parameter] = {}  # held, so that no other gets its id
         self._places: list[tuple[str, dict[str, Any], str, Any]] = []
         self.fill_buckets(bucket_bytes)
 
@@ -92,7 +92,7 @@ class Reducer:
         for parameter in self.module.parameters():  # each once, however many modules share it
             if parameter.requires_grad and id(parameter) not in self._hooked:
                 parameter.register_post_accumulate_grad_hook(self._ready)
-                self._hooked.add(id(parameter))
+                self._hooked[id(parameter)] = parameter
 
     def backward(
         self, losses: Sequence[Any], weight: float, *, is_local: bool, gradient: Any = None,
