@@ -141,7 +141,7 @@ class DataParallel(Replicas):
                 "them together, net.map(lambda a, b: (a, b), first, second), or one after the other"
             )
         is_local = self._is_local or self.count == 1
-        parts = zip(losses, self._weights(_sizes_in(losses)), strict=True)
+        parts = zip(losses, self._weights(known_sizes(losses)), strict=True)
         self._run([partial(self._backward, r, *part, is_local) for r, part in enumerate(parts)])
 
     def _backward(self, place: int, loss: Any, weight: float, is_local: bool) -> None:
@@ -211,7 +211,7 @@ class DataParallel(Replicas):
         """
         self._check_open()
         _check_losses(losses, len(self.ranks))
-        parts = zip(weights or self._weights(_sizes_in(losses)), losses, strict=True)
+        parts = zip(weights or self._weights(known_sizes(losses)), losses, strict=True)
         mean = sum(weight * float(loss.detach()) for weight, loss in parts)
         if (processes := self._group.processes) is None:
             return mean
@@ -297,10 +297,6 @@ class Optimizers:
         self._net._run([optimizer.zero_grad for optimizer in self.replicas])
         for reducer in self._net._reducers:
             reducer.forget()
-
-
-def _sizes_in(losses: Any) -> Sequence[int]:
-    return losses.sizes if isinstance(losses, Shards) else ()
 
 
 def _check_losses(losses: Any, count: int) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
 from kit.run import Fused
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile
-from kit.runtime.stream import Origin, Task
+from kit.runtime.stream import Origin, Site, Task
 from kit.trace import Span, SyncPoint, Timeline
 
-__all__ = ["freeze_step", "freeze_trace"]
+__all__ = ["freeze_step", "freeze_trace", "places_of"]
 
 
 def freeze_step(
@@ -90,6 +91,12 @@ def freeze_step(
     alive |= {origin.made_by for task in later for origin in task.origins}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids
+
+
+def places_of(tasks: Iterable[tuple[Task, int]], before: Iterable[Site]) -> tuple[Site, ...]:
+    """The lines `before`, then those that recorded something in tasks, the most used first."""
+    used = Counter(frame[0] for task, _ in tasks for frame in task.bulk.frames)
+    return tuple(dict.fromkeys([*before, *(site for site, _ in used.most_common())]))
 
 
 def _attrs(template: Any) -> tuple[tuple[str, str], ...]:

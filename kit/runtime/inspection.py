@@ -21,7 +21,7 @@ from kit.ir.diff import GraphDiff
 from kit.ir.plan import OpStream
 from kit.run import Compile, Fused
 from kit.run_bulk import sizes_from_environment
-from kit.runtime.capture import freeze_step, freeze_trace
+from kit.runtime.capture import freeze_step, freeze_trace, places_of
 from kit.runtime.profiler import profiled
 from kit.runtime.recorder import Recorder
 from kit.runtime.stream import Site
@@ -228,15 +228,18 @@ class Inspection:
         spans = [*recorder.spans, *executor.spans]
         notes = self.stepper.describe()
         frozen = freeze_trace(recorder.tasks, spans, profile, self.syncs[first_sync:], notes)
-        used = Counter(f[0] for task, _ in recorder.tasks for f in task.bulk.frames)
-        self.places = tuple(dict.fromkeys([*self.sync_places, *(s for s, _ in used.most_common())]))
-        for task, _ in recorder.tasks:
-            task.origins = ()  # each names an older task, and so on
-        recorder.clear()
+        self.places = places_of(recorder.tasks, self.sync_places)
+        self.forget_trace()
         self._ahead.clear()
-        executor.spans.clear()
         timeline, graphs, segments, self.fused, self.recorded_ns = frozen
         return timeline, graphs, segments
+
+    def forget_trace(self) -> None:
+        """Let go of what was collected in a trace."""
+        for task, _ in self._recorder.tasks:
+            task.origins = ()  # each names an older task, and so on
+        self._recorder.clear()
+        self._executor.spans.clear()
 
     def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:
         """Record steps without running them; gives the ops of the last one, to be cut by `plan`.

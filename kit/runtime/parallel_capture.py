@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kit.ir import Graph, Segment
 from kit.run import Fused
-from kit.runtime.capture import freeze_step
+from kit.runtime.capture import freeze_step, places_of
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Site, Task
 from kit.trace import Span, SyncPoint
@@ -60,18 +59,15 @@ def capture(
     programs = [_names(task) for task in first if task.again is None]
     sent = {_sent(task): ids[0] for task in first if task.again and (ids := nodes[task.index])}
     spans = [replace(s, node=sent.get(s.name, -1)) for s in reductions]
-    used: Counter[Site] = Counter()
+    traced = [item for session in sessions for item in session.traced]
+    places = places_of(traced, (site for s in sessions for site in s.sync_places))
     for session in sessions:
         spans += session.lanes(_numbers(session, programs))
-        used.update(
-            f[0] for tasks in _steps(session).values() for t in tasks for f in t.bulk.frames
-        )
         session.forget_trace()
     waited = [tuple(s.syncs[before:]) for s, before in zip(sessions, syncs, strict=True)]
-    seen = dict.fromkeys(site for s in sessions for site in s.sync_places)
     return Capture(
         spans=spans, syncs=max(waited, key=len), graph=graph, segments=segments, programs=programs,
-        places=tuple(dict.fromkeys([*seen, *(site for site, _ in used.most_common())])),
+        places=places,
     )  # fmt: skip
 
 

@@ -71,13 +71,6 @@ class ReplicaSession(Session):
         """What was cut while it was watched, and what came from others, each with its step."""
         return self._recorder.tasks
 
-    def forget_trace(self) -> None:
-        """Let go of what `traced` and `lanes` give."""
-        for task, _ in self._recorder.tasks:
-            task.origins = ()  # each names an older task, and so on
-        self._recorder.clear()
-        self._executor.spans.clear()
-
     def lanes(self, segments: Mapping[int, int]) -> list[Span]:
         """What was recorded in `watch`, on the lanes of this replica.
 

@@ -17,7 +17,7 @@ from kit.run import Run, Settings
 from kit.runtime.ahead import Ahead, dry
 from kit.runtime.executables import Compiling, ExecutableCache
 from kit.workloads.context import Workload, as_workload
-from kit.workloads.experiment import run
+from kit.workloads.experiment import run, run_on
 from kit.workloads.lazy_run import open_workload
 from kit.workloads.loop import CancelledFn, Progress, loop
 
@@ -64,11 +64,9 @@ class Prepared:
         try:
             with _TURNS.run():
                 if self._devices != 1:
-                    from kit.workloads.parallel import run as run_replicas
-
-                    return run_replicas(self.workload, settings, devices=self._devices,
-                                        progress=note, cancelled=cancelled, caches=self._caches,
-                                        **self._options)  # fmt: skip
+                    return run_on(self.workload, settings, devices=self._devices, progress=note,
+                                  cancelled=cancelled, caches=self._caches,
+                                  **self._options)  # fmt: skip
                 return run(self.workload, settings, progress=note, cancelled=cancelled,
                            cache=self.cache)  # fmt: skip
         finally:
