@@ -11,6 +11,7 @@ from typing import Any
 
 import traitlets
 from bokeh.core.properties import value
+from bokeh.events import SelectionGeometry
 from bokeh.models import (
     ColumnDataSource,
     HoverTool,
@@ -185,8 +186,9 @@ class MemoryView(View):
         self._report: MemoryReport | None = None
         self._is_following = False
         self.figures, self.sources = memory_model(memory_payload(None))
-        for name in ("area", "bars"):
-            self.sources[name].selected.on_change("indices", self._picker(name))
+        # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
+        for plot, name in zip(self.figures, ("area", "bars"), strict=True):
+            plot.on_event(SelectionGeometry, self._picker(name))
         self.choice = ToggleButtons(options=[("", 0)], layout=Layout(display="none"),
                                     style={"button_width": "auto"})  # fmt: skip
         self.choice.observe(self._chosen, "value")
@@ -239,12 +241,10 @@ class MemoryView(View):
             self.selection = change["new"]
 
     def _picker(self, name: str) -> Any:
-        def pick(attr: str, old: list[int], new: list[int]) -> None:
-            if self._is_following:
-                return
-            data = self.sources[name].data
-            nodes = {i for at in new for i in data["nodes"][at]}
-            label = str(data["op"][new[0]]) if new else ""
+        def pick(click: SelectionGeometry) -> None:
+            data, chosen = self.sources[name].data, self.sources[name].selected.indices
+            nodes = {i for at in chosen for i in data["nodes"][at]}
+            label = str(data["op"][chosen[0]]) if chosen else ""
             self.selection = self._links.of_nodes(nodes, label)
 
         return pick

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bokeh.embed import file_html
+from bokeh.events import SelectionGeometry
 from bokeh.resources import INLINE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,19 +111,29 @@ def test_a_hostile_run_can_be_drawn() -> None:
     json.dumps(view.sources["area"].data["site"], ensure_ascii=False).encode()
 
 
+def click(view: MemoryView, name: str, indices: list[int]) -> None:
+    """What a click in the figure `name` brings: the bars that it hit, and then that it was one."""
+    view.sources[name].selected.indices = indices
+    plot = view.figures[("area", "bars").index(name)]
+    plot.document.callbacks.trigger_event(SelectionGeometry(plot))
+
+
 def test_a_click_on_an_op_selects_its_node_and_on_a_holder_all_of_its_nodes() -> None:
     run = make_run()
     view, links = MemoryView(run), Links(run)
     seen: list[Any] = []
     view.observe(lambda change: seen.append(change["new"]), "selection")
-    view.sources["area"].selected.indices = [3]
+    click(view, "area", [3])
     (node,) = view.sources["area"].data["nodes"][3]
     assert view.selection == links.of_nodes([node], view.sources["area"].data["op"][3])
-    view.sources["bars"].selected.indices = [0]
+    click(view, "bars", [0])
     assert view.selection.nodes == set(view.sources["bars"].data["nodes"][0])
     assert len(seen) == 2  # no echo
-    view.sources["bars"].selected.indices = []
+    click(view, "bars", [])
     assert view.selection == NOTHING
+    view.selection = picked = links.of_nodes([2, 3], "two ops")
+    view.sources["area"].selected.indices = [3]  # jupyter_bokeh says what the kernel changed before
+    assert view.selection == picked
 
 
 def test_a_row_of_what_writes_selects_its_nodes_and_is_marked_with_them() -> None:
