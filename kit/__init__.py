@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         autotune,
         bulk,
         compare,
-        export_trace,
         open_trace,
         plan,
         report,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from kit.frontend.torch_parallel_norm import SyncBatchNorm
     from kit.run import Run, Settings
     from kit.run_diff import RunDiff, diff_runs
+    from kit.run_export import export_trace
     from kit.run_kernels import Ceilings, kernel_table
     from kit.run_lines import line_costs
     from kit.run_memory import memory
@@ -186,7 +186,7 @@ _HOMES = {
     "autotune": "kit.api",
     "bulk": "kit.api",
     "compare": "kit.api",
-    "export_trace": "kit.api",
+    "export_trace": "kit.run_export",
     "open_trace": "kit.api",
     "plan": "kit.api",
     "report": "kit.api",

@@ -30,7 +30,6 @@ __all__ = [
     "autotune",
     "bulk",
     "compare",
-    "export_trace",
     "open_trace",
     "plan",
     "report",
@@ -74,10 +73,10 @@ def run(
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
-    from kit.workloads.experiment import run_on
+    from kit.workloads.placed import Placed
 
-    return run_on(workload, settings or Settings(), devices=devices, processes=processes,
-                  progress=progress, cancelled=cancelled, **options)  # fmt: skip
+    placed = Placed.of(workload, devices, processes, options)
+    return placed.run(settings or Settings(), progress=progress, cancelled=cancelled)
 
 
 def plan(workload: Any, settings: Settings | None = None) -> OpStream:
@@ -103,8 +102,11 @@ def sweep(
     *,
     path: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
+    devices: int | Sequence[str] = 1,
+    processes: int = 1,
     progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> list[Run]:
     """A run for each combination of the grid's values, the last name varying fastest.
 
@@ -124,6 +126,7 @@ def sweep(
             Threads of one process take turns, because torch's random state and the profiler
             belong to the process. A process pool has to be made with the "spawn" context; on one
             GPU, XLA_PYTHON_CLIENT_PREALLOCATE=false lets its processes share the memory.
+        devices, processes, options: of each run, as for `kit.run`.
         progress: called with a text and a fraction of the whole. By default a bar, in a notebook
             or on a terminal; false: none.
         cancelled: asked between steps; true ends the sweep with `Cancelled`.
@@ -134,11 +137,13 @@ def sweep(
         SweepInterrupted: an interrupt (also a KeyboardInterrupt); what is done is in its `runs`.
         Cancelled: `cancelled()` became true.
     """
+    from kit.workloads.placed import Placed
     from kit.workloads.sweeps import sweep as measure
 
+    placed = Placed.of(workload, devices, processes, options)
     chosen = {name: list(values) for name, values in grid.items()}
     with _shown(progress, "sweep") as report:
-        return measure(workload, chosen, settings, path=path, executor=executor, progress=report,
+        return measure(placed, chosen, settings, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
 
 
@@ -148,8 +153,11 @@ def compare(
     *,
     baseline: int = 0,
     repeats: int = 1,
+    devices: int | Sequence[str] = 1,
+    processes: int = 1,
     progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> Comparison:
     """Several settings of one workload, or finished runs, side by side.
 
@@ -164,6 +172,7 @@ def compare(
         repeats: how often to measure each, all settings in turn, so that a machine that is slow
             for a while is slow for all. The run with the median step time is kept; of an even
             number, the faster one in the middle.
+        devices, processes, options: of each run, as for `kit.run`.
         progress: called with a text and a fraction of the whole. By default a bar, in a notebook
             or on a terminal; false: none.
         cancelled: asked between steps; true ends it with `Cancelled`, and nothing is kept.
@@ -176,17 +185,19 @@ def compare(
     from kit.widgets.compare_data import check_baseline
 
     if isinstance(workload_or_runs, Run | Iterable):
-        if settings is not None or repeats != 1:
+        if settings is not None or (repeats, devices, processes, options) != (1, 1, 1, {}):
             raise SettingsError("these runs are finished; give the workload itself to run it")
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
+    from kit.workloads.placed import Placed
     from kit.workloads.rounds import rounds
 
+    placed = Placed.of(workload_or_runs, devices, processes, options)
     cells = [settings] if isinstance(settings, Settings) else list(settings or ())
     check_baseline(baseline, max(len(cells), 1))
     with _shown(progress, "compare") as report:
-        runs = rounds(workload_or_runs, cells, repeats, progress=report, cancelled=cancelled)
+        runs = rounds(placed, cells, repeats, progress=report, cancelled=cancelled)
     return Comparison(tuple(runs), baseline)
 
 
@@ -196,8 +207,10 @@ def autotune(
     *,
     budget_s: float = 60.0,
     vary: Mapping[str, Sequence[Any]] | None = None,
+    devices: int | Sequence[str] = 1,
     progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> Tuned:
     """The fastest settings that can be found in a time, without changing what is computed.
 
@@ -217,6 +230,7 @@ def autotune(
         vary: values by name, instead of or beside the above; `{"prefetch": [0]}` keeps that one.
             A batch size, `accumulate` or `dtype` changes the training, so it is varied only if
             named here. Times are then compared by sample, and losses among equal trainings.
+        devices, options: of each run, as for `kit.run`.
         progress: called with a text and a fraction of the budget. By default a bar, in a notebook
             or on a terminal; false: none.
         cancelled: asked between steps; true ends the search with `Cancelled`.
@@ -227,9 +241,11 @@ def autotune(
             only rules them out.
     """
     from kit.workloads.autotune import autotune as search
+    from kit.workloads.placed import Placed
 
+    placed = Placed.of(workload, devices, options=options)
     with _shown(progress, "autotune") as report:
-        return search(workload, settings, budget_s=budget_s, vary=vary, progress=report,
+        return search(placed, settings, budget_s=budget_s, vary=vary, progress=report,
                       cancelled=cancelled, draw=_draw_tuned)  # fmt: skip
 
 
@@ -321,6 +337,7 @@ def Explorer(
     settings: Settings | None = None,
     *,
     devices: int | Sequence[str] = 1,
+    processes: int = 1,
     auto_run: bool = True,
     compile_ahead: bool = True,
     **options: Any,
@@ -331,30 +348,30 @@ def Explorer(
     control is answered by a model at once, and by a measurement as soon as it is done.
 
     Args:
-        devices: as for `kit.run`; with several no model answers at once, and nothing is compiled
-            ahead.
+        devices, processes, options: of each run, as for `kit.run`. With several no model answers
+            at once, and nothing is compiled ahead; processes are started anew for each run.
         auto_run: run at once, not only when a control is moved.
         compile_ahead: while nothing runs, no cell either, compile what one step of each control
             would need. The workload's Python is called for that, and nothing of it is run on the
             device. There is a box in the widget to switch it off, too.
-        options: with several devices, as for `kit.run`.
 
     Raises:
         SettingsError: an option that cannot be.
     """
     from kit.report.html import write_report
     from kit.widgets.explorer import Explorer as Widget
+    from kit.workloads.placed import Placed
     from kit.workloads.prepare import Prepared
 
-    # what is compiled stays for all runs: going back to a setting is quick
-    prepared = Prepared(workload, devices=devices, **options)
+    placed = Placed.of(workload, devices, processes, options)
+    prepared = Prepared(placed)  # what is compiled stays: going back to a setting is quick
     return Widget(
         prepared.run,
         settings or Settings(),
         name=prepared.name,
         auto_run=auto_run,
         write_report=write_report,
-        prepare=prepared.prepare if compile_ahead and devices == 1 else None,
+        prepare=prepared.prepare if compile_ahead and placed.is_alone else None,
     )
 
 
@@ -365,7 +382,10 @@ def report(
     *,
     settings: Settings | None = None,
     title: str | None = None,
+    devices: int | Sequence[str] = 1,
+    processes: int = 1,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Path:
     """Write one HTML file whose sliders move over recorded runs, with no kernel and no network.
 
@@ -373,9 +393,10 @@ def report(
         source: a workload, which is run for each combination in `sweep`; or a run; or several.
         sweep: values by setting; nine to thirty runs make a good report.
         path: the file; it is replaced only when the new one is complete.
+        devices, processes, options: of each run, as for `kit.run`.
 
     Raises:
-        SettingsError: `sweep` was given together with finished runs, or there are no runs.
+        SettingsError: `sweep` or devices were given with finished runs, or there are no runs.
     """
     from kit.report.html import write_report
 
@@ -383,13 +404,15 @@ def report(
         isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)
     ):
         runs = [source] if isinstance(source, Run) else list(source)
-        if sweep is not None:
+        if sweep is not None or (devices, processes, options) != (1, 1, {}):
             raise SettingsError("these runs are finished; give the workload itself to sweep it")
     else:
-        from kit.workloads.experiment import sweep as measure
+        from kit.workloads.placed import Placed
+        from kit.workloads.sweeps import sweep as measure
 
+        placed = Placed.of(source, devices, processes, options)
         grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}
-        runs = measure(source, grid, settings or Settings(), progress=progress)
+        runs = measure(placed, grid, settings or Settings(), progress=progress)
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     return write_report(runs, path, title=title)
@@ -423,21 +446,3 @@ def open_trace(path: str | os.PathLike[str]) -> Run:
     if is_zip or file.suffix == ".kitrun":
         return Run.load(file)
     return run_of(read_chrome(file), file.name)
-
-
-def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
-    """Write a run for other tools; the suffix says how. An older file is replaced at the end.
-
-    Args:
-        path: `.json` or `.json.gz`: Chrome's trace format, for ui.perfetto.dev, with all that is
-            known of a kernel's node; `.csv`: a row for each span; `.md`: the step's breakdown, the
-            20 kernels that took most time, and the sync points. `run.save(path)` keeps all.
-
-    Raises:
-        SettingsError: the suffix is another one.
-        OSError: the file cannot be written.
-    """
-    from kit.run_export import export
-
-    export(run, path)
-    return Path(path)

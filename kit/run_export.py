@@ -15,6 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from kit.trace.chrome import FORMAT, VERSION
 from kit.trace.chrome_events import EXPORTED
 from kit.trace.kernels import kernel_table
 
-__all__ = ["SUFFIXES", "export", "run_markdown"]
+__all__ = ["SUFFIXES", "export_trace", "run_markdown"]
 
 SUFFIXES = (".json", ".json.gz", ".csv", ".md")
 _TOP_KERNELS = 20
@@ -39,11 +40,16 @@ _HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op",
          "site")  # fmt: skip
 
 
-def export(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write the run to `path`, in the format that its suffix names: all of it or nothing.
+def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write a run for other tools; the suffix says how. An older file is replaced at the end.
+
+    Args:
+        path: `.json` or `.json.gz`: Chrome's trace format, for ui.perfetto.dev, with all that is
+            known of a kernel's node; `.csv`: a row for each span; `.md`: the step's breakdown, the
+            20 kernels that took most time, and the sync points. `run.save(path)` keeps all.
 
     Raises:
-        SettingsError: the suffix is none of `SUFFIXES`.
+        SettingsError: the suffix is another one.
         OSError: the file cannot be written; an older file of this name is then untouched.
     """
     name = os.fspath(path).lower()
@@ -61,6 +67,7 @@ def export(run: Run, path: str | os.PathLike[str]) -> None:
             "to write. All of a run, for kit itself, is written by run.save(path)"
         )
     write_whole(path, data)
+    return Path(path)
 
 
 def _chrome(run: Run) -> Iterator[str]:

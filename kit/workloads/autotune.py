@@ -18,8 +18,8 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError
 from kit.run import LOSS_SCALING, SEGMENT_MODES, STEP_MODES, Run, Settings
 from kit.runtime.steps import CONFIRM
-from kit.workloads.context import Workload, as_workload
 from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.placed import Placed
 from kit.workloads.tuned import Programs, Trial, Tuned, choose, program_of, training_of, work_of
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
@@ -49,11 +49,11 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
         Cancelled: `cancelled()` became true.
         Exception: what the workload raises under the given settings.
     """
-    start, chosen = settings or Settings(), as_workload(workload)
+    start, placed = settings or Settings(), Placed.of(workload)
     if not budget_s >= 0:
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
     axes = axes_of(start, vary or {})
-    search = _Search(chosen, start, budget_s, progress, cancelled)
+    search = _Search(placed, start, budget_s, progress, cancelled)
     first = search.measure(start, search.short)
     _descend(search, axes)
     finalists = _final(search, first)
@@ -91,7 +91,7 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
 class _Search:
     """Everything measured so far, and the budget."""
 
-    workload: Workload
+    placed: Placed
     start: Settings
     budget_s: float
     progress: Progress | None
@@ -128,16 +128,14 @@ class _Search:
         Settings that issue the same programs share what they compile; others have a cache of
         their own, so that the first run tells what these programs cost alone.
         """
-        from kit.workloads.experiment import run
-
         programs = self._programs.setdefault(program_of(settings), Programs())
         key, is_first = work_of(settings), not self.trials
         trial = self.trials.setdefault(key, Trial(settings, self.start, programs))
         warmup = max(self.start.warmup, WARMUP)
         try:
-            made = run(self.workload, settings.replace(steps=steps, warmup=warmup),
-                       progress=self._inner(trial.words), cancelled=self.cancelled,
-                       cache=programs.cache)  # fmt: skip
+            made = self.placed.run(settings.replace(steps=steps, warmup=warmup),
+                                   progress=self._inner(trial.words), cancelled=self.cancelled,
+                                   caches=programs.caches)  # fmt: skip
         except Cancelled:
             raise
         except Exception as error:

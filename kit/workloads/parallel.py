@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
 from kit.workloads.joined import Seen, added, join
 from kit.workloads.loop import CancelledFn, Progress, no_loss
+from kit.workloads.placed import check_options, name_of
 
 __all__ = [
     "ReplicaContext",
@@ -124,9 +125,7 @@ def run(
         Exception: whatever the workload raises, with a note that says in which replica.
     """
     chosen = as_workload(workload)
-    if chosen.framework != "torch":
-        raise SettingsError(f"{chosen.name!r} is a workload of jax; only torch's have replicas")
-    _check_options(options)
+    check_options(chosen, options)
     settings = settings or Settings()  # no replica's: the whole batch's
 
     def build(rank: int) -> Callable[[], Any]:
@@ -144,20 +143,8 @@ def run(
             return made
 
         return measure(net, step, steps=settings.steps, warmup=settings.warmup,
-                       name=f"{chosen.name}, {net.count} devices", progress=progress,
+                       name=name_of(chosen, net.count, options), progress=progress,
                        cancelled=cancelled, source=net.one_step)  # fmt: skip
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    known = ("rules", "average", "bucket_mb", "cut", "timeout_s", "link")
-    for name in options:
-        if name == "sync_batch_norm":
-            raise SettingsError(
-                "a workload makes its own model: put kit.SyncBatchNorm into it where a batch norm "
-                "shall take the statistics of the whole batch, instead of giving sync_batch_norm"
-            )
-        if name not in known:
-            raise SettingsError(f"{name!r} is no option of several devices: {', '.join(known)}")
 
 
 def measure(

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError
+from kit.errors import Cancelled
 from kit.run import Run, Settings
 from kit.runtime.ahead import Ahead, dry
 from kit.runtime.executables import Compiling, ExecutableCache
-from kit.workloads.context import Workload, as_workload
-from kit.workloads.experiment import run, run_on
+from kit.workloads.context import Workload
 from kit.workloads.lazy_run import open_workload
 from kit.workloads.loop import CancelledFn, Progress, loop
+from kit.workloads.placed import Placed
 
 __all__ = ["Prepared"]
 
@@ -27,22 +27,19 @@ _STEPS = {"warmup": 2, "steps": 2}  # the first makes the optimizer's state, the
 
 
 class Prepared:
-    """A workload, and the programs that its runs have needed so far."""
+    """A workload, or one that is placed, and the programs that its runs have needed so far."""
 
-    def __init__(self, workload: Any, *, devices: int | Sequence[str] = 1, **options: Any) -> None:
-        self.workload: Workload = as_workload(workload)
-        self.cache = ExecutableCache()
+    def __init__(self, source: Any) -> None:
+        self._placed = Placed.of(source)
+        self.workload: Workload = self._placed.workload
+        self.cache = ExecutableCache()  # the first device's
+        self._caches = [self.cache]
         self._ahead = Ahead(self.cache)
-        self._devices, self._options = devices, options
-        self._caches: list[ExecutableCache] = []  # of several devices
-        if devices == 1 and options:
-            raise SettingsError(f"{', '.join(options)}: only with several devices")
 
     @property
     def name(self) -> str:
         """The workload's, and on how many devices."""
-        count = self._devices if isinstance(self._devices, int) else len(self._devices)
-        return self.workload.name if count == 1 else f"{self.workload.name}, {count} devices"
+        return self._placed.name
 
     def run(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> Run:
         """Measure the workload; see `kit.run`.
@@ -63,12 +60,8 @@ class Prepared:
         self.cache.watch = compiling
         try:
             with _TURNS.run():
-                if self._devices != 1:
-                    return run_on(self.workload, settings, devices=self._devices, progress=note,
-                                  cancelled=cancelled, caches=self._caches,
-                                  **self._options)  # fmt: skip
-                return run(self.workload, settings, progress=note, cancelled=cancelled,
-                           cache=self.cache)  # fmt: skip
+                return self._placed.run(settings, progress=note, cancelled=cancelled,
+                                        caches=self._caches)  # fmt: skip
         finally:
             self.cache.watch = None
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kit.errors import SettingsError
 from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
-from kit.workloads.context import as_workload
-from kit.workloads.experiment import run
 from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.placed import Placed
 
 __all__ = ["median_run", "rounds"]
 
 
-def rounds(workload: Any, settings: Sequence[Settings], repeats: int = 1, *,
+def rounds(placed: Placed, settings: Sequence[Settings], repeats: int = 1, *,
            progress: Progress | None = None, cancelled: CancelledFn | None = None,
            ) -> list[Run]:  # fmt: skip
     """For each of the settings the run with the median step time, of `repeats` runs.
@@ -28,13 +26,14 @@ def rounds(workload: Any, settings: Sequence[Settings], repeats: int = 1, *,
             a whole number of at least 1; nothing has been run then.
         Cancelled: `cancelled()` became true; nothing is kept.
     """
-    chosen, cells = as_workload(workload), _checked(settings, repeats)
-    cache, total = ExecutableCache(), len(cells) * repeats
+    cells = _checked(settings, repeats)
+    caches: list[ExecutableCache] = []
+    total = len(cells) * repeats
     made: list[list[Run]] = [[] for _ in cells]
     for n in range(total):
         inner = None if progress is None else _part(progress, n, total)
         i = n % len(cells)
-        made[i].append(run(chosen, cells[i], progress=inner, cancelled=cancelled, cache=cache))
+        made[i].append(placed.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
     return [median_run(runs) for runs in made]
 
 

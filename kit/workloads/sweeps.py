@@ -43,8 +43,9 @@ from kit.errors import (
 )
 from kit.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
-from kit.workloads.context import Workload, as_workload
+from kit.workloads.context import Workload
 from kit.workloads.loop import CancelledFn, Progress
+from kit.workloads.placed import Placed
 from kit.workloads.portable import check_importable, let_go, portable
 
 __all__ = ["sweep"]
@@ -76,12 +77,12 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         SweepInterrupted: with the runs that had finished.
         Cancelled: `cancelled()` became true.
     """
-    base, chosen = settings or Settings(), as_workload(workload)
+    base, placed = settings or Settings(), Placed.of(workload)
     cells = [base.replace(**dict(zip(grid, values, strict=True)))
              for values in product(*grid.values())]  # fmt: skip
     if isinstance(executor, ProcessPoolExecutor):
-        _check_processes(executor, chosen)
-    state = _Sweep(chosen, cells, None if path is None else _folder(path), progress, cancelled)
+        _check_processes(executor, placed.workload)
+    state = _Sweep(placed, cells, None if path is None else _folder(path), progress, cancelled)
     try:
         state.load()
         if executor is None:
@@ -105,7 +106,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
 class _Sweep:
     """What is done of one sweep. Its methods may be left at any point by an interrupt."""
 
-    workload: Workload
+    placed: Placed
     cells: list[Settings]
     folder: Path | None
     progress: Progress | None
@@ -130,9 +131,9 @@ class _Sweep:
         """Take over what an earlier call has saved."""
         if self.folder is None:
             return
-        source = _source_of(self.workload)
-        for i, file in enumerate(_files(self.folder, self.workload, self.cells)):
-            run, why = _read(file, self.workload.name, self.cells[i], source)
+        source = _source_of(self.placed.workload)
+        for i, file in enumerate(_files(self.folder, self.placed, self.cells)):
+            run, why = _read(file, self.placed.name, self.cells[i], source)
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
@@ -143,14 +144,12 @@ class _Sweep:
 
     def run_here(self) -> None:
         """One cell after the other; they share what they compile."""
-        from kit.workloads.experiment import run
-
-        cache = ExecutableCache()
+        caches: list[ExecutableCache] = []
         for i in self.pending:
             text = f"run {i + 1} of {len(self.cells)}"
             try:
-                made = run(self.workload, self.cells[i], progress=self._part(text),
-                           cancelled=self.cancelled, cache=cache)  # fmt: skip
+                made = self.placed.run(self.cells[i], progress=self._part(text),
+                                       cancelled=self.cancelled, caches=caches)  # fmt: skip
             except Cancelled:
                 raise
             except Exception as error:  # noqa: BLE001 - the other cells are still run
@@ -178,13 +177,13 @@ class _Sweep:
         """
         stop = threading.Event()
         inside = stop.is_set if isinstance(executor, ThreadPoolExecutor) else None
-        workload, note = _to_send(self.workload, executor), _workers(executor)
+        placed, note = _to_send(self.placed, executor), _workers(executor)
         waiting: dict[_Future, int] = {}
         lost: dict[int, Exception] = {}
         try:
             for i in places:
                 try:
-                    waiting[executor.submit(_measure, workload, self.cells[i], note, inside,
+                    waiting[executor.submit(_measure, placed, self.cells[i], note, inside,
                                             _process(), uuid4().hex)] = i  # fmt: skip
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
                     self.fail(i, error)
@@ -235,7 +234,7 @@ class _Sweep:
         if i in self.runs:
             return
         if self.folder is not None:
-            noted = {**run.environment, SOURCE: _source_of(self.workload)}
+            noted = {**run.environment, SOURCE: _source_of(self.placed.workload)}
             run = replace(run, environment=noted)
         self.runs[i] = run
         self.save()
@@ -244,7 +243,7 @@ class _Sweep:
         """Write what is not in the folder yet."""
         if self.folder is None:
             return
-        files = _files(self.folder, self.workload, self.cells)
+        files = _files(self.folder, self.placed, self.cells)
         for i in sorted(set(self.runs) - self.saved):
             try:
                 self.runs[i].save(files[i])
@@ -280,20 +279,18 @@ class _Sweep:
         return lambda text, fraction: self.report(f"{name}: {text}", fraction)
 
 
-def _measure(workload: Workload, cell: Settings, note: str, cancelled: CancelledFn | None,
+def _measure(placed: Placed, cell: Settings, note: str, cancelled: CancelledFn | None,
              home: str, ticket: str) -> Run | Exception:  # fmt: skip
     """What an executor runs: one cell, with an `ExecutableCache` of its own.
 
     What the cell raises is returned, so that an error of the future is the executor's own. No two
     calls have the same `ticket`, because dask takes equal calls for one.
     """
-    from kit.workloads.experiment import run
-
     with _ONE_AT_A_TIME:
         if cancelled is not None and cancelled():
             raise Cancelled("the sweep has ended")
         try:
-            made = run(workload, cell, cancelled=cancelled)
+            made = placed.run(cell, cancelled=cancelled)
         except Cancelled:
             raise
         except Exception as error:  # noqa: BLE001 - it is given back
@@ -307,15 +304,16 @@ def _process() -> str:
     return f"{platform.node()}:{os.getpid()}"  # two containers may have the same pid
 
 
-def _to_send(workload: Workload, executor: Executor) -> Workload:
+def _to_send(placed: Placed, executor: Executor) -> Placed:
     """A workload of `__main__` has a name that leads to it here only, so its builder goes whole.
 
     The executors that are not Python's own have picklers for that.
     """
+    workload = placed.workload
     own = isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
     if own or getattr(workload.build, "__module__", "") != "__main__":
-        return workload
-    return replace(workload, build=partial(workload.build))
+        return placed
+    return replace(placed, workload=replace(workload, build=partial(workload.build)))
 
 
 def _workers(executor: Executor) -> str:
@@ -356,13 +354,14 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _files(folder: Path, workload: Workload, cells: Iterable[Settings]) -> list[Path]:
+def _files(folder: Path, placed: Placed, cells: Iterable[Settings]) -> list[Path]:
     """A file for each cell; a cell that the grid holds twice has two."""
-    readable = re.sub(r"[^A-Za-z0-9-]+", "_", workload.name)[:40].strip("_") or "workload"
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", placed.name)[:40].strip("_") or "workload"
+    where = [] if placed.is_alone else [str(placed.devices), placed.processes]
     seen: Counter[Settings] = Counter()
     files = []
     for cell in cells:
-        text = json.dumps([workload.name, cell.as_dict()], sort_keys=True)
+        text = json.dumps([placed.name, cell.as_dict(), *where], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:20]
         seen[cell] += 1
         again = f"-{seen[cell]}" if seen[cell] > 1 else ""

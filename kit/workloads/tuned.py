@@ -80,7 +80,7 @@ def _cut_of(settings: Settings) -> tuple[Any, ...]:
 class Programs:
     """What settings that issue the same programs share, and what compiling these took alone."""
 
-    cache: ExecutableCache = field(default_factory=ExecutableCache)
+    caches: list[ExecutableCache] = field(default_factory=list)
     compile_ms: float = 0.0
     count: int = 0
     from_disk: int = 0

@@ -17,7 +17,8 @@ from kit.errors import Cancelled, SettingsError
 from kit.run import LOSS_SCALING, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads import jax_mlp
-from kit.workloads.experiment import run, sweep
+from kit.workloads.experiment import run
+from kit.workloads.sweeps import sweep
 from tests.frontend.jax_models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 
 QUICK = Settings(steps=4, warmup=2, batch_size=4)

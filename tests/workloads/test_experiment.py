@@ -12,7 +12,8 @@ from kit.errors import Cancelled, SettingsError
 from kit.run import LOSS_SCALING, Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads import bert, bert_of
-from kit.workloads.experiment import run, sweep
+from kit.workloads.experiment import run
+from kit.workloads.sweeps import sweep
 
 QUICK = Settings(steps=3, warmup=2, batch_size=2)
 

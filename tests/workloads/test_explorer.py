@@ -114,7 +114,7 @@ def test_an_explorer_of_two_devices_reruns_on_both_and_keeps_what_was_compiled()
     explorer = kit.Explorer(small, settings, devices=["cpu:0", "cpu:0"], bucket_mb=1e-4)
     try:
         first = explorer.wait(120)
-        assert explorer.title == "small, 2 devices"
+        assert explorer.title == "small, 2 devices, bucket_mb=0.0001"
         assert first.devices == 2
         assert first.losses == pytest.approx(kit.run(small, settings).losses, rel=1e-5)
         assert first.metrics["compile.count"] > 0

@@ -14,8 +14,9 @@ from kit.run import Run, Settings
 from kit.trace import Timeline, breakdown_ns
 from kit.workloads import bert, mlp
 from kit.workloads.context import Context
-from kit.workloads.experiment import run, sweep
+from kit.workloads.experiment import run
 from kit.workloads.native import measure
+from kit.workloads.sweeps import sweep
 from kit.workloads.text import IGNORE, MaskedText
 from kit.workloads.torch_events import timeline_of
 

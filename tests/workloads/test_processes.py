@@ -295,7 +295,7 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
         kit.run(inside, SETTINGS, processes=2)
     with pytest.raises(SettingsError, match="belong together"):
         run_processes(classify, SETTINGS, processes=2, rank=0)
-    with pytest.raises(SettingsError, match="bucket_mb: only with devices= or processes="):
+    with pytest.raises(SettingsError, match="bucket_mb: only with several devices"):
         kit.run(classify, SETTINGS, bucket_mb=1)
     with pytest.raises(SettingsError, match="the number that each of them has"):
         kit.run(classify, SETTINGS, processes=2, devices=["cpu:0"])
