@@ -213,10 +213,12 @@ class Exchange:
             self._flying.clear()
             self._changed.notify_all()
         processes = self.group.processes
+        patience_s = None
         if processes is not None:
             processes.channel.on_beat.remove(self._late)
+            patience_s = 10.0 if processes.channel.is_answered() else 1.0
         if self._thread is not None:  # in a collective that others have left it may stay for good
-            self._thread.join(None if processes is None else 10.0)
+            self._thread.join(patience_s)
 
     # -- who is missing --------------------------------------------------------------------------
 

@@ -134,8 +134,10 @@ class Processes:
             self.is_open = False
             if self.rank == 0:
                 self.channel.wait_until_gone()
-            with contextlib.suppress(RuntimeError):  # the others may have gone already
-                jax.distributed.shutdown()
+            # jax would wait for somebody who does not answer, and then end this process
+            if not self.channel.failure or self.channel.is_answered():
+                with contextlib.suppress(RuntimeError):  # the others may have gone already
+                    jax.distributed.shutdown()
         self.channel.close()
 
     def place(self, devices: int, ordered: Callable[[str], None]) -> tuple[str, int]:

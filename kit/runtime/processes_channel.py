@@ -50,13 +50,14 @@ class Channel:
 
     Attributes:
         failure: why the run is over for everybody; "" as long as it is not.
+        lost: "silent" or "gone", if a process does not answer any more.
         on_failure: called once, in the channel's thread or in that of `fail`.
         on_beat: called about once a second, in the channel's thread.
     """
 
     def __init__(self, rank: int, count: int, *, timeout_s: float) -> None:
         self.rank, self.count, self.timeout_s = rank, count, timeout_s
-        self.failure = ""
+        self.failure = self.lost = ""
         self.on_failure: list[Callable[[], None]] = []
         self.on_beat: list[Callable[[], object]] = []
         self._peers: dict[int, Connection[Any, Any]] = {}  # all of them in process 0, or only it
@@ -71,7 +72,8 @@ class Channel:
         self._pongs: list[tuple[int, int, int]] = []  # (sent, process 0 then, received)
         self._changed = threading.Condition()
         self._gone: set[int] = set()  # their connections have ended
-        self._silence_s = max(min(_SILENCE_S, timeout_s), 3 * _BEAT_S)
+        # less than the timeout, so that who waits for it learns that it hangs
+        self._silence_s = max(min(_SILENCE_S, 0.75 * timeout_s), 3 * _BEAT_S)
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="kit channel", daemon=True)
 
@@ -273,6 +275,12 @@ class Channel:
         assert best is not None
         return Clock(best[1], (best[0] + 1) // 2)
 
+    def is_answered(self) -> bool:
+        """Whether those that this process hears directly have shown a sign of life just now."""
+        now = time.monotonic()
+        heard = (at for rank, at in self._heard.items() if rank not in self._gone)
+        return not self.lost and all(now - at < 3 * _BEAT_S for at in heard)
+
     def leave(self) -> None:
         """This process is done: what the others still wait for from it will not come."""
         self._tell(["left", self.rank])
@@ -320,8 +328,8 @@ class Channel:
                     message = json.loads(peer.recv_bytes())  # type: ignore[union-attr]
                 except (EOFError, OSError, ValueError):
                     del open_ones[peer]  # type: ignore[arg-type]
-                    self._lost(rank, "has gone: its connection was closed. It was killed, or it "
-                               "crashed; its own output may say why")  # fmt: skip
+                    why = "has gone: its connection was closed. It was killed, or it crashed; its "
+                    self._lose(rank, "gone", why + "own output may say why")
                     continue
                 self._heard[rank] = time.monotonic()
                 self._take(rank, message)
@@ -334,8 +342,8 @@ class Channel:
             for rank in open_ones.values():
                 if now - self._heard[rank] > self._silence_s:
                     self._heard[rank] = now
-                    self._lost(rank, f"was silent for {self._silence_s:g} s: it hangs, or its host "
-                               "cannot be reached")  # fmt: skip
+                    why = f"was silent for {self._silence_s:g} s: it hangs, or its host cannot be "
+                    self._lose(rank, "silent", why + "reached")
 
     def _take(self, rank: int, message: list[Any]) -> None:
         kind = message[0]
@@ -351,7 +359,7 @@ class Channel:
         if self.rank == 0 and kind != "beat":
             self._tell(message, but=rank)
         if kind == "failed":
-            self._end(message[1], message[2])
+            self._end(*message[1:])
             return
         with self._changed:
             if kind == "announced":
@@ -365,7 +373,7 @@ class Channel:
         if kind == "announced" and topic in self._told:
             self._told[topic](item)
 
-    def _lost(self, rank: int, why: str) -> None:
+    def _lose(self, rank: int, how: str, why: str) -> None:
         """A connection has ended, or its process shows no sign of life."""
         with self._changed:
             had_left = rank in self._left
@@ -373,15 +381,17 @@ class Channel:
             self._gone.add(rank)
             self._changed.notify_all()
         if not had_left and not self._is_closed:
+            self.lost = self.lost or how
             if self.rank == 0:
-                self._tell(["failed", rank, why], but=rank)
-            self._end(rank, why)
+                self._tell(["failed", rank, why, how], but=rank)
+            self._end(rank, why, how)
 
-    def _end(self, rank: int, why: str) -> None:
+    def _end(self, rank: int, why: str, lost: str = "") -> None:
         with self._changed:
             if self.failure:
                 return
             self.failure = f"process {rank} of {self.count} {why}"
+            self.lost = self.lost or lost
             self._changed.notify_all()
         for call in list(self.on_failure):
             call()

@@ -138,6 +138,8 @@ class _Task:
         except Exception as error:  # noqa: BLE001 - the parent gets it
             failure = "" if joined is None else joined.channel.failure
             is_cause = not failure or failure.startswith(f"process {rank} ")
+            # of one that hangs the parent hears nothing, and nobody will know more
+            is_cause = is_cause or (joined is not None and joined.channel.lost == "silent")
             parent.send(("failed", portable(error), is_cause))
         os._exit(0)  # a thread may hang in a collective that the others have left
 

@@ -168,5 +168,7 @@ def test_a_replayed_step_has_the_same_graph() -> None:
 
 
 def test_a_prediction_for_one_device_is_refused(two: Run) -> None:
-    with pytest.raises(SettingsError, match=r"reads, 2 devices is of 2 devices.*ParallelView"):
+    with pytest.raises(
+        SettingsError, match=r"reads, 2 devices, bucket_mb=0.0001 is of 2 devices.*ParallelView"
+    ):
         kit.predict(two)

@@ -132,6 +132,28 @@ def first_dies(ctx: kit.Context) -> Callable[[], Any]:
 
 
 @kit.workload
+def last_hangs(ctx: kit.Context) -> Callable[[], Any]:
+    return hangs(ctx, 1)
+
+
+@kit.workload
+def first_hangs(ctx: kit.Context) -> Callable[[], Any]:
+    return hangs(ctx, 0)
+
+
+def hangs(ctx: kit.Context, who: int) -> Callable[[], Any]:
+    """All threads of a process stand still, and its connections stay open."""
+    step, calls = classify.build(ctx), iter(range(1000))
+
+    def hanging() -> Any:
+        if next(calls) == 2 and current_processes() is not None and rank() == who:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return step()
+
+    return hanging
+
+
+@kit.workload
 def last_reads(ctx: kit.Context) -> Callable[[], Any]:
     step = classify.build(ctx)
 
@@ -262,6 +284,16 @@ def test_buckets_that_fill_in_another_order_elsewhere_are_added_up_right() -> No
 def test_a_killed_process_ends_the_run_with_its_name(workload: kit.Workload, who: int) -> None:
     with pytest.raises(SessionError, match=rf"process {who} of 2 was killed by signal 9 \(SIGKILL"):
         kit.run(workload, SETTINGS, processes=2)
+    assert not children()
+
+
+@pytest.mark.parametrize(("workload", "who"), [(last_hangs, 1), (first_hangs, 0)],
+                         ids=["last", "first"])  # fmt: skip
+def test_a_process_that_stands_still_ends_the_run_with_its_name(
+    workload: kit.Workload, who: int
+) -> None:
+    with pytest.raises(SessionError, match=rf"process {who} of 2 was silent for 6 s: it hangs"):
+        kit.run(workload, SETTINGS, processes=2, timeout_s=8)
     assert not children()
 
 
