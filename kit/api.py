@@ -208,6 +208,7 @@ def autotune(
     budget_s: float = 60.0,
     vary: Mapping[str, Sequence[Any]] | None = None,
     devices: int | Sequence[str] = 1,
+    processes: int = 1,
     progress: Progress | bool | None = None,
     cancelled: Callable[[], bool] | None = None,
     **options: Any,
@@ -230,7 +231,7 @@ def autotune(
         vary: values by name, instead of or beside the above; `{"prefetch": [0]}` keeps that one.
             A batch size, `accumulate` or `dtype` changes the training, so it is varied only if
             named here. Times are then compared by sample, and losses among equal trainings.
-        devices, options: of each run, as for `kit.run`.
+        devices, processes, options: of each run, as for `kit.run`.
         progress: called with a text and a fraction of the budget. By default a bar, in a notebook
             or on a terminal; false: none.
         cancelled: asked between steps; true ends the search with `Cancelled`.
@@ -243,7 +244,7 @@ def autotune(
     from kit.workloads.autotune import autotune as search
     from kit.workloads.placed import Placed
 
-    placed = Placed.of(workload, devices, options=options)
+    placed = Placed.of(workload, devices, processes, options)
     with _shown(progress, "autotune") as report:
         return search(placed, settings, budget_s=budget_s, vary=vary, progress=report,
                       cancelled=cancelled, draw=_draw_tuned)  # fmt: skip

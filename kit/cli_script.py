@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import runpy
 import sys
 import traceback
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.errors import SettingsError
+from kit.errors import RAISED_AT, SettingsError
 
 __all__ = ["ScriptError", "error_text", "load_step", "load_workload"]
 
 _NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
 _EXAMPLE = """
     @kit.workload
     def mine(ctx):
@@ -107,8 +109,8 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
         code = linecache.getline(path, number).strip()
         inside = f" in {function}" if function and function != "<module>" else ""
         lines[:0] = [f"{_shown(path)}:{number}{inside}", *([f"    {code}"] if code else [])]
-    notes = getattr(error, "__notes__", ())
-    return "\n".join([*lines, *map(str, notes)])
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    return "\n".join([*lines, *(note for note in notes if not note.startswith(RAISED_AT))])
 
 
 def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
@@ -116,11 +118,17 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0, ""
     folder = str(script.resolve().parent) + os.sep
+    frames = [
+        (f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)
+    ]
+    for note in map(str, getattr(error, "__notes__", ())):
+        if note.startswith(RAISED_AT):  # in another process
+            frames += [(path, int(line), name) for path, line, name in _FRAME.findall(note)]
     found = None
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = os.path.abspath(frame.filename)
+    for place in frames:
+        path = os.path.abspath(place[0])
         if path.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in path:
-            found = (frame.filename, frame.lineno or 0, frame.name)
+            found = place
     return found
 
 

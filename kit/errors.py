@@ -45,6 +45,8 @@ __all__ = [
     "UnsupportedOp",
 ]
 
+RAISED_AT = "raised at\n"  # begins a note: the traceback of an error of another process or thread
+
 
 class KitError(Exception):
     """Base of everything in this file: catching it catches only kit's own errors."""

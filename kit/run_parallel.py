@@ -41,7 +41,8 @@ class Link:
     gb_per_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not (self.latency_us >= 0 and self.gb_per_s > 0):
+        are_numbers = all(isinstance(x, int | float) for x in (self.latency_us, self.gb_per_s))
+        if not (are_numbers and self.latency_us >= 0 and self.gb_per_s > 0):
             raise SettingsError(
                 "a link has a latency_us of at least 0 and a gb_per_s above 0, not "
                 f"{self.latency_us!r} and {self.gb_per_s!r}"

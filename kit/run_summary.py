@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus
 
 from kit.run import Run
 from kit.run_lines import line_costs
-from kit.trace import idle_table, sync_table
+from kit.trace import count_devices, idle_table, sync_table
 from kit.trace.kernels import kernel_table
 
 __all__ = ["one_line", "summary"]
@@ -102,6 +102,8 @@ def _syncs(run: Run, limit: int) -> str:
 def _gaps(run: Run) -> str:
     rows = idle_table(run.timeline)
     steps, unit = _steps(run)
+    if (devices := count_devices(run.timeline)) > 1:
+        steps, unit = steps * devices, f"{unit}, mean of {devices} devices"
     cells = [
         [r.cause, one_line(r.site, 40), _ms(r.total_ms / steps), f"{r.share:.1%}"]
         for r in rows[:_FEW]

@@ -15,7 +15,7 @@ from torch import nn
 
 from kit.runtime.steps_recorded import numbers_in
 
-__all__ = ["of_module", "of_optimizer", "parts_of"]
+__all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 
@@ -70,3 +70,20 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
         return seen
 
     return look
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The numbers of its groups by name; a tensor on the host, of one number, is a number too."""
+    found: dict[str, Any] = {}
+    groups = optimizer.param_groups
+    for i, group in enumerate(groups):
+        for name, value in group.items():
+            if isinstance(value, torch.Tensor):
+                is_number = value.device.type == "cpu" and value.numel() == 1
+                numbers = [float(value)] if is_number else []
+            else:
+                numbers = [] if name == "params" else [*numbers_in(value)]
+            if numbers:
+                where = f" of parameter group {i}" if len(groups) > 1 else ""
+                found[name + where] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from kit.errors import SessionError, SettingsError
+from kit.frontend.torch_constants import settings_of
 from kit.frontend.torch_parallel_batch import (
     Shards,
     detached,
@@ -196,6 +197,7 @@ class DataParallel(Replicas):
     def update(self, place: int, optimizer: Any) -> None:
         """One replica's optimizer step, and the end of its step."""
         with self.updating(place):
+            self._reducers[place].note = settings_of(optimizer)
             optimizer.step()
         self.sessions[place].mark_step()
         self.sessions[place].end_step()
@@ -258,6 +260,7 @@ class _WholeStep:
             reducer.take_back(state)
             raise
         with net.updating(place):
+            reducer.note = settings_of(optimizer)
             optimizer.step()
         optimizer.zero_grad()
         reducer.forget()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -45,10 +48,7 @@ def known_sizes(item: Any) -> Sequence[int]:
     """Those of the first `Shards` in lists, tuples and dicts that has some; else empty."""
     if isinstance(item, Shards):
         return item.sizes
-    if not isinstance(item, dict | list | tuple):
-        return ()
-    inside = item.values() if isinstance(item, dict) else item
-    return next(filter(None, map(known_sizes, inside)), ())
+    return next(filter(None, map(known_sizes, _values(item) or ())), ())
 
 
 def sizes_of(batch: Any, count: int) -> list[int]:
@@ -109,31 +109,39 @@ def detached(item: Any) -> Any:
 
 
 def tensors_in(item: Any) -> Iterator[Any]:
-    """Every tensor in lists, tuples and dicts; not in `Shards`, which are split already."""
+    """Every tensor in a batch; not in `Shards`, which are split already."""
     if isinstance(item, Tensor):
         yield item
-    elif isinstance(item, dict):
-        for value in item.values():
-            yield from tensors_in(value)
-    elif isinstance(item, list | tuple) and not isinstance(item, Shards):
-        for value in item:
+    elif not isinstance(item, Shards):
+        for value in _values(item) or ():
             yield from tensors_in(value)
 
 
 def others_in(item: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dicts and is no tensor on the host, as something to compare.
+    """What is in a batch and is no tensor on the host, as something to compare.
 
     A tensor that is on a device already is told by what it holds now.
     """
     if isinstance(item, KitTensor):
         yield id(item), id(item.kit_value().cell)
-    elif isinstance(item, dict):
+    elif isinstance(item, dict | UserDict):
         yield from others_in(list(item.items()))
-    elif isinstance(item, list | tuple):
-        for value in item:
+    elif (inside := _values(item)) is not None:
+        for value in inside:
             yield from others_in(value)
     elif not isinstance(item, Tensor):
         yield item if isinstance(item, Hashable) else id(item)
+
+
+def _values(item: Any) -> Sequence[Any] | None:
+    """What a container holds; None, if it is none that `part_of` looks into."""
+    if isinstance(item, dict | UserDict):
+        return list(item.values())
+    if isinstance(item, list | tuple):
+        return item
+    if is_dataclass(item) and not isinstance(item, type):
+        return [getattr(item, one.name) for one in fields(item) if one.init]
+    return None
 
 
 def _inside(item: Any, change: Any) -> Any:
@@ -144,4 +152,11 @@ def _inside(item: Any, change: Any) -> Any:
         return type(item)(*(change(value) for value in item))
     if isinstance(item, list | tuple):
         return type(item)(change(value) for value in item)
+    if isinstance(item, UserDict):  # such as a tokenizer's
+        made = copy(item)
+        made.data = {key: change(value) for key, value in item.data.items()}
+        return made
+    if is_dataclass(item) and not isinstance(item, type):
+        names = [one.name for one in fields(item) if one.init]
+        return replace(item, **{name: change(getattr(item, name)) for name in names})
     return item

@@ -18,6 +18,7 @@ from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_constants import parts_of
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
+from kit.run_parallel import Link
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Value
 
@@ -77,6 +78,7 @@ class Reducer:
         self._before: dict[str, Any] = {}  # in a pass, gradients that had been summed before it
         self.is_stray = False  # gradients are this replica's alone: they have not been summed
         self._turn, self._passes = -1, 0
+        self.note: dict[str, Any] = {}  # the numbers of the optimizer at its last step
         self._hooked: dict[int, nn.Parameter] = {}  # held, so that no other gets its id
         self._places: list[tuple[str, dict[str, Any], str, Any]] = []
         self.fill_buckets(bucket_bytes)
@@ -234,6 +236,7 @@ class Reducer:
             [self.home.spec_of(meta).aval for meta in bucket.metas],
             priority=bucket.number,
             name=f"bucket {bucket.number}",
+            note=self.note,
         )
 
     def _finish(self) -> None:
@@ -287,12 +290,14 @@ def check_reduced(reducers: Sequence[Reducer]) -> None:
         )
 
 
-def check_tuning(cut: str, bucket_mb: float) -> None:
+def check_tuning(cut: str = "bucket", bucket_mb: float = 1.0, link: Link | None = None) -> None:
     """Refuse what cannot be.
 
     Raises:
-        SettingsError: a cut that is none, or buckets of no size.
+        SettingsError: a cut that is none, buckets of no size, or a link that is no `kit.Link`.
     """
+    if link is not None and not isinstance(link, Link):
+        raise SettingsError(f"link must be a kit.Link(latency_us, gb_per_s), not {link!r}")
     if cut not in CUTS:
         raise SettingsError(f"cut must be one of {CUTS}, not {cut!r}")
     if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:

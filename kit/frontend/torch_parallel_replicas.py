@@ -61,7 +61,7 @@ class Replicas:
             raise SettingsError(
                 f"the model must be a torch.nn.Module, not a {type(model).__name__}"
             )
-        check_tuning(cut, bucket_mb)
+        check_tuning(cut, bucket_mb, link)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_lazy(tensor):
                 raise SettingsError(
@@ -252,7 +252,8 @@ class Replicas:
             SettingsError: an argument is wrong.
         """
         self._check_open()
-        check_tuning(self.cut if cut is None else cut, 1.0 if bucket_mb is None else bucket_mb)
+        size_mb = 1.0 if bucket_mb is None else bucket_mb
+        check_tuning(self.cut if cut is None else cut, size_mb, link)
         self.wait_all()
         self._exchange.link = link
         self.cut = self.cut if cut is None else cut

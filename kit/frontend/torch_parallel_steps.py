@@ -15,6 +15,7 @@ from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kit.errors import SessionError
+from kit.frontend.torch_constants import settings_of
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_parallel import DataParallel
 from kit.frontend.torch_parallel_batch import Shards, detached, tensors_in
@@ -110,6 +111,7 @@ class StepParallel(DataParallel):
                 session, session.frontend(Frontend), nn.ModuleList(roots.values()),
                 bucket_bytes=self._bucket_bytes, cut=self.cut,
             )  # fmt: skip
+            self._reducers[place].note = reducer.note
         super()._loss_backward(place, *args, **options)
 
     def _check_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -118,6 +120,7 @@ class StepParallel(DataParallel):
             return
         reducer = self._reducers[self._group.place(session.rank)]
         check_reduced([reducer])
+        reducer.note = settings_of(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not reducer.has(parameter):

@@ -12,7 +12,7 @@ import threading
 import time
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -142,6 +142,20 @@ class Group:
             f"{what}: {replicas(missing)} did not come within {self.timeout_s:g} s. If it is only "
             "slow, for example because it compiles, give a longer timeout"
         )
+
+
+def parted(
+    rank: int, note: Mapping[str, Any], other: int, theirs: Mapping[str, Any]
+) -> SessionError | None:
+    """What to raise if two replicas have other numbers under one name."""
+    for name in note:
+        if name in theirs and note[name] != theirs[name]:
+            return SessionError(
+                f"the replicas have parted: the optimizer's {name} is {note[name]} in replica "
+                f"{rank} and {theirs[name]} in replica {other}. What is decided by a loss must be "
+                "decided by that of the whole batch: ctx.mean(loss) in a workload, net.mean(losses)"
+            )
+    return None
 
 
 def replicas(ranks: Sequence[int]) -> str:

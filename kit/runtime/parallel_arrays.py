@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["add_up", "moved", "readable_on"]
+__all__ = ["Shapes", "add_up", "fit", "in_words", "moved", "readable_on"]
+
+Shapes = tuple[Any, ...]  # an aval for each array, or None where a replica has none
 
 SMALL = 1 << 16  # bytes of an array that is copied
 
@@ -53,3 +55,15 @@ def _copies(arrays: list[Any]) -> list[Any]:
 def add_up(columns: list[list[Any]]) -> list[Any]:
     """In the order of the ranks: the same bits whoever came first."""
     return [sum(column[1:], start=column[0]) if column else jnp.zeros(0) for column in columns]
+
+
+def fit(mine: Shapes, other: Shapes) -> bool:
+    """Whether arrays of these shapes can be added up, one by one."""
+    return len(mine) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(mine, other, strict=True)
+    )
+
+
+def in_words(shapes: Shapes) -> str:
+    """The first of them, for an error."""
+    return ", ".join("nothing" if s is None else str(s) for s in shapes[:4]) or "nothing"

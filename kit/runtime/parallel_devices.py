@@ -11,7 +11,7 @@ import jax
 
 from kit.errors import SettingsError
 
-__all__ = ["pick_devices"]
+__all__ = ["check_devices", "pick_devices"]
 
 _COUNT = "--xla_force_host_platform_device_count"
 
@@ -25,10 +25,7 @@ def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
     Raises:
         SettingsError: there are not that many devices, or a name is none.
     """
-    if isinstance(wanted, str | bytes) or not isinstance(wanted, int | Sequence):
-        raise SettingsError(f"devices must be a number or a list of names, not {wanted!r}")
-    if isinstance(wanted, bool) or (wanted < 1 if isinstance(wanted, int) else not len(wanted)):
-        raise SettingsError(f"devices must be at least 1, not {wanted!r}")
+    check_devices(wanted)
     if isinstance(wanted, int):
         if kind != "gpu":
             _ask_for_cpus(wanted)
@@ -44,6 +41,18 @@ def pick_devices(wanted: int | Sequence[Any], kind: str = "auto") -> list[Any]:
             )
     _ask_for_cpus(max(map(_cpus_for, wanted)))
     return [_named(rank, name) for rank, name in enumerate(wanted)]
+
+
+def check_devices(wanted: Any) -> None:
+    """Refuse what names no devices on any machine.
+
+    Raises:
+        SettingsError: it is no number of at least 1, and no list of names.
+    """
+    if isinstance(wanted, str | bytes) or not isinstance(wanted, int | Sequence):
+        raise SettingsError(f"devices must be a number or a list of names, not {wanted!r}")
+    if isinstance(wanted, bool) or (wanted < 1 if isinstance(wanted, int) else not len(wanted)):
+        raise SettingsError(f"devices must be at least 1, not {wanted!r}")
 
 
 def _ask_for_cpus(count: int) -> None:

@@ -16,8 +16,8 @@ import contextlib
 import heapq
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,8 @@ import numpy as np
 from kit.errors import SessionError
 from kit.ir import Aval
 from kit.run_parallel import Link
-from kit.runtime.parallel import Group, replicas
-from kit.runtime.parallel_arrays import add_up, moved, readable_on
+from kit.runtime.parallel import Group, parted, replicas
+from kit.runtime.parallel_arrays import Shapes, add_up, fit, in_words, moved, readable_on
 from kit.runtime.parallel_session import Place, ReplicaSession, note_replica, note_turn
 from kit.runtime.processes import Processes
 from kit.runtime.stream import Cell, Op, Task, Value, pending
@@ -37,7 +37,7 @@ from kit.trace import Span
 
 __all__ = ["Exchange"]
 
-Shapes = tuple[Any, ...]  # an aval for each array, or None where a replica has none
+_NO_NOTE: Mapping[str, Any] = {}
 _OPS = {"sum": "kit.all_reduce", "all": "kit.all_gather"}
 
 
@@ -53,6 +53,7 @@ class _Post:
     priority: int
     name: str
     place: Place
+    note: Mapping[str, Any]
 
     @property
     def op(self) -> Op:
@@ -85,7 +86,7 @@ class _Parcel:
         self.key, self.name = key, first.name
         self.combine, self.priority, self.avals = first.combine, first.priority, first.avals
         self.since = time.monotonic()
-        self.posted: dict[int, Shapes] = {}
+        self.posted: dict[int, _Post] = {}
         self.arrivals: list[Task | None] = [None] * count
         self.inputs: list[Any] = [None] * count
         self.arrived = 0
@@ -126,6 +127,7 @@ class Exchange:
     def post(
         self, rank: int, key: Any, given: Sequence[Value | None], avals: Sequence[Aval], *,
         combine: str = "sum", priority: int = 0, name: str = "reduction",
+        note: Mapping[str, Any] = _NO_NOTE,
     ) -> tuple[list[Value], _Parcel]:  # fmt: skip
         """Give this rank's values to parcel `key`; gives those that there will be.
 
@@ -134,15 +136,25 @@ class Exchange:
 
         Args:
             avals: of the results; for a sum also of positions where this rank has nothing.
+            note: numbers that must be those of all others, by name; none in a replayed step.
 
         Raises:
-            SessionError: another replica cannot come any more, or has brought other shapes.
+            SessionError: another replica cannot come any more, or has brought other shapes or
+                another note.
         """
         shapes = tuple(None if value is None else value.aval for value in given)
         leaves = [value.cell for value in given if value is not None and value.cell is not None]
         session = self.sessions[self.group.place(rank)]
         what = _Post(
-            rank, str(key), shapes, tuple(avals), combine, priority, name, session.place_now(name)
+            rank,
+            str(key),
+            shapes,
+            tuple(avals),
+            combine,
+            priority,
+            name,
+            session.place_now(name),
+            note,
         )
         parcel, task, cells = self._begin(leaves, what)
         made = [pending(cell, aval) for cell, aval in zip(cells, avals, strict=True)]
@@ -158,16 +170,16 @@ class Exchange:
         cells = [None if shape is None else next(rest) for shape in shapes]
         task, results = session.arrival(
             (what.key, what.combine, shapes), leaves, what.op, what.place,
-            lambda leaves: self._begin(leaves, what)[1:],
+            lambda leaves: self._begin(leaves, replace(what, note=_NO_NOTE))[1:],
         )  # fmt: skip
         key = str((group.turn, what.key))
         with self._changed:
             parcel = self._open.get(key)
             if parcel is None:
                 parcel = self._open[key] = _Parcel(key, what, group.count)
-            self._check(parcel, rank, shapes)
+            self._check(parcel, what)
             session.expect(task, partial(_fill, parcel, place, task))
-            parcel.posted[rank] = shapes
+            parcel.posted[rank] = what
             parcel.arrivals[place] = task
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="kit exchange", daemon=True)
@@ -200,8 +212,8 @@ class Exchange:
             raise parcel.error
         if group.processes:
             return parcel.there
-        return [any(x is not None for x in column)
-                for column in zip(*parcel.posted.values(), strict=True)]  # fmt: skip
+        every = (post.shapes for post in parcel.posted.values())
+        return [any(x is not None for x in column) for column in zip(*every, strict=True)]
 
     def close(self) -> None:
         """Everything that is still open fails; the thread ends."""
@@ -216,22 +228,24 @@ class Exchange:
         patience_s = None
         if processes is not None:
             processes.channel.on_beat.remove(self._late)
-            patience_s = 10.0 if processes.channel.is_answered() else 1.0
+            patience_s = 1.0 if processes.channel.failure else 10.0
         if self._thread is not None:  # in a collective that others have left it may stay for good
             self._thread.join(patience_s)
 
     # -- who is missing --------------------------------------------------------------------------
 
-    def _check(self, parcel: _Parcel, rank: int, shapes: Shapes) -> None:
+    def _check(self, parcel: _Parcel, what: _Post) -> None:
         """Refuse what can never be combined; the others learn it too."""
+        rank, shapes = what.rank, what.shapes
         missing = [r for r in self.group.ranks if r != rank and r not in parcel.posted]
         error = self.group.lacking(missing, f"{parcel.name} of replica {rank}")
         for other, known in parcel.posted.items():
-            if parcel.combine == "sum" and not _fit(shapes, known):
+            if parcel.combine == "sum" and not fit(shapes, known.shapes):
                 error = SessionError(
-                    f"{parcel.name}: replica {rank} brings {_text(shapes)}, replica {other} "
-                    f"{_text(known)}; replicas must do the same work"
+                    f"{parcel.name}: replica {rank} brings {in_words(shapes)}, replica {other} "
+                    f"{in_words(known.shapes)}; replicas must do the same work"
                 )
+            error = error or parted(rank, what.note, other, known.note)
         if error is not None:
             del self._open[parcel.key]
             self._fail([parcel], error)
@@ -270,9 +284,10 @@ class Exchange:
             arrived = [p for p in self._flying.values() if p.arrived == group.count]
             overdue = [p for p in arrived if p.since + group.timeout_s <= now]
         if overdue and group.processes is not None:
-            what = f"{overdue[0].name}: not every process came to it within {group.timeout_s:g} s"
-            slow = "If one is only slow, for example because it compiles, give a longer timeout"
-            group.processes.channel.fail(SessionError(f"{what}. {slow}"))
+            channel = group.processes.channel
+            what = f"{overdue[0].name}: {channel.behind()} did not come to it within"
+            slow = "If it is only slow, for example because it compiles, give a longer timeout"
+            channel.fail(SessionError(f"{what} {group.timeout_s:g} s. {slow}"))
         return wait
 
     def _fail(self, parcels: Sequence[_Parcel], error: BaseException) -> None:
@@ -305,6 +320,8 @@ class Exchange:
             parcel.arrived += 1
             if parcel.arrived == self.group.count:
                 self._number += 1
+                if self.group.processes is not None:
+                    self.group.processes.channel.progress += 1
                 parcel.since = time.monotonic()
                 if self._is_told:
                     self._whole[parcel.key] = parcel
@@ -323,7 +340,10 @@ class Exchange:
                         if self._is_closed:
                             return
                         self._changed.wait(self._late())
-                self._combine(parcel)
+                try:
+                    self._combine(parcel)
+                except Exception as error:  # noqa: BLE001 - else all would wait for ever
+                    parcel.error = SessionError(f"{parcel.name} failed: {error!r}")
                 with self._changed:
                     self._flying.pop(parcel.key, None)
                     self._release(parcel)
@@ -428,13 +448,3 @@ def _fill(parcel: _Parcel, place: int, task: Task) -> None:
             else:
                 cell.array = outputs[i]
     parcel.outputs[place] = None
-
-
-def _fit(mine: Shapes, other: Shapes) -> bool:
-    return len(mine) == len(other) and all(
-        a is None or b is None or a == b for a, b in zip(mine, other, strict=True)
-    )
-
-
-def _text(shapes: Shapes) -> str:
-    return ", ".join("nothing" if s is None else str(s) for s in shapes[:4]) or "nothing"

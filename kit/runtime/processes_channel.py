@@ -53,6 +53,7 @@ class Channel:
         lost: "silent" or "gone", if a process does not answer any more.
         on_failure: called once, in the channel's thread or in that of `fail`.
         on_beat: called about once a second, in the channel's thread.
+        progress: how far this process is, in what all have to do; the others hear it in time.
     """
 
     def __init__(self, rank: int, count: int, *, timeout_s: float) -> None:
@@ -60,6 +61,8 @@ class Channel:
         self.failure = self.lost = ""
         self.on_failure: list[Callable[[], None]] = []
         self.on_beat: list[Callable[[], object]] = []
+        self.progress = 0
+        self._progress: dict[int, int] = {}  # of others
         self._peers: dict[int, Connection[Any, Any]] = {}  # all of them in process 0, or only it
         self._heard: dict[int, float] = {}
         self._left: set[int] = set()
@@ -110,7 +113,7 @@ class Channel:
                     raise SessionError(why)
                 if now - beat > _BEAT_S:  # those who are here already must not take us for dead
                     beat = now
-                    self._tell(["beat"])
+                    self._tell(["beat", []])
                 with contextlib.suppress(TimeoutError):
                     made, _ = server.accept()
                     _set_up(made)
@@ -275,6 +278,11 @@ class Channel:
         assert best is not None
         return Clock(best[1], (best[0] + 1) // 2)
 
+    def behind(self) -> str:
+        """The processes that are known to be less far than this one; in words."""
+        late = [rank for rank, n in sorted(self._progress.items()) if n < self.progress]
+        return _processes(late) if late else "another process"
+
     def is_answered(self) -> bool:
         """Whether those that this process hears directly have shown a sign of life just now."""
         now = time.monotonic()
@@ -336,7 +344,8 @@ class Channel:
             now = time.monotonic()
             if now - beat >= _BEAT_S:
                 beat = now
-                self._tell(["beat"])
+                known = self._progress if self.rank == 0 else {}
+                self._tell(["beat", [*known.items(), (self.rank, self.progress)]])
                 for call in list(self.on_beat):
                     call()
             for rank in open_ones.values():
@@ -360,6 +369,9 @@ class Channel:
             self._tell(message, but=rank)
         if kind == "failed":
             self._end(*message[1:])
+            return
+        if kind == "beat":
+            self._progress.update(message[1])
             return
         with self._changed:
             if kind == "announced":

@@ -9,6 +9,7 @@ from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
 from kit.trace.gaps import HTA_CAUSES as HTA_CAUSES
 from kit.trace.gaps import Gap as Gap
 from kit.trace.gaps import IdleRow as IdleRow
+from kit.trace.gaps import count_devices as count_devices
 from kit.trace.gaps import hta_idle as hta_idle
 from kit.trace.gaps import idle_gaps as idle_gaps
 from kit.trace.gaps import idle_table as idle_table

@@ -42,8 +42,8 @@ from kit.trace.active import (
 )
 from kit.trace.timeline import Timeline
 
-__all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "device_of", "hta_idle", "idle_gaps",
-           "idle_table"]  # fmt: skip
+__all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "count_devices", "device_of", "hta_idle",
+           "idle_gaps", "idle_table"]  # fmt: skip
 
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
@@ -178,6 +178,11 @@ def device_of(lane: str) -> str:
     Of several processes, "process 1 device/2" for "process 1 device/2 compute".
     """
     return lane[: _DEVICE.match(lane).end()]  # type: ignore[union-attr]  # it matches ""
+
+
+def count_devices(timeline: Timeline) -> int:
+    """How many devices are seen to have run a kernel; at least 1, to divide by."""
+    return max(len(_devices(timeline)), 1)
 
 
 def _devices(timeline: Timeline) -> dict[str, Mask]:

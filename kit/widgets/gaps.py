@@ -10,7 +10,7 @@ import traitlets
 from ipywidgets import HTML
 
 from kit.run import Run
-from kit.trace import HTA_CAUSES, Gap, IdleRow, idle_gaps, idle_table
+from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
 from kit.widgets.compare_data import amount
 from kit.widgets.page import View
 from kit.widgets.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
@@ -52,11 +52,13 @@ def gaps_html(run: Run) -> str:
     rows = idle_table(gaps)
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
     awaited = _awaited(run, gaps)
-    shown = [_row(row, awaited.get((row.cause, row.site), []), steps, rows[0].total_ms)
+    devices = count_devices(run.timeline)
+    parts = steps * devices
+    shown = [_row(row, awaited.get((row.cause, row.site), []), parts, rows[0].total_ms)
              for row in rows[:MAX_ROWS]]  # fmt: skip
     total = sum(row.total_ms for row in rows)
-    shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / steps)}</b>", "<b>100%</b>"])
-    note = _hta(gaps)
+    shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
+    note = _hta(gaps, devices)
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     heads = ("cause", "line", "pieces a step", "ms a step", "share")
@@ -77,7 +79,7 @@ def _strip(rows: Sequence[IdleRow]) -> str:
     )
 
 
-def _row(row: IdleRow, awaited: Sequence[str], steps: int, most: float) -> list[str]:
+def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[str]:
     color = CAUSE_COLORS.get(row.cause, COLORS["plan"])
     swatch = (
         f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
@@ -92,8 +94,8 @@ def _row(row: IdleRow, awaited: Sequence[str], steps: int, most: float) -> list[
     return [
         f'<span style="white-space:nowrap">{swatch}{safe_text(row.cause)}</span>',
         f'<div style="overflow-wrap:anywhere">{line}</div>',
-        amount(row.count / steps),
-        amount(row.total_ms / steps),
+        amount(row.count / parts),
+        amount(row.total_ms / parts),
         f"{row.share:.1%}" + bar_html(row.total_ms / max(most, 1e-12), color),
     ]
 
@@ -111,12 +113,13 @@ def _awaited(run: Run, gaps: Sequence[Gap]) -> dict[tuple[str, str], list[str]]:
     return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
 
 
-def _hta(gaps: Sequence[Gap]) -> str:
+def _hta(gaps: Sequence[Gap], devices: int) -> str:
     whole = sum(gap.length_ns for gap in gaps)
     named = {name: sum(g.length_ns for g in gaps if g.hta == name) / whole for name in HTA_CAUSES}
     parts = ", ".join(f"{name} {part:.0%}" for name, part in named.items())
+    of = f"the traced steps and of the {devices} devices" if devices > 1 else "the traced steps"
     return (
-        "Means of the traced steps; every instant in which no kernel of a device ran has one "
+        f"Means of {of}; every instant in which no kernel of a device ran has one "
         f"cause. By HTA's names: {parts}."
     )
 

@@ -52,7 +52,7 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
     start, placed = settings or Settings(), Placed.of(workload)
     if not budget_s >= 0:
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
-    axes = axes_of(start, vary or {})
+    axes = axes_of(start, vary or {}, is_alone=placed.is_alone)
     search = _Search(placed, start, budget_s, progress, cancelled)
     first = search.measure(start, search.short)
     _descend(search, axes)
@@ -63,12 +63,19 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
                     spent_s=search.spent_s, left_out=search.left_out, draw=draw)  # fmt: skip
 
 
-def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]]) -> Axes:
-    """What is varied, by name: for each value the changes that it makes."""
+def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: bool = True) -> Axes:
+    """What is varied, by name: for each value the changes that it makes.
+
+    Args:
+        is_alone: on one device; several cannot take back what others were sent.
+    """
+    step_modes = [mode for mode in STEP_MODES if is_alone or mode != "speculate"]
+    scaling = [x for x in LOSS_SCALING if x.startswith("dynamic")
+               and (is_alone or x != "dynamic, deferred")]  # fmt: skip
     named: dict[str, Sequence[Any]] = dict(vary)  # first what the user has named: a budget may end
     if start.loss_scaling.startswith("dynamic"):  # they give the same weights
-        named.setdefault("loss_scaling", [x for x in LOSS_SCALING if x.startswith("dynamic")])
-    named = {**named, "step_mode": STEP_MODES, "prefetch": (0, 2), "segment_mode": SEGMENT_MODES,
+        named.setdefault("loss_scaling", scaling)
+    named = {**named, "step_mode": step_modes, "prefetch": (0, 2), "segment_mode": SEGMENT_MODES,
              **vary}  # fmt: skip
     known = [f.name for f in fields(Settings) if f.name not in _FIXED]
     for name, values in vary.items():

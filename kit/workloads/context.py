@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any, overload
 
@@ -167,9 +167,21 @@ class Context:
 
         Args:
             batch: a tensor on the CPU, or several of the same length, in lists, tuples and dicts.
-                `.to(ctx.device)` comes after it.
+                `.to(ctx.device)` comes after it. Random ones that each step makes anew would be
+                others in each replica: they have to come from `ctx.loader`.
         """
         return batch
+
+    def mean(self, loss: Any) -> Any:
+        """The loss of the whole batch, outside of autograd: what a step may decide by.
+
+        On several devices each replica's loss is that of its part, and replicas that decide by it
+        part: `scheduler.step(ctx.mean(loss).item())`. Every replica has to come, in each step.
+
+        Args:
+            loss: a tensor of one number.
+        """
+        return loss.detach()
 
     def micro_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """`accumulate` batches, whose gradients make one update.
@@ -215,4 +227,7 @@ def _to(batch: Any, device: str) -> Any:
         return type(batch)(*(_to(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return [_to(value, device) for value in batch]
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [one.name for one in fields(batch) if one.init]
+        return replace(batch, **{name: _to(getattr(batch, name), device) for name in names})
     return batch

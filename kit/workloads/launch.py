@@ -24,6 +24,7 @@ from typing import Any
 
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.run import Run, Settings
+from kit.runtime.processes import Processes
 from kit.runtime.processes_channel import free_port
 from kit.workloads.context import as_workload
 from kit.workloads.loop import CancelledFn, Progress
@@ -124,23 +125,36 @@ class _Task:
         def tell(name: str, fraction: float) -> None:
             parent.send(("progress", name, fraction))
 
-        joined = None
+        told = False
+
+        def fail(error: Exception, joined: Processes | None = None) -> None:
+            nonlocal told
+            if told:
+                return
+            told = True
+            failure = "" if joined is None else joined.channel.failure
+            is_cause = not failure or failure.startswith(f"process {rank} ")
+            # of one that hangs the parent hears nothing, and nobody will know more
+            is_cause = is_cause or (joined is not None and joined.channel.lost == "silent")
+            parent.send(("failed", portable(error), is_cause))
+
         try:
             with join_processes(
                 self.coordinator, self.processes, rank, devices=self.shares,
                 timeout_s=self.timeout_s,
             ) as joined:  # fmt: skip
                 step = self.workload() if isinstance(self.workload, partial) else self.workload
-                made = run(step, self.settings, devices=self.devices, timeout_s=self.timeout_s,
-                           progress=tell if rank == 0 else None, **self.options)  # fmt: skip
+                try:
+                    made = run(step, self.settings, devices=self.devices, timeout_s=self.timeout_s,
+                               progress=tell if rank == 0 else None, **self.options)  # fmt: skip
+                except Exception as error:
+                    joined.channel.fail(error)
+                    fail(error, joined)  # before leaving, which may take long if others hang
+                    raise
             made.save(self.file(rank))
             parent.send(("done",))
         except Exception as error:  # noqa: BLE001 - the parent gets it
-            failure = "" if joined is None else joined.channel.failure
-            is_cause = not failure or failure.startswith(f"process {rank} ")
-            # of one that hangs the parent hears nothing, and nobody will know more
-            is_cause = is_cause or (joined is not None and joined.channel.lost == "silent")
-            parent.send(("failed", portable(error), is_cause))
+            fail(error)
         os._exit(0)  # a thread may hang in a collective that the others have left
 
 

@@ -6,8 +6,9 @@ yields its part of each batch, and a `loss.backward()` whose gradients are summe
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 
 from kit.errors import Cancelled, SettingsError
 from kit.frontend.torch_parallel import DataParallel
+from kit.frontend.torch_parallel_barrier import Barrier
 from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of, tensors_in
 from kit.frontend.torch_parallel_steps import StepParallel
 from kit.frontend.torch_tensor import KitTensor
@@ -58,9 +60,10 @@ class ReplicaContext(Context):
         batch_size: of its part; the settings' is that of the whole batch.
     """
 
-    def __init__(self, net: StepParallel, rank: int) -> None:
+    def __init__(self, net: StepParallel, rank: int, common: _Common) -> None:
         super().__init__(net.settings, "kit")
-        self._net, self._rank = net, rank
+        self._net, self._rank, self._common = net, rank, common
+        self._loaders = 0  # so far
         self._sizes = sizes_of(torch.empty(net.settings.batch_size), net.count)
         self.batch_size = self._sizes[rank]
         net.take(rank, self._sizes)
@@ -89,8 +92,16 @@ class ReplicaContext(Context):
         self._net.take(self._rank, sizes)
         return part_of(batch, self._rank, sizes)
 
+    def mean(self, loss: Any) -> Any:
+        """The loss of the whole batch, as any context's says."""
+        place = self._rank - self._net.ranks.start
+        return self._common.barrier.wait(loss.detach() * self._net.weights[place])
+
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch, sizes in super()._on_device(self._parts(batches)):
+        self._loaders += 1
+        place = self._rank - self._net.ranks.start
+        drawn = self._common.batches(self._loaders, place, batches)
+        for batch, sizes in super()._on_device(self._parts(drawn)):
             self._net.take(self._rank, sizes, batch)
             yield batch
 
@@ -98,8 +109,72 @@ class ReplicaContext(Context):
         """With the sizes of all parts: a replayed step has them as constants, and looks."""
         sizes = self._sizes
         for batch in batches:
-            sizes = sizes_of(batch, self._net.count) or sizes
+            found = sizes_of(batch, self._net.count)
+            if not found and _is_opaque(batch):
+                raise SettingsError(
+                    f"ctx.loader gives a batch of type {type(batch).__name__}, in which there is "
+                    "no tensor to split between the devices: give tensors, in tuples, lists, dicts "
+                    "or dataclasses (torch.from_numpy makes one of an array)"
+                )
+            sizes = found or sizes
             yield part_of(batch, self._rank, sizes), sizes
+
+
+def _is_opaque(batch: Any) -> bool:
+    """It holds arrays, or objects that know how to go to a device, instead of tensors."""
+    if isinstance(batch, dict | list | tuple):
+        inside = batch.values() if isinstance(batch, dict) else batch
+        return any(map(_is_opaque, inside))
+    return hasattr(batch, "shape") or hasattr(batch, "to")
+
+
+class _Common:
+    """What the replicas of a process have in common: where their losses meet, and their batches.
+
+    Each batch is drawn once, by whoever needs it first, and every replica works on its part of it.
+    Loaders of their own would draw different ones: random numbers are those of the process.
+    """
+
+    def __init__(self, net: StepParallel) -> None:
+        self.barrier = Barrier(net.count)
+        self._here = len(net.ranks)
+        self._sources: dict[int, _Source] = {}
+        self._lock = threading.Lock()
+
+    def batches(self, number: int, place: int, own: Iterator[Any]) -> Iterator[Any]:
+        """Those of the n-th loader, for the replica at this place, which has made `own` of it."""
+        with self._lock:
+            source = self._sources.setdefault(number, _Source(own, self._here))
+        while True:
+            try:
+                batch = source.take(place)
+            except StopIteration:
+                return
+            yield batch
+
+
+class _Source:
+    """Batches, and those that some replicas have taken and others have not yet."""
+
+    def __init__(self, batches: Iterator[Any], count: int) -> None:
+        self._batches = batches
+        self._waiting: list[deque[Any]] = [deque() for _ in range(count)]
+        self._error: BaseException | None = None  # after which there are no more
+        self._lock = threading.Lock()
+
+    def take(self, place: int) -> Any:
+        with self._lock:
+            if not self._waiting[place]:
+                if self._error is not None:
+                    raise self._error
+                try:
+                    batch = next(self._batches)
+                except BaseException as error:
+                    self._error = error
+                    raise
+                for waiting in self._waiting:
+                    waiting.append(batch)
+            return self._waiting[place].popleft()
 
 
 def run(
@@ -130,9 +205,10 @@ def run(
 
     def build(rank: int) -> Callable[[], Any]:
         torch.manual_seed(settings.seed)
-        return chosen(ReplicaContext(net, rank))
+        return chosen(ReplicaContext(net, rank, common))
 
     with StepParallel(devices, settings=settings, caches=caches, **options) as net:
+        common = _Common(net)
         net.build(build)
 
         def step() -> Shards:
@@ -195,7 +271,8 @@ def measure(
         clocks = [] if processes is None else [processes.channel.clock()]
         if processes is not None:
             processes.channel.meet("the first traced step")  # else one would only wait in it
-        step()  # fills the pipeline
+        step()
+        net.wait_all()  # what the window holds is the work of its own steps
         host = []
         for i in range(TRACED_STEPS):
             start = time.perf_counter_ns()

@@ -9,6 +9,7 @@ from typing import Any
 from kit.errors import SettingsError
 from kit.run import Run, Settings
 from kit.runtime.executables import ExecutableCache
+from kit.runtime.parallel_devices import check_devices
 from kit.runtime.processes import current_processes
 from kit.workloads.context import Workload, as_workload
 from kit.workloads.experiment import run as run_alone
@@ -34,6 +35,7 @@ class Placed:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_devices(self.devices)
         if self.processes != 1 and not isinstance(self.devices, int):
             raise SettingsError("with processes, devices is the number that each of them has")
         if self.is_alone and self.options:
@@ -114,9 +116,13 @@ def check_options(workload: Workload, options: Mapping[str, Any]) -> None:
             )
         if name not in OPTIONS:
             raise SettingsError(f"{name!r} is no option of several devices: {', '.join(OPTIONS)}")
+    from kit.frontend.torch_parallel_grads import check_tuning
+
+    tuning = ("cut", "bucket_mb", "link")
+    check_tuning(**{name: options[name] for name in tuning if name in options})
 
 
 def name_of(workload: Workload, count: int, options: Mapping[str, Any]) -> str:
     """What a run on so many devices is called: "mlp, 2 devices, bucket_mb=4"."""
     shown = [f"{name}={options[name]}" for name in _SHOWN if name in options]
-    return ", ".join([workload.name, f"{count} devices", *shown])
+    return ", ".join([workload.name, f"{count} device{'s' * (count != 1)}", *shown])

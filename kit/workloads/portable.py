@@ -7,7 +7,7 @@ import pickle
 import sys
 import traceback
 
-from kit.errors import ExecutionError, SettingsError
+from kit.errors import RAISED_AT, ExecutionError, SettingsError
 from kit.workloads.context import Workload
 
 __all__ = ["check_importable", "let_go", "portable"]
@@ -53,7 +53,7 @@ def let_go(error: BaseException) -> None:
     while seen is not None and seen not in chain:
         chain.append(seen)
         if seen.__traceback__ is not None:
-            seen.add_note("raised at\n" + "".join(traceback.format_tb(seen.__traceback__)))
+            seen.add_note(RAISED_AT + "".join(traceback.format_tb(seen.__traceback__)))
             seen.__traceback__ = None
         seen = seen.__cause__ or seen.__context__
     gc.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.run import Run, Settings
+from kit.run_summary import summary
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
 from kit.trace.gaps import GAP_CAUSES
 from kit.widgets.gaps import CAUSE_COLORS, GapView, bar_html, gaps_html
@@ -29,6 +30,17 @@ def test_causes_lines_and_milliseconds_are_said() -> None:
     assert "60.0%" in text
     assert "<b>5</b>" in text
     assert "host wait 0%, kernel wait 0%, other 100%" in text
+
+
+def test_idle_time_of_several_devices_is_their_mean_and_fits_into_the_step() -> None:
+    one = run_of()
+    spans = [*one.timeline.spans, Span("device/1 k", "k", "kernel", 0, 8 * MS)]
+    both = Run(Settings(), (1.0,), (10 * MS,), Timeline.of(spans, one.timeline.syncs))
+    text = gaps_html(both)
+    assert "<b>3.5</b>" in text  # of 5 and 2
+    assert "Means of the traced steps and of the 2 devices" in text
+    assert "ms a step, mean of 2 devices" in summary(both)
+    assert "mean of" not in summary(one)
 
 
 def test_the_lines_that_were_waited_for_are_named() -> None:

@@ -132,6 +132,11 @@ def first_dies(ctx: kit.Context) -> Callable[[], Any]:
 
 
 @kit.workload
+def last_sleeps(ctx: kit.Context) -> Callable[[], Any]:
+    return at_step(ctx, 2, lambda: time.sleep(1000))
+
+
+@kit.workload
 def last_hangs(ctx: kit.Context) -> Callable[[], Any]:
     return hangs(ctx, 1)
 
@@ -294,6 +299,12 @@ def test_a_process_that_stands_still_ends_the_run_with_its_name(
 ) -> None:
     with pytest.raises(SessionError, match=rf"process {who} of 2 was silent for 6 s: it hangs"):
         kit.run(workload, SETTINGS, processes=2, timeout_s=8)
+    assert not children()
+
+
+def test_a_process_that_is_stuck_in_its_step_ends_the_run_with_its_name() -> None:
+    with pytest.raises(SessionError, match=r"process 1 did not come to it within 5 s"):
+        kit.run(last_sleeps, SETTINGS, processes=2, timeout_s=5)
     assert not children()
 
 
