@@ -138,6 +138,8 @@ def _run(options: argparse.Namespace) -> int:
     measured too, in mode "torch": natively, as it is.
     """
     try:
+        if options.coordinator and options.rank is None:
+            raise SettingsError("--coordinator needs --rank: the number of this host's process")
         settings, named = _settings(options.changes)
         step, is_plain = load_step(options.script, options.workload, options.arguments)
         if is_plain:

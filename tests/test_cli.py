@@ -299,3 +299,18 @@ def test_what_the_page_says_can_be_typed():
     assert {command[1] for command in commands} == {"run", "view", "report", "doctor"}
     parse = cli._parser().parse_args
     assert all(callable(parse(command[1:]).act) for command in commands)
+
+
+def test_a_coordinator_without_a_rank_is_refused(kit: Kit):
+    status, _, err = kit("run", write("mine.py", SCRIPT), "--coordinator", "host0:9911")
+    assert status == 1
+    assert "--coordinator needs --rank" in err
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path):
+    script = tmp_path / "bare.py"
+    script.write_text("import kit\nfrom kit.workloads import mlp\n"
+                      "kit.run(mlp, kit.Settings(steps=1), processes=2)\n")  # fmt: skip
+    ended = process(str(script), env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ended.returncode == 1
+    assert 'must do that under `if __name__ == "__main__":`' in ended.stderr

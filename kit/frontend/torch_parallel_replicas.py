@@ -62,6 +62,11 @@ class Replicas:
                 f"the model must be a torch.nn.Module, not a {type(model).__name__}"
             )
         check_tuning(cut, bucket_mb, link)
+        if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+            raise SettingsError(
+                "a scripted or traced module cannot be copied to device kit: give the module that "
+                "it was made from"
+            )
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_lazy(tensor):
                 raise SettingsError(
@@ -292,6 +297,11 @@ class Replicas:
         """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""
         self._check_open()
         return self._reducers[0].ops, list(self._reducers[0].gradients)
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """The numbers of the first replica's optimizer at its last step, by name."""
+        return self._reducers[0].note
 
     @property
     def weights(self) -> list[float]:

@@ -6,7 +6,7 @@ bytes are modelled from the graph, all times are measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import traitlets
@@ -178,7 +178,8 @@ class MemoryView(View):
     selection = traitlets.Instance(Selection, default_value=NOTHING)
 
     def __init__(self, runs: Run | Sequence[Run] | None = None) -> None:
-        given = () if runs is None else (runs,) if isinstance(runs, Run) else tuple(runs)
+        given: tuple[Any, ...] = tuple(runs) if isinstance(runs, Iterable) else (runs,)
+        given = () if runs is None else given
         for run in given:
             if not isinstance(run, Run):
                 raise SettingsError(f"MemoryView shows runs, not {type(run).__name__}")

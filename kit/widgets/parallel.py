@@ -16,6 +16,7 @@ from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Legend, Span
 from bokeh.plotting import figure
 from ipywidgets import HTML, GridBox, Layout, SelectionSlider
 
+from kit.errors import SettingsError
 from kit.run_parallel import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.widgets.controls import labelled
 from kit.widgets.live_plot import LivePlot
@@ -100,6 +101,11 @@ class ParallelView(View):
         self, backward: Backward, link: Link | None = None, *, devices: int = 2,
         bucket_mb: float = 0.0, measured: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
+        if not isinstance(backward, Backward):
+            raise SettingsError(
+                "ParallelView models what kit.workloads.parallel.measure_backward(net, step) "
+                f"gives, not {type(backward).__name__}"
+            )
         self.backward = backward
         self._measured = dict(measured or {})
         self._first = (link or Link(), devices)

@@ -216,6 +216,11 @@ class _Child:
         with contextlib.suppress(OSError):
             tail = self._task.log(self.rank).read_text(errors="replace")[-_TAIL:].strip()
         self.error = SessionError(f"process {self.rank} of {self._task.processes} {how}")
+        if not self._task.log(self.rank).exists():  # it was not even imported
+            self.error.add_note(
+                "it ended before the run began, and has written why. A script that starts a run "
+                'must do that under `if __name__ == "__main__":`, because its processes import it'
+            )
         if tail:
             self.error.add_note(f"the last of its output:\n{tail}")
 

@@ -27,6 +27,8 @@ from kit.run_parallel import Backward, exposed_ms, fit_backward
 from kit.run_sources import snippets_of
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.lowering import format_site
+from kit.runtime.parallel import parted
+from kit.runtime.processes import Processes
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
 from kit.workloads.joined import Seen, added, join
@@ -262,11 +264,13 @@ def measure(
         told()
     net.wait_all()
     if processes is not None:
-        processes.channel.meet("the first measured step")
+        _agree(net, processes, "the first measured step")
     before = [len(session.syncs) for session in net.sessions]
     times, losses = _timed(net, told, steps)
     waits = [tuple(s.syncs[n:]) for s, n in zip(net.sessions, before, strict=True)]
     metrics = added(session.metrics() for session in net.sessions)
+    if processes is not None:
+        _agree(net, processes, "the end of the measured steps")
     with net.watched():
         clocks = [] if processes is None else [processes.channel.clock()]
         if processes is not None:
@@ -309,6 +313,18 @@ def measure(
         name=name or f"{net.count} replicas",
         sources=snippets_of(made.places, format_site, step=source),
     )
+
+
+def _agree(net: DataParallel, processes: Processes, what: str) -> None:
+    """Meet; and refuse to go on with optimizers whose numbers differ between the processes.
+
+    Raises:
+        SessionError: they do, or a process does not come.
+    """
+    first, *others = processes.channel.meet(what, net.note)
+    for process, note in enumerate(others, start=1):
+        if error := parted(process * len(net.ranks), note, 0, first):
+            raise error
 
 
 def _is_loss(result: Any) -> bool:

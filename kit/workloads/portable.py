@@ -20,7 +20,8 @@ def check_importable(workload: Workload, advice: str) -> None:
         SettingsError: it was defined in a notebook, or inside of a function.
     """
     home = getattr(workload.build, "__module__", "")
-    if home == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+    file = getattr(sys.modules["__main__"], "__file__", "<none>")
+    if home == "__main__" and file.startswith("<"):  # "<stdin>": no other process can read it
         raise SettingsError(f"the workload {workload.name!r} was defined in a notebook or a "
                             f"shell: {advice}")  # fmt: skip
     try:

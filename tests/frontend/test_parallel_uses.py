@@ -315,3 +315,10 @@ def test_a_learning_rate_is_scheduled_and_a_checkpoint_loaded_in_each_replica() 
                      "plan": plans[0].state_dict()}  # fmt: skip
             model.load_state_dict({k: v.cpu() for k, v in net.modules[0].state_dict().items()})
     close(model.parameters(), alone.parameters(), 1e-4)
+
+
+def test_a_scripted_module_is_refused() -> None:
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        traced = torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))  # type: ignore[no-untyped-call]
+    with pytest.raises(SettingsError, match="give the module that it was made from"):
+        kit.DataParallel(nn.Sequential(traced), ["cpu:0", "cpu:0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kit.errors import SettingsError
 from kit.run_parallel import Backward, Link, best_buckets, predict_parallel
 from kit.widgets.parallel import ParallelView, curve_columns, lane_columns
 
@@ -54,3 +55,8 @@ def test_each_slider_asks_the_model_and_an_error_is_shown_under_the_view(
     monkeypatch.setattr("kit.widgets.parallel.predict_parallel", lambda *a, **k: 1 / 0)
     view.bulk.value = 1
     assert "division by zero" in view.error.value
+
+
+def test_what_is_no_measurement_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"measure_backward\(net, step\) gives, not str"):
+        ParallelView("a run")  # type: ignore[arg-type]
