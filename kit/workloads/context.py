@@ -179,9 +179,11 @@ class Context:
         part: `scheduler.step(ctx.mean(loss).item())`. Every replica has to come, in each step.
 
         Args:
-            loss: a tensor of one number.
+            loss: a tensor or an array of one number.
         """
-        return loss.detach()
+        from kit.workloads.loop import detached
+
+        return detached(loss)
 
     def micro_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """`accumulate` batches, whose gradients make one update.

@@ -65,6 +65,7 @@ class ReplicaContext(Context):
     def __init__(self, net: StepParallel, rank: int, common: _Common) -> None:
         super().__init__(net.settings, "kit")
         self._net, self._rank, self._common = net, rank, common
+        self._place = rank - net.ranks.start
         self._loaders = 0  # so far
         self._sizes = sizes_of(torch.empty(net.settings.batch_size), net.count)
         self.batch_size = self._sizes[rank]
@@ -96,14 +97,15 @@ class ReplicaContext(Context):
 
     def mean(self, loss: Any) -> Any:
         """The loss of the whole batch, as any context's says."""
-        place = self._rank - self._net.ranks.start
-        return self._common.barrier.wait(loss.detach() * self._net.weights[place])
+        return self._common.barrier.wait(loss.detach() * self._net.weights[self._place])
 
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._loaders += 1
-        place = self._rank - self._net.ranks.start
-        drawn = self._common.batches(self._loaders, place, batches)
-        for batch, sizes in super()._on_device(self._parts(drawn)):
+        self._loaders += 1  # now, and not when the first batch is asked for
+        drawn = self._common.batches(self._loaders, self._place, batches)
+        return self._taken(super()._on_device(self._parts(drawn)))
+
+    def _taken(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch, sizes in batches:
             self._net.take(self._rank, sizes, batch)
             yield batch
 

@@ -39,6 +39,9 @@ class Placed:
         if self.processes != 1 and not isinstance(self.devices, int):
             raise SettingsError("with processes, devices is the number that each of them has")
         if self.is_alone and self.options:
+            for name in self.options:
+                if name not in OPTIONS:
+                    raise SettingsError(f"there is no argument {name!r}")
             names = ", ".join(self.options)
             raise SettingsError(f"{names}: only with several devices or processes")
         if not self.is_alone:

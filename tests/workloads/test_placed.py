@@ -156,6 +156,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(verb: Callable[..., Any]
     given: list[Any] = [never, {"seed": [0]}] if verb in (kit.sweep, kit.report) else [never]
     with pytest.raises(SettingsError, match="bucket_mb: only with several devices"):
         verb(*given, bucket_mb=1)
+    with pytest.raises(SettingsError, match="there is no argument 'setings'"):
+        verb(*given, setings=QUICK)
     with pytest.raises(SettingsError, match="'bucket' is no option of several devices: average, "):
         verb(*given, devices=2, bucket=1)
     from kit.workloads import jax_mlp
