@@ -6,6 +6,7 @@ yields its part of each batch, and a `loss.backward()` whose gradients are summe
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter, deque
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -209,6 +211,9 @@ def run(
 
     def build(rank: int) -> Callable[[], Any]:
         torch.manual_seed(settings.seed)
+        if net.processes is not None:  # each draws its batches, and must draw the same ones
+            random.seed(settings.seed)
+            np.random.seed(settings.seed % 2**32)
         return chosen(ReplicaContext(net, rank, common))
 
     with StepParallel(devices, settings=settings, caches=caches, **options) as net:

@@ -22,6 +22,7 @@ from kit.run_parallel import exposed_ms
 
 SETTINGS = kit.Settings(batch_size=8, steps=9, warmup=2)
 TWO = ["cpu:0", "cpu:0"]
+APART = SETTINGS.replace(batch_size=7, steps=4)  # over two processes
 ITEMS = 40  # an epoch is five batches
 
 
@@ -249,3 +250,53 @@ def test_the_traced_steps_hold_the_reductions_of_their_own_and_no_more() -> None
     assert len(spans) == 2 * steps  # one bucket, on two lanes
     for ms in exposed_ms(run.timeline).values():
         assert ms <= sum(s.stop_ns - s.start_ns for s in spans) / 2 / steps / 1e6 + 1e-6
+
+
+@kit.workload
+def decides(ctx: kit.Context) -> Callable[[], Any]:
+    """By the loss of its own part."""
+    net = nn.Linear(6, 4).to(ctx.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    batches = ctx.loader(torch.utils.data.TensorDataset(torch.randn(21, 6)))
+
+    def step() -> Any:
+        (x,) = next(batches)
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.1 * loss.item()
+        return loss
+
+    return step
+
+
+@kit.workload
+def drawn(ctx: kit.Context) -> Callable[[], Any]:
+    """In an order of random numbers that nobody has seeded."""
+    net = nn.Linear(6, 4).to(ctx.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(21, 6)
+    batches = ctx.loader(x[[random.randrange(21) for _ in range(7)]] * np.random.rand()
+                         for _ in iter(int, 1))  # fmt: skip
+
+    def step() -> Any:
+        loss = net(next(batches)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def test_processes_draw_the_same_batches() -> None:
+    apart = kit.run(drawn, APART, processes=2)
+    random.seed(APART.seed)
+    np.random.seed(APART.seed)
+    assert list(apart.losses) == pytest.approx(list(kit.run(drawn, APART).losses), rel=1e-5)
+
+
+def test_processes_that_decide_by_their_own_losses_are_told() -> None:
+    with pytest.raises(SessionError, match=r"the optimizer's lr is 0\.\d+ in replica 1"):
+        kit.run(decides, APART, processes=2)

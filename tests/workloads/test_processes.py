@@ -132,25 +132,6 @@ def first_dies(ctx: kit.Context) -> Callable[[], Any]:
 
 
 @kit.workload
-def decides(ctx: kit.Context) -> Callable[[], Any]:
-    """By the loss of its own part."""
-    net = nn.Linear(6, 4).to(ctx.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    batches = ctx.loader(torch.utils.data.TensorDataset(torch.randn(21, 6)))
-
-    def step() -> Any:
-        (x,) = next(batches)
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        optimizer.param_groups[0]["lr"] = 0.1 * loss.item()
-        return loss
-
-    return step
-
-
-@kit.workload
 def last_sleeps(ctx: kit.Context) -> Callable[[], Any]:
     return at_step(ctx, 2, lambda: time.sleep(1000))
 
@@ -319,11 +300,6 @@ def test_a_process_that_stands_still_ends_the_run_with_its_name(
     with pytest.raises(SessionError, match=rf"process {who} of 2 was silent for 6 s: it hangs"):
         kit.run(workload, SETTINGS, processes=2, timeout_s=8)
     assert not children()
-
-
-def test_processes_that_decide_by_their_own_losses_are_told() -> None:
-    with pytest.raises(SessionError, match=r"the optimizer's lr is 0\.\d+ in replica 1"):
-        kit.run(decides, SETTINGS, processes=2)
 
 
 def test_a_process_that_is_stuck_in_its_step_ends_the_run_with_its_name() -> None:
