@@ -290,7 +290,8 @@ class GraphView(View):
                 self.node = nodes[0] if pick["isOp"] and nodes else None
                 self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
             if message.get("need") == "engine":
-                self.sources["engine"].tags = [graph_wasm()]
+                # New each time: a copy of the figure has missed what another one was sent.
+                self.sources["engine"].tags = [graph_wasm(), message.get("sequence")]
         except Exception as error:  # noqa: BLE001 - a message's handler has nobody to raise to
             self._error.value = error_html("graph", error)
         finally:

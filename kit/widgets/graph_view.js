@@ -15,7 +15,7 @@ class KitGraphView {
     this.hit = -1;
     this.cursor = -1; // row that the keyboard is at
     this.tell = null;
-    this.sequence = 0;
+    this.sequence = Date.now(); // no other copy of the figure begins with the same
     this.engine = "";
     this.drawing = false;
   }

@@ -74,7 +74,7 @@ def click(browser: Browser, key: str, *, shift: bool = False) -> None:
 
 
 def until(browser: Browser, claim: str) -> None:
-    browser.page.wait_for_function(claim, timeout=10_000)
+    browser.page.wait_for_function(claim)
 
 
 def test_the_page_places_boxes_exactly_as_python_does(offline: Browser):
