@@ -42,9 +42,7 @@ def shown(offline: Browser) -> dict[str, Any]:
 
 def press(offline: Browser, control: str, key: str, other_than: str) -> dict[str, Any]:
     offline.page.locator(f"#controls [name={control}]").press(key)
-    offline.page.wait_for_function(
-        f"document.documentElement.dataset.shown !== {other_than!r}", timeout=10_000
-    )
+    offline.page.wait_for_function(f"document.documentElement.dataset.shown !== {other_than!r}")
     return shown(offline)
 
 
