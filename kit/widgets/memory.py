@@ -178,8 +178,8 @@ class MemoryView(View):
     selection = traitlets.Instance(Selection, default_value=NOTHING)
 
     def __init__(self, runs: Run | Sequence[Run] | None = None) -> None:
-        given: tuple[Any, ...] = tuple(runs) if isinstance(runs, Iterable) else (runs,)
-        given = () if runs is None else given
+        wanted: Any = () if runs is None else runs
+        given = tuple(wanted) if isinstance(wanted, Iterable) else (wanted,)
         for run in given:
             if not isinstance(run, Run):
                 raise SettingsError(f"MemoryView shows runs, not {type(run).__name__}")

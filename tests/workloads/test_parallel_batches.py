@@ -57,6 +57,14 @@ class ByPython:
             yield x[order[i : i + 8]], y[order[i : i + 8]]
 
 
+def updated(optimizer: Any, loss: Any) -> Any:
+    """The loss, after its step."""
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
 def workload_of(source: Callable[[], Any], seen: list[Any] | None = None) -> kit.Workload:
     @kit.workload
     def trained(ctx: kit.Context) -> Callable[[], Any]:
@@ -70,11 +78,7 @@ def workload_of(source: Callable[[], Any], seen: list[Any] | None = None) -> kit
             x, i = next(batches)
             if seen is not None:
                 seen.append(i.tolist())
-            loss = F.cross_entropy(net(x), i % 4)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
+            return updated(optimizer, F.cross_entropy(net(x), i % 4))
 
         return step
 
@@ -153,11 +157,7 @@ def test_the_tensors_of_a_programs_own_batches_are_split(source: Callable[[], An
             batch = next(batches)
             x, y = (batch["x"], batch["y"]) if isinstance(batch, Encoding) else (batch.x, batch.y)
             sizes.append(len(x))
-            loss = F.cross_entropy(net(x), y % 4)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
+            return updated(optimizer, F.cross_entropy(net(x), y % 4))
 
         return step
 
@@ -196,10 +196,7 @@ def deciding(whole: bool) -> kit.Workload:
 
         def step() -> Any:
             x, i = next(batches)
-            loss = F.cross_entropy(net(x), i % 4)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = updated(optimizer, F.cross_entropy(net(x), i % 4))
             rates.step((ctx.mean(loss) if whole else loss).item())
             return loss
 
@@ -261,10 +258,7 @@ def decides(ctx: kit.Context) -> Callable[[], Any]:
 
     def step() -> Any:
         (x,) = next(batches)
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = updated(optimizer, net(x).square().mean())
         optimizer.param_groups[0]["lr"] = 0.1 * loss.item()
         return loss
 
@@ -281,11 +275,7 @@ def drawn(ctx: kit.Context) -> Callable[[], Any]:
                          for _ in iter(int, 1))  # fmt: skip
 
     def step() -> Any:
-        loss = net(next(batches)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
+        return updated(optimizer, net(next(batches)).square().mean())
 
     return step
 
