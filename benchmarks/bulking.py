@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 import kit
-from kit.run import UNLIMITED
+from kit.runs.run import UNLIMITED
 from kit.runtime.engine import Engine
 from kit.workloads import bert_of, flips, mlp
 from kit.workloads.context import Context, Workload

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from kit.ir import Aval, Graph, Node
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.trace import Timeline
 from kit.widgets import graph_dot
 from kit.widgets.graph import graph_model, graph_payload

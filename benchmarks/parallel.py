@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import kit
-from kit.run_parallel import Backward, best_buckets, predict_parallel
+from kit.runs.analysis.gradients import Backward, best_buckets, predict_parallel
 from kit.runtime.parallel import Group, Pool
 from kit.workloads.parallel import deep_perceptron, measure_backward, measured_curve, step_ms
 

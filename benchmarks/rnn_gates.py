@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import torch
 
 import kit
-from kit.run_memory import memory
+from kit.runs.analysis.memory import memory
 from kit.runtime.session import current_session
 from kit.trace import Timeline
 from kit.workloads import rnn_gates

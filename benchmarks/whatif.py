@@ -34,7 +34,7 @@ import numpy as np
 
 import kit
 from kit.errors import SettingsError
-from kit.run_whatif import Model
+from kit.runs.whatif.predict import Model
 from kit.runtime.executor import ExecutableCache
 from kit.trace.simulate import Work, simulate
 from kit.workloads import bert_of, convnet, flips, mlp, zero_grad_by

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         set_bulk_size,
         sweep,
     )
+    from kit.formats.export import export_trace
     from kit.frontend.torch_hybrid import hybridize
     from kit.frontend.torch_multi import (
         all_finite,
@@ -45,15 +46,14 @@ if TYPE_CHECKING:
     from kit.frontend.torch_parallel import DataParallel, Shards
     from kit.frontend.torch_parallel_barrier import Barrier
     from kit.frontend.torch_parallel_norm import SyncBatchNorm
-    from kit.run import Run, Settings
-    from kit.run_diff import RunDiff, diff_runs
-    from kit.run_export import export_trace
-    from kit.run_kernels import Ceilings, kernel_table
-    from kit.run_lines import line_costs
-    from kit.run_memory import memory
-    from kit.run_parallel import Link
-    from kit.run_segments import segment_costs
-    from kit.run_whatif import Prediction, predict
+    from kit.runs.analysis.diff import RunDiff, diff_runs
+    from kit.runs.analysis.gradients import Link
+    from kit.runs.analysis.kernels import Ceilings, kernel_table
+    from kit.runs.analysis.lines import line_costs
+    from kit.runs.analysis.memory import memory
+    from kit.runs.analysis.segments import segment_costs
+    from kit.runs.run import Run, Settings
+    from kit.runs.whatif.predict import Prediction, predict
     from kit.runtime.ceilings import measure_ceilings
     from kit.runtime.processes import join_processes
     from kit.runtime.rules import Rules
@@ -139,18 +139,18 @@ _HOMES = {
     "Barrier": "kit.frontend.torch_parallel_barrier",
     "DataParallel": "kit.frontend.torch_parallel",
     "Shards": "kit.frontend.torch_parallel",
-    "Link": "kit.run_parallel",
+    "Link": "kit.runs.analysis.gradients",
     "SyncBatchNorm": "kit.frontend.torch_parallel_norm",
     "join_processes": "kit.runtime.processes",
-    "memory": "kit.run_memory",
+    "memory": "kit.runs.analysis.memory",
     "GapView": "kit.widgets.gaps",
     "KernelView": "kit.widgets.kernels",
     "MemoryView": "kit.widgets.memory",
     "RunDiffView": "kit.widgets.run_diff",
-    "RunDiff": "kit.run_diff",
-    "diff_runs": "kit.run_diff",
-    "Ceilings": "kit.run_kernels",
-    "kernel_table": "kit.run_kernels",
+    "RunDiff": "kit.runs.analysis.diff",
+    "diff_runs": "kit.runs.analysis.diff",
+    "Ceilings": "kit.runs.analysis.kernels",
+    "kernel_table": "kit.runs.analysis.kernels",
     "measure_ceilings": "kit.runtime.ceilings",
     "Comparison": "kit.widgets.compare",
     "CompileView": "kit.widgets.compiles",
@@ -163,10 +163,10 @@ _HOMES = {
     "PlanView": "kit.widgets.plan",
     "SegmentView": "kit.widgets.segments",
     "SourceView": "kit.widgets.source",
-    "line_costs": "kit.run_lines",
-    "Run": "kit.run",
+    "line_costs": "kit.runs.analysis.lines",
+    "Run": "kit.runs.run",
     "Session": "kit.api",
-    "Settings": "kit.run",
+    "Settings": "kit.runs.run",
     "TimelineView": "kit.widgets.timeline",
     "WhatIfView": "kit.widgets.whatif",
     "Workload": "kit.workloads.context",
@@ -186,15 +186,15 @@ _HOMES = {
     "autotune": "kit.api",
     "bulk": "kit.api",
     "compare": "kit.api",
-    "export_trace": "kit.run_export",
+    "export_trace": "kit.formats.export",
     "open_trace": "kit.api",
     "plan": "kit.api",
     "report": "kit.api",
     "run": "kit.api",
     "set_bulk_size": "kit.api",
-    "segment_costs": "kit.run_segments",
-    "Prediction": "kit.run_whatif",
-    "predict": "kit.run_whatif",
+    "segment_costs": "kit.runs.analysis.segments",
+    "Prediction": "kit.runs.whatif.predict",
+    "predict": "kit.runs.whatif.predict",
     "sweep": "kit.api",
     "workload": "kit.workloads.context",
 }
@@ -220,7 +220,7 @@ def __dir__() -> list[str]:
 class _Package(ModuleType):
     """Keeps `kit.run` and `kit.report` the functions, though files of the same names exist.
 
-    Python binds a submodule to its package when it is first imported, and `from kit.run import Run`
+    Python binds a submodule to its package when it is first imported, and an import from it
     would so hide the function. Such an import still works; only that binding is left out.
     """
 

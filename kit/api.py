@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream
@@ -434,12 +434,12 @@ def open_trace(path: str | os.PathLike[str]) -> Run:
         RunFileError: the same of a saved run.
         OSError: there is no such file, or it cannot be read.
     """
-    from kit.run_import import run_of
-    from kit.trace.chrome import read_chrome
+    from kit.formats.chrome.read import read_chrome
+    from kit.formats.run_of import run_of
 
     file = Path(path)
     if file.is_dir() or file.suffix == ".pb":
-        from kit.runtime.import_xplane import read_xplane
+        from kit.formats.xplane import read_xplane
 
         return run_of(read_xplane(file), file.name)
     with open(file, "rb") as opened:

@@ -24,7 +24,7 @@ from kit.cli_script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 
 if TYPE_CHECKING:
-    from kit.run import Run, Settings
+    from kit.runs.run import Run, Settings
 
 __all__ = ["main", "report_main"]
 
@@ -169,8 +169,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
     """The settings of `--set name=value`, and the names that were given."""
-    from kit.run import Settings
-    from kit.run_text import read_text
+    from kit.runs.run import Settings
+    from kit.runs.text_form import read_text
 
     chosen = Settings()
     text = "&".join(changes)
@@ -260,7 +260,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     """Write one HTML file whose sliders move over recorded runs; it needs no kernel, no network."""
-    from kit.run import Run
+    from kit.runs.run import Run
 
     if options.runs:
         _write_report([Run.load(name) for name in options.runs], options.output)
@@ -330,7 +330,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _summary(run: Run) -> str:
-    from kit.run_summary import summary
+    from kit.runs.analysis.summary import summary
 
     return summary(run)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from kit import cli
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from tests.factories import make_run
-from tests.trace.traces import cuda_trace
+from tests.formats.chrome.traces import cuda_trace
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """

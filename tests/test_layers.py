@@ -20,21 +20,25 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "ir": {"kit.errors"},
     "trace": {"kit.errors", "numpy"},
-    "run": {"kit.errors", "kit.ir", "kit.trace", "numpy"},
+    "runs": {"kit.errors", "kit.formats", "kit.ir", "kit.trace", "numpy"},
+    "formats": {"kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "numpy", "jax"},
     "runtime": {
-        "kit.errors", "kit.ir", "kit.trace", "kit.run", "numpy", "ml_dtypes", "jax", "jaxlib",
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy", "ml_dtypes", "jax", "jaxlib",
     },
-    "frontend": {"kit.errors", "kit.ir", "kit.run", "kit.runtime", "numpy", "ml_dtypes"},
+    "frontend": {"kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes"},
     "frontend torch half": {"torch"},
     "frontend jax half": {"jax", "jaxlib"},
     "jax": {"kit.frontend"},  # the public name of frontend's jax half
     "widgets": {
-        "kit.errors", "kit.ir", "kit.trace", "kit.run", "numpy",
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy",
         "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
     },
-    "report": {"kit.errors", "kit.ir", "kit.trace", "kit.run", "kit.widgets", "numpy", "bokeh"},
+    "report": {
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.formats", "kit.widgets", "numpy",
+        "bokeh",
+    },
     "workloads": {
-        "kit.errors", "kit.ir", "kit.trace", "kit.run", "kit.runtime", "kit.frontend", "numpy",
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "kit.frontend", "numpy",
         "torch", "jax",
     },
 }  # fmt: skip
@@ -49,11 +53,11 @@ FILES = sorted(path for path in KIT.rglob("*.py"))
 
 
 def room_of(module: str) -> str:
-    """`kit.frontend.torch_device` -> `frontend`; `kit.run_file`, split off `kit.run`, -> `run`."""
+    """`kit.frontend.torch_device` -> `frontend`; `kit.runs.file`, split off `kit.run`, -> `run`."""
     parts = module.split(".")
     if len(parts) == 1:
         return "kit"
-    return "run" if parts[1].startswith("run_") else parts[1]
+    return parts[1]
 
 
 def allowed_for(path: Path) -> set[str]:
@@ -116,7 +120,7 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
         ("errors.py", "import numpy"),
         ("ir/graph.py", "from kit.trace import Timeline"),
         ("trace/metrics.py", "def f():\n    import jax"),
-        ("run.py", "from kit.runtime.session import Session"),
+        ("runs/run.py", "from kit.runtime.session import Session"),
         ("runtime/session.py", "import torch.nn"),
         ("frontend/torch_tensor.py", "import jax"),
         ("frontend/jax_capture.py", "import torch"),

@@ -22,7 +22,7 @@ from kit.frontend.torch_autocast import register_autocast
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_modules import keep_shared_parameters
 from kit.frontend.torch_tensor import KitTensor
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES

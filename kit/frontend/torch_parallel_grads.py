@@ -18,7 +18,7 @@ from kit.errors import SessionError, SettingsError
 from kit.frontend.torch_constants import parts_of
 from kit.frontend.torch_frontend import Frontend
 from kit.frontend.torch_tensor import KitTensor
-from kit.run_parallel import Link
+from kit.runs.analysis.gradients import Link
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Value
 

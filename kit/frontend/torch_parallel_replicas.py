@@ -22,8 +22,8 @@ from kit.frontend.torch_hooks import Places
 from kit.frontend.torch_parallel_batch import Shards
 from kit.frontend.torch_parallel_grads import Reducer, check_tuning
 from kit.frontend.torch_parallel_norm import share_batch_norms
-from kit.run import Settings
-from kit.run_parallel import Link
+from kit.runs.analysis.gradients import Link
+from kit.runs.run import Settings
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.parallel import Group, Pool
 from kit.runtime.parallel_capture import Capture, capture

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.run import MODES, UNLIMITED, Run
+from kit.runs.run import MODES, UNLIMITED, Run
 from kit.widgets.theme import plain
 
 __all__ = ["Axis", "axes_of", "cell_of"]

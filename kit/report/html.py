@@ -23,7 +23,7 @@ from bokeh.embed import components
 from kit.errors import SettingsError
 from kit.report.grid import Axis, axes_of, cell_of
 from kit.report.markdown import report_markdown
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets.advice import advice_html
 from kit.widgets.compiles import recompiles_html
 from kit.widgets.gaps import gaps_html

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
-from kit.run import Run
-from kit.run_export import run_markdown
+from kit.formats.export import run_markdown
+from kit.runs.run import Run
 from kit.widgets.compare import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",

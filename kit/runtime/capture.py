@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
-from kit.run import Fused
+from kit.runs.run import Fused
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import Profile
 from kit.runtime.stream import Origin, Site, Task

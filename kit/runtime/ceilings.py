@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from kit.run_kernels import Ceilings
+from kit.runs.analysis.kernels import Ceilings
 from kit.runtime.profiler import pick_device
 
 __all__ = ["measure_ceilings"]

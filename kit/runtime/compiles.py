@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.ir import Graph, Node
 from kit.ir.diff import GraphDiff
-from kit.run_compiles import Compile, storms
+from kit.runs.compiles import Compile, storms
 from kit.runtime.lowering import HOLE, Scalar, Source, format_site
 from kit.runtime.stream import Frame, Op
 

@@ -19,8 +19,8 @@ import jax
 from kit.ir import Graph, Segment
 from kit.ir.diff import GraphDiff
 from kit.ir.plan import OpStream
-from kit.run import Compile, Fused
-from kit.run_bulk import sizes_from_environment
+from kit.runs.bulk_sizes import sizes_from_environment
+from kit.runs.run import Compile, Fused
 from kit.runtime.capture import freeze_step, freeze_trace, places_of
 from kit.runtime.profiler import profiled
 from kit.runtime.recorder import Recorder

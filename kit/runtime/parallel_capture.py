@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kit.ir import Graph, Segment
-from kit.run import Fused
+from kit.runs.run import Fused
 from kit.runtime.capture import freeze_step, places_of
 from kit.runtime.parallel_session import ReplicaSession
 from kit.runtime.stream import Site, Task

@@ -27,7 +27,7 @@ import numpy as np
 
 from kit.errors import SessionError
 from kit.ir import Aval
-from kit.run_parallel import Link
+from kit.runs.analysis.gradients import Link
 from kit.runtime.parallel import Group, parted, replicas
 from kit.runtime.parallel_arrays import Shapes, add_up, fit, in_words, moved, readable_on
 from kit.runtime.parallel_session import Place, ReplicaSession, note_replica, note_turn

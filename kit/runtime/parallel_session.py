@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from kit.errors import SettingsError
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.operations import Operation
 from kit.runtime.rules import Rules

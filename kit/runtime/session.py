@@ -17,8 +17,8 @@ from weakref import ref
 
 from kit.errors import SessionError
 from kit.ir import Aval
-from kit.run import Settings
-from kit.run_bulk import BulkSizes
+from kit.runs.bulk_sizes import BulkSizes
+from kit.runs.run import Settings
 from kit.runtime.ends import watch_ends
 from kit.runtime.executor import ExecutableCache, Executor
 from kit.runtime.inspection import Inspection

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kit.run_bulk import BulkSizes
+from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.stream import Bulk, Cell, Frame, Op, Value
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.run import Run
-from kit.run_advice import Advice
+from kit.runs.analysis.advice import Advice
+from kit.runs.run import Run
 from kit.widgets.page import View
 from kit.widgets.tables import FONT, INK, LINE, MONO, MUTED, PANEL, safe_text, section, sentence
 from kit.widgets.theme import COLORS

@@ -29,7 +29,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets import tables
 from kit.widgets.compare_data import (
     COLUMNS,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.run import UNLIMITED, Run
+from kit.runs.run import UNLIMITED, Run
 from kit.trace import union_ns
 from kit.widgets.theme import plain
 

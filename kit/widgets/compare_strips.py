@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.trace import KINDS, Timeline
 from kit.widgets.compare_data import ComparisonRow, amount, baseline_tag, comparison_rows
 from kit.widgets.theme import COLORS, format_ns, kind_color, plain

@@ -8,7 +8,7 @@ from typing import Any
 from ipywidgets import HTML, Dropdown, Layout
 
 from kit.ir.diff import GraphDiff
-from kit.run_compiles import Compile, storms
+from kit.runs.compiles import Compile, storms
 from kit.widgets.page import View
 from kit.widgets.tables import FONT, INK, LINE, MONO, MUTED, safe_text, section, sentence, table
 

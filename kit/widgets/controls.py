@@ -10,7 +10,7 @@ import traitlets
 from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleButtons, VBox
 
 from kit.errors import SettingsError
-from kit.run import DTYPES, LOSS_SCALING, MODES, STEP_MODES, UNLIMITED, Settings
+from kit.runs.run import DTYPES, LOSS_SCALING, MODES, STEP_MODES, UNLIMITED, Settings
 from kit.widgets.tables import FONT, MUTED
 
 __all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls", "bulk_slider", "labelled"]

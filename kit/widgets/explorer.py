@@ -24,8 +24,8 @@ import traitlets
 from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 
 from kit.errors import KitError, SessionError
-from kit.run import Run, Settings
-from kit.run_whatif import Prediction
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
 from kit.widgets.advice import AdviceView
 from kit.widgets.compare import comparison_markdown

@@ -15,7 +15,7 @@ from IPython.core.getipython import get_ipython
 from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.widgets.rerun import PrepareStep
 from kit.widgets.tables import FONT, MUTED
 

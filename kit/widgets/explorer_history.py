@@ -10,8 +10,8 @@ import traitlets
 from ipywidgets import Button, Dropdown, HBox, Layout, Text
 
 from kit.errors import SettingsError
-from kit.run import Settings
-from kit.run_bulk import DEFAULT_BULK
+from kit.runs.bulk_sizes import DEFAULT_BULK
+from kit.runs.run import Settings
 from kit.widgets.controls import labelled
 
 __all__ = ["PRESETS", "History", "HistoryBar", "preset"]

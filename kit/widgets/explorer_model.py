@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.run import Run, Settings
-from kit.run_whatif import Model, Prediction, predict
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.predict import Model, Prediction, predict
 from kit.widgets.tables import FONT, INK, MUTED, headline_html, safe_text
 
 __all__ = ["Foresight", "modelled_html", "modelled_run"]

@@ -9,7 +9,7 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
 from kit.widgets.compare_data import amount
 from kit.widgets.page import View

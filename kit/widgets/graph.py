@@ -32,7 +32,7 @@ from bokeh.plotting import figure
 from ipywidgets import HTML
 
 from kit.errors import KitError
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets.graph_data import COLOR_BY, graph_payload
 from kit.widgets.graph_export import graph_dot, graph_svg
 from kit.widgets.live_plot import LivePlot

@@ -29,8 +29,8 @@ import numpy as np
 
 from kit.errors import GraphError
 from kit.ir import PHASES, Graph
-from kit.run import Run
-from kit.run_nodes import node_ns
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Run
 from kit.widgets.graph_diff import CHANGES, Merged, merge
 from kit.widgets.graph_dot import dot_text, lay_out
 from kit.widgets.graph_grid import Inside, Size

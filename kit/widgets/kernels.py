@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import starmap
 
-from kit.run import Run
-from kit.run_kernels import Ceilings, KernelCost, kernel_table
+from kit.runs.analysis.kernels import Ceilings, KernelCost, kernel_table
+from kit.runs.run import Run
 from kit.widgets.compare_data import amount
 from kit.widgets.listing import Listing
 from kit.widgets.selection import Links, Selection

@@ -13,7 +13,7 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Box, Layout, Text
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets.page import View
 from kit.widgets.selection import NOTHING, Selection
 from kit.widgets.tables import safe_text

@@ -25,8 +25,8 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, Layout, ToggleButtons
 
 from kit.errors import SettingsError
-from kit.run import Run
-from kit.run_memory import MemoryReport, memory
+from kit.runs.analysis.memory import MemoryReport, memory
+from kit.runs.run import Run
 from kit.widgets.listing import Listing
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.memory_data import HOLDS, mark_columns, memory_payload

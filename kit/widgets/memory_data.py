@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kit.ir import Graph
-from kit.run import Run
-from kit.run_memory import Holder, MemoryReport, memory
-from kit.run_nodes import node_ns
+from kit.runs.analysis.memory import Holder, MemoryReport, memory
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Run
 from kit.widgets.theme import COLORS, MUTED, format_bytes, format_ns, plain, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "holder_groups", "mark_columns",

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import starmap
 
-from kit.run import Run
-from kit.run_memory import (
+from kit.runs.analysis.memory import (
     MemoryReport,
     OpMemory,
     VariantMemory,
@@ -16,6 +15,7 @@ from kit.run_memory import (
     memory_by_op,
     memory_by_variant,
 )
+from kit.runs.run import Run
 from kit.widgets.compare_data import amount, run_labels
 from kit.widgets.memory_data import (
     HOLDS,

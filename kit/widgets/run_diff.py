@@ -9,7 +9,7 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML
 
-from kit.run_diff import Change, NodeChange, RunDiff
+from kit.runs.analysis.diff import Change, NodeChange, RunDiff
 from kit.widgets.compare_data import amount
 from kit.widgets.page import View
 from kit.widgets.tables import BETTER, MONO, MUTED, WORSE, safe_text, section, sentence, table

@@ -8,8 +8,8 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML
 
-from kit.run import Run
-from kit.run_segments import SegmentCost, segment_costs
+from kit.runs.analysis.segments import SegmentCost, segment_costs
+from kit.runs.run import Run
 from kit.widgets.page import View
 from kit.widgets.tables import MUTED, folded, safe_text, section, sentence, table
 from kit.widgets.theme import COLORS, error_html, format_bytes, format_ns, tint

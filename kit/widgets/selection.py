@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from kit.run import Run
+from kit.runs.run import Run
 
 __all__ = ["NOTHING", "Links", "Selection"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit.run import Run
-from kit.run_lines import PHASES, LineCost, line_costs, place_of
+from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
+from kit.runs.run import Run
 from kit.widgets.listing import Listing
 from kit.widgets.selection import Links, Selection
 from kit.widgets.source_text import code_html, listing

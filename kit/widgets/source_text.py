@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kit.run_sources import MAX_LINE, Snippet
+from kit.runs.sources import MAX_LINE, Snippet
 from kit.widgets.tables import safe_text
 
 __all__ = ["Piece", "code_html", "listing"]

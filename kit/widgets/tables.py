@@ -15,8 +15,8 @@ from itertools import starmap
 
 import numpy as np
 
-from kit.run import UNLIMITED, Run
-from kit.run_advice import sync_cure
+from kit.runs.analysis.advice import sync_cure
+from kit.runs.run import UNLIMITED, Run
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.selection import Links, Selection
 from kit.widgets.theme import COLORS

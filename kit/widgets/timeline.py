@@ -22,7 +22,7 @@ from bokeh.models import ColumnDataSource, CustomJS, Range1d
 from bokeh.plotting import figure
 from ipywidgets import HTML, VBox
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.trace import Timeline
 from kit.widgets.live_plot import LivePlot
 from kit.widgets.page import View, static_page

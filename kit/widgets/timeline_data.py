@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Node, Segment
-from kit.run import Run
+from kit.runs.run import Run
 from kit.trace import GAP_CAUSES, KINDS, Timeline, idle_gaps
 from kit.widgets.theme import kind_color, plain
 from kit.widgets.timeline_lanes import Places

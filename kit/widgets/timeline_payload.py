@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.widgets.theme import COLORS, LABELS, format_ns, plain
 from kit.widgets.timeline_data import (

@@ -15,8 +15,8 @@ import traitlets
 from bokeh.plotting import figure
 from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
 
-from kit.run import UNLIMITED, Run, Settings
-from kit.run_whatif import Model, Prediction
+from kit.runs.run import UNLIMITED, Run, Settings
+from kit.runs.whatif.predict import Model, Prediction
 from kit.widgets import tables
 from kit.widgets.compare import comparison_figure
 from kit.widgets.controls import bulk_slider, labelled

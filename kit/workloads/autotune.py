@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
-from kit.run import LOSS_SCALING, SEGMENT_MODES, STEP_MODES, Run, Settings
+from kit.runs.run import LOSS_SCALING, SEGMENT_MODES, STEP_MODES, Run, Settings
 from kit.runtime.steps import CONFIRM
 from kit.workloads.loop import CancelledFn, Progress
 from kit.workloads.placed import Placed

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, overload
 
 from kit.errors import SettingsError
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.workloads.loading import endless, fetched, prefetched
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from kit.errors import Cancelled
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads.context import as_workload
 from kit.workloads.loop import CancelledFn, Progress

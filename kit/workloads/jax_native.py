@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from kit.run import Run, Settings
-from kit.run_sources import snippets_of
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
 from kit.runtime.capture import freeze_trace
 from kit.runtime.lowering import format_site
 from kit.runtime.profiler import pick_device, profiled

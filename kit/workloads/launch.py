@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.processes import Processes
 from kit.runtime.processes_channel import free_port
 from kit.workloads.context import as_workload

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.ir.plan import OpStream
-from kit.run import Run, Settings
-from kit.run_sources import snippets_of
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.lowering import format_site
 from kit.runtime.session import Session

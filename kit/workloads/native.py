@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
-from kit.run import Run, Settings
-from kit.run_sources import snippets_of
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
 from kit.runtime.lowering import format_site
 from kit.workloads.context import Context, as_workload
 from kit.workloads.loop import CancelledFn, Progress, loop

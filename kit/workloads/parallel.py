@@ -24,9 +24,9 @@ from kit.frontend.torch_parallel_barrier import Barrier
 from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of, tensors_in
 from kit.frontend.torch_parallel_steps import StepParallel
 from kit.frontend.torch_tensor import KitTensor
-from kit.run import Run, Settings
-from kit.run_parallel import Backward, exposed_ms, fit_backward
-from kit.run_sources import snippets_of
+from kit.runs.analysis.gradients import Backward, exposed_ms, fit_backward
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.lowering import format_site
 from kit.runtime.parallel import parted
@@ -372,7 +372,7 @@ def measure_backward(
     net: DataParallel, step: Callable[[], Any], bulks: Sequence[int] = (1, 3, 20), *,
     rounds: int = 3, steps: int = 4,
 ) -> Backward:  # fmt: skip
-    """What the model of `kit.run_parallel` needs to know of this step, measured here.
+    """What the model of `kit.runs.analysis.gradients` needs to know of this step, measured here.
 
     Leaves `net` with the last bulk size, cut by size, all gradients in one bucket, and no link.
     """

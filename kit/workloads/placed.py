@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit.errors import SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.executables import ExecutableCache
 from kit.runtime.parallel_devices import check_devices
 from kit.runtime.processes import current_processes

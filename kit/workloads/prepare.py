@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit.errors import Cancelled
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.ahead import Ahead, dry
 from kit.runtime.executables import Compiling, ExecutableCache
 from kit.workloads.context import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads.loop import CancelledFn, Progress
 from kit.workloads.placed import Placed

@@ -41,7 +41,7 @@ from kit.errors import (
     SweepError,
     SweepInterrupted,
 )
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads.context import Workload
 from kit.workloads.loop import CancelledFn, Progress

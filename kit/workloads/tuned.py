@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.runtime.executor import ExecutableCache
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",

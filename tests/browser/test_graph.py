@@ -15,7 +15,7 @@ from bokeh.embed import file_html
 from bokeh.resources import INLINE
 
 from kit.ir import Graph, Node
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets.graph import GRAPH_JS, graph_model, graph_payload, graph_wasm
 from kit.widgets.graph_dot import run_dot
 from kit.widgets.graph_layout import place

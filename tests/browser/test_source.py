@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.run_sources import Snippet
+from kit.runs.sources import Snippet
 from kit.widgets.listing import HIGHLIGHT_JS, PICK_JS
 from kit.widgets.selection import Links
 from kit.widgets.source import source_html
@@ -30,7 +30,7 @@ NOTEBOOK = """
 from dataclasses import replace
 import kit
 from ipywidgets import HTML, VBox
-from kit.run_sources import Snippet
+from kit.runs.sources import Snippet
 from kit.widgets.selection import Links
 from tests.factories import make_run
 

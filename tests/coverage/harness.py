@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten
 
 from kit.errors import KitError
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import current_session

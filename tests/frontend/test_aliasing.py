@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.errors import SessionError
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 
 VIEWS: list[Callable[[Any, int], Any]] = [
     lambda x, k: x.t() if x.dim() == 2 else x.flip(0),

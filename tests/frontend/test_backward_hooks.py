@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 from tests.frontend.replicas import batches, loss_of, net_on_one_cpu, perceptron
 
 

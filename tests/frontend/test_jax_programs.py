@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import kit
 from kit.frontend.jax_program import Program
 from kit.frontend.jax_text import text_of
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.session import Session
 

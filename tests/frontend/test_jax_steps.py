@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import kit
-from kit.run import UNLIMITED, Settings
+from kit.runs.run import UNLIMITED, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES

@@ -14,7 +14,7 @@ import pytest
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.run import LOSS_SCALING, Settings
+from kit.runs.run import LOSS_SCALING, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads import jax_mlp
 from kit.workloads.experiment import run

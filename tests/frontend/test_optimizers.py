@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 
 
 def train(device: str, steps: int, kind: Any = torch.optim.AdamW, **options: Any) -> Any:

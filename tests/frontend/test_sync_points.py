@@ -14,7 +14,7 @@ from torch import nn
 
 from kit.errors import SessionError, UnsupportedOp
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 
 HERE = "test_sync_points.py"
 

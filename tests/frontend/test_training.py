@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kit.frontend.torch_device import open_session
-from kit.run import UNLIMITED, Settings
+from kit.runs.run import UNLIMITED, Settings
 from kit.runtime.session import Session
 
 STEPS = 50

@@ -13,7 +13,7 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.ir.plan import OpStream, plan
-from kit.run_bulk import UNLIMITED
+from kit.runs.bulk_sizes import UNLIMITED
 from kit.workloads import bert, mlp
 
 F = Aval((2,), "float32")

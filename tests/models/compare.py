@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.session import Session, current_session
 
 Loss = Callable[[nn.Module, Sequence[Any]], torch.Tensor]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 
 
 class Residual(nn.Module):

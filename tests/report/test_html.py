@@ -21,7 +21,7 @@ from kit.errors import SettingsError
 from kit.report.grid import axes_of
 from kit.report.html import report_html, write_report
 from kit.report.markdown import breakdown_table, comparison_table, step_time_table
-from kit.run import UNLIMITED, Settings
+from kit.runs.run import UNLIMITED, Settings
 from tests.factories import empty_run, make_run, one_span_run
 
 

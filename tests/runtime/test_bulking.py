@@ -17,7 +17,7 @@ import torch
 
 import kit
 from kit.errors import EngineError, SessionError, SettingsError
-from kit.run_bulk import UNLIMITED, sizes_from_environment
+from kit.runs.bulk_sizes import UNLIMITED, sizes_from_environment
 
 
 def cuts(session: Any) -> dict[str, int]:

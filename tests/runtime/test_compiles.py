@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.session import Session
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kit
-from kit.run import Fused, Run, Settings
-from kit.run_nodes import node_ns
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Fused, Run, Settings
 from kit.runtime.fusions import Instructions
 from kit.trace import KINDS, Span, Timeline
 from kit.workloads import bert, jax_mlp

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.ir import Aval
-from kit.run import UNLIMITED, Settings
+from kit.runs.run import UNLIMITED, Settings
 from kit.runtime.lowering import HOLE, Scalar
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.advice import AdviceView, advice_html, change_text
 

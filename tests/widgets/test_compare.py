@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.run import LOSS_SCALING, STEP_MODES, Run, Settings
+from kit.runs.run import LOSS_SCALING, STEP_MODES, Run, Settings
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.compare import (
     Comparison,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.ir import Aval, Graph, Node
 from kit.ir.diff import GraphDiff
-from kit.run_compiles import Compile
+from kit.runs.compiles import Compile
 from kit.widgets.compiles import CompileView, compiles_html, diff_html, recompiles_html
 from tests.factories import make_run
 

@@ -9,7 +9,7 @@ import pytest
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
+from kit.runs.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
 from kit.widgets.explorer import MAX_RUNS, Explorer
 from kit.widgets.selection import NOTHING, Links
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import Cancelled, SettingsError
-from kit.run import Settings
-from kit.run_bulk import UNLIMITED
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Settings
 from kit.widgets.explorer import Explorer
 from kit.widgets.explorer_history import MOST, PRESETS, History, preset
 from kit.widgets.rerun import Newest, Reruns

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from kit.errors import LayoutError
 from kit.ir import PHASES, Aval, Graph, Node
-from kit.run import Run, Settings
-from kit.run_nodes import node_ns
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Run, Settings
 from kit.trace import Span, Timeline
 from kit.widgets.graph import GraphView, graph_model, graph_payload
 from kit.widgets.graph_data import KINDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kit.run import Fused
-from kit.run_kernels import Ceilings
+from kit.runs.analysis.kernels import Ceilings
+from kit.runs.run import Fused
 from kit.widgets.kernels import KernelView, kernels_html
 from tests.factories import empty_run, make_run, one_span_run
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kit.run import Run
+from kit.runs.run import Run
 from kit.widgets.kernels import KernelView, kernels_drawn
 from kit.widgets.linked import (
     SelectionBar,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node
-from kit.run import Run, Settings
-from kit.run_memory import memory
+from kit.runs.analysis.memory import memory
+from kit.runs.run import Run, Settings
 from kit.widgets.memory import MemoryView, folded_memory_html, memory_figures, memory_html
 from kit.widgets.memory_data import HOLDS, MAX_BARS, NO_GRAPH, mark_columns, memory_payload
 from kit.widgets.memory_tables import op_picks, variant_labels, variants_html

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kit.errors import SettingsError
 from kit.ir import Graph, Node
 from kit.ir.plan import OpStream, plan
-from kit.run_bulk import UNLIMITED
+from kit.runs.bulk_sizes import UNLIMITED
 from kit.widgets.plan import (
     CYCLE,
     MAX_OPS,

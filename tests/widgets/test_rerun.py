@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kit.errors import Cancelled, ExecutionError, SessionError, SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.widgets.rerun import Reruns
 from tests.factories import empty_run, make_run
 

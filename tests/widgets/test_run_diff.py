@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kit.run import Settings
-from kit.run_diff import diff_runs
+from kit.runs.analysis.diff import diff_runs
+from kit.runs.run import Settings
 from kit.widgets.run_diff import RunDiffView, run_diff_html
 from tests.factories import empty_run, make_run, one_span_run
 

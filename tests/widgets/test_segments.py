@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kit.run import Settings
-from kit.run_segments import segment_costs
+from kit.runs.analysis.segments import segment_costs
+from kit.runs.run import Settings
 from kit.trace import Timeline
 from kit.widgets.segments import MAX_ROWS, SegmentView, folded_segments_html, segments_html
 from kit.widgets.theme import COLORS, format_ns

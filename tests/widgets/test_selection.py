@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kit.run import Fused
+from kit.runs.run import Fused
 from kit.widgets.selection import NOTHING, Links
 from tests.factories import make_run
 

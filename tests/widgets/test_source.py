@@ -8,9 +8,9 @@ from html import unescape
 
 import pytest
 
-from kit.run import Run, Settings
-from kit.run_lines import line_costs
-from kit.run_sources import Snippet
+from kit.runs.analysis.lines import line_costs
+from kit.runs.run import Run, Settings
+from kit.runs.sources import Snippet
 from kit.widgets.selection import NOTHING, Links, Selection
 from kit.widgets.source import SourceView, source_html
 from kit.widgets.source_text import Piece, code_html, listing

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.run import UNLIMITED, Run, Settings
+from kit.runs.run import UNLIMITED, Run, Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.tables import (
     breakdown_html,

@@ -13,7 +13,7 @@ from bokeh.resources import INLINE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.run import Fused
+from kit.runs.run import Fused
 from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, idle_gaps
 from kit.widgets import timeline_data
 from kit.widgets.theme import COLORS

@@ -12,7 +12,7 @@ from bokeh.models import LogScale
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.widgets.tradeoff import (
     MAX_ROWS,
     TradeoffView,

@@ -9,8 +9,8 @@ import pytest
 
 import kit
 from kit.errors import SettingsError
-from kit.run import Run, Settings
-from kit.run_whatif import predict
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.predict import predict
 from kit.widgets.whatif import WhatIfView, modelled_run, whatif_figure, whatif_html
 from tests.factories import make_run
 

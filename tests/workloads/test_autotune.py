@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.run import LOSS_SCALING, Run, Settings
+from kit.runs.run import LOSS_SCALING, Run, Settings
 from kit.workloads.autotune import BULK_SIZES, axes_of
 from kit.workloads.context import Workload
 from kit.workloads.tuned import (

@@ -9,7 +9,7 @@ import torch
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.run import LOSS_SCALING, Run, Settings
+from kit.runs.run import LOSS_SCALING, Run, Settings
 from kit.runtime.executor import ExecutableCache
 from kit.workloads import bert, bert_of
 from kit.workloads.experiment import run

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kit.errors import Cancelled, SettingsError
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.trace import Timeline, breakdown_ns
 from kit.workloads import bert, mlp
 from kit.workloads.context import Context

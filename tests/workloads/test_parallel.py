@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.run_parallel import predict_parallel
+from kit.runs.analysis.gradients import predict_parallel
 from kit.workloads.parallel import deep_perceptron, measure, measure_backward, measured_curve, run
 
 LAYERS, WIDTH = 5, 8

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import kit
 from kit.errors import SessionError, SettingsError
-from kit.run import Run
-from kit.run_parallel import exposed_ms
+from kit.runs.analysis.gradients import exposed_ms
+from kit.runs.run import Run
 
 SETTINGS = kit.Settings(batch_size=8, steps=9, warmup=2)
 TWO = ["cpu:0", "cpu:0"]

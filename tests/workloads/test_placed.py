@@ -13,7 +13,7 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
-from kit.run import Run
+from kit.runs.run import Run
 from kit.workloads.placed import Placed
 
 QUICK = kit.Settings(steps=2, warmup=1, batch_size=4)

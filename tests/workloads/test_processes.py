@@ -22,8 +22,8 @@ from torch import nn
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.frontend.torch_parallel_barrier import replica_here
-from kit.run import Run, Settings
-from kit.run_parallel import exposed_ms
+from kit.runs.analysis.gradients import exposed_ms
+from kit.runs.run import Run, Settings
 from kit.runtime.processes import current_processes
 from kit.runtime.processes_channel import free_port
 from kit.workloads.launch import run_processes

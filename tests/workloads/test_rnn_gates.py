@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import kit
 from kit.errors import SettingsError
 from kit.ir import Graph
-from kit.run_memory import memory
+from kit.runs.analysis.memory import memory
 from kit.workloads import rnn_gates
 from kit.workloads.rnn_cells import CELLS, GATES, GatedRNN
 from kit.workloads.rnn_scanned import predict

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kit.frontend.torch_device import open_session
-from kit.run import Settings
+from kit.runs.run import Settings
 from kit.runtime.session import MAX_AHEAD, Session
 from kit.runtime.steps import CONFIRM, VERIFY_EVERY
 from kit.runtime.stream import Task

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import Cancelled, KitError, SettingsError, SweepError, SweepInterrupted
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.workloads.context import Workload
 from tests.factories import HOSTILE, make_run
 

@@ -21,7 +21,7 @@ from distributed.utils import get_mp_context
 
 import kit
 from kit.errors import Cancelled, ExecutionError, SweepError, SweepInterrupted
-from kit.run import Run, Settings
+from kit.runs.run import Run, Settings
 from kit.workloads.context import Workload
 
 NATIVE = Settings(mode="torch", steps=1, warmup=0)

@@ -1,0 +1,1 @@
+"""Chrome's trace format, as torch.profiler writes it: read event by event in bounded memory."""

@@ -1,0 +1,282 @@
+"""The events of a Chrome trace that say something about a step, gathered into columns.
+
+`Events.add` is called with each event as it is read, and keeps a few numbers of it. What an event
+is for is its `Role`, found once for each (category, name).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import TraceFileError
+from kit.trace.imported import MAX_NAME, cut_name
+from kit.trace.timeline import KINDS, SyncPoint
+
+__all__ = ["EXPORTED", "Events", "Role"]
+
+EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
+_DAY_NS = 86_400 * 10**9
+_MAX_NAME_CHARS = 256 << 20  # of all distinct names
+_MAX_KEYS = 100_000
+_WAITS = frozenset({
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+    "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
+})  # fmt: skip
+_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
+             "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
+_COPIES = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
+_HOST = frozenset({"cpu_op", "operator", "user_annotation"})
+_KNOWN = _GPU | _CALLS | _HOST
+
+
+class Role:
+    """What an event is for, as a small number."""
+
+    OTHER, STEP, UPDATE, ENGINE, ATEN, READ, COPY, FINISH, INPUT, COMPILE = range(10)
+    PYTHON, LAUNCH, TRANSFER, WAIT, KERNEL = range(10, 15)
+    OWN = 20  # our own spans: OWN + the number of their kind
+    OWN_SYNC = 50
+
+
+class Events:
+    """Columns of the kept events, and counts of what was not kept."""
+
+    def __init__(self) -> None:
+        self.role = array("b")
+        self.name = array("i")
+        self.thread = array("i")
+        self.start_us = array("d")
+        self.length_us = array("d")
+        self.link = array("q")  # correlation of calls and kernels; segment of our own spans
+        self.node = array("q")
+        self.names: list[str] = []
+        self.threads: dict[Any, int] = {}  # (process, thread), or the lane of a stream
+        self.thread_names: dict[Any, str] = {}
+        self.own_syncs: list[SyncPoint] = []
+        self.left_out: Counter[str] = Counter()  # category -> events that become no span
+        self.repairs: Counter[str] = Counter()
+        self.is_known = False  # a category of torch's, or of ours, was seen
+        self._roles: dict[tuple[Any, Any], tuple[int, int]] = {}
+        self._name_of: dict[str, int] = {}
+        self._chars = 0
+        self._open: dict[Any, list[dict[str, Any]]] = {}
+
+    def add(self, event: Any) -> None:
+        """Keep what is needed of one event."""
+        if type(event) is not dict:
+            self.repairs["entries that are no events were left out"] += 1
+            return
+        phase = event.get("ph")
+        if phase == "X":
+            self._complete(event)
+        elif phase == "M":
+            self._metadata(event)
+        elif phase == "B" or phase == "E":
+            self._half(event, phase)
+
+    def close(self) -> None:
+        """The file has ended."""
+        if left := sum(map(len, self._open.values())):
+            self.repairs["events that begin and never end were left out"] += left
+        self._open.clear()
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One of the columns as numpy sees it."""
+        values = getattr(self, name)
+        return np.frombuffer(values, dtype=values.typecode) if len(values) else np.zeros(0)
+
+    def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Starts, stops, and which events have a usable time; 0 is the first of those.
+
+        Units:
+            nanoseconds
+
+        An event without a finite start, or more than a day away from the middle one, has none. A
+        length that is negative or no number is 0.
+        """
+        start, length = self.column("start_us"), self.column("length_us")
+        kept = np.isfinite(start) & (np.abs(start) < 1e18)
+        if bad := int((~kept).sum()):
+            self.repairs["events without a time were left out"] += bad
+        if not kept.any():
+            zeros = np.zeros(len(start), np.int64)
+            return zeros, zeros, kept
+        middle = np.sort(start[kept])[int(kept.sum()) // 2]  # one of them, not a mean of two
+        with np.errstate(invalid="ignore", over="ignore"):
+            near = kept & (np.abs(start - middle) <= _DAY_NS / 1e3)
+            is_length = (length >= 0) & (length <= _DAY_NS / 1e3)
+        if far := int((kept & ~near).sum()):
+            self.repairs["events more than a day away from the others were left out"] += far
+        if bad := int((near & ~is_length).sum()):
+            self.repairs["durations that are negative or no number were taken as 0"] += bad
+        zero = start[near].min()
+        begin = np.rint(np.where(near, start - zero, 0) * 1e3).astype(np.int64)
+        lasts = np.rint(np.where(is_length, length, 0) * 1e3).astype(np.int64)
+        return begin, begin + lasts, near
+
+    def _complete(self, event: dict[str, Any]) -> None:
+        category, name = event.get("cat"), event.get("name")
+        try:
+            role, number = self._roles.get((category, name)) or self._role(category, name)
+        except TypeError:  # a list or an object in the place of a text
+            role, number = self._role(cut_name(category), cut_name(name))
+        if role == Role.OTHER:
+            few = len(self.left_out) < 100 and isinstance(category, str)
+            self.left_out[str(category)[:60] if few else "others"] += 1
+            return
+        link, node = -1, -1
+        args: dict[str, Any] = {}
+        if role >= Role.LAUNCH:
+            given = event.get("args")
+            args = given if type(given) is dict else args
+            if role == Role.OWN_SYNC:
+                self._own_sync(event, args)
+                return
+            if role >= Role.OWN:
+                link, node = _whole(args.get("segment")), _whole(args.get("node"))
+            else:
+                link = _whole(args.get("correlation"))
+        key: Any = (event.get("pid"), event.get("tid"))
+        if role == Role.KERNEL:
+            key = self._stream(args, key)
+        self.role.append(role)
+        self.name.append(number)
+        self.thread.append(self._thread(key))
+        self.start_us.append(_number(event.get("ts")))
+        self.length_us.append(_number(event.get("dur")))
+        self.link.append(link)
+        self.node.append(node)
+
+    def _role(self, category: Any, name: Any) -> tuple[int, int]:
+        """What events of this category and name are for, and the name's number."""
+        category = category if isinstance(category, str) else ""
+        lower, text = category.lower(), cut_name(name)
+        role = _role_of(lower, text)
+        self.is_known |= bool(role) or lower in _KNOWN
+        number = -1
+        if role != Role.OTHER:
+            number = self._name_of.setdefault(text, len(self.names))
+            if number == len(self.names):
+                self.names.append(text)
+                self._chars += len(text)
+        if len(text) < MAX_NAME and len(category) < MAX_NAME:  # a longer one would stay in memory
+            self._roles[category, name] = role, number
+            self._chars += len(text)
+        if self._chars > _MAX_NAME_CHARS:
+            raise TraceFileError("its names take more memory than those of a trace would")
+        return role, number
+
+    def _thread(self, key: Any) -> int:
+        try:
+            number = self.threads.get(key)
+        except TypeError:
+            key = (cut_name(key[0]), cut_name(key[1]))
+            number = self.threads.get(key)
+        if number is None:
+            if len(self.threads) >= _MAX_KEYS:
+                key = ("more threads", "")
+            number = self.threads.setdefault(key, len(self.threads))
+        return number
+
+    def _stream(self, args: dict[str, Any], key: tuple[Any, Any]) -> str:
+        """The lane of what ran on a device; its process and thread are those two in torch."""
+        device, stream = args.get("device", key[0]), args.get("stream", key[1])
+        return f"device/{cut_name(device)[:40]} stream {cut_name(stream)[:40]}"
+
+    def _metadata(self, event: dict[str, Any]) -> None:
+        args = event.get("args")
+        if event.get("name") != "thread_name" or type(args) is not dict:
+            return
+        key = (event.get("pid"), event.get("tid"))
+        if len(self.thread_names) < _MAX_KEYS and all(type(x) in (int, str) for x in key):
+            self.thread_names[key] = cut_name(args.get("name", ""))[:100]
+
+    def _half(self, event: dict[str, Any], phase: str) -> None:
+        """Join "B" and "E" to one complete event."""
+        key = (cut_name(event.get("pid")), cut_name(event.get("tid")))
+        waiting = self._open.setdefault(key, [])
+        if phase == "B":
+            if len(waiting) < 10_000:
+                waiting.append(event)
+        elif waiting:
+            begun = waiting.pop()
+            length = _number(event.get("ts")) - _number(begun.get("ts"))
+            self._complete(begun | {"ph": "X", "dur": length})
+        else:
+            self.repairs["events that end and never began were left out"] += 1
+
+    def _own_sync(self, event: dict[str, Any], args: dict[str, Any]) -> None:
+        at, wait = _number(event.get("ts")) * 1e3, _number(event.get("dur")) * 1e3
+        if not (abs(at) < _DAY_NS and 0 <= wait < _DAY_NS):
+            self.repairs["sync points without a time were left out"] += 1
+            return
+        cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
+        self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))
+
+
+def _role_of(category: str, name: str) -> int:
+    if category.startswith(EXPORTED):
+        kind = category.removeprefix(EXPORTED)
+        if kind == "sync":
+            return Role.OWN_SYNC
+        return Role.OWN + KINDS.index(kind) if kind in KINDS else Role.OTHER
+    if category in _GPU:
+        return Role.KERNEL
+    if category in _CALLS:
+        return _role_of_call(name)
+    if category == "python_function":
+        return Role.PYTHON
+    return _role_of_host(name) if category in _HOST else Role.OTHER
+
+
+def _role_of_call(name: str) -> int:
+    """By the name of a function of CUDA's or HIP's; versions such as _v2, _ptsz are the same."""
+    if name.partition("_")[0] in _WAITS:
+        return Role.WAIT
+    if name.startswith(_LAUNCHES):
+        return Role.LAUNCH
+    return Role.TRANSFER if name.startswith(_COPIES) else Role.OTHER
+
+
+def _role_of_host(name: str) -> int:
+    if name.startswith("aten::"):
+        if name in ("aten::item", "aten::_local_scalar_dense"):
+            return Role.READ
+        return Role.COPY if name == "aten::copy_" else Role.ATEN
+    for start, role in _BY_START:
+        if name.startswith(start):
+            return role
+    return Role.COMPILE if name.endswith("(dynamo_timed)") else Role.OTHER
+
+
+_BY_START = (
+    ("ProfilerStep#", Role.STEP),
+    ("kit step ", Role.STEP),
+    ("Optimizer.", Role.UPDATE),
+    ("autograd::engine::evaluate_function", Role.ENGINE),
+    ("enumerate(DataLoader)", Role.INPUT),
+    ("kit finish", Role.FINISH),
+)
+
+
+def _number(value: Any) -> float:
+    """A number, or nan."""
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(value) if abs(value) < 1 << 63 else math.nan
+    return math.nan
+
+
+def _whole(value: Any) -> int:
+    """A whole number from 0 on, or -1."""
+    return value if type(value) is int and 0 <= value < 1 << 31 else -1

@@ -1,0 +1,144 @@
+"""Open a Chrome trace: one that torch.profiler wrote, or one that kit exported.
+
+    imported = read_chrome("trace.json.gz")
+    imported.timeline.origin == "imported"
+
+Files come from strangers: nothing in one is executed, memory is bounded (`chrome_json`), and
+whatever is wrong is a `TraceFileError` or a repair that `timeline.notes` states.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kit.errors import TraceFileError
+from kit.formats.chrome.events import Events, Role
+from kit.formats.chrome.json import read_events
+from kit.formats.chrome.torch import torch_timeline
+from kit.trace.imported import Imported, Spans, cut_name
+from kit.trace.timeline import Timeline
+
+__all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
+
+FORMAT = "overlap-kit trace"  # in "otherData" of what kit exports
+VERSION = 1
+_MAX_NS = 1 << 53
+
+
+def read_chrome(path: str | os.PathLike[str]) -> Imported:
+    """The trace in a `.json` or `.json.gz` file.
+
+    Raises:
+        TraceFileError: it is damaged, not a trace that kit knows, or too large; says which.
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        return _read(path)
+    except TraceFileError as error:
+        name = cut_name(os.fspath(path))
+        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
+
+
+def _read(path: str | os.PathLike[str]) -> Imported:
+    events = Events()
+    head = read_events(path, events.add)
+    events.close()
+    own = head.get("otherData")
+    if isinstance(own, dict) and own.get("format") == FORMAT:
+        imported = _exported(events, own)
+    elif events.is_known:
+        imported = Imported(torch_timeline(events), "torch.profiler", _environment(head))
+    else:
+        raise TraceFileError(
+            "its events are neither torch.profiler's nor kit's own. Of a jax profile open the "
+            "directory or its *.xplane.pb"
+        )
+    notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
+    if "unclosed" in head:
+        notes.append("the list of events has no end: the program may have been stopped")
+    if events.left_out:
+        most = ", ".join(f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in
+                         events.left_out.most_common(5))  # fmt: skip
+        notes.append(f"events that are no span of a step were left out: {most}")
+    return _noted(imported, notes)
+
+
+def _noted(imported: Imported, notes: list[str]) -> Imported:
+    return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
+
+
+def _environment(head: dict[str, Any]) -> dict[str, str]:
+    """The devices that the file names."""
+    devices = head.get("deviceProperties")
+    names = [cut_name(d.get("name", ""))[:80] for d in devices[:64] if isinstance(d, dict)] if (
+        isinstance(devices, list)) else []  # fmt: skip
+    found = {"imported from": "torch.profiler"}
+    if names:
+        found["device"] = f"cuda ({', '.join(dict.fromkeys(names))})"
+    for key in ("cuda_runtime_version", "cuda_driver_version", "host_name"):
+        if isinstance(head.get(key), str | int):
+            found[key] = cut_name(head[key])[:80]
+    return found
+
+
+def _exported(events: Events, own: dict[str, Any]) -> Imported:
+    """A file of our own: the spans are as they were."""
+    version = own.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise TraceFileError(f"its format is version {cut_name(version)[:20]}; this kit reads "
+                             f"versions up to {VERSION}: a newer kit may read it")  # fmt: skip
+    timeline = _own_timeline(events, own)
+    environment = own.get("environment")
+    texts = environment.items() if isinstance(environment, dict) else ()
+    times = own.get("step_times_ns")
+    is_times = isinstance(times, list) and all(
+        type(x) is int and 0 <= x < _MAX_NS for x in times)  # fmt: skip
+    return Imported(
+        timeline,
+        FORMAT,
+        {cut_name(k): cut_name(v) for k, v in list(texts)[:100]},
+        cut_name(own.get("name", "")),
+        tuple(times or ()) if is_times else None,
+    )
+
+
+def _own_timeline(events: Events, own: dict[str, Any]) -> Timeline:
+    start, stop, kept = events.times()
+    role = events.column("role").astype(np.int64)
+    chosen = np.flatnonzero(kept & (role >= Role.OWN))
+    shift = _first_ns(events, chosen) - (int(start[chosen].min()) if len(chosen) else 0)
+    thread = events.column("thread").astype(np.int64)[chosen]
+    part = Spans(
+        thread.astype(np.int32),
+        (role[chosen] - Role.OWN).astype(np.int32),
+        events.column("name")[chosen].astype(np.int32),
+        start[chosen] + shift,
+        stop[chosen] + shift,
+        events.column("link")[chosen].astype(np.int64),
+        events.column("node")[chosen].astype(np.int64),
+    )
+    notes = [cut_name(n) for n in own["notes"][:100]] if isinstance(own.get("notes"), list) else []
+    notes.append(f"exported by kit from a timeline of origin {cut_name(own.get('origin'))[:20]!r}")
+    lanes = _own_lanes(events, own)
+    return Spans.timeline([part], lanes, events.names, events.own_syncs, notes)
+
+
+def _first_ns(events: Events, chosen: Any) -> int:
+    """The first span's own time, so that sync points beside it stay where they were."""
+    if not len(chosen):
+        return 0
+    return round(float(events.column("start_us")[chosen].min()) * 1e3)
+
+
+def _own_lanes(events: Events, own: dict[str, Any]) -> list[str]:
+    """The lane of each track; a lane whose spans overlap was written as several tracks."""
+    tracks = own.get("tracks")
+    lanes = []
+    for key in events.threads:
+        lane = tracks.get(str(key[1])) if isinstance(tracks, dict) else None
+        lanes.append(cut_name(lane)[:200] or f"host/track {cut_name(key[1])}")
+    return lanes

@@ -1,0 +1,308 @@
+"""What torch.profiler wrote, as a timeline: the rules of `kit.workloads.torch_events`, for a file.
+
+Nesting is by time within a thread, as torch itself finds it. See docs/traces.md for what becomes
+of each event.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.formats.chrome.events import Events, Role
+from kit.formats.chrome.phases import phases
+from kit.trace.imported import Spans
+from kit.trace.timeline import SyncPoint, Timeline
+
+__all__ = ["torch_timeline"]
+
+Ints = NDArray[np.int64]
+_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
+_LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "triton", "transformers",
+              "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "IPython",
+              "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
+              "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
+_INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|python3\.\d+)[/\\]")
+_DEEPEST = 200  # frames to look at
+_ROUNDING_NS = 1000  # older files have whole microseconds
+
+
+def torch_timeline(events: Events) -> Timeline:
+    """Steps, phases, kernels, launches and waits of a trace that torch.profiler wrote."""
+    start, stop, kept = events.times()
+    role = events.column("role").astype(np.int8)
+    trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
+    return trace.timeline()
+
+
+@dataclass
+class _Nesting:
+    """What each event of a thread is inside of; indices of events, -1 for none."""
+
+    op: array[int]  # the nearest aten op around
+    frame: array[int]  # the nearest python function around
+    is_engine: bytearray  # the autograd engine is around
+    is_finish: bytearray  # the end of kit's own native run is around
+    crossing: int = 0  # events that end after what they began in
+
+
+class _Trace:
+    def __init__(self, events: Events, role: NDArray[np.int8], start: Ints, stop: Ints,
+                 kept: NDArray[np.intp]) -> None:  # fmt: skip
+        self.events, self.role, self.start, self.stop = events, role, start, stop
+        self.kept = kept
+        self.thread = events.column("thread").astype(np.int64)
+        self.names = list(events.names)
+        self._numbers = {name: i for i, name in enumerate(self.names)}
+        self.notes: list[str] = []
+        self.nesting = self._nest()
+        self.kernels = self._of(Role.KERNEL)
+        self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
+        self.launched = self._launched()
+        self.main = self._main_thread()
+        self.steps = self._of(Role.STEP)
+        self.steps = self.steps[self.thread[self.steps] == self.main]
+        self.steps = self.steps[np.argsort(self.start[self.steps], kind="stable")]
+
+    def timeline(self) -> Timeline:
+        lanes = self._lanes()
+        main = self.main
+        parts = [self._steps(main), *self._host_work()]
+        for name, begin, end in self._phases():
+            times = np.array([[begin], [end]], np.int64)
+            parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
+        syncs = list(self._syncs())
+        parts += [_waits(self, syncs), self._kernels(lanes)]
+        self._say()
+        return Spans.timeline(parts, lanes, self.names, [s for s, _ in syncs], self.notes)
+
+    def _of(self, *roles: int) -> NDArray[np.intp]:
+        """Indices of the usable events of these roles, in the file's order."""
+        return self.kept[np.isin(self.role[self.kept], roles)]
+
+    def _launched(self) -> Ints:
+        """Of each launching call and of what it launched, one number below -1; -1 for the rest."""
+        found = np.full(len(self.role), -1, np.int64)
+        link = self.events.column("link").astype(np.int64)
+        calls, kernels = self._of(Role.LAUNCH, Role.TRANSFER), self.kernels
+        both = np.intersect1d(link[calls], link[kernels])
+        both = both[both > 0]
+        for chosen in (calls, kernels):
+            at = np.searchsorted(both, link[chosen]).clip(max=max(len(both) - 1, 0))
+            if len(both):
+                found[chosen] = np.where(both[at] == link[chosen], -2 - at, -1)
+        return found
+
+    def name(self, name: str) -> int:
+        """The number of a name that the file may lack."""
+        if self._numbers.setdefault(name, len(self.names)) == len(self.names):
+            self.names.append(name)
+        return self._numbers[name]
+
+    def _main_thread(self) -> int:
+        """The thread with the most steps; else with the most ops."""
+        for roles in ((Role.STEP,), (Role.ATEN, Role.COPY, Role.READ)):
+            found = self.thread[self._of(*roles)]
+            if len(found):
+                return int(np.bincount(found).argmax())
+        return 0
+
+    def _lanes(self) -> list[str]:
+        """A name for each thread and stream, and one for torch's CPU kernels."""
+        lanes, taken = [], {"host/main"}
+        for key, number in self.events.threads.items():
+            if isinstance(key, str):
+                lanes.append(key)
+                continue
+            lane = f"host/{self.events.thread_names.get(key) or f'thread {key[1]}'}"
+            if number == self.main:
+                lane = "host/main"
+            elif lane in taken:
+                lane = f"{lane} ({key[0]}, {key[1]})"
+            taken.add(lane)
+            lanes.append(lane)
+        return [*lanes, "device/0 torch cpu"]
+
+    def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
+        name = self.events.column("name")[chosen].astype(np.int32)
+        thread = self.thread[chosen].astype(np.int32)
+        return Spans(thread, kind, name, self.start[chosen], self.stop[chosen],
+                     self.launched[chosen])  # fmt: skip
+
+    def _steps(self, main: int) -> Spans:
+        """ "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
+        numbers = self.events.column("name")[self.steps].tolist()
+        texts = [self.names[i] for i in numbers]
+        names = [self.name(re.sub(r"^(ProfilerStep#|kit step )", "step ", t)) for t in texts]
+        return Spans(main, "step", np.array(names, np.int32), self.start[self.steps],
+                     self.stop[self.steps])  # fmt: skip
+
+    def _host_work(self) -> Iterator[Spans]:
+        for kind, roles in (("dispatch", (Role.LAUNCH, Role.TRANSFER)), ("input", (Role.INPUT,)),
+                            ("compile", (Role.COMPILE,))):  # fmt: skip
+            yield self._spans(self._of(*roles), kind)
+
+    def _kernels(self, lanes: Sequence[str]) -> Spans:
+        """What a GPU ran; without one the ops that no other op called."""
+        if self.is_gpu:
+            return self._spans(self.kernels, "kernel")
+        chosen = self._top_ops()
+        spans = self._spans(chosen, "kernel")
+        return Spans(len(lanes) - 1, "kernel", spans.name, spans.start_ns, spans.stop_ns)
+
+    def _top_ops(self) -> NDArray[np.intp]:
+        ops = self._of(Role.ATEN, Role.COPY, Role.READ)
+        inside = np.frombuffer(self.nesting.op, np.int32) if len(ops) else np.zeros(0, np.int32)
+        return ops[inside[ops] < 0]
+
+    def _nest(self) -> _Nesting:
+        """One pass over each thread's events in time, with a stack of those that are open."""
+        count = len(self.role)
+        none = array("i", [-1])
+        found = _Nesting(none * count, none * count, bytearray(count), bytearray(count))
+        host = self.kept[self.role[self.kept] < Role.KERNEL]
+        host = host[np.lexsort((host, -self.stop[host], self.start[host], self.thread[host]))]
+        stack: list[tuple[int, int, int, int, int]] = []  # stop, op, frame, engine, finish: within
+        thread, ends = -1, self.stop
+        columns = (host, self.thread[host], self.start[host], self.stop[host], self.role[host])
+        for i, of, start, stop, role in zip(*(c.tolist() for c in columns), strict=True):
+            if of != thread:
+                thread, stack = of, []
+            while stack and stack[-1][0] <= start:
+                stack.pop()
+            _, op, frame, engine, finish = stack[-1] if stack else (stop, -1, -1, 0, 0)
+            found.op[i], found.frame[i] = op, frame
+            found.is_engine[i], found.is_finish[i] = engine, finish
+            if role in _OPS:
+                found.crossing += op >= 0 and stop > ends[op] + _ROUNDING_NS
+                op = i
+            elif role == Role.PYTHON:
+                frame = i
+            if role != Role.STEP:  # begins and ends inside of calls of prof.step
+                stack.append((stop, op, frame, engine or role == Role.ENGINE,
+                              finish or role == Role.FINISH))  # fmt: skip
+        return found
+
+    def _phases(self) -> Iterator[tuple[str, int, int]]:
+        engine = self._of(Role.ENGINE)
+        tops = self._top_ops()
+        is_engine = np.frombuffer(bytes(self.nesting.is_engine), np.uint8)
+        tops = tops[is_engine[tops] == 0] if len(tops) else tops
+        updates = self._of(Role.UPDATE)
+
+        def times(chosen: NDArray[np.intp]) -> Ints:
+            return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
+
+        return phases(times(self.steps), times(engine), self.start[tops], times(updates))
+
+    def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
+        """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
+        waits = self._of(Role.WAIT) if self.is_gpu else self._of(Role.READ)
+        if not self.is_gpu:
+            waits = waits[np.isin(waits, self._top_ops())]
+        if len(self.steps):
+            inside = np.searchsorted(self.start[self.steps], self.start[waits], "right") - 1
+            latest = np.maximum.accumulate(self.stop[self.steps])[np.maximum(inside, 0)]
+            is_inside = (inside >= 0) & (self.start[waits] <= latest)
+            if out := int((~is_inside).sum()):
+                self.notes.append(f"{out:,} waits outside of the steps were left out")
+            waits = waits[is_inside]
+        to_device = self._copies_to_device()
+        for i in waits.tolist():
+            if not self.nesting.is_finish[i]:
+                at, wait = int(self.start[i]), int(self.stop[i] - self.start[i])
+                site, via = self._place(i)
+                yield SyncPoint(at, wait, self._cause(i, to_device), site, via), int(self.thread[i])
+
+    def _copies_to_device(self) -> set[int]:
+        """The `aten::copy_` whose transfer went from the host to the device."""
+        link, name = self.events.column("link"), self.events.column("name")
+        up = {int(link[i]) for i in self.kernels.tolist() if "HtoD" in self.names[name[i]]}
+        calls = self._of(Role.TRANSFER, Role.WAIT).tolist()
+        return {self.nesting.op[i] for i in calls if int(link[i]) in up and link[i] >= 0}
+
+    def _cause(self, wait: int, to_device: set[int]) -> str:
+        """Why the host waited, by the op that asked; words of `kit.workloads.torch_events`."""
+        op = wait if self.role[wait] == Role.READ else self.nesting.op[wait]
+        if op < 0:
+            return "synchronize"
+        if self.role[op] == Role.READ:
+            return "item"
+        if self.role[op] == Role.COPY:
+            return "copy_to_device" if op in to_device else "copy_to_host"
+        return self.names[self.events.name[op]].removeprefix("aten::")
+
+    def _place(self, event: int) -> tuple[str, str]:
+        """The user's function around, and the library's function that it called."""
+        frame, via = self.nesting.frame[event], ""
+        for _ in range(_DEEPEST):
+            if frame < 0:
+                return via, ""
+            match = _FRAME.match(self.names[self.events.name[frame]])
+            if match:
+                place = f"{match['file']}:{match['line']}"
+                if not _is_library(match["file"]):
+                    return place, via
+                via = via or place
+            frame = self.nesting.frame[frame]
+        return via, ""
+
+    def _say(self) -> None:
+        """What the reader must know."""
+        if not len(self.steps):
+            self.notes.append("the trace marks no steps: call prof.step() after each")
+        if self.is_gpu and not len(self.kernels):
+            self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
+        if not self.is_gpu:
+            self.notes.append("no GPU was traced: kernels are torch's ops, and reading a value "
+                              "waits for nothing if it is on the CPU")  # fmt: skip
+        if len(self._of(Role.PYTHON)):
+            self.notes.append("a line is the one where its function begins: torch writes no other")
+        if self.nesting.crossing:
+            self.notes.append(f"{self.nesting.crossing:,} events end after what they began in: "
+                              "what called them is uncertain")  # fmt: skip
+        if early := self._early():
+            self.notes.append(f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
+                              f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
+                              "clock differs from the host's")  # fmt: skip
+
+    def _early(self) -> tuple[int, int, int] | None:
+        """Kernels before their launch: how many, of how many, by how much."""
+        calls = self._of(Role.LAUNCH, Role.TRANSFER)
+        link = self.events.column("link")
+        calls, kernels = calls[link[calls] > 0], self.kernels[link[self.kernels] > 0]
+        if not len(calls) or not len(kernels):
+            return None
+        calls = calls[np.argsort(link[calls], kind="stable")]
+        at = np.searchsorted(link[calls], link[kernels]).clip(max=len(calls) - 1)
+        same = link[calls[at]] == link[kernels]
+        early = (self.start[calls[at]] - self.start[kernels])[same]
+        late = int((early > 0).sum())
+        return (late, int(same.sum()), int(early.max())) if late else None
+
+
+def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:
+    """The spans of the sync points, each on its thread."""
+    at = np.array([s.at_ns for s, _ in syncs], np.int64)
+    wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
+    names = np.array([trace.name(s.cause) for s, _ in syncs], np.int32)
+    return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
+
+
+_OPS = frozenset({Role.ATEN, Role.COPY, Role.READ})
+
+
+def _is_library(file: str) -> bool:
+    """Not the user's: torch cuts what is on Python's path off, so names begin with the package."""
+    if file.startswith("<"):
+        return not file.startswith("<ipython-input")
+    first, *rest = file.replace("\\", "/").split("/")
+    if rest:
+        return first in _LIBRARIES or _INSTALLED.search(file) is not None
+    return first.removesuffix(".py") in sys.stdlib_module_names

@@ -1,0 +1,304 @@
+"""Write a run for other tools: Chrome/Perfetto JSON, CSV, Markdown.
+
+Chrome's Trace Event Format: one complete event ("X") for each span, tracks named by metadata
+("M"), a flow ("s", "f") from each dispatch to the first kernel of its segment. Perfetto draws a
+track as nested slices, so a lane whose spans overlap without nesting is written as several tracks.
+`kit.open_trace` reads the JSON back: the same spans, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import SettingsError
+from kit.formats.chrome.events import EXPORTED
+from kit.formats.chrome.read import FORMAT, VERSION
+from kit.runs.file import write_whole
+from kit.runs.run import Run
+from kit.trace import KINDS, Timeline, sync_table
+from kit.trace.kernels import kernel_table
+
+__all__ = ["SUFFIXES", "export_trace", "run_markdown"]
+
+SUFFIXES = (".json", ".json.gz", ".csv", ".md")
+_TOP_KERNELS = 20
+_MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
+_PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
+_STEP = KINDS.index("step")
+_HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope",
+         "site")  # fmt: skip
+
+
+def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write a run for other tools; the suffix says how. An older file is replaced at the end.
+
+    Args:
+        path: `.json` or `.json.gz`: Chrome's trace format, for ui.perfetto.dev, with all that is
+            known of a kernel's node; `.csv`: a row for each span; `.md`: the step's breakdown, the
+            20 kernels that took most time, and the sync points. `run.save(path)` keeps all.
+
+    Raises:
+        SettingsError: the suffix is another one.
+        OSError: the file cannot be written; an older file of this name is then untouched.
+    """
+    name = os.fspath(path).lower()
+    if name.endswith((".json", ".json.gz")):
+        data = "".join(_chrome(run)).encode()
+        if name.endswith(".gz"):
+            data = gzip.compress(data, mtime=0)  # the bytes depend on the run only
+    elif name.endswith(".csv"):
+        data = _csv(run).encode(errors="backslashreplace")
+    elif name.endswith(".md"):
+        data = run_markdown(run).encode(errors="backslashreplace")
+    else:
+        raise SettingsError(
+            f"{os.fspath(path)!r:.200} ends in none of {', '.join(SUFFIXES)}: the suffix says what "
+            "to write. All of a run, for kit itself, is written by run.save(path)"
+        )
+    write_whole(path, data)
+    return Path(path)
+
+
+def _chrome(run: Run) -> Iterator[str]:
+    """The file piece by piece: the head first, so that a reader knows what it reads."""
+    t = run.timeline
+    track, tracks = _tracks(t)
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": run.name,
+        "origin": t.origin,
+        "notes": list(t.notes),
+        "environment": {str(k): str(v) for k, v in run.environment.items()},
+        "step_times_ns": [int(x) for x in run.step_times_ns],
+        "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
+    }
+    yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
+    events = [*_metadata(tracks), *_spans(run, track, tracks), *_syncs(t, len(tracks)),
+              *_flows(t, track, tracks)]  # fmt: skip
+    yield ",\n".join(json.dumps(e, separators=(",", ":"), allow_nan=False) for e in events)
+    yield "\n]}\n"
+
+
+_Track = tuple[str, int, str]  # lane, process, the name that is shown
+
+
+def _tracks(t: Timeline) -> tuple[NDArray[np.int64], list[_Track]]:
+    """The track of each span, and all tracks; numbers of tracks begin at 1 in the file."""
+    track = np.zeros(len(t), np.int64)
+    tracks: list[_Track] = []
+    for is_step in (True, False):
+        for i, lane in enumerate(t.lanes):
+            mask = (t.lane == i) & ((t.kind == _STEP) == is_step)
+            if not mask.any():
+                continue
+            group = "steps" if is_step else lane.partition("/")[0]
+            layer = _layers(t.start_ns[mask], t.stop_ns[mask])
+            track[mask] = len(tracks) + layer
+            name = "steps" if is_step else lane
+            tracks += [(lane, _PROCESSES.get(group, 4), name if not k else f"{name} ({k + 1})")
+                       for k in range(int(layer.max()) + 1)]  # fmt: skip
+    return track, tracks
+
+
+def _layers(start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first layer in which each span nests in what is open there, or nothing is."""
+    layers: list[list[int]] = []  # stops of the open spans, outermost first
+    found = np.zeros(len(start), np.int64)
+    if np.all(start[1:] >= np.maximum.accumulate(stop)[:-1]):
+        return found
+    for i, (begin, end) in enumerate(zip(start.tolist(), stop.tolist(), strict=True)):
+        for number, open_ in enumerate(layers):
+            while open_ and open_[-1] <= begin:
+                open_.pop()
+            if not open_ or end <= open_[-1] or number == _MAX_TRACKS - 1:
+                open_.append(end)
+                found[i] = number
+                break
+        else:
+            found[i] = len(layers)
+            layers.append([end])
+    return found
+
+
+def _metadata(tracks: Sequence[_Track]) -> Iterator[dict[str, Any]]:
+    names = {number: name for name, number in _PROCESSES.items()} | {4: "other"}
+    for process in sorted({_PROCESSES["host"], *(p for _, p, _ in tracks)}):
+        for what, value in (("name", names[process]), ("sort_index", process)):
+            yield {"ph": "M", "name": f"process_{what}", "pid": process, "tid": 0,
+                   "args": {what: value}}  # fmt: skip
+    for number, (_, process, name) in enumerate(tracks, 1):
+        yield from _track_name(process, number, name)
+
+
+def _track_name(process: int, number: int, name: str) -> Iterator[dict[str, Any]]:
+    for what, value in (("name", name), ("sort_index", number)):
+        yield {"ph": "M", "name": f"thread_{what}", "pid": process, "tid": number,
+               "args": {what: value}}  # fmt: skip
+
+
+def _spans(
+    run: Run, track: NDArray[np.int64], tracks: Sequence[_Track]
+) -> Iterator[dict[str, Any]]:
+    t = run.timeline
+    facts = _Facts(run)
+    columns = (track, t.kind, t.name, t.start_ns, t.stop_ns, t.segment, t.node)
+    for lane, kind, name, start, stop, segment, node in zip(
+        *(c.tolist() for c in columns), strict=True
+    ):
+        yield {"ph": "X", "cat": EXPORTED + KINDS[kind], "name": t.names[name],
+               "pid": tracks[lane][1], "tid": lane + 1, "ts": start / 1e3,
+               "dur": (stop - start) / 1e3,
+               "args": facts.of(segment, node, t.names[name], kind)}  # fmt: skip
+
+
+class _Facts:
+    """What is known of the node that a span is named after, and of its segment."""
+
+    def __init__(self, run: Run) -> None:
+        self.members = run.members
+        self.nodes = run.graphs[0].nodes if run.graphs else ()
+        self.cuts = {s.index: s.cut for s in run.segments}
+        self._known: dict[tuple[int, int, str], dict[str, Any]] = {}
+
+    def of(self, segment: int, node: int, name: str, kind: int) -> dict[str, Any]:
+        key = (segment, node, name if KINDS[kind] == "kernel" else "")
+        if key not in self._known:
+            self._known[key] = self._of(segment, node, key[2])
+        return self._known[key]
+
+    def _of(self, segment: int, node: int, kernel: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if segment >= 0:
+            found["segment"] = segment
+            if segment in self.cuts:
+                found["cut"] = self.cuts[segment]
+        if node >= 0:
+            found["node"] = node
+            if node < len(self.nodes):
+                n = self.nodes[node]
+                found |= {"op": n.op, "scope": n.scope, "site": n.site, "phase": n.phase}
+        members = [i for i in self.members.get((segment, kernel), ()) if 0 <= i < len(self.nodes)]
+        if len(members) > 1:
+            found["computes"] = [f"%{i} {self.nodes[i].op}" for i in members[:100]]
+        return found
+
+
+def _syncs(t: Timeline, tracks: int) -> Iterator[dict[str, Any]]:
+    """Waits on tracks of their own, after the others: threads may wait at the same time."""
+    at = np.array([s.at_ns for s in t.syncs], np.int64)
+    stop = at + np.array([s.wait_ns for s in t.syncs], np.int64)
+    layer = _layers(at, stop)
+    host = _PROCESSES["host"]
+    for k in range(int(layer.max(initial=-1)) + 1):
+        name = "sync points" if not k else f"sync points ({k + 1})"
+        yield from _track_name(host, tracks + k + 1, name)
+    for s, k in zip(t.syncs, layer.tolist(), strict=True):
+        yield {"ph": "X", "cat": f"{EXPORTED}sync", "name": s.cause, "pid": host,
+               "tid": tracks + k + 1, "ts": s.at_ns / 1e3, "dur": s.wait_ns / 1e3,
+               "args": {"cause": s.cause, "site": s.site, "via": s.via}}  # fmt: skip
+
+
+def _flows(
+    t: Timeline, track: NDArray[np.int64], tracks: Sequence[_Track]
+) -> Iterator[dict[str, Any]]:
+    """An arrow from each dispatch to the first kernel of its segment that begins after it and
+    before the segment is dispatched again.
+    """
+    number = 0
+    dispatches, kernels = t.where(kind="dispatch"), t.where(kind="kernel")
+    for segment in np.unique(t.segment[dispatches]).tolist():
+        if segment < 0:
+            continue
+        from_ = np.flatnonzero(dispatches & (t.segment == segment))
+        to = np.flatnonzero(kernels & (t.segment == segment))
+        first = np.searchsorted(t.start_ns[to], t.start_ns[from_], "left")
+        until = np.append(first[1:], len(to))
+        for i, (a, b) in enumerate(zip(first.tolist(), until.tolist(), strict=True)):
+            if a >= b:
+                continue
+            number += 1
+            for phase, span in (("s", from_[i]), ("f", to[a])):
+                event = {"ph": phase, "id": number, "cat": "dispatch", "name": "dispatch",
+                         "pid": tracks[track[span]][1], "tid": int(track[span]) + 1,
+                         "ts": int(t.start_ns[span]) / 1e3}  # fmt: skip
+                yield event | ({"bp": "e"} if phase == "f" else {})
+
+
+def _csv(run: Run) -> str:
+    """One row a span. A text that a spreadsheet would take for a formula gets a "'" before it."""
+    t = run.timeline
+    facts = _Facts(run)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writerow(_HEAD)
+    columns = (t.lane, t.name, t.kind, t.start_ns, t.stop_ns, t.segment, t.node)
+    for lane, name, kind, *numbers in zip(*(c.tolist() for c in columns), strict=True):
+        known = facts.of(numbers[2], numbers[3], t.names[name], kind)
+        texts = (known.get(x, "") for x in ("op", "scope", "site"))
+        writer.writerow([_no_formula(t.lanes[lane]), _no_formula(t.names[name]), KINDS[kind],
+                         *numbers, *map(_no_formula, texts)])  # fmt: skip
+    return buffer.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    text = text.replace("\x00", "\ufffd")  # not allowed in CSV
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def run_markdown(run: Run, *, title: str | None = None) -> str:
+    """Headline, breakdown, kernels and sync points as Markdown; no text in it is markup."""
+    """The run as Markdown: headline, breakdown, kernels, sync points; nothing in it is markup."""
+    t = run.timeline
+    h = run.headline()
+    parts = [
+        f"# {_text(title or run.name or 'run')}",
+        f"origin of the timeline: {t.origin}; step {h.step_ms:.3f} ms, device busy "
+        f"{h.device_busy_fraction:.1%}, {h.syncs_per_step:.3g} sync points a step",
+        *(f"- {_text(n)}" for n in t.notes),
+        "## Step breakdown",
+        _table(("category", "charged (ms)", "share", "in all (ms)"),
+               ((r.category, f"{r.exposed_ms:.3f}", f"{r.share:.1%}", f"{r.total_ms:.3f}")
+                for r in run.breakdown())),
+        "## Kernels",
+        _table(("kernel", "segment", "count", "total (ms)", "mean (us)", "share of busy time"),
+               ((r.name, str(r.segment) if r.segment >= 0 else "-", f"{r.count:,}",
+                 f"{r.total_ms:.3f}", f"{r.mean_us:.2f}", f"{r.share:.1%}")
+                for r in kernel_table(t)[:_TOP_KERNELS])),
+        "## Sync points",
+        _table(("line", "through", "cause", "a step", "wait (ms a step)"),
+               ((r.site or "-", r.via or "-", r.cause, f"{r.count_per_step:.3g}",
+                 f"{r.wait_ms_per_step:.3f}") for r in _sync_rows(run))),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _sync_rows(run: Run) -> Sequence[Any]:
+    steps = len(run.step_times_ns)
+    return sync_table(run.sync_points, steps=steps) if steps else ()
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rows = list(rows)
+    if not rows:
+        return "none"
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(_text(c) for c in line) + " |" for line in lines)
+
+
+def _text(text: str) -> str:
+    """One line without markup: no pipes, no HTML, no control characters, at most 200 letters."""
+    clean = re.sub("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", " ", text)
+    clean = clean if len(clean) <= 200 else f"{clean[:199]}…"
+    return re.sub(r"([\\`*_{}\[\]|])", r"\\\1", clean).replace("<", "&lt;")

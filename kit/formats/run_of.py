@@ -1,0 +1,42 @@
+"""A `Run` from a foreign trace: the timeline, and what can be said without having run it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kit.runs.run import Run, Settings
+from kit.trace.imported import Imported
+
+__all__ = ["run_of"]
+
+_TRACED = "step times include what the profiler cost: the file has no step without it"
+
+
+def run_of(imported: Imported, name: str) -> Run:
+    """The run that a trace shows.
+
+    A foreign trace has traced steps only: they stand for the measured ones too, and a note of the
+    timeline says so.
+    Settings that the file does not tell are the defaults; mode "torch" means: not by kit's runtime.
+    """
+    t = imported.timeline
+    steps = t.intervals(kind="step")
+    times = imported.step_times_ns
+    if times is None:
+        times = tuple((steps[:, 1] - steps[:, 0]).tolist())
+        if times:
+            t = replace(t, notes=(*t.notes, _TRACED))
+    has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
+    per_step = len(t.syncs) // len(steps) if len(steps) else 0
+    whole = len(times) == len(steps)
+    return Run(
+        settings=Settings(
+            mode="torch", steps=max(1, len(times)), warmup=0, device="gpu" if has_gpu else "cpu"
+        ),
+        losses=(),
+        step_times_ns=times,
+        timeline=t,
+        sync_points=t.syncs if whole else t.syncs[:per_step] * len(times),
+        environment={"imported from": imported.format, **imported.environment},
+        name=imported.name or name,
+    )

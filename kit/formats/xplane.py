@@ -1,0 +1,316 @@
+"""A jax profile from disk as a timeline: `*.xplane.pb`, read by the public `jax.profiler`.
+
+    timeline = read_xplane("my_profile").timeline      a directory, or one file
+
+The planes of CPU and GPU are read by the helpers of `kit.runtime.profiler`, so that a file gives
+the same kernels as a live run. docs/traces.md says what becomes of each event.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import TraceFileError
+from kit.runtime.profiler import _NOISE, _cpu_events, _gpu_events
+from kit.trace import KINDS, SyncPoint
+from kit.trace.imported import Imported, Spans, cut_name
+
+__all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
+
+MAX_FILE_BYTES = 1 << 30
+MAX_EVENTS = 10_000_000
+_DAY_NS = 86_400 * 10**9
+_WAITS = ("np.asarray(jax.Array)", "CommonPjRtBuffer::Await", "TfrtCpuBuffer::Await",
+          "PjRtStreamExecutorBuffer::Await", "BlockHostUntilReady",
+          "PyArray::BlockHostUntilReady", "block_until_ready")  # fmt: skip
+_WORK = (
+    ("PjitFunction(", "dispatch"),
+    ("lower_sharding_computation", "lower"),
+    ("backend_compile_and_load", "compile"),
+    ("batched_copy_array_to_devices", "input"),
+    ("DevicePut", "input"),
+)
+_MISSING = {
+    "step": "the profile marks no steps: put each in a jax.profiler.StepTraceAnnotation",
+    "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
+    "the host's",
+}
+_READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
+_FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
+
+
+def read_xplane(path: str | os.PathLike[str]) -> Imported:
+    """The profile in a directory (its newest session) or in one `*.xplane.pb` file.
+
+    Raises:
+        TraceFileError: no profile is there, or it is damaged, without events, or too large.
+        OSError: it cannot be read.
+    """
+    file, notes = _file(Path(path))
+    try:
+        return _read(file, notes)
+    except TraceFileError as error:
+        raise TraceFileError(f"{str(file)!r} is not a profile that can be read: {error}") from None
+
+
+def _file(path: Path) -> tuple[Path, list[str]]:
+    """The profile's file; of several hosts the first."""
+    if not path.is_dir():
+        return path, []
+    found = sorted(path.rglob("*.xplane.pb"), key=lambda f: (f.parent.name, f.name))
+    if not found:
+        raise TraceFileError(
+            f"{str(path)!r} holds no *.xplane.pb: jax.profiler.trace(directory) writes one when "
+            "its block ends"
+        )
+    newest = [f for f in found if f.parent == found[-1].parent]
+    notes = []
+    if len(newest) > 1:
+        others = ", ".join(f.name[:60] for f in newest[1:4])
+        notes.append(f"one host of {len(newest)} is shown; open the others by file: {others}")
+    if len(found) > len(newest):
+        notes.append(f"the newest session of those in the directory, {newest[0].parent.name[:60]}")
+    return newest[0], notes
+
+
+def _read(file: Path, notes: list[str]) -> Imported:
+    size = file.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise TraceFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes: profile fewer steps")
+    if not size:
+        raise TraceFileError("it is empty: the program that wrote it may not have finished")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(  # Python 3.12, of types of the profiler's
+                "ignore", "builtin type .* has no __module__", DeprecationWarning
+            )
+            profile = _Profile(jax.profiler.ProfileData.from_file(str(file)), notes)
+    except UnicodeDecodeError:
+        raise TraceFileError("a name in it is not UTF-8: it is damaged") from None
+    except RuntimeError:  # of the parser; it prints what is wrong
+        raise TraceFileError(
+            "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by "
+            "its suffix, .json or .json.gz"
+        ) from None
+    return profile.imported()
+
+
+class _Span(NamedTuple):
+    """A span that is not yet on the timeline's clock."""
+
+    lane: str
+    name: str
+    kind: str
+    start_ns: int
+    stop_ns: int
+
+
+class _Event(NamedTuple):
+    """One event of a host thread."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
+    step: int  # -1: this is no step
+
+
+class _Profile:
+    """Spans and sync points of one host's profile."""
+
+    def __init__(self, data: Any, notes: list[str]) -> None:
+        self.notes = notes
+        self.spans: list[_Span] = []
+        self.syncs: list[SyncPoint] = []
+        self.environment: dict[str, str] = {"imported from": "jax profile"}
+        planes = list(data.planes)
+        self._count(planes)
+        self._kernels(planes)
+        for plane in planes:
+            if plane.name == "/host:CPU":
+                self._host(plane)
+            elif plane.name == "/host:metadata":
+                self._facts(dict(plane.stats))
+        if not self.spans:
+            known = ", ".join(repr(cut_name(p.name)[:40]) for p in planes[:8]) or "none"
+            raise TraceFileError(
+                f"no step, kernel or dispatch is in its planes ({known}): profile at least one "
+                "step, with host_tracer_level=2"
+            )
+
+    def imported(self) -> Imported:
+        """All of it on one clock that starts with the first span."""
+        lanes, lane = _numbered([s.lane for s in self.spans])
+        names, name = _numbered([s.name for s in self.spans])
+        kind = np.array([KINDS.index(s.kind) for s in self.spans], np.int32)
+        # floats, as the profiler gives them: what is far away has no place in 64 bits
+        start = np.array([s.start_ns for s in self.spans], float)
+        stop = np.array([s.stop_ns for s in self.spans], float)
+        middle = np.sort(start)[len(start) // 2]
+        near = (np.abs(start - middle) < _DAY_NS) & (stop - start < _DAY_NS)
+        if out := int((~near).sum()):
+            self.notes.append(f"{out:,} events more than a day away from the others, or that long, "
+                              "were left out")  # fmt: skip
+        zero = int(start[near].min(initial=middle))
+        begin, end = ((x[near] - zero).astype(np.int64) for x in (start, stop))
+        for what, missing in _MISSING.items():
+            if not (kind[near] == KINDS.index(what)).any():
+                self.notes.append(missing)
+        syncs = [SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via) for s in self.syncs
+                 if 0 <= s.at_ns - zero < 2 * _DAY_NS and s.wait_ns < _DAY_NS]  # fmt: skip
+        part = Spans(lane[near], kind[near], name[near], begin, end)
+        timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
+        return Imported(timeline, "jax profile", self.environment)
+
+    def _count(self, planes: Sequence[Any]) -> None:
+        count = 0
+        for plane in planes:
+            for line in plane.lines:
+                count += sum(1 for _ in line.events)
+                if count > MAX_EVENTS:
+                    raise TraceFileError(
+                        f"it holds more than {MAX_EVENTS:,} events: profile fewer steps"
+                    )
+
+    def _kernels(self, planes: Sequence[Any]) -> None:
+        threads: dict[str, str] = {}
+        for plane in planes:
+            if plane.name == "/host:CPU":
+                events = list(_cpu_events(plane, 0))
+            elif plane.name.startswith("/device:"):
+                events = list(_gpu_events(plane, 0))
+            else:
+                continue
+            is_cpu = plane.name == "/host:CPU"
+            for e in sorted(events, key=lambda e: e.start_ns):
+                lane = threads.get(e.lane)
+                if lane is None:  # "Stream #7(Compute)" is called as in a torch trace
+                    lane = re.sub(r" Stream ?#?", " stream ", cut_name(e.lane)[:200])
+                    lane = f"device/0 thread {len(threads) + 1}" if is_cpu else lane
+                    threads[e.lane] = lane
+                self.spans.append(_Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
+
+    def _facts(self, stats: dict[Any, Any]) -> None:
+        for name in ("jax_version", "jaxlib_version"):
+            if isinstance(stats.get(name), str):
+                self.environment[name.removesuffix("_version")] = cut_name(stats[name])[:80]
+
+    def _host(self, plane: Any) -> None:
+        """The threads of Python: that of the steps is the main one, else the busiest."""
+        threads = []
+        for line in plane.lines:
+            if line.name.startswith("tf_"):
+                continue  # XLA's own threads: kernels and passes of the compiler
+            found = list(_host_events(line))
+            if any(e.step >= 0 or _kind(e.name) for e in found):
+                threads.append((cut_name(line.name)[:80] or "thread", found))
+        order = sorted(range(len(threads)), key=lambda i: (
+            -sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])))  # fmt: skip
+        for rank, i in enumerate(order):
+            name, events = threads[i]
+            taken = sum(n == name for n, _ in threads)
+            lane = f"host/{name}" if taken == 1 else f"host/{name} {rank + 1}"
+            self._thread("host/main" if not rank else lane, events)
+
+    def _thread(self, lane: str, events: list[_Event]) -> None:
+        """Outermost work of each kind, and waits with what called them."""
+        events = list(_whole_waits(sorted(events, key=lambda e: (e.start_ns, -e.stop_ns))))
+        open_: list[tuple[_Event, str]] = []
+        for event in events:
+            while open_ and open_[-1][0].stop_ns <= event.start_ns:
+                open_.pop()
+            kind = "step" if event.step >= 0 else _kind(event.name)
+            inside = {k for _, k in open_}
+            if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
+                name = f"step {event.step}" if kind == "step" else event.name
+                if kind == "wait":
+                    self._wait(event, [e.name for e, _ in open_])
+                    name = self.syncs[-1].cause
+                self.spans.append(_Span(lane, name, kind, event.start_ns, event.stop_ns))
+            open_.append((event, kind))
+
+    def _wait(self, event: _Event, around: Sequence[str]) -> None:
+        """What was read, by the Python function that read it; the profiler gives lines, too."""
+        frames = [m for name in around if (m := _FRAME.match(name))]
+        called = {name.rpartition(" ")[2] for name in around if name.startswith("$")}
+        cause = "item" if called & _READS else "copy to host"
+        if "block_until_ready" in called or not event.name.startswith("np."):
+            cause = cause if called & _READS else "block_until_ready"
+        user = [m for m in frames if m["file"] not in _library_files()]
+        library = [m for m in frames if m["file"] in _library_files() - {"profiler.py"}]
+        site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
+        via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
+        self.syncs.append(SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site,
+                                    via))  # fmt: skip
+
+
+def _host_events(line: Any) -> Iterator[_Event]:
+    """Python's functions, steps, and what jax says of its own work."""
+    for event in line.events:
+        name = cut_name(event.name)
+        if name.startswith(_NOISE):
+            continue
+        step = -1
+        if not name.startswith("$") and not _kind(name):
+            number = dict(event.stats).get("step_num", -1)
+            step = number if type(number) is int else -1
+        start = int(event.start_ns)
+        yield _Event(name, start, max(start, int(event.end_ns)), max(step, -1))
+
+
+def _whole_waits(events: Sequence[_Event]) -> Iterator[_Event]:
+    """The events in time; jax notes where a wait for a buffer begins and where it ends, both as
+    "Await", and nothing in between.
+    """
+    before: _Event | None = None  # the beginning of a wait, perhaps
+    for event in events:
+        is_await = event.name.endswith("::Await")
+        if before is not None:
+            if is_await and before.stop_ns <= event.start_ns:
+                yield before._replace(stop_ns=event.stop_ns)
+                before = None
+                continue
+            yield before
+        before = event if is_await else None
+        if not is_await:
+            yield event
+    if before is not None:
+        yield before
+
+
+def _numbered(texts: list[str]) -> tuple[list[str], NDArray[np.int32]]:
+    """The distinct texts, and the number of each."""
+    known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return list(known), np.array([known[t] for t in texts], np.int32)
+
+
+def _kind(name: str) -> str:
+    if name.startswith(_WAITS):
+        return "wait"
+    return next((kind for start, kind in _WORK if name.startswith(start)), "")
+
+
+def _library_files() -> frozenset[str]:
+    """File names of jax, numpy and Python: the profiler writes no folders."""
+    return _names_below(tuple(os.path.dirname(sys.modules[m].__file__ or "")
+                              for m in ("jax", "numpy", "os")))  # fmt: skip
+
+
+@cache
+def _names_below(folders: tuple[str, ...]) -> frozenset[str]:
+    found: set[str] = set()
+    for folder in folders:
+        for _, below, files in os.walk(folder):
+            below[:] = [b for b in below if b != "site-packages" and b != "test"]
+            found.update(f for f in files if f.endswith(".py"))
+    return frozenset(found)

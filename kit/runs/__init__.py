@@ -1,0 +1,1 @@
+"""A measured run as frozen data: its settings, what it holds, and its file on disk."""

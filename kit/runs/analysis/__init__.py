@@ -1,0 +1,1 @@
+"""What can be read off a run: costs by line, kernel, segment and node; memory, advice, diffs."""

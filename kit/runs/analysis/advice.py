@@ -1,0 +1,259 @@
+"""Advice on a measured run: what costs time, on which line, and which setting would remove it.
+
+Rules in the manner of pytorch/xla's auto-metric analysis, but with milliseconds and a cure. A rule
+looks at a run's data only; it says nothing where the data do not show the cost.
+
+Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/troubleshoot.md
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.runs.run import Run
+from kit.trace import SyncRow, sync_table
+
+__all__ = ["RULES", "Advice", "advise", "sync_cure"]
+
+SHARE = 0.05  # of the step: what costs less is not worth a sentence
+FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One sentence to act on."""
+
+    rule: str  # one of RULES
+    text: str  # what happens and what to do, in words
+    site: str = ""  # the user's line, if it is one line's doing
+    ms: float = math.nan  # a step: what the host waits or the device idles for because of it
+    change: Mapping[str, Any] = field(default_factory=dict)  # settings that would remove or hide it
+
+
+def advise(run: Run) -> tuple[Advice, ...]:
+    """What costs this run time, the dearest first; () if nothing stands out."""
+    seen = _Seen(run)
+    found = [advice for rule in _RULES for advice in rule(run, seen)]
+    return tuple(sorted(found, key=lambda a: -a.ms if a.ms == a.ms else 0.0))
+
+
+def sync_cure(row: SyncRow, run: Run) -> Advice:
+    """What to do about the sync points of one place."""
+    rule = _rule_of(row)
+    idle = row.idle_ms_per_step
+    text = f"{row.site or 'An unknown line'} waits {_ms(row.wait_ms_per_step)} a step"
+    if idle == idle:
+        text += f", and the device then has nothing to do for {_ms(idle)}"
+    op = row.cause.removeprefix("unlowered op aten.")
+    many = run.devices > 1  # these can neither guess nor take back what others were sent
+    can_guess = run.settings.mode != "torch" and not many
+    text += ": " + _SYNC_TEXTS[rule].format(
+        via=row.via, cause=row.cause, op=op,
+        later="" if many else ", look one step later (loss_scaling='dynamic, deferred')",
+        keep=", keep the read and hide it (step_mode='speculate')" if can_guess else "",
+        hide="; step_mode='speculate' keeps the read and hides most of the wait" if can_guess
+        else "",
+    )  # fmt: skip
+    cost = idle if idle == idle else row.wait_ms_per_step
+    change = _CHANGES.get(rule, {})
+    if "step_mode" in change and not can_guess:
+        change = {}
+    return Advice(rule, text, row.site, cost, change)
+
+
+def _rule_of(row: SyncRow) -> str:
+    cause, via = row.cause, row.via
+    for beginning, rule in _LIBRARY_LINES.items():
+        if via.startswith(beginning):
+            return rule
+    if cause.startswith("unlowered op"):
+        is_shape = any(name in cause for name in _DATA_DEPENDENT)
+        return "data-dependent shape" if is_shape else "op on the host"
+    if cause == "print":
+        return "logging"
+    if via:
+        return "library read"
+    return "copy" if cause == "copy_to_device" else "read"
+
+
+_LIBRARY_LINES = {
+    "torch/amp/grad_scaler.py": "loss scale check",
+    "torch/optim/": "optimizer state read",
+    "torch/nn/utils/clip_grad": "gradient norm read",
+    "logging/": "logging",
+    "tqdm/": "logging",
+}
+_DATA_DEPENDENT = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
+_CHANGES: dict[str, dict[str, Any]] = {
+    "loss scale check": {"loss_scaling": "dynamic, on device"},
+    "logging": {"step_mode": "speculate"},
+    "library read": {"step_mode": "speculate"},
+    "read": {"step_mode": "speculate"},
+    "copy": {"prefetch": 2},
+}
+_SYNC_TEXTS = {
+    "loss scale check": "GradScaler reads whether a gradient was infinite before it lets the "
+    "optimizer step. Let the device decide (loss_scaling='dynamic, on device', or an optimizer "
+    "with fused=True){later}{keep}, or pay it once for several batches (accumulate).",
+    "optimizer state read": "the optimizer reads a number of its state, such as its step count, "
+    "from the device. Make it with fused=True or capturable=True.",
+    "gradient norm read": "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips "
+    "such a step without reading.",
+    "data-dependent shape": "how large the result of {op} is depends on the data, so the host has "
+    "to look; a boolean mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
+    "op on the host": "the op {op} has no lowering rule and runs on the host. Write it with other "
+    "ops, or give it a rule: session.explain() prints how one begins.",
+    "logging": "a number is printed or logged in each step. Do it every 50th step, or keep "
+    "loss.detach() and print it later{hide}.",
+    "library read": "{via} reads a number from the device. Give a metric or callback its numbers "
+    "every n-th step, or after the step.",
+    "copy": "pinned memory and non_blocking=True copy without waiting.",
+    "read": "the step reads a value ({cause}). Read it every n-th step, or keep x.detach() and "
+    "read it later{hide}.",
+}
+
+
+class _Seen:
+    """What several rules ask of a run's timeline, worked out once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.rows = run.breakdown()
+        self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
+
+    def exposed_ms(self, category: str) -> float:
+        """Milliseconds a step in which nothing hides it."""
+        return sum(row.exposed_ms for row in self.rows if row.category == category)
+
+    @property
+    def is_starved(self) -> bool:
+        """True if the device is idle for long enough to be worth a sentence, or nobody knows."""
+        busy = self._run.headline().device_busy_fraction
+        return not 1.0 - busy < SHARE
+
+
+def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
+    steps = len(run.step_times_ns)
+    if not steps:
+        return
+    for row in sync_table(run.sync_points, steps=steps, timeline=run.timeline):
+        advice = sync_cure(row, run)
+        if advice.ms < SHARE * run.step_ms:
+            continue
+        if run.settings.step_mode != "speculate" or seen.is_starved:
+            yield advice
+
+
+def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
+    ms = seen.exposed_ms("input")
+    if ms < SHARE * seen.step_ms or not ms:
+        return
+    if run.settings.prefetch == 0:
+        text = (
+            f"the device waits {_ms(ms)} a step while the next batch is prepared and copied: "
+            "let a thread do that ahead of the step (prefetch=2)"
+        )
+        yield Advice("input", text, ms=ms, change={"prefetch": 2})
+    else:
+        text = (
+            f"the step waits {_ms(ms)} for its batch though a thread prepares them ahead: the "
+            "loader is slower than the step. Make its items cheaper, or prepare them in more "
+            "processes (a DataLoader of your own with num_workers)"
+        )
+        yield Advice("input", text, ms=ms)
+
+
+def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
+    first, last = run.settings.warmup, run.settings.warmup + run.settings.steps
+    late = [c for c in run.compiles if first <= c.step < last]
+    if not late:
+        return
+    ms = sum(c.lower_ms + c.compile_ms for c in late) / max(run.settings.steps, 1)
+    many = f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
+    text = (
+        f"{many}{run.settings.steps} measured steps ({_ms(ms)} a step), the last because "
+        f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
+        "one shape"
+    )
+    yield Advice("compile", text, ms=ms)
+
+
+def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
+    s = run.settings
+    limit = run.limited_by() if seen.rows else None
+    if s.mode == "torch" or limit is None or limit.what != "recording":
+        return
+    if _has_one_core_too_few(run):
+        return  # see `_cores`
+    ms = limit.share * seen.step_ms
+    many = run.devices > 1
+    what = "the devices wait" if many else "the device waits"
+    order = ", one replica after the other" if many else ""
+    text = (
+        f"{what} {_ms(ms)} a step for Python to record the next one{order}. Record it less "
+        "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
+        f"device{'s' if many else ''} more to do (a larger batch)"
+    )
+    change = {} if s.step_mode == "replay" else {"step_mode": "replay"}
+    yield Advice("recording", text, ms=ms, change=change)
+
+
+def _has_one_core_too_few(run: Run) -> bool:
+    cores, taken = run.environment.get("cores", ""), run.environment.get("cores for XLA", "")
+    on_cpu = run.environment.get("device", "").startswith("cpu")
+    return on_cpu and cores.isdecimal() and taken.isdecimal() and int(cores) <= int(taken)
+
+
+def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
+    recording = [r.total_ms for r in seen.rows if r.category.endswith("recording")]
+    ms = sum(recording)
+    is_large = ms >= 0.15 * seen.step_ms and ms > 0
+    if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
+        return
+    text = (
+        f"XLA works with all {run.environment['cores']} cores, so recording ({_ms(ms)} a step) "
+        "and the device take them from each other, and overlap gains little. Leave one to the "
+        "host: NPROC=1 in the environment before Python starts. A GPU has no such trouble"
+    )
+    yield Advice("cores", text, ms=ms)
+
+
+def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
+    ms = seen.exposed_ms("reduction")
+    if ms < SHARE * seen.step_ms or not ms:
+        return
+    text = (
+        f"the devices wait {_ms(ms)} a step for gradients that are on their way between them. Let "
+        "them leave while the backward pass goes on: a smaller bucket_mb, as long as a message's "
+        "own cost is small beside it, and cut='bucket'; or send them for more work each time (a "
+        "larger batch). kit.ParallelView models all of that"
+    )
+    yield Advice("reduction", text, ms=ms)
+
+
+def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
+    if not run.segments or run.settings.mode not in ("imperative", "bulked"):
+        return
+    overhead = sum(run.metrics.get(f"overhead.{x}_ns", 0.0) for x in ("launch", "sync"))
+    ms = len(run.segments) * overhead / 1e6
+    ops = sum(len(s.nodes) for s in run.segments) / len(run.segments)
+    if ops < FEW_OPS and ms >= 2 * SHARE * run.step_ms:
+        text = (
+            f"the step is cut into {len(run.segments)} segments of {ops:.0f} ops; to issue "
+            f"them and to wait for them costs about {_ms(ms)}. Larger bulk sizes, or mode='lazy'"
+        )
+        yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
+
+
+Rule = Callable[[Run, _Seen], Iterator[Advice]]
+_RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _reduction, _cores, _segments)
+RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "reduction", "cores", "small segments")
+_ZEROS = re.compile(r"\.?0+$")
+
+
+def _ms(ms: float) -> str:
+    return f"{_ZEROS.sub('', f'{ms:.2f}') or '0'} ms" if ms < 10 else f"{ms:.0f} ms"

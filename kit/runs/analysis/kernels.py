@@ -1,0 +1,143 @@
+"""The kernels of a run with what they compute: ops, lines, bytes, arithmetic, achieved rates."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kit.ir import Graph
+from kit.runs.analysis.flops import node_flops
+from kit.runs.run import Run
+from kit.trace import KernelRow
+from kit.trace.kernels import kernel_table as rows_of
+
+__all__ = ["Ceilings", "KernelCost", "kernel_table"]
+
+Value = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a device reaches at best, as measured by `kit.measure_ceilings`."""
+
+    gb_s: float  # bytes read and written by a large copy
+    gflop_s: float  # of a large matrix product
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """One kernel of one segment, and what it computes.
+
+    Bytes and arithmetic are modelled, from the shapes of the graph: each value is read once and
+    written once, and what stays inside a fused kernel is neither. nan is what cannot be known.
+
+    Units:
+        bytes and operations of one step; gigabytes and 1e9 operations a second
+    """
+
+    kernel: KernelRow
+    nodes: tuple[int, ...]
+    ops: tuple[str, ...]  # in program order, each once
+    sites: tuple[str, ...]
+    scopes: tuple[str, ...]
+    bytes_read: float
+    bytes_written: float
+    flops: float
+    gb_s: float  # over the time in which it ran
+    gflop_s: float
+    of_ceiling: float  # of the nearer of the two; above 1 if what it reads was in a cache
+    limit: str  # "memory" or "arithmetic": which of the two that is; "" without ceilings
+
+
+def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelCost, ...]:
+    """A row for each kernel of each segment; what had most of the device's time comes first.
+
+    Times are those of `kit.trace.kernel_table`: no sum over kernels exceeds the busy time. A node
+    that several kernels of its segment are named after has its bytes and its arithmetic divided
+    among them by their time, so that neither adds up to more than the graph says.
+
+    Args:
+        ceilings: of the device that the run was measured on, from `kit.measure_ceilings()`.
+    """
+    rows = rows_of(run.timeline)
+    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    values = _Values(run.graphs[0] if run.graphs else Graph(()))
+    nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
+    alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+    named: dict[int, float] = defaultdict(float)
+    for row, members in zip(rows, nodes, strict=True):
+        alike[row.segment, members] += row.charged_ms
+        for i in members:
+            named[i] += row.charged_ms
+    found = []
+    for row, members in zip(rows, nodes, strict=True):
+        part = _part(row.charged_ms, alike[row.segment, members])
+        read, written = (part * size for size in values.moved(members))
+        flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
+        moved = (read, written, flops)
+        found.append(_cost(row, members, values.graph, moved, steps, run.devices, ceilings))
+    return tuple(found)
+
+
+def _part(some: float, whole: float) -> float:
+    return some / whole if whole else 1.0
+
+
+class _Values:
+    """Which nodes read each value of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.users: dict[Value, set[int]] = defaultdict(set)
+        for i, node in enumerate(graph.nodes):
+            for value in node.inputs:
+                self.users[value].add(i)
+        for value in graph.wanted:
+            self.users[value].add(len(graph))  # whoever comes after the step
+        self._flops: dict[int, int] = {}
+
+    def flops(self, i: int) -> int:
+        if i not in self._flops:
+            self._flops[i] = node_flops(self.graph, i)
+        return self._flops[i]
+
+    def moved(self, members: tuple[int, ...]) -> tuple[int, int]:
+        """Bytes that these nodes read from outside, and that something outside reads of them."""
+        own = set(members)
+        nodes = self.graph.nodes
+        reads = {v for i in members for v in nodes[i].inputs if v[0] not in own}
+        makes = {(i, k) for i in members for k in range(len(nodes[i].avals))}
+        writes = {v for v in makes if self.users[v] - own}
+        return self._bytes(reads), self._bytes(writes)
+
+    def _bytes(self, values: Iterable[Value]) -> int:
+        return sum(self.graph.nodes[i].avals[k].size_bytes for i, k in values)
+
+
+def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
+          moved: tuple[float, float, float], steps: int, devices: int,
+          ceilings: Ceilings | None) -> KernelCost:  # fmt: skip
+    read, written, flops = moved if members else (math.nan,) * 3
+    # a kernel runs once a step on each device; one in a loop runs more often, and the window may
+    # cut a step
+    times = row.count if row.count <= devices * (steps + 1) else devices * steps
+    ns = row.total_ms * 1e6 / times
+    gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
+    share, limit = math.nan, ""
+    if ceilings is not None and members and ns:
+        share, limit = max((gb_s / ceilings.gb_s, "memory"),
+                           (gflop_s / ceilings.gflop_s, "arithmetic"))  # fmt: skip
+    nodes = [graph.nodes[i] for i in sorted(members)]
+    ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
+    return KernelCost(row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share,
+                      limit)  # fmt: skip
+
+
+_TEXTS = ("op", "site", "scope")
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))

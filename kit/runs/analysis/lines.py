@@ -1,0 +1,246 @@
+"""What each line of the user's program costs a step: recording, device time, waits.
+
+Everything is charged to the line that recorded it. An op of the backward pass belongs to the line
+whose forward op it differentiates, and an optimizer's ops to the line that called it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.runs.run import Run
+from kit.trace import Timeline, sync_table
+from kit.trace.kernels import charged_ns
+
+__all__ = ["PHASES", "LineCost", "line_costs", "place_of"]
+
+PHASES = ("forward", "backward", "update")
+LOADER = "host/loader"
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """One line of the program, and what it costs a step.
+
+    Recording and device time are those of the traced steps, waits those of the measured ones, as
+    in `Run.breakdown` and `kit.trace.sync_table`; the lines of a run add up to these totals.
+
+    Units:
+        milliseconds a step
+    """
+
+    site: str  # "train.py:41"; "": no line is known
+    record_ms: Mapping[str, float]  # by phase, those of `PHASES`; also what is under a busy device
+    device_ms: float  # of the busy time: where kernels overlap it is divided among them
+    wait_ms: float = 0.0  # the host for the device, at this line's sync points
+    syncs: float = 0.0  # a step
+    idle_ms: float = 0.0  # the device, after these waits; nan: nobody saw
+    causes: tuple[str, ...] = ()  # of the sync points, and the library lines that they went through
+    nodes: tuple[int, ...] = ()  # of `run.graphs[0]`
+
+    @property
+    def recording_ms(self) -> float:
+        """Recording, all phases together."""
+        return sum(self.record_ms.values())
+
+    @property
+    def total_ms(self) -> float:
+        """All three together, whatever overlaps: for an order, not for a sum."""
+        return self.recording_ms + self.device_ms + self.wait_ms
+
+
+def line_costs(run: Run) -> tuple[LineCost, ...]:
+    """A row for each line that recorded an op or waited; file by file, the dearest file first.
+
+    The row with the site "" has what no line is known of. Recording is timed op by op in the first
+    traced step, from one op to the next, so a line also pays for the Python that led to its op and
+    for a cut that it caused; other traced steps are divided in the same proportion. A run without
+    these times (`recorded_ns`) is divided by the number of ops.
+    """
+    sites = _Sites(run)
+    record = _recording(run, sites)
+    device = _device(run, sites)
+    waits = _waits(run)
+    found = []
+    for i, site in enumerate(sites.names):
+        wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
+        parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
+        found.append(LineCost(site, parts, float(device[i]) / 1e6, wait, syncs, idle, causes,
+                              sites.nodes[site]))  # fmt: skip
+    nothing = dict.fromkeys(PHASES, 0.0)
+    for site, (wait, syncs, idle, causes) in waits.items():
+        found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes))
+    return _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
+
+
+def place_of(site: str) -> tuple[str, int]:
+    """`"train.py:41"` -> `("train.py", 41)`; line 0 where none is said."""
+    file, colon, line = site.rpartition(":")
+    is_number = colon and line.isascii() and line.isdigit() and len(line) < 10
+    return (file, int(line)) if is_number else (site, 0)
+
+
+def _in_order(rows: list[LineCost]) -> tuple[LineCost, ...]:
+    of_file: dict[str, float] = defaultdict(float)
+    for row in rows:
+        of_file[place_of(row.site)[0]] += row.total_ms
+
+    def order(row: LineCost) -> tuple[bool, float, str, int]:
+        file, line = place_of(row.site)
+        return not row.site, -of_file[file], file, line
+
+    return tuple(sorted(rows, key=order))
+
+
+class _Sites:
+    """The lines of a graph, numbered; 0 is "", where no line is known."""
+
+    def __init__(self, run: Run) -> None:
+        graph = run.graphs[0] if run.graphs else None
+        self.ops = graph.ops if graph is not None else ()
+        self.of_node = np.zeros(len(graph) if graph is not None else 0, np.int64)
+        self.phase_of_node = np.zeros(len(self.of_node), np.int64)
+        number = {"": 0}
+        members: dict[str, list[int]] = defaultdict(list)
+        for i in self.ops:
+            node = graph.nodes[i]  # type: ignore[union-attr]
+            self.of_node[i] = number.setdefault(node.site, len(number))
+            members[node.site].append(i)
+            if node.phase in PHASES:
+                self.phase_of_node[i] = PHASES.index(node.phase)
+        self.names = tuple(number)
+        self.nodes = {site: tuple(members.get(site, ())) for site in number}
+
+
+def _recording(run: Run, sites: _Sites) -> Floats:
+    """Recording of the mean step by phase and line. Shape: (phases, sites). Units: nanoseconds."""
+    totals = {row.category: row.total_ms * 1e6 for row in run.breakdown()}
+    whole = np.array([totals.get(f"{phase} recording", 0.0) for phase in PHASES])
+    found = _timed(run, sites)
+    if not found.any():
+        found = _counted(sites)
+    known = found.sum(axis=1)
+    shares = np.divide(found, known[:, None], out=np.zeros_like(found), where=known[:, None] > 0)
+    shares[:, 0] += known == 0
+    scaled: Floats = shares * whole[:, None]
+    return scaled
+
+
+def _timed(run: Run, sites: _Sites) -> Floats:
+    """What was timed in the first traced step."""
+    found = np.zeros((len(PHASES), len(sites.names)))
+    at = np.array(run.recorded_ns, np.int64)
+    nodes = np.flatnonzero(at[: len(sites.of_node)] >= 0)
+    steps = run.timeline.intervals(kind="step")
+    if not len(nodes) or not len(steps):
+        return found
+    nodes = nodes[np.argsort(at[nodes], kind="stable")]
+    start, stop = steps[np.argmin(steps[:, 0])].tolist()
+    edges = np.concatenate([[start], at[nodes].clip(start, stop), [stop]])
+    line = np.append(sites.of_node[nodes], 0)  # what follows the last op is nobody's
+    for k, phase in enumerate(PHASES):
+        until = _time_in(_of_phase(run.timeline, phase), edges)
+        found[k] = np.bincount(line, np.diff(until), len(sites.names))
+    return found
+
+
+def _counted(sites: _Sites) -> Floats:
+    """The number of ops instead."""
+    found = np.zeros((len(PHASES), len(sites.names)))
+    for i in sites.ops:
+        found[sites.phase_of_node[i], sites.of_node[i]] += 1
+    return found
+
+
+def _of_phase(timeline: Timeline, phase: str) -> Ints:
+    """When a phase was recorded: its waits, its input and what the host was ahead, left out."""
+    name = timeline.names.index(phase) if phase in timeline.names else -1
+    ours = ~timeline.where(lane=LOADER)
+    record = timeline.where(kind="record") & (timeline.name == name) & ours
+    away = (timeline.where(kind="wait") | timeline.where(kind="input")) & ours
+    away |= timeline.where(kind="ahead")
+    return _minus(_pairs(timeline, record), _pairs(timeline, away))
+
+
+def _pairs(timeline: Timeline, mask: NDArray[np.bool_]) -> Ints:
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+
+
+def _minus(some: Ints, other: Ints) -> Ints:
+    """The union of some intervals without that of others. Shape: (n, 2), (m, 2) -> (k, 2)."""
+    edges = np.unique(np.concatenate([some.reshape(-1), other.reshape(-1)]))
+    if len(edges) < 2:
+        return np.zeros((0, 2), np.int64)
+    covered = []
+    for pairs in (some, other):
+        opened = np.bincount(np.searchsorted(edges, pairs[:, 0]), minlength=len(edges))
+        closed = np.bincount(np.searchsorted(edges, pairs[:, 1]), minlength=len(edges))
+        covered.append(np.cumsum(opened - closed)[:-1] > 0)
+    kept = covered[0] & ~covered[1]
+    return np.stack([edges[:-1][kept], edges[1:][kept]], axis=1)
+
+
+def _time_in(pairs: Ints, when: Ints) -> Floats:
+    """Time inside intervals that are sorted and apart, before each instant. Shape: -> when's."""
+    if not len(pairs):
+        return np.zeros(len(when))
+    total = np.concatenate([[0], np.cumsum(pairs[:, 1] - pairs[:, 0])])
+    knots = np.stack([total[:-1], total[1:]], axis=1).reshape(-1)
+    found: Floats = np.interp(when, pairs.reshape(-1), knots, left=0.0, right=float(total[-1]))
+    return found
+
+
+def _device(run: Run, sites: _Sites) -> Floats:
+    """Busy time of the mean step by line. Units: nanoseconds."""
+    t = run.timeline
+    spans = np.flatnonzero(t.where(kind="kernel"))
+    steps = t.intervals(kind="step")
+    found = np.zeros(len(sites.names))
+    if not len(spans) or not len(steps):
+        return found
+    window = _minus(steps, np.zeros((0, 2), np.int64))
+    inside = [_time_in(window, x[spans]).astype(np.int64) for x in (t.start_ns, t.stop_ns)]
+    charged = charged_ns(np.stack(inside, axis=1)) / len(steps)
+    keys = np.stack([t.segment[spans], t.name[spans], t.node[spans]], axis=1)
+    kernels, group = np.unique(keys, axis=0, return_inverse=True)
+    times = np.bincount(group.reshape(-1), charged)
+    members: list[int] = []
+    parts: list[float] = []
+    for (segment, name, node), ns in zip(kernels.tolist(), times.tolist(), strict=True):
+        nodes = [i for i in run.nodes_of(segment, t.names[name], node) if i < len(sites.of_node)]
+        if nodes:
+            members += nodes
+            parts += [ns / len(nodes)] * len(nodes)
+        else:
+            found[0] += ns
+    lines = sites.of_node[np.array(members, np.int64)]
+    return found + np.bincount(lines, parts, len(sites.names))
+
+
+Waits = tuple[float, float, float, tuple[str, ...]]
+
+
+def _waits(run: Run) -> dict[str, Waits]:
+    """Waiting, sync points and idle time a step, by line; and what the waits were."""
+    t = run.timeline
+    is_measured = run.step_times_ns and t.origin != "imported"  # else there are traced ones only
+    syncs = run.sync_points if is_measured else t.syncs
+    steps = len(run.step_times_ns) if is_measured else int(t.where(kind="step").sum())
+    found: dict[str, Waits] = {}
+    if not steps:
+        return found
+    for row in sync_table(syncs, steps=steps, timeline=t):
+        wait, count, idle, causes = found.get(row.site, (0.0, 0.0, math.nan, ()))
+        cause = f"{row.cause} through {row.via}" if row.via else row.cause
+        known = [x for x in (idle, row.idle_ms_per_step) if not math.isnan(x)]
+        found[row.site] = (wait + row.wait_ms_per_step, count + row.count_per_step,
+                           sum(known) if known else math.nan, (*causes, cause))  # fmt: skip
+    return found

@@ -1,0 +1,155 @@
+"""What each segment of a run cost: the questions of MXNet PR 16716, answered a row a segment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.ir import Graph, Segment
+from kit.trace import Timeline
+from kit.trace.metrics import union_ns
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
+
+__all__ = ["SegmentCost", "segment_costs"]
+
+Indices = NDArray[np.intp]
+_NONE: Indices = np.zeros(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCost:
+    """What one issue of a segment cost, in the mean of those that the traced steps show.
+
+    nan is what cannot be known: all about the device, if no kernel was seen at all.
+
+    Units:
+        nanoseconds, bytes
+    """
+
+    index: int
+    phase: str
+    cut: str  # why it ended
+    ops: int
+    kernels: float  # that the profiler saw
+    fused: float  # ops that no kernel is named after: part of another's kernel, or nothing to do
+    bytes_in: int  # of the values that it reads from outside
+    bytes_out: int  # of the values that it returns
+    host_ns: float  # a worker was busy with it and no kernel of it ran: what its launch costs
+    device_ns: float  # at least one of its kernels ran
+    wait_ns: float  # of that, while the host waited at a sync point
+    gap_ns: float  # the device had nothing to do before it; nan if it was never seen to begin
+    is_cached: bool  # False: it was compiled in that step
+
+
+def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
+    """A row for each segment of a step; empty for a run without segments.
+
+    A gap is the time from the end of all kernels so far to the segment's first one: the thread's
+    "65 ms gaps between bulks".
+
+    The device runs behind the host, so the window of the traced steps begins and ends in the midst
+    of a step of the device: it may hold two issues of one segment and one of another. Each cost is
+    the mean of the issues that the window holds, without those that its edges cut through. On the
+    device an issue is a stretch of kernels of one segment. Where more stretches than dispatches
+    show that segments ran side by side, the dispatches are counted instead.
+    """
+    if not run.graphs or not run.segments:
+        return ()
+    seen = _Seen(run.timeline)
+    return tuple(_cost(run.graphs[0], segment, seen) for segment in run.segments)
+
+
+class _Seen:
+    """A timeline's spans gathered by segment, and its kernels by stretch."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
+        self.node = timeline.node
+        self.waits = timeline.intervals(kind="wait")
+        self.steps = max(int(np.count_nonzero(timeline.where(kind="step"))), 1)
+        self.dispatches = _by_segment(timeline, _ordered(timeline, "dispatch"))
+        kernels = _ordered(timeline, "kernel")
+        self.kernels = _by_segment(timeline, kernels)
+        self.stretch = np.full(len(timeline), -1)  # of each kernel; 0 is the first in the window
+        self.idle: list[float] = []  # of the device, before each stretch
+        if len(kernels):
+            owner, starts = timeline.segment[kernels], timeline.start_ns[kernels]
+            first = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+            self.stretch[kernels] = np.searchsorted(first, np.arange(len(kernels)), "right") - 1
+            free = np.maximum.accumulate(timeline.stop_ns[kernels])
+            waited = np.maximum(starts[first[1:]] - free[first[1:] - 1], 0)
+            self.idle = [math.nan, *waited.tolist()]
+
+
+def _ordered(timeline: Timeline, kind: str) -> Indices:
+    """The spans of this kind by their start."""
+    chosen = np.flatnonzero(timeline.where(kind=kind))
+    return chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
+
+
+def _by_segment(timeline: Timeline, spans: Indices) -> dict[int, Indices]:
+    """Segment -> its spans, in the order in which they were given."""
+    spans = spans[np.argsort(timeline.segment[spans], kind="stable")]
+    segments, first = np.unique(timeline.segment[spans], return_index=True)
+    return dict(zip(segments.tolist(), np.split(spans, first[1:]), strict=False))
+
+
+def _cost(graph: Graph, segment: Segment, seen: _Seen) -> SegmentCost:
+    kernels = seen.kernels.get(segment.index, _NONE)
+    dispatch = seen.times[seen.dispatches.get(segment.index, _NONE)]
+    kept, issues, gap = _issues(seen, kernels, len(dispatch))
+    device = union_ns(seen.times[kept])
+    either = union_ns(np.concatenate([seen.times[kernels], dispatch]))
+    launching = either - union_ns(seen.times[kernels])
+    named = {*seen.node[kernels].tolist()} & {*segment.nodes}
+    known = 1.0 if seen.idle else math.nan
+    return SegmentCost(
+        index=segment.index,
+        phase=segment.phase,
+        cut=segment.cut,
+        ops=len(segment.nodes),
+        kernels=known * len(kept) / issues,
+        fused=known * (len(segment.nodes) - len(named)),
+        bytes_in=_bytes(graph, segment.reads),
+        bytes_out=_bytes(graph, segment.writes),
+        host_ns=launching / max(len(dispatch), 1),
+        device_ns=known * device / issues,
+        wait_ns=known * _waiting(seen, kept, device) / issues,
+        gap_ns=gap,
+        is_cached=segment.is_cached,
+    )
+
+
+def _issues(seen: _Seen, kernels: Indices, dispatches: int) -> tuple[Indices, int, float]:
+    """The kernels to look at, of how many issues they are, and the mean gap before an issue."""
+    mine = np.unique(seen.stretch[kernels])
+    gaps = [x for s in mine.tolist() if not math.isnan(x := seen.idle[s])]
+    if len(mine) > (dispatches or seen.steps) + 1:  # side by side with other segments
+        issues = dispatches or seen.steps
+        return kernels, issues, sum(gaps) / issues
+    gap = sum(gaps) / len(gaps) if gaps else math.nan
+    whole = mine[(mine > 0) & (mine < len(seen.idle) - 1)]
+    if not len(whole):
+        return kernels, max(len(mine), 1), gap
+    return kernels[np.isin(seen.stretch[kernels], whole)], len(whole), gap
+
+
+def _waiting(seen: _Seen, kernels: Indices, device: int) -> int:
+    """Time in which one of the kernels ran and the host waited."""
+    if not len(kernels):
+        return 0
+    times = seen.times[kernels]
+    near = (seen.waits[:, 1] > times[:, 0].min()) & (seen.waits[:, 0] < times[:, 1].max())
+    waits = seen.waits[near]
+    # the time in both is that of each, less that in at least one
+    return device + union_ns(waits) - union_ns(np.concatenate([times, waits]))
+
+
+def _bytes(graph: Graph, values: tuple[tuple[int, int], ...]) -> int:
+    return sum(graph.nodes[i].avals[k].size_bytes for i, k in values)

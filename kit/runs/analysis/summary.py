@@ -1,0 +1,202 @@
+"""A run as plain text for a terminal: headline, breakdown, sync points, lines, advice.
+
+Names come from programs and traces of strangers: control characters, which a terminal would obey,
+are replaced. Nothing here draws or measures.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote_plus
+
+from kit.runs.analysis.lines import line_costs
+from kit.runs.run import Run
+from kit.trace import count_devices, idle_table, sync_table
+from kit.trace.kernels import kernel_table
+
+__all__ = ["one_line", "summary"]
+
+MAX_ROWS = 12
+_FEW = 6
+UNKNOWN = "unknown"
+# Controls, escape sequences among them, lone surrogates and marks that reorder text.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def one_line(text: object, limit: int = 100) -> str:
+    """Text that a terminal shows and does not obey, cut in the middle if longer than `limit`."""
+    clean = _UNSAFE.sub("\ufffd", str(text))
+    if len(clean) <= limit:
+        return clean
+    keep = (limit - 1) // 2
+    return f"{clean[: limit - 1 - keep]}…{clean[len(clean) - keep :]}"
+
+
+def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
+    """What a terminal shows of a run; each table has at most `rows` lines and says what is left.
+
+    Units:
+        milliseconds a step
+    """
+    parts = [_headline(run), _breakdown(run), _syncs(run, rows), _gaps(run),
+             _lines(run, rows) or _kernels(run, rows), _advice(run)]  # fmt: skip
+    notes = [f"note: {one_line(note, 300)}" for note in run.timeline.notes[:6]]
+    return "\n\n".join([part for part in parts if part] + ["\n".join(notes)] * bool(notes))
+
+
+def _headline(run: Run) -> str:
+    h = run.headline()
+    name = one_line(run.name or "a run", 60)
+    device = one_line(run.environment.get("device", run.settings.device), 60)
+    changed = unquote_plus(run.settings.to_string().replace("&", ", "))
+    lines = [
+        f"{name}: {run.timeline.origin}, on {device}",
+        f"settings: {one_line(changed, 300) or 'all as by default'}",
+    ]
+    numbers = [
+        f"step {_ms(h.step_ms)} ms",
+        f"device busy {_percent(h.device_busy_fraction)}",
+        f"recording hidden {_percent(h.overlap_fraction)}",
+        f"sync wait {_ms(h.sync_wait_ms)} ms",
+        f"{_number(h.syncs_per_step, '.3g')} sync point{'s' * (h.syncs_per_step != 1)} a step",
+    ]
+    known = [text for text in numbers if UNKNOWN not in text]
+    lines.append(", ".join(known) or "nothing was timed")
+    if run.losses:
+        lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
+    if run.breakdown():
+        lines.append(f"limit: {run.limited_by()}")
+    return "\n".join(lines)
+
+
+def _breakdown(run: Run) -> str:
+    rows = run.breakdown()
+    if not rows:
+        return "No step was traced."
+    cells = [[r.category, _ms(r.exposed_ms), f"{r.share:.1%}", _ms(r.total_ms)] for r in rows]
+    whole = sum(r.exposed_ms for r in rows)
+    cells.append(["step", _ms(whole), f"{sum(r.share for r in rows):.1%}", ""])
+    return _table(("where the traced step goes", "charged ms", "share", "in all ms"), cells)
+
+
+def _syncs(run: Run, limit: int) -> str:
+    is_measured = run.step_times_ns and run.timeline.origin != "imported"
+    syncs = run.sync_points if is_measured else run.timeline.syncs
+    steps = len(run.step_times_ns) if is_measured else int(run.timeline.where(kind="step").sum())
+    if not steps:
+        return ""
+    rows = sync_table(syncs, steps=steps, timeline=run.timeline)
+    if not rows:
+        return "No sync points: the host never waited for the device."
+    cells = [
+        [one_line(r.site, 40) or "unknown line", one_line(r.cause, 24), f"{r.count_per_step:.3g}",
+         _ms(r.wait_ms_per_step), _ms(r.idle_ms_per_step), one_line(r.via, 40)]
+        for r in rows[:limit]
+    ]  # fmt: skip
+    heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
+    return _table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
+
+
+def _gaps(run: Run) -> str:
+    rows = idle_table(run.timeline)
+    steps, unit = _steps(run)
+    if (devices := count_devices(run.timeline)) > 1:
+        steps, unit = steps * devices, f"{unit}, mean of {devices} devices"
+    cells = [
+        [r.cause, one_line(r.site, 40), _ms(r.total_ms / steps), f"{r.share:.1%}"]
+        for r in rows[:_FEW]
+    ]
+    if not cells:
+        return ""
+    heads = ("why the device was idle", "line", unit, "share")
+    return _table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "causes")
+
+
+def _kernels(run: Run, limit: int) -> str:
+    rows = kernel_table(run.timeline)
+    steps, unit = _steps(run)
+    cells = [
+        [one_line(r.name, 60), f"{r.count / steps:.3g}", _ms(r.charged_ms / steps),
+         f"{r.share:.1%}"]
+        for r in rows[:limit]
+    ]  # fmt: skip
+    if not cells:
+        return ""
+    heads = ("kernel", "runs", unit, "of busy time")
+    return _table(heads, cells) + _more(len(rows) - limit, "kernels")
+
+
+def _steps(run: Run) -> tuple[int, str]:
+    """What to divide by, and what that gives; a trace without steps is one."""
+    steps = int(run.timeline.where(kind="step").sum())
+    return max(steps, 1), "ms a step" if steps else "ms"
+
+
+def _lines(run: Run, limit: int) -> str:
+    rows = [row for row in line_costs(run) if row.site]
+    if not any(row.nodes for row in rows):
+        return ""  # waits only, which the sync points have said
+    dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
+    texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
+    cells = []
+    for row in dearest:
+        file, _, number = row.site.rpartition(":")
+        known = texts.get((file, int(number)), "") if number.isdecimal() else ""
+        cells.append([one_line(row.site, 40), _ms(row.recording_ms), _ms(row.device_ms),
+                      _ms(row.wait_ms), _start_of(known.strip())])  # fmt: skip
+    heads = ("line", "record ms", "device ms", "wait ms", "")
+    return _table(heads, cells, left=(0, 4)) + _more(len(rows) - limit, "lines")
+
+
+def _start_of(code: str, limit: int = 60) -> str:
+    clean = one_line(code, 1000)
+    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+
+
+def _advice(run: Run) -> str:
+    found = run.advice()[:4]
+    if not found:
+        return ""
+    lines = []
+    for advice in found:
+        ms = "" if math.isnan(advice.ms) else f"{_ms(advice.ms)} ms: "
+        change = ", ".join(f"{name}={value!r}" for name, value in advice.change.items())
+        tail = f"  [{one_line(change, 100)}]" if change else ""
+        lines.append(f"  {ms}{one_line(advice.text, 600)}{tail}")
+    return "what would help\n" + "\n".join(lines)
+
+
+def _more(count: int, what: str) -> str:
+    return f"\n({count:,} more {what})" if count > 0 else ""
+
+
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
+) -> str:  # fmt: skip
+    """Aligned columns, two spaces apart; nothing is left behind at the ends of lines."""
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    shown = [
+        "  ".join(x.ljust(w) if i in left else x.rjust(w)
+                  for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    ]  # fmt: skip
+    return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])
+
+
+def _ms(value: float) -> str:
+    if math.isnan(value):
+        return UNKNOWN
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return "0" if not value else f"{value:.3g}" if abs(value) >= 0.001 else "<0.001"
+
+
+def _percent(value: float) -> str:
+    return _number(value, ".0%")
+
+
+def _number(value: float, form: str) -> str:
+    return UNKNOWN if math.isnan(value) else format(value, form)

@@ -1,0 +1,253 @@
+"""A `Run` as one file: a zip of `run.json` and one `.npy` for each column of the timeline.
+
+    name.kitrun ::= run.json  timeline/lane.npy ... timeline/node.npy       exactly these members
+
+Files come from strangers. Sizes are checked before anything is unpacked, every value is checked
+against the type of the field it fills, and nothing is evaluated: no pickle, no numpy header
+parser. Whatever is wrong is a `RunFileError` that says where.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import struct
+import zipfile
+import zlib
+from dataclasses import MISSING, fields
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
+from kit.runs.encoding import decoder, encode
+from kit.runs.run import Run
+from kit.runs.sources import MAX_SOURCE_BYTES
+from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
+
+__all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
+           "write_run", "write_whole"]  # fmt: skip
+
+FORMAT = "overlap-kit run"
+VERSION = 1
+MAX_FILE_BYTES = 256 << 20
+MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
+MAX_SPANS = 4_000_000
+MAX_NS = 1 << 53  # 104 days: beyond it a float64, as plots use, is no longer exact
+
+_JSON = "run.json"
+_MEMBERS = {_JSON: MAX_JSON_BYTES} | {
+    f"timeline/{column}.npy": MAX_SPANS * np.dtype(dtype).itemsize + 128
+    for column, dtype in COLUMNS.items()
+}
+_NPY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(<i[48])', 'fortran_order': False, "
+    rb"'shape': \(([0-9]{1,9}),\), \} *\n",
+    re.DOTALL,
+)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError,
+           NotImplementedError, struct.error, OverflowError)  # fmt: skip
+
+
+def write_run(run: Run, path: str | os.PathLike[str]) -> None:
+    """Write `run` to `path`: all of it or nothing; what was loaded saves to the same bytes.
+
+    Raises:
+        RunFileError: the run is larger than a file may be, or `read_run` would refuse it.
+        OSError: the file cannot be written; an older file of this name is then untouched.
+    """
+    _check(run)
+    data = _pack(run)
+    if len(data) > MAX_FILE_BYTES:
+        raise RunFileError(f"the run takes {len(data):,} bytes, more than {MAX_FILE_BYTES:,}")
+    write_whole(path, data)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file: all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written; an older file of this name is then untouched.
+    """
+    temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """The run that `write_run` wrote to `path`.
+
+    Raises:
+        RunFileError: the file is damaged, foreign, too new or too large; the message says which.
+        OSError: there is no such file, or it cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise RunFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
+        run = _unpack(_members(data))
+        _check(run)
+        return run
+    except RunFileError as error:
+        raise RunFileError(f"{os.fspath(path)!r} is not a run that can be read: {error}") from None
+
+
+def _pack(run: Run) -> bytes:
+    head: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    head |= {f.name: encode(getattr(run, f.name)) for f in fields(Run) if f.name != "timeline"}
+    t = run.timeline
+    texts = {name: encode(getattr(t, name)) for name in ("lanes", "names", "syncs", "notes")}
+    head["timeline"] = {"origin": t.origin, "kinds": list(KINDS), **texts}
+    text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > MAX_JSON_BYTES:
+        raise RunFileError(f"the run's graphs and texts take {len(text):,} bytes as JSON, more "
+                           f"than {MAX_JSON_BYTES:,}")  # fmt: skip
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, _JSON, text)
+        for column, dtype in COLUMNS.items():
+            array = io.BytesIO()
+            little = np.dtype(dtype).newbyteorder("<")
+            np.lib.format.write_array(
+                array, getattr(t, column).astype(little), version=(1, 0), allow_pickle=False
+            )
+            _add(archive, f"timeline/{column}.npy", array.getvalue())
+    return buffer.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    member = zipfile.ZipInfo(name)  # dated 1980, not now: the bytes depend on the run only
+    member.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(member, data)
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    """Unpack the zip, once its directory says that it holds the right members at allowed sizes."""
+    # The end record, without comment or zip64: so the directory that zipfile will parse is small.
+    end = data[-22:]
+    if len(end) < 22 or end[:4] != b"PK\x05\x06" or data[-42:-38] == b"PK\x06\x07":
+        raise RunFileError("it is not a zip file, or was cut off")
+    if struct.unpack("<I", end[12:16])[0] > 4096:
+        raise RunFileError("it holds more members than a run has")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if sorted(m.filename for m in members) != sorted(_MEMBERS):
+                raise RunFileError("its members are not those of a run")
+            for m in members:
+                if m.file_size > _MEMBERS[m.filename]:
+                    raise RunFileError(f"{m.filename} would unpack to {m.file_size:,} bytes, more "
+                                       f"than {_MEMBERS[m.filename]:,}")  # fmt: skip
+            return {m.filename: archive.read(m) for m in members}
+    except RunFileError:
+        raise
+    except _BROKEN as error:
+        raise RunFileError(f"the zip is damaged ({type(error).__name__})") from None
+
+
+def _unpack(members: dict[str, bytes]) -> Run:
+    try:
+        head = json.loads(members[_JSON])
+    except (ValueError, RecursionError):
+        raise RunFileError(f"{_JSON} is damaged: it is not JSON") from None
+    if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
+        raise RunFileError("it was not written by overlap-kit")
+    version = head.pop("version", None)
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise RunFileError(f"its format is version {str(version)[:20]}; this kit reads versions "
+                           f"up to {VERSION}: a newer kit may read it")  # fmt: skip
+    columns = {c: _column(members[f"timeline/{c}.npy"], c) for c in COLUMNS}
+    timeline = _timeline(head.pop("timeline", None), columns)
+    hints = get_type_hints(Run)
+    kept = [f for f in fields(Run) if f.name != "timeline"]
+    needed = {f.name for f in kept if f.default is MISSING and f.default_factory is MISSING}
+    if wrong := (needed - set(head)) | (set(head) - {f.name for f in kept}):
+        names = ", ".join(repr(x)[:40] for x in sorted(wrong)[:5])
+        raise RunFileError(f"{_JSON} lacks fields or has unknown ones: {names}")
+    try:
+        values = {name: decoder(hints[name])(value, name) for name, value in head.items()}
+    except SettingsError as error:
+        raise RunFileError(f"{error!s:.500}") from None
+    return Run(timeline=timeline, **values)
+
+
+def _column(data: bytes, column: str) -> NDArray[Any]:
+    match = _NPY.match(data)
+    dtype = np.dtype(COLUMNS[column])
+    if not match or match[1] != dtype.newbyteorder("<").str.encode():
+        raise RunFileError(f"timeline/{column}.npy is not an array of {dtype}")
+    body = memoryview(data)[match.end() :]
+    if len(body) != int(match[2]) * dtype.itemsize:
+        raise RunFileError(f"timeline/{column}.npy has another length than its header says")
+    return np.frombuffer(body, dtype.newbyteorder("<")).astype(dtype)
+
+
+def _timeline(head: Any, columns: dict[str, Any]) -> Timeline:
+    known = {"lanes": tuple[str, ...], "names": tuple[str, ...], "kinds": tuple[str, ...],
+             "syncs": tuple[SyncPoint, ...], "notes": tuple[str, ...], "origin": str}  # fmt: skip
+    if not isinstance(head, dict) or set(head) != set(known):
+        raise RunFileError(f"timeline in {_JSON} lacks fields or has unknown ones")
+    values = {name: decoder(hint)(head[name], f"timeline.{name}") for name, hint in known.items()}
+    kinds = values.pop("kinds")
+    if unknown := [k for k in kinds if k not in KINDS]:
+        raise RunFileError(f"spans of kind {unknown[0]!r:.40} are not known to this kit")
+    _within(columns["kind"], "kind", 0, len(kinds))
+    columns["kind"] = np.array([KINDS.index(k) for k in kinds], np.int32)[columns["kind"]]
+    try:
+        return Timeline(**values, **columns)
+    except TimelineError as error:
+        raise RunFileError(str(error)) from None
+
+
+def _check(run: Run) -> None:
+    """What `Run` itself does not check, and every view relies on."""
+    t = run.timeline
+    if len(t) > MAX_SPANS:
+        raise RunFileError(f"a timeline of {len(t):,} spans is longer than {MAX_SPANS:,}: trace "
+                           f"fewer steps")  # fmt: skip
+    _within(t.kind, "kind", 0, len(KINDS))
+    _within(t.lane, "lane", 0, len(t.lanes))
+    _within(t.name, "name", 0, len(t.names))
+    for column in ("start_ns", "stop_ns"):
+        _within(getattr(t, column), column, -MAX_NS, MAX_NS)
+    _within(t.segment, "segment", -1 << 31, 1 << 31)
+    _within(t.node, "node", -1, 1 << 31)
+    try:
+        nodes = max((len(graph.check()) for graph in run.graphs), default=0)
+    except GraphError as error:
+        raise RunFileError(f"{error!s:.500}") from None
+    for s in run.segments:
+        ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
+        if ids and not 0 <= min(ids) <= max(ids) < nodes:
+            raise RunFileError(f"segment {s.index} names a node that is not in the graph")
+    for fused in run.fused:
+        if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < nodes:
+            raise RunFileError("a kernel names a node that is not in the graph")
+    if len(run.recorded_ns) > nodes or any(not -1 <= t < MAX_NS for t in run.recorded_ns):
+        raise RunFileError("the times at which the nodes were recorded are not those of its graph")
+    if any(not 1 <= s.first < 1 << 31 for s in run.sources):
+        raise RunFileError("a snippet of source begins before line 1")
+    size = sum(len(s.file) + 1 + sum(len(x) + 1 for x in s.lines) for s in run.sources)
+    if size > 2 * MAX_SOURCE_BYTES:  # names of files come on top of the text
+        raise RunFileError(f"its source text is longer than {2 * MAX_SOURCE_BYTES:,} characters")
+    for sync in (*t.syncs, *run.sync_points):
+        if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
+            raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")
+
+
+def _within(column: NDArray[Any], name: str, least: int, end: int) -> None:
+    if len(column) and (column.min() < least or column.max() >= end):
+        raise RunFileError(f"the {name} of a span is not in [{least}, {end})")

@@ -1,0 +1,253 @@
+"""What one measured run says things cost: its own numbers, from which the model builds other steps.
+
+All of them come from the traced steps, which are few and slowed down by the trace; `Costs.scaled`
+brings them to what the untraced steps took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import SettingsError
+from kit.ir import Graph
+from kit.runs.analysis.segments import SegmentCost, segment_costs
+from kit.trace import Timeline
+from kit.trace.metrics import union_ns
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
+
+__all__ = ["Costs", "between", "costs_of", "is_heavy"]
+
+_HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
+_CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
+_WAKE = (
+    2.0  # measured hand-overs, each of which wakes a thread: to the worker, and back to the host
+)
+_LARGE = 4096  # bytes: a smaller op takes the time of a kernel, whatever it moves
+_UNSEEN = 0.25  # ns a byte, where no such op was seen
+_LIGHTEST = 0.02  # ns a byte: no memory is faster than 50 bytes a nanosecond to a core
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the parts of a step cost in one run.
+
+    Units:
+        nanoseconds; `border` in nanoseconds a byte
+
+    Shape:
+        device: (nodes of the graph,)
+    """
+
+    record: dict[str, float]  # phase -> recording one op of it
+    cut: float  # ending a segment and handing it over to a worker that is awake
+    wake: float  # the most that it costs more if the worker had nothing to do for a while
+    launch: float  # a worker prepares and starts a segment
+    launch_value: float  # for each array that the segment takes or gives
+    sync: float  # a wait for something that is done
+    inputs: float  # a batch is loaded and copied, once a micro-batch
+    device: NDArray[np.float64]  # each op's share of the device's time
+    program: float  # device time of a program besides its ops
+    border: float  # for each byte that a segment hands to another one
+
+    def scaled(self, by: float, *, overheads: bool = False) -> Costs:
+        """What the trace showed so many times as dear; overheads were measured without a trace."""
+        made = replace(
+            self, record={k: v * by for k, v in self.record.items()}, inputs=self.inputs * by,
+            launch_value=self.launch_value * by, device=self.device * by,
+            program=self.program * by, border=self.border * by,
+        )  # fmt: skip
+        if not overheads:
+            return made
+        return replace(made, cut=self.cut * by, wake=self.wake * by, launch=self.launch * by,
+                       sync=self.sync * by)  # fmt: skip
+
+    def cut_after(self, ns: float) -> float:
+        """A cut so long after the one before: the longer, the deeper the worker sleeps."""
+        return self.cut + min(ns, self.wake)
+
+
+def costs_of(run: Run) -> Costs:
+    """The costs that a run shows.
+
+    Raises:
+        SettingsError: it has no graph or no traced step, as in mode "torch", or several devices.
+    """
+    if not run.graphs or not run.segments or not len(run.timeline.intervals(kind="step")):
+        raise SettingsError(
+            "a prediction needs a run with a graph and a traced step: not one of mode 'torch', "
+            "nor an imported trace"
+        )
+    if run.devices > 1:
+        raise SettingsError(
+            f"{run.name or 'this run'} is of {run.devices} devices, and a prediction is for one; "
+            "kit.ParallelView models several, and what their reductions cost"
+        )
+    timeline, graph = run.timeline, run.graphs[0]
+    sync = _handover(run)
+    guesses = run.settings.step_mode == "speculate"  # its cuts wake nobody
+    wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
+    rows = segment_costs(run)
+    launch, value = _launches(run, rows, sync)
+    device, program = _device(run, rows)
+    return Costs(
+        record={}
+        if run.settings.step_mode == "replay"
+        else _recording(run, _CUT * sync, 0.0 if guesses else wake, launch, value),
+        cut=_CUT * sync,
+        wake=wake,
+        launch=launch,
+        launch_value=value,
+        sync=sync,
+        inputs=_per_step(timeline, "input") / max(run.settings.accumulate, 1),
+        device=device,
+        program=program,
+        border=_border(timeline, graph),
+    )
+
+
+def between(a: Costs, b: Costs, share: float) -> Costs:
+    """A straight line through the costs of two runs; `share` 0 is the first, 1 the second.
+
+    Only what depends on the batch is on the line: device time and input.
+    """
+    if len(a.device) != len(b.device):
+        raise SettingsError("the two runs have other ops, so no line joins their batch sizes")
+    return replace(
+        a,
+        inputs=max(a.inputs + share * (b.inputs - a.inputs), 0.0),
+        device=np.maximum(a.device + share * (b.device - a.device), 0.0),
+    )
+
+
+def is_heavy(op: str) -> bool:
+    """True for ops whose time is arithmetic and not memory."""
+    return any(part in op for part in _HEAVY)
+
+
+def _handover(run: Run) -> float:
+    """One thread hands over to another and back. Another program's work may have come between."""
+    sync, launch = (run.metrics.get(f"overhead.{name}_ns", 0.0) for name in ("sync", "launch"))
+    return min(sync, 1.5 * launch) if launch else sync
+
+
+def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -> dict[str, float]:
+    """Recording an op, by phase: what is left of the phase's spans.
+
+    Without waits and cuts, and without what the worker launched meanwhile: both need Python's lock.
+    """
+    timeline, graph = run.timeline, run.graphs[0]
+    ops = Counter(graph.nodes[i].phase for i in graph.ops)
+    away = np.concatenate([timeline.intervals(kind=k, lane="host/main")
+                           for k in ("wait", "input", "ahead")])  # fmt: skip
+    share = _beside(timeline, away)
+    others: Counter[str] = Counter()
+    cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)
+    for s in run.segments:
+        launched = launch + value * (len(s.reads) + len(s.writes))
+        others[graph.nodes[s.nodes[-1]].phase] += round(cut + share * launched)
+    found = {}
+    for phase in ops:
+        spans = _of_phase(timeline, phase)
+        least = min(
+            _without(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)], away)
+            for begin, end in timeline.intervals(kind="step")
+        )
+        rest = least - others[phase]
+        # A cut costs as much more as was recorded before it, up to `wake`; see `Costs.cut_after`.
+        rest = max(rest / 2, rest - wake * cuts[phase])
+        found[phase] = max(rest, 0.3 * least) / ops[phase]
+    return found
+
+
+def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
+    """The share of the launches' time that lies beside recording, and not beside waiting."""
+    launches = timeline.intervals(kind="dispatch")
+    kernels = timeline.intervals(kind="kernel")
+    python = _without(launches, kernels)
+    if not python:
+        return 0.0
+    return _without(launches, np.concatenate([kernels, away])) / python
+
+
+def _of_phase(timeline: Timeline, phase: str) -> NDArray[np.int64]:
+    mask = timeline.where(kind="record", lane="host/main")
+    number = timeline.names.index(phase) if phase in timeline.names else -1
+    mask &= timeline.name == number
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+
+
+def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
+    """Length of the spans' union that `away` does not cover."""
+    return float(union_ns(np.concatenate([spans, away])) - union_ns(away))
+
+
+def _per_step(timeline: Timeline, kind: str) -> float:
+    """Time of this kind on the main thread in the step that had least of it."""
+    spans = timeline.intervals(kind=kind, lane="host/main")
+    lengths = [
+        union_ns(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
+        for begin, end in timeline.intervals(kind="step")
+    ]
+    return float(min(lengths, default=0))
+
+
+def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[float, float]:
+    """A launch of nothing, with waking the worker for it, and what each array adds to that.
+
+    A trace shows a worker that also waits for Python's lock, which the simulation has by itself: so
+    the cheaper launches count, and an array costs a sixth to a third of a hand-over.
+    """
+    least = run.metrics.get("overhead.launch_ns", 0.0)
+    arrays = {s.index: len(s.reads) + len(s.writes) for s in run.segments}
+    rows = [r for r in costs if r.host_ns > 0 and arrays[r.index]]
+    if not rows:
+        return least, 0.0
+    each = [max(r.host_ns - least - sync / 2, 0.0) / arrays[r.index] for r in rows]
+    return least, min(max(float(np.percentile(each, 25)), sync / 6), sync / 3)
+
+
+def _device(run: Run, rows: Sequence[SegmentCost]) -> tuple[NDArray[np.float64], float]:
+    """Each op's share of the device's time, and what a program costs besides its ops.
+
+    The latter is the time of a kernel that does next to nothing.
+    """
+    graph, timeline = run.graphs[0], run.timeline
+    shares = np.zeros(len(graph))
+    named = timeline.where(kind="kernel") & (timeline.node >= 0) & (timeline.node < len(graph))
+    found = np.zeros(len(graph))  # time of the kernels that are named after each op
+    np.add.at(found, timeline.node[named], (timeline.stop_ns - timeline.start_ns)[named])
+    for row, segment in zip(rows, run.segments, strict=True):
+        if row.device_ns > 0:
+            nodes = np.array(segment.nodes, dtype=np.intp)
+            weights = found[nodes] if found[nodes].any() else np.ones(len(nodes))
+            shares[nodes] += row.device_ns * weights / weights.sum()
+    kernels = timeline.intervals(kind="kernel")
+    lengths = kernels[:, 1] - kernels[:, 0]
+    return shares, float(np.percentile(lengths, 10)) if len(lengths) else 0.0
+
+
+def _border(timeline: Timeline, graph: Graph) -> float:
+    """Nanoseconds a byte of the ops that only move memory: all of their kernels together."""
+    mask = timeline.where(kind="kernel") & (timeline.node >= 0) & (timeline.node < len(graph))
+    lengths = (timeline.stop_ns - timeline.start_ns)[mask]
+    time, moved = 0, 0
+    for node, ns in zip(timeline.node[mask].tolist(), lengths.tolist(), strict=True):
+        size = _moved(graph, node)
+        if size >= _LARGE and not is_heavy(graph.nodes[node].op):
+            time, moved = time + ns, moved + size
+    return max(time / moved, _LIGHTEST) if moved else _UNSEEN
+
+
+def _moved(graph: Graph, node: int) -> int:
+    n = graph.nodes[node]
+    inputs = sum(graph.nodes[i].avals[k].size_bytes for i, k in n.inputs)
+    return inputs + sum(a.size_bytes for a in n.avals if prod(a.shape))

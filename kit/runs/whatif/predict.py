@@ -1,0 +1,415 @@
+"""What if: a step under other settings, predicted from what a measured run says things cost.
+
+`predict(run, settings)` cuts the run's ops again, and simulates what host, worker and device would
+do with them (`kit.trace.simulate`), each part at the run's own costs (`kit.runs.whatif.costs`). The
+result is a `Prediction`: a timeline of origin "modelled", a step time, and what was assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import SettingsError
+from kit.ir import Graph, Segment
+from kit.ir.plan import OpStream, plan
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.costs import Costs, between, costs_of
+from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
+from kit.trace import SyncPoint, Timeline
+from kit.trace.syncs import SyncRow
+
+__all__ = ["Model", "Prediction", "calibrated", "predict"]
+
+_ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
+SCALER = "grad_scaler.py"
+SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
+HOST_CHECK = "dynamic, host check"
+# settings that the model has no means to know the effect of
+_FIXED = {"dtype": "kernels of another precision", "device": "another device's kernels",
+          "segment_mode": "programs of one op each"}  # fmt: skip
+_READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
+# ops that only show memory in another way; the runtime knows them all, a saved run does not say
+_VIEWS = frozenset({
+          "view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
+          "select", "slice", "detach", "alias", "split", "unbind", "as_strided",
+          "diagonal"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step that was not measured.
+
+    Units:
+        step_ms in milliseconds
+    """
+
+    settings: Settings
+    step_ms: float
+    timeline: Timeline  # origin "modelled"
+    of: str  # the measured runs that it was made from
+    assumptions: tuple[str, ...] = ()  # what it took for granted, in words
+    segments: int = 0  # of a step
+    syncs: int = 0  # of a step
+
+    def headline(self) -> str:
+        """One line: the time, the cuts, the waits, and where it comes from."""
+        cuts = f"{self.segments} segment{'s' if self.segments != 1 else ''}"
+        waits = f"{self.syncs} sync{'s' if self.syncs != 1 else ''}"
+        return f"modelled: {self.step_ms:.2f} ms a step, {cuts}, {waits}; from {self.of}"
+
+
+def predict(
+    run: Run | Sequence[Run],
+    settings: Settings | None = None,
+    *,
+    without: Iterable[str | SyncRow | SyncPoint] = (),
+    device_speed: float = 1.0,
+    launch_ns: float | None = None,
+    sync_ns: float | None = None,
+    stream: OpStream | None = None,
+) -> Prediction:
+    """The step that a measured run's program would take under these settings.
+
+    `kit.predict(run)` is the replay of what was measured. `kit.predict(run, device_speed=10)` has
+    kernels ten times as fast; `without=["grad_scaler.py"]` does not wait in that file.
+
+    Args:
+        run: what was measured; or several runs of one workload. Runs of a second batch size give
+            the line on which other batch sizes lie; of further ones the step time is ignored.
+        settings: those of the (first) run if not given.
+        without: sync points that are not there: parts of their site or of the library line that
+            did it, or rows of `kit.trace.sync_table`.
+        device_speed: how many times as fast every kernel is.
+        launch_ns, sync_ns: what launching one program, and one wait that need not wait, would take;
+            those of the run if not given.
+        stream: the ops as `kit.plan(workload)` records them, which knows where calls begin and
+            which ops are views; by default the run's own graph, which guesses both.
+
+    Raises:
+        SettingsError: it cannot be known from this run: the message says why, and what could.
+    """
+    runs = [run] if isinstance(run, Run) else list(run)
+    if not runs:
+        raise SettingsError("there is no run to predict from")
+    base = runs[0]
+    wanted = settings or base.settings
+    _check(base, wanted, device_speed, launch_ns, sync_ns)
+    return _predict(runs, calibrated(base), wanted, without=without, device_speed=device_speed,
+                    launch_ns=launch_ns, sync_ns=sync_ns, stream=stream)  # fmt: skip
+
+
+class Model:
+    """A run's costs, worked out once: for many questions about one run, as sliders ask them.
+
+    Raises:
+        SettingsError: nothing can be predicted from this run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._costs = calibrated(run)
+
+    def predict(
+        self,
+        settings: Settings | None = None,
+        *,
+        without: Iterable[str | SyncRow | SyncPoint] = (),
+        device_speed: float = 1.0,
+    ) -> Prediction:
+        """As `kit.predict(run, ...)`."""
+        wanted = settings or self.run.settings
+        _check(self.run, wanted, device_speed, None, None)
+        return _predict([self.run], self._costs, wanted, without=without,
+                        device_speed=device_speed)  # fmt: skip
+
+    @property
+    def syncs(self) -> tuple[SyncPoint, ...]:
+        """The sync points of a step that can be taken away."""
+        return tuple(_waits(self.run, self.run.segments).values())
+
+
+def _predict(
+    runs: Sequence[Run], costs: Costs, wanted: Settings, *,
+    without: Iterable[str | SyncRow | SyncPoint], device_speed: float,
+    launch_ns: float | None = None, sync_ns: float | None = None, stream: OpStream | None = None,
+) -> Prediction:  # fmt: skip
+    base = runs[0]
+    notes: list[str] = []
+    costs = _for_batch(runs, costs, wanted, notes)
+    costs = _for_scaling(base, costs, wanted, notes)
+    shape = _shape(base, wanted, costs, list(without), stream, notes)
+    if device_speed != 1.0:
+        notes.append(f"every kernel takes 1/{device_speed:g} of its time, whatever limits it")
+        shape = replace(shape, device=tuple(d / device_speed for d in shape.device))
+    costs = _with_overheads(base, costs, launch_ns, sync_ns, notes)
+    step, timeline = modelled(shape, costs, notes)
+    return Prediction(
+        settings=wanted,
+        step_ms=step / 1e6,
+        timeline=timeline,
+        of=_described(runs),
+        assumptions=tuple(notes),
+        segments=len(shape.segments),
+        syncs=len(shape.waits),
+    )
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def calibrated(run: Run) -> Costs:
+    """The run's costs, so that a replay of it takes what its untraced steps took."""
+    costs = costs_of(run)
+    if math.isnan(run.step_ms) or not run.step_ms > 0:
+        raise SettingsError("the run has no measured step, so nothing says how long its parts take")
+    for _ in range(_ROUNDS):
+        ratio = run.step_ms * 1e6 / _replayed_ns(run, costs)
+        if abs(ratio - 1) < _CLOSE:
+            return costs
+        costs = costs.scaled(ratio)
+    return costs.scaled(run.step_ms * 1e6 / _replayed_ns(run, costs), overheads=True)
+
+
+def _replayed_ns(run: Run, costs: Costs) -> float:
+    waits, segments = _waits(run, run.segments), run.segments
+    device = device_times(run.graphs[0], segments, segments, costs)
+    ns = step_ns(_drawn(run, run.settings, run.graphs[0], segments, device, waits), costs)
+    return max(ns, 1.0)
+
+
+def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
+    base, size = runs[0], wanted.batch_size
+    if size == base.settings.batch_size:
+        return costs
+    others = [r for r in runs[1:] if r.settings.batch_size != base.settings.batch_size]
+    if not others:
+        raise SettingsError(
+            f"batch_size={size} cannot be told from runs with {base.settings.batch_size} alone: "
+            "some kernels grow with the batch and some do not. Measure a second batch size and "
+            "give both runs: kit.predict([run_a, run_b], settings)"
+        )
+    other = min(others, key=lambda r: abs(r.settings.batch_size - size))
+    first, second = base.settings.batch_size, other.settings.batch_size
+    notes.append(
+        f"device time and input lie on a line through batch sizes {first} and {second}; recording "
+        "does not depend on the batch"
+    )
+    made = between(costs, calibrated(other), (size - first) / (second - first))
+    return replace(made, border=made.border * size / first)
+
+
+def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
+    """The update with more ops, or fewer, if dynamic loss scaling comes or goes."""
+    before, after = (s.loss_scaling.startswith("dynamic") for s in (run.settings, wanted))
+    ops = Counter(run.graphs[0].nodes[i].phase for i in run.graphs[0].ops)
+    if before == after or not ops["update"] or not costs.record:
+        return costs
+    mean = sum(costs.record[phase] * n for phase, n in ops.items()) / sum(ops.values())
+    change = SCALER_OPS * (after - before) * mean / ops["update"]
+    notes.append(f"dynamic loss scaling is {SCALER_OPS} more ops to record, each of which costs "
+                 "what the run's ops do; the device hardly notices")  # fmt: skip
+    update = max(costs.record["update"] + change, 0.3 * costs.record["update"])
+    return replace(costs, record={**costs.record, "update": update})
+
+
+def _with_overheads(
+    run: Run, costs: Costs, launch: float | None, sync: float | None, notes: list[str]
+) -> Costs:
+    """Another device's launch and wait in place of this one's."""
+    if launch is not None:
+        own = run.metrics.get("overhead.launch_ns", 0.0)
+        notes.append(f"a launch takes {launch / 1e3:.3g} us instead of {own / 1e3:.3g} us; what "
+                     "the worker does in Python stays as it is")  # fmt: skip
+        costs = replace(costs, launch=max(costs.launch + launch - own, 0.0))
+    if sync is not None:
+        notes.append(f"a wait that need not wait takes {sync / 1e3:.3g} us")
+        costs = replace(costs, sync=sync)
+    return costs
+
+
+# -- shape -----------------------------------------------------------------------------------------
+
+
+def _shape(
+    run: Run, wanted: Settings, costs: Costs, without: list[str | SyncRow | SyncPoint],
+    stream: OpStream | None, notes: list[str],
+) -> Shape:  # fmt: skip
+    """How the ops are cut and where the host waits, under the wanted settings."""
+    if run.settings.step_mode == "replay" and wanted.step_mode != "replay":
+        raise SettingsError(
+            "a replayed run has recorded nothing, so what recording costs cannot be known from it; "
+            "predict from a run with step_mode='retrace'"
+        )
+    own = _waits(run, run.segments)
+    removed = _removed(run, own, without) | _unscaled(run, own, wanted)
+    kept = {k: wait for k, wait in own.items() if k not in removed}
+    graph, segments, sources = run.graphs[0], run.segments, None
+    added = wanted.loss_scaling == HOST_CHECK != run.settings.loss_scaling
+    is_cut_alike = (wanted.bulk_in_force == run.settings.bulk_in_force
+                    and (wanted.mode == "lazy") == (run.settings.mode == "lazy"))  # fmt: skip
+    if not (is_cut_alike and len(kept) == len(own) and not added
+            and wanted.accumulate == run.settings.accumulate):  # fmt: skip
+        graph, segments, sources, kept = _cut(run, wanted, kept, removed, added, stream, notes)
+    device = device_times(run.graphs[0], run.segments, segments, costs, graph, sources)
+    if wanted.step_mode == "replay" and kept:
+        notes.append("a step that reads a value is not replayed but recorded")
+    if wanted.step_mode != "retrace" and not kept:
+        notes.append("to issue a known segment again costs a hand-over, and for each array what "
+                     "the worker does for it")  # fmt: skip
+    return _drawn(run, wanted, graph, segments, device, kept)
+
+
+def _cut(
+    run: Run, wanted: Settings, kept: dict[int, SyncPoint], removed: set[int], added: bool,
+    stream: OpStream | None, notes: list[str],
+) -> tuple[Graph, tuple[Segment, ...], NDArray[np.intp] | None, dict[int, SyncPoint]]:  # fmt: skip
+    """The op stream cut again: by other sizes, with other reads, or repeated."""
+    graph, sources = run.graphs[0], None
+    own = OpStream.of(graph, run.segments)
+    gone = {after.nodes[0] for s, after in pairwise(run.segments) if s.index in removed}
+    forced = {i: why for i, why in own.forced.items() if i not in gone}
+    waits = {s.nodes[-1]: kept[s.index] for s in run.segments if s.index in kept}
+    calls, views = own.calls, frozenset(i for i in graph.ops if _is_view(graph.nodes[i].op))
+    if stream is not None and stream.graph.hash == graph.hash:
+        calls, views = stream.calls, stream.views
+    if added:
+        first = next((i for i in graph.ops if graph.nodes[i].phase == "update"), None)
+        if first is not None:
+            forced[first] = "sync"
+            last = max(i for i in graph.ops if i < first)
+            waits[last] = SyncPoint(0, 0, "item", "the loss-scale check", SCALER)
+            notes.append("the check of the loss scale waits just before the update")
+    if wanted.accumulate != run.settings.accumulate:
+        graph, sources, starts = accumulated(graph, wanted.accumulate)
+        forced, calls, views, waits = _repeated(sources, forced, calls, views, waits)
+        forced |= dict.fromkeys(starts, "micro-batch")
+        calls |= starts
+        notes.append("each micro-batch costs what the one of the run did; sums of gradients are "
+                     "free")  # fmt: skip
+    sizes = wanted.bulk_in_force
+    segments = plan(OpStream(graph, calls, views, forced, run.segments[-1].cut),
+                    sizes.forward, sizes.backward, lazy=wanted.mode == "lazy")  # fmt: skip
+    segments = _with_overwritten(graph, segments, views)
+    notes.append("an op costs the device what it did, and what one segment hands to another is "
+                 "written and read at the rate of this run's kernels")  # fmt: skip
+    ends = {s.nodes[-1]: s.index for s in segments}
+    return graph, segments, sources, {ends[i]: w for i, w in waits.items() if i in ends}
+
+
+def _with_overwritten(
+    graph: Graph, segments: Sequence[Segment], views: frozenset[int]
+) -> tuple[Segment, ...]:
+    """A result that nothing reads is overwritten later in the step: until then it is returned."""
+    used = {i for node in graph.nodes for i, _ in node.inputs} | {i for i, _ in graph.wanted}
+    return tuple(
+        replace(s, writes=(*s.writes, *((i, 0) for i in s.nodes if i not in used | views)))
+        if s is not segments[-1] else s
+        for s in segments
+    )  # fmt: skip
+
+
+def _repeated(
+    sources: NDArray[np.intp], forced: dict[int, str], calls: frozenset[int],
+    views: frozenset[int], waits: dict[int, SyncPoint],
+) -> tuple[dict[int, str], frozenset[int], frozenset[int], dict[int, SyncPoint]]:  # fmt: skip
+    """The same marks on each repetition of what they were on."""
+    origin = [int(i) for i in sources]
+    return (
+        {new: forced[old] for new, old in enumerate(origin) if old in forced},
+        frozenset(new for new, old in enumerate(origin) if old in calls),
+        frozenset(new for new, old in enumerate(origin) if old in views),
+        {new: waits[old] for new, old in enumerate(origin) if old in waits},
+    )
+
+
+def _drawn(
+    run: Run, wanted: Settings, graph: Graph, segments: Sequence[Segment],
+    device: tuple[float, ...], waits: dict[int, SyncPoint],
+) -> Shape:  # fmt: skip
+    return Shape(graph, tuple(segments), device, waits, wanted.step_mode, wanted.prefetch,
+                 serial=run.environment.get("device", "cpu").startswith("cpu"))  # fmt: skip
+
+
+def _waits(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
+    """Segment -> the sync point after it, in the order in which the first traced step had them."""
+    steps = run.timeline.intervals(kind="step")
+    begin, end = (steps[0][0], steps[0][1]) if len(steps) else (0, 0)
+    seen = [s for s in run.timeline.syncs if begin <= s.at_ns < end]
+    reads = [s.index for s in segments if s.cut in _READS]
+    return dict(zip(reads, seen, strict=False))
+
+
+def _removed(
+    run: Run, own: dict[int, SyncPoint], without: list[str | SyncRow | SyncPoint]
+) -> set[int]:
+    found: set[int] = set()
+    for wish in without:
+        hits = {k for k, sync in own.items() if _matches(sync, wish)}
+        if not hits:
+            places = sorted({f"{s.site} via {s.via}" if s.via else s.site for s in own.values()})
+            raise SettingsError(
+                f"no sync point of the run is at {wish!r}; there are: {', '.join(places) or 'none'}"
+            )
+        found |= hits
+    return found
+
+
+def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
+    if isinstance(wish, str):
+        return bool(wish) and (wish in sync.site or wish in sync.via)
+    return (sync.site, sync.via, sync.cause) == (wish.site, wish.via, wish.cause)
+
+
+def _unscaled(run: Run, own: dict[int, SyncPoint], wanted: Settings) -> set[int]:
+    """The scaler's own reads, where the wanted mode has none."""
+    if run.settings.loss_scaling != HOST_CHECK or wanted.loss_scaling == HOST_CHECK:
+        return set()
+    return {k for k, sync in own.items() if SCALER in sync.via or SCALER in sync.site}
+
+
+def _is_view(op: str) -> bool:
+    parts = op.split(".")
+    return len(parts) > 1 and parts[0] == "aten" and parts[1] in _VIEWS
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _check(
+    run: Run, wanted: Settings, speed: float, launch: float | None, sync: float | None
+) -> None:
+    for name, what in _FIXED.items():
+        mine, theirs = getattr(run.settings, name), getattr(wanted, name)
+        if mine != theirs:
+            raise SettingsError(
+                f"{name}={theirs!r} cannot be predicted from a run with {mine!r}: it was never "
+                f"seen what {what} cost. Measure it: kit.run(workload, settings)"
+            )
+    if "torch" in (run.settings.mode, wanted.mode):
+        raise SettingsError("mode 'torch' runs without kit's runtime: it can only be measured")
+    if not (speed > 0 and math.isfinite(speed)):
+        raise SettingsError(f"device_speed must be above 0, not {speed!r}")
+    for name, value in (("launch_ns", launch), ("sync_ns", sync)):
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+    if wanted.accumulate != run.settings.accumulate and run.settings.accumulate != 1:
+        raise SettingsError(
+            f"accumulate={wanted.accumulate} can be predicted from accumulate=1 only, not from "
+            f"{run.settings.accumulate}"
+        )
+
+
+def _described(runs: Sequence[Run]) -> str:
+    first = runs[0]
+    s = first.settings
+    bulk = "no limit" if s.mode == "lazy" else f"bulk {s.bulk_in_force.forward}"
+    sizes = " and ".join(str(n) for n in dict.fromkeys(r.settings.batch_size for r in runs))
+    return (f"{first.name or 'a run'} ({s.mode}, {bulk}, batch {sizes}, {s.loss_scaling}, "
+            f"{s.step_mode}) at {first.step_ms:.2f} ms")  # fmt: skip

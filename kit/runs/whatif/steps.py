@@ -1,0 +1,277 @@
+"""From costs to work: what the host, a worker and the device do in a step under some settings.
+
+The host records, cuts and hands segments over; one worker launches them in order. Both run Python,
+so both hold its lock. On a CPU the worker waits until its segment is done. A program may be one
+step ahead of the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.ir import Graph, Node, Segment
+from kit.runs.whatif.costs import Costs
+from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.simulate import Work, simulate
+
+__all__ = ["Shape", "accumulated", "device_times", "modelled", "step_ns"]
+
+RUN_AHEAD = 1  # steps; `kit.runtime.session` has the same
+SEGMENTS_AHEAD = 256
+SWITCH_NS = 5_000_000  # after so long Python lets another thread run
+AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays
+STEPS = 5  # simulated; the first ones fill the pipeline
+SHOWN = 2
+_HOST, _WORKER, _LOADER, _DEVICE = "host/main", "host/worker", "host/loader", "device/0 modelled"
+_PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a step does: its ops as they are cut, where the host waits, and how steps are issued.
+
+    Attributes:
+        device: nanoseconds of each segment on the device.
+        waits: segment -> the sync point that follows it.
+        serial: the worker waits for each segment, as on a CPU.
+    """
+
+    graph: Graph
+    segments: tuple[Segment, ...]
+    device: tuple[float, ...]
+    waits: dict[int, SyncPoint] = field(default_factory=dict)
+    step_mode: str = "retrace"
+    prefetch: int = 0
+    serial: bool = True
+
+
+def device_times(
+    graph: Graph, old: Sequence[Segment], new: Sequence[Segment], costs: Costs,
+    repeated: Graph | None = None, sources: NDArray[np.intp] | None = None,
+) -> tuple[float, ...]:  # fmt: skip
+    """Device nanoseconds of each new segment, from what the ops cost in the old ones.
+
+    What segments hand to each other is written and read, and costs time; inside one program it
+    need not be. The new segments are of `repeated`, if given; `sources`: for each of its nodes, the
+    node of `graph` that it repeats.
+    """
+    inner = np.array(costs.device, float)
+    before = _handed(graph, old)
+    for segment, size in zip(old, before, strict=True):
+        nodes = np.array(segment.nodes, dtype=np.intp)
+        whole = float(costs.device[nodes].sum())
+        if whole > 0:
+            rest = max(whole - costs.program - costs.border * size, 0.3 * whole)
+            inner[nodes] *= rest / whole
+    if sources is not None:
+        inner = inner[sources]
+    return tuple(
+        float(inner[list(s.nodes)].sum()) + costs.program + costs.border * size
+        for s, size in zip(new, _handed(repeated or graph, new), strict=True)
+    )
+
+
+def _handed(graph: Graph, segments: Sequence[Segment]) -> list[float]:
+    """Bytes that each segment reads from the others and writes for them."""
+    home = {node: s.index for s in segments for node in s.nodes}
+    sizes = dict.fromkeys((s.index for s in segments), 0.0)
+    written = set()
+    for s in segments:
+        for i, k in s.reads:
+            if i in home and home[i] < s.index:
+                size = graph.nodes[i].avals[k].size_bytes
+                sizes[s.index] += size
+                if (i, k) not in written:
+                    written.add((i, k))
+                    sizes[home[i]] += size
+    return [sizes[s.index] for s in segments]
+
+
+def accumulated(graph: Graph, times: int) -> tuple[Graph, NDArray[np.intp], frozenset[int]]:
+    """A step of so many micro-batches from one of a single one: all but the update, repeated.
+
+    Gives the graph, for each of its nodes the one that it repeats, and the first op of each
+    repetition. The gradients' sum is not in the graph; it costs little.
+    """
+    update = [i for i in graph.ops if graph.nodes[i].phase == "update"]
+    body = sorted({*range(len(graph))} - {*update})
+    nodes: list[Node] = []
+    sources: list[int] = []
+    starts = []
+    new: dict[int, int] = {}
+    for copy in range(times):
+        new = {}
+        first = len(nodes)
+        for i in body if copy < times - 1 else sorted({*body, *update}):
+            new[i] = len(nodes)
+            inputs = tuple((new[j], k) for j, k in graph.nodes[i].inputs)
+            nodes.append(replace(graph.nodes[i], inputs=inputs))
+            sources.append(i)
+        if copy:
+            starts.append(next(i for i in range(first, len(nodes)) if not nodes[i].is_variable))
+    wanted = tuple((new[i], k) for i, k in graph.wanted)
+    return Graph(tuple(nodes), wanted), np.array(sources, dtype=np.intp), frozenset(starts)
+
+
+def step_ns(shape: Shape, costs: Costs) -> float:
+    """How long a steady step takes: from the end of one to the end of the next."""
+    ends = _ends(*_simulated(shape, costs))
+    return float(ends[-1] - ends[-1 - SHOWN]) / SHOWN
+
+
+def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[float, Timeline]:
+    """What `step_ns` gives, and the last steps as a timeline of origin "modelled"."""
+    spans, marks = _simulated(shape, costs)
+    ends = _ends(spans, marks)[-1 - SHOWN :]
+    begin, end = ends[0], ends[-1]
+    shown = [
+        replace(s, start_ns=max(s.start_ns, begin) - begin, stop_ns=min(s.stop_ns, end) - begin)
+        for s in spans
+        if s.stop_ns > begin and s.start_ns < end and s.stop_ns > s.start_ns
+    ]
+    steps = [
+        Span(_HOST, f"step {i}", "step", a - begin, b - begin)
+        for i, (a, b) in enumerate(pairwise(ends))
+    ]
+    syncs = [
+        replace(shape.waits[s.segment], at_ns=s.start_ns, wait_ns=s.stop_ns - s.start_ns)
+        for s in shown
+        if s.kind == "wait" and s.segment in shape.waits
+    ]
+    timeline = Timeline.of([*steps, *shown], syncs, "modelled", notes)
+    return (end - begin) / SHOWN, timeline
+
+
+def _simulated(shape: Shape, costs: Costs) -> tuple[list[Span], list[int]]:
+    """All spans, and the place of each step's last one on the host."""
+    steps = _Steps(shape, costs)
+    for _ in range(STEPS):
+        steps.add()
+    spans = simulate(steps.work)
+    last = 0  # a wait is seen to begin when the host has nothing else to do
+    for i, span in enumerate(spans):
+        if span.lane == _HOST:
+            if span.kind in ("wait", "ahead"):
+                spans[i] = replace(span, start_ns=last)
+            last = span.stop_ns
+    return spans, steps.marks
+
+
+def _ends(spans: Sequence[Span], marks: Sequence[int]) -> list[int]:
+    return [spans[i].stop_ns for i in marks]
+
+
+class _Steps:
+    """The work of some steps, one after the other."""
+
+    def __init__(self, shape: Shape, costs: Costs) -> None:
+        self.work: list[Work] = []
+        self.marks: list[int] = []  # the last work of each step on the host
+        self._shape, self._costs = shape, costs
+        self._done: list[int] = []  # the device work of each segment issued so far
+        self._ends: list[int] = []  # of each step
+        self._inputs: list[int] = []
+        arrays = [costs.launch_value * (len(s.reads) + len(s.writes)) for s in shape.segments]
+        self._launches = [costs.launch + ns for ns in arrays]
+        self._again = [costs.sync + AGAIN * ns for ns in arrays]
+        self._plan = [
+            [(phase, len(list(ops))) for phase, ops in groupby(
+                shape.graph.nodes[i].phase for i in s.nodes)]
+            for s in shape.segments
+        ]  # fmt: skip
+
+    def add(self) -> None:
+        """One more step."""
+        mode = self._shape.step_mode
+        if mode == "replay" and not self._shape.waits:
+            self._replay()
+        else:
+            self._record(guessing=mode == "speculate")
+        ahead = self._ends[-RUN_AHEAD:] if self._ends else []
+        self._host("a step ahead of the device", "ahead", self._costs.sync, tuple(ahead))
+        self.marks.append(len(self.work) - 1)
+        self._ends.append(self._done[-1])
+
+    def _record(self, *, guessing: bool) -> None:
+        self._input()
+        first = len(self._done)
+        if guessing:
+            self._guess(0)
+        for k, segment in enumerate(self._shape.segments):
+            took = 0.0
+            for phase, ops in self._plan[k]:
+                took += self._costs.record.get(phase, 0.0) * ops
+                self._recorded(phase, self._costs.record.get(phase, 0.0) * ops)
+            # a guessed segment has been issued before: nobody has to be woken for it
+            cut_ns = self._costs.cut if guessing else self._costs.cut_after(took)
+            self._host(f"cut: {segment.cut}", "plan", cut_ns, self._room())
+            if not guessing:
+                self._issue(k)
+            if k in self._shape.waits:
+                after = (self._done[first + k],)
+                self._host(self._name(k), "wait", self._costs.sync, after, k)
+            if segment.cut == "micro-batch":
+                self._input()
+                if guessing:
+                    self._guess(k + 1)
+
+    def _replay(self) -> None:
+        for _ in range(1 + sum(s.cut == "micro-batch" for s in self._shape.segments)):
+            self._input()
+        for k in range(len(self._shape.segments)):
+            self._host("replay", "plan", self._again[k], self._room())
+            self._issue(k)
+
+    def _guess(self, first: int) -> None:
+        """Issue the segments from here on whose inputs are there."""
+        for k in range(first, len(self._shape.segments)):
+            self._host("guess", "plan", self._again[k], self._room())
+            self._issue(k)
+            if self._shape.segments[k].cut == "micro-batch":
+                return
+
+    def _room(self) -> tuple[int, ...]:
+        """The host may be only so many segments ahead."""
+        return (self._done[-SEGMENTS_AHEAD],) if len(self._done) >= SEGMENTS_AHEAD else ()
+
+    def _issue(self, k: int) -> None:
+        handed = len(self.work) - 1
+        before = (self._done[-1],) if self._done and self._shape.serial else ()
+        segment = self._shape.segments[k]
+        name = f"segment {k} ({len(segment.nodes)} ops)"
+        self._put(_WORKER, name, "dispatch", self._launches[k], (handed, *before), _PYTHON, k)
+        self._put(_DEVICE, name, "kernel", self._shape.device[k], (len(self.work) - 1,), "", k)
+        self._done.append(len(self.work) - 1)
+
+    def _input(self) -> None:
+        """A batch: loaded by the host, or ahead of it by a thread of its own."""
+        ns, depth = self._costs.inputs, self._shape.prefetch
+        if not depth:
+            self._host("next batch", "input", ns)
+            return
+        after = tuple(self._inputs[-depth : len(self._inputs) - depth + 1])
+        self._put(_LOADER, "next batch", "input", ns, after)
+        self._host("next batch", "input", 0.0, (len(self.work) - 1,))
+        self._inputs.append(len(self.work) - 1)
+
+    def _recorded(self, phase: str, ns: float) -> None:
+        for left in range(round(ns), 0, -SWITCH_NS):
+            self._host(phase, "record", min(left, SWITCH_NS))
+
+    def _name(self, k: int) -> str:
+        wait = self._shape.waits[k]
+        return f"{wait.cause} at {wait.site}"
+
+    def _host(
+        self, name: str, kind: str, ns: float, after: tuple[int, ...] = (), k: int = -1
+    ) -> None:
+        self._put(_HOST, name, kind, ns, after, _PYTHON, k)
+
+    def _put(self, lane: str, name: str, kind: str, ns: float, after: tuple[int, ...] = (),
+             lock: str = "", k: int = -1) -> None:  # fmt: skip
+        self.work.append(Work(lane, name, kind, round(ns), after, lock, k))

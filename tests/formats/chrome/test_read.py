@@ -1,0 +1,360 @@
+"""Chrome traces: torch's own, GPU ones written by hand, and files that are wrong in some way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import TraceFileError
+from kit.formats.chrome import json as reader
+from kit.formats.chrome.json import read_events
+from kit.formats.chrome.read import read_chrome
+from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
+from kit.trace.active import launches
+from kit.trace.imported import MAX_LANES, MAX_NAME
+from kit.workloads.torch_events import timeline_of
+from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
+
+
+def written(folder: Path, content: Any, name: str = "trace.json") -> Path:
+    """A file of this content: bytes, a text, or what becomes JSON."""
+    path = folder / name
+    if not isinstance(content, bytes):
+        content = (content if isinstance(content, str) else json.dumps(content)).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def op(name: str = "aten::mm", ts: Any = 10, dur: Any = 5, **more: Any) -> dict[str, Any]:
+    """One event of torch's."""
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
+            **more}  # fmt: skip
+
+
+def step(ts: Any, dur: Any, number: int = 0) -> dict[str, Any]:
+    return op(f"ProfilerStep#{number}", ts, dur, cat="user_annotation")
+
+
+def opened(folder: Path, *events: Any) -> Timeline:
+    return read_chrome(written(folder, {"traceEvents": list(events)})).timeline
+
+
+def shown(timeline: Timeline, kind: str, zero: int = 0) -> list[tuple[str, int, int]]:
+    """(name, start, stop) of the spans of one kind."""
+    return [(s.name, s.start_ns - zero, s.stop_ns - zero) for s in timeline.spans if s.kind == kind]
+
+
+def cuda(folder: Path, **how: Any) -> Timeline:
+    return read_chrome(written(folder, cuda_trace(**how))).timeline
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_a_file_gives_what_the_same_profile_gives_live(tmp_path, accumulate: int, suffix: str):
+    path = tmp_path / "trace.json"
+    profiler = torch_trace(path, accumulate=accumulate)
+    live = timeline_of(profiler.events())
+    file = written(tmp_path, path.read_bytes(), f"copy.{suffix}")
+    imported = read_chrome(file).timeline
+    zero = imported.intervals(kind="step")[0, 0]
+    for kind in ("step", "record"):
+        for mine, theirs in zip(shown(imported, kind, zero), shown(live, kind), strict=True):
+            assert mine[0] == theirs[0]
+            assert mine[1:] == pytest.approx(theirs[1:], abs=2)
+    inside = [s for s in shown(imported, "kernel", zero) if s[1] >= 0]
+    theirs = [s for s in shown(live, "kernel") if s[1] > 0 or s[2] > 0]
+    assert [s[0] for s in inside] == [s[0] for s in theirs]
+    assert {"forward", "backward", "update"} == {s[0] for s in shown(imported, "record")}
+    assert imported.origin == "imported"
+
+
+def test_reads_of_a_cpu_trace_have_their_function_and_a_caveat(tmp_path):
+    torch_trace(tmp_path / "t.json", name="ProfilerStep#", with_stack=True)
+    t = read_chrome(tmp_path / "t.json").timeline
+    assert [s.cause for s in t.syncs] == ["item", "item"]
+    assert all(s.site.rpartition(":")[0].endswith("traces.py") for s in t.syncs)
+    assert any("waits for nothing" in note for note in t.notes)
+    assert any("where its function begins" in note for note in t.notes)
+    assert [s[0] for s in shown(t, "step")] == ["step 0", "step 1"]
+
+
+def test_kernels_and_copies_of_a_gpu_lie_on_their_streams(tmp_path):
+    t = cuda(tmp_path)
+    kernels = [s for s in t.spans if s.kind == "kernel"]
+    assert {s.lane for s in kernels} == {"device/0 stream 7", "device/0 stream 20"}
+    assert len(kernels) == 8
+    assert not any("aten" in s.name or "ProfilerStep" in s.name for s in kernels)
+
+
+def test_launches_and_transfers_are_dispatch_on_the_thread_that_called(tmp_path):
+    t = cuda(tmp_path)
+    launches = {(s.lane, s.name) for s in t.spans if s.kind == "dispatch"}
+    assert launches == {("host/main", "cudaLaunchKernel"), ("host/main", "cudaMemcpyAsync"),
+                        ("host/pt_autograd_0", "cudaLaunchKernel")}  # fmt: skip
+
+
+def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
+    timeline = cuda(tmp_path)
+    kernels = np.flatnonzero(timeline.where(kind="kernel"))
+    starts, spans = launches(timeline, kernels)
+    assert {timeline.names[timeline.name[i]] for i in spans.tolist()} == {
+        "cudaLaunchKernel", "cudaMemcpyAsync"}  # fmt: skip
+    assert (starts < timeline.start_ns[kernels]).all()
+    assert len({*spans.tolist()}) == len(kernels)
+
+
+def test_kernels_of_many_launches_are_one_row_of_the_table(tmp_path):
+    rows = kernel_table(cuda(tmp_path))
+    assert {(r.name, r.count, r.segment) for r in rows if "sgemm" in r.name} == {
+        ("sgemm_128x64<float>", 2, -1), ("sgemm_64x64<float>", 2, -1)}  # fmt: skip
+
+
+def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
+    t = cuda(tmp_path)
+    assert [(s.cause, s.site, s.via, s.wait_ns) for s in t.syncs] == 2 * [
+        ("copy_to_device", "train.py:41", "", 25_000),
+        ("item", "train.py:41", "torch/_tensor.py:900", 300_000),
+    ]
+    waits = [(s.start_ns, s.stop_ns - s.start_ns) for s in t.spans if s.kind == "wait"]
+    assert waits == [(s.at_ns, s.wait_ns) for s in t.syncs]
+    assert "1 waits outside of the steps were left out" in t.notes
+
+
+def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
+    t = cuda(tmp_path)
+    zero = int(t.intervals(kind="step")[0, 0])
+    phases = shown(t, "record", zero)[:3]
+    assert phases == [("forward", 0, 200_000), ("backward", 200_000, 300_000),
+                      ("update", 300_000, 900_000)]  # fmt: skip
+    assert [x[1:] for x in shown(t, "input", zero)] == [(2_000, 22_000), (1_002_000, 1_022_000)]
+    rows = breakdown(t)
+    assert sum(r.exposed_ms for r in rows) == pytest.approx(0.9)
+
+
+def test_a_device_clock_that_is_behind_is_said_and_not_hidden(tmp_path):
+    assert not any("clock" in note for note in cuda(tmp_path).notes)
+    late = cuda(tmp_path, skew_us=-50.0)
+    assert any("4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
+               for note in late.notes)  # fmt: skip
+
+
+def test_the_device_is_named(tmp_path):
+    imported = read_chrome(written(tmp_path, cuda_trace()))
+    assert imported.environment["device"] == "cuda (NVIDIA H200)"
+
+
+def test_calls_without_kernels_are_a_gpu_whose_kernels_were_not_seen(tmp_path):
+    trace = cuda_trace()
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("pid") == 7]
+    t = read_chrome(written(tmp_path, trace)).timeline
+    assert not t.where(kind="kernel").any()
+    assert any("saw no GPU kernel" in note for note in t.notes)
+
+
+def test_begin_and_end_events_are_joined(tmp_path):
+    whole = opened(tmp_path, op("aten::mm", 10, 5), op("aten::t", 11, 2))
+    begun = [{**op("aten::mm", 10), "ph": "B"}, {**op("aten::t", 11), "ph": "B"}]
+    halves = opened(tmp_path, *begun, {**op(ts=13), "ph": "E"}, {**op(ts=15), "ph": "E"})
+    assert halves.spans == whole.spans
+    assert whole.spans == [Span("device/0 torch cpu", "aten::mm", "kernel", 0, 5000)]
+
+
+def test_the_order_of_events_does_not_matter(tmp_path):
+    trace = cuda_trace()
+    expected = read_chrome(written(tmp_path, trace)).timeline
+    random.Random(1).shuffle(trace["traceEvents"])
+    got = read_chrome(written(tmp_path, trace)).timeline
+    assert set(got.spans) == set(expected.spans)
+    assert got.syncs == expected.syncs
+
+
+@pytest.mark.parametrize("dur", [-5, math.nan, math.inf, None, "5", 1e300], ids=str)
+def test_a_duration_that_is_none_is_0_and_said(tmp_path, dur: Any):
+    t = opened(tmp_path, op(ts=10, dur=5), op("aten::relu", 20, dur))
+    assert shown(t, "kernel") == [("aten::mm", 0, 5000), ("aten::relu", 10_000, 10_000)]
+    assert "1 durations that are negative or no number were taken as 0" in t.notes
+
+
+@pytest.mark.parametrize("ts", [math.nan, math.inf, None, "5", 2**70, 1e300], ids=str)
+def test_an_event_without_a_time_is_left_out_and_said(tmp_path, ts: Any):
+    t = opened(tmp_path, op(ts=10), op("aten::relu", ts))
+    assert shown(t, "kernel") == [("aten::mm", 0, 5000)]
+    assert "1 events without a time were left out" in t.notes
+
+
+def test_an_event_of_another_clock_is_left_out_and_said(tmp_path):
+    unix = 1_790_857_026_000_000.0
+    t = opened(tmp_path, op(ts=unix), op("aten::relu", unix + 9), op(ts=10))
+    assert len(t) == 2
+    assert "1 events more than a day away from the others were left out" in t.notes
+
+
+def test_ops_that_overlap_without_nesting_are_said(tmp_path):
+    t = opened(tmp_path, op(ts=10, dur=50), op("aten::relu", 30, 100))
+    assert any("1 events end after what they began in" in note for note in t.notes)
+
+
+def test_steps_that_overlap_have_phases_that_do_not(tmp_path):
+    t = opened(tmp_path, step(0, 100), step(50, 100, 1), op(ts=10))
+    assert [(a, b) for _, a, b in shown(t, "record")] == [(0, 50_000), (50_000, 150_000)]
+
+
+def test_a_trace_without_steps_says_what_to_call(tmp_path):
+    t = opened(tmp_path, op())
+    assert any("prof.step()" in note for note in t.notes)
+
+
+def test_hostile_text_stays_text_and_long_text_is_cut(tmp_path):
+    evil = "aten::<script>\x00\u202e" + "W" * 2_000_000
+    t = opened(tmp_path, op(evil))
+    assert t.names[0].startswith("aten::<script>\x00\u202eWWW")
+    assert len(t.names[0]) == MAX_NAME
+
+
+def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
+    kernels = [op("k", i, 1, cat="kernel", args={"device": 0, "stream": i}) for i in range(1000)]
+    t = opened(tmp_path, *kernels)
+    assert len(t.lanes) == MAX_LANES
+    assert len(t) == 1000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"PK\x03\x04", "not JSON"),
+        (b"\x00\x01\x02", "not JSON"),
+        (b"hello", "not JSON"),
+        (b"5", "not JSON"),
+        (b"{}", "no 'traceEvents'"),
+        (b'{"a": 1}', "no list 'traceEvents'"),
+        (b'{"traceEvents": {}}', "no list 'traceEvents'"),
+        (b'{"traceEvents": 5', "cut off"),
+        (b'{"traceEvents": [', "cut off"),
+        (b'{"traceEvents": [{"ph": "X", "na', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"}', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"},', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"}]', "cut off"),
+        (b'{"traceEvents": [{"ph": X}]}', "not JSON"),
+        (b'{"traceEvents": [{"ph": "X"} {}]}', "not JSON"),
+        (b'{"traceEvents": [{"ph": "X"}], 5: 6}', "not JSON"),
+        (b'{"traceEvents": [' + b"[" * 100_000, "nested too deeply|cut off"),
+        (b'{"traceEvents": []}', "neither torch.profiler's nor kit's"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "v8", "name": "gc", "ts": 1}]}', "neither"),
+        (b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
+         "version 9"),
+        ("[1]".encode("utf-16"), "not JSON"),
+    ],
+    ids=range(23),
+)  # fmt: skip
+def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
+    with pytest.raises(TraceFileError, match=message) as raised:
+        read_chrome(written(tmp_path, content))
+    assert "trace.json" in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_an_oserror(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_chrome(tmp_path / "nothing.json")
+
+
+def test_a_list_that_lacks_its_end_is_read_as_the_format_allows(tmp_path):
+    t = read_chrome(written(tmp_path, b"[" + json.dumps(op()).encode() + b",\n")).timeline
+    assert len(t) == 1
+    assert any("no end" in note for note in t.notes)
+
+
+def test_a_gzip_file_that_was_cut_off_is_an_error(tmp_path):
+    path = written(tmp_path, cuda_trace(), "t.json.gz")
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(TraceFileError, match="gzip packing is damaged"):
+        read_chrome(path)
+
+
+def test_a_gzip_file_with_a_wrong_byte_is_an_error(tmp_path):
+    path = written(tmp_path, cuda_trace(), "t.json.gz")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(TraceFileError):
+        read_chrome(path)
+
+
+@pytest.mark.parametrize("begin", [b" ", b'"a', b"[["], ids=["spaces", "a text", "brackets"])
+def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path, begin: bytes):
+    packer = zlib.compressobj(9, wbits=31)
+    data = packer.compress(b'{"traceEvents": [' + begin)
+    data += packer.compress(begin[-1:] * (160 << 20))
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(data + packer.flush())
+    with pytest.raises(TraceFileError, match=r"times its size|value of more than|too deeply"):
+        read_chrome(path)
+
+
+@given(
+    events=st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+            ),
+            max_leaves=6,
+        ),
+        max_size=8,
+    ),
+    indent=st.none() | st.integers(0, 3),
+    chunk=st.integers(1, 50),
+)
+def test_events_are_read_as_json_would_whatever_the_window(
+    tmp_path_factory, events: list[Any], indent: int | None, chunk: int
+):
+    path = tmp_path_factory.mktemp("window") / "t.json"
+    whole = {"before": [1, "]"], "traceEvents": events, "after": 12345}
+    path.write_text(json.dumps(whole, indent=indent))
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_CHUNK", chunk)
+        head = read_events(path, found.append)
+    assert json.dumps(found) == json.dumps(events)
+    assert head == {"before": [1, "]"], "after": 12345}
+
+
+@given(data=st.binary(max_size=300))
+def test_random_bytes_are_a_trace_file_error(tmp_path_factory, data: bytes):
+    path = tmp_path_factory.mktemp("bytes") / "t.json"
+    path.write_bytes(data)
+    with pytest.raises(TraceFileError):
+        read_chrome(path)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_file_opens_or_says_why_not(tmp_path, seed: int):
+    rng = random.Random(seed)
+    good = cuda_trace()
+    for data in (
+        damaged(good, rng),
+        mutated(json.dumps(good).encode(), rng),
+        random_events(rng, rng.choice([1, 20, 300])),
+    ):
+        try:
+            t = read_chrome(written(tmp_path, data)).timeline
+        except TraceFileError:
+            continue
+        assert (t.stop_ns >= t.start_ns).all()
+        assert all(s.wait_ns >= 0 for s in t.syncs)
+        assert isinstance(t.syncs, tuple)
+
+
+def test_syncs_are_sync_points(tmp_path):
+    assert all(type(s) is SyncPoint for s in cuda(tmp_path).syncs)

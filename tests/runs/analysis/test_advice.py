@@ -1,0 +1,267 @@
+"""Each rule of the advice: a run that provokes it, and the same run without the cause."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import kit
+from kit.runs.analysis.advice import RULES, Advice, advise
+from kit.trace import Span, SyncPoint, Timeline
+from kit.workloads import bert
+
+LAZY = kit.Settings(mode="lazy", steps=4, warmup=3, batch_size=16)
+
+
+def run_of(
+    after: Callable[[Any, Any], None] | None = None, settings: kit.Settings = LAZY, **optimizer: Any
+) -> kit.Run:
+    """A small step; `after(loss, output)` is what its author also does in each step."""
+
+    @kit.workload
+    def small(ctx: kit.Context) -> Callable[[], Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6))).to(ctx.device)
+        opt = torch.optim.AdamW(model.parameters(), **optimizer)
+        scaler, x = ctx.scaler(), torch.randn(ctx.batch_size, 64).to(ctx.device)
+
+        def step() -> Any:
+            out = model(x)
+            loss = out.square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+            if after is not None:
+                after(loss.detach(), out.detach())
+            return loss
+
+        return step
+
+    return kit.run(small, settings)
+
+
+def rules(run: kit.Run) -> set[str]:
+    return {advice.rule for advice in run.advice()}
+
+
+def test_a_step_that_does_nothing_wrong_gets_no_advice_about_reading() -> None:
+    assert not rules(run_of()) & {r for r in RULES if r not in ("recording", "cores")}
+
+
+LOG = logging.getLogger("kit advice")
+LOG.propagate = False
+LOG.addHandler(logging.StreamHandler(io.StringIO()))
+LOG.setLevel(logging.INFO)
+READS: dict[str, Callable[[Any, Any], None]] = {
+    "read": lambda loss, out: loss.item(),
+    "logging": lambda loss, out: print(loss, file=io.StringIO()),
+    "data-dependent shape": lambda loss, out: out[out > 0],
+    "op on the host": lambda loss, out: torch.linalg.det(out[:3, :3]),
+    "library read": lambda loss, out: torch.testing.assert_close(loss, loss),
+}
+
+
+@pytest.mark.parametrize("rule", READS)
+def test_what_a_step_reads_is_named_with_its_line_its_cost_and_a_cure(rule: str) -> None:
+    found = [a for a in run_of(READS[rule]).advice() if a.rule == rule]
+    assert found, rule
+    assert found[0].site.startswith("test_advice.py:")
+    assert found[0].text.startswith(found[0].site + " waits ")
+    assert found[0].ms > 0
+
+
+def test_a_logger_that_reads_is_logging_too() -> None:
+    assert "logging" in rules(run_of(lambda loss, out: LOG.info("loss %s", loss)))
+    assert "logging" not in rules(run_of(lambda loss, out: LOG.info("a step")))
+
+
+def test_the_loss_scale_check_names_its_cures() -> None:
+    checked = run_of(settings=LAZY.replace(loss_scaling="dynamic, host check"))
+    (advice,) = [a for a in checked.advice() if a.rule == "loss scale check"]
+    assert advice.change == {"loss_scaling": "dynamic, on device"}
+    for cure in ("'dynamic, deferred'", "fused=True", "step_mode='speculate'", "accumulate"):
+        assert cure in advice.text
+    for mode in ("dynamic, on device", "dynamic, deferred", "static"):
+        assert "loss scale check" not in rules(run_of(settings=LAZY.replace(loss_scaling=mode)))
+
+
+def test_an_optimizer_that_reads_its_state_is_named() -> None:
+    class Counting(torch.optim.AdamW):
+        """Its step count is on the device, as after loading a state of `fused=True`."""
+
+        def step(self, closure: Any = None) -> Any:
+            for state in self.state.values():
+                state["step"] = state["step"].to("kit")
+            return super().step(closure)
+
+    def with_optimizer(kind: Any) -> kit.Run:
+        @kit.workload
+        def one(ctx: kit.Context) -> Callable[[], Any]:
+            weight = torch.nn.Parameter(torch.ones(64, 64).to(ctx.device))
+            opt = kind([weight], foreach=False)
+
+            def step() -> Any:
+                loss = (weight @ weight).sum()
+                loss.backward()
+                opt.step()
+                opt.zero_grad()
+                return loss
+
+            return step
+
+        return kit.run(one, LAZY)
+
+    assert "optimizer state read" in rules(with_optimizer(Counting))
+    assert "optimizer state read" not in rules(with_optimizer(torch.optim.AdamW))
+
+
+def test_a_gradient_norm_that_is_read_is_named() -> None:
+    def clipping(strict: bool) -> kit.Run:
+        @kit.workload
+        def clipped(ctx: kit.Context) -> Callable[[], Any]:
+            weight = torch.nn.Parameter(torch.ones(64, 64).to(ctx.device))
+            opt = torch.optim.SGD([weight], lr=0.1)
+
+            def step() -> Any:
+                loss = (weight @ weight).sum()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=strict)
+                opt.step()
+                opt.zero_grad()
+                return loss
+
+            return step
+
+        return kit.run(clipped, LAZY)
+
+    assert "gradient norm read" in rules(clipping(True))
+    assert "gradient norm read" not in rules(clipping(False))
+
+
+def test_a_shape_that_changes_is_a_compile_in_the_measured_steps() -> None:
+    class Growing(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return (torch.ones(4 + i, 3) for i in range(100))
+
+    def reading(data: Any) -> kit.Workload:
+        @kit.workload
+        def growing(ctx: kit.Context) -> Callable[[], Any]:
+            batches = ctx.loader(torch.utils.data.DataLoader(data, batch_size=None))
+            return lambda: next(batches).sum()
+
+        return growing
+
+    (advice,) = [a for a in kit.run(reading(Growing()), LAZY).advice() if a.rule == "compile"]
+    assert "4 programs were compiled in the 4 measured steps" in advice.text
+    assert "compile" not in rules(kit.run(reading([torch.ones(3)] * 9), LAZY.replace(batch_size=3)))
+
+
+# -- rules about how a step's time divides: a timeline that has it, and one that has not ----------
+
+MS = 1_000_000
+
+
+def synthetic(spans: Sequence[Span], settings: kit.Settings = LAZY, **fields: Any) -> kit.Run:
+    step = Span("host/main", "step 0", "step", 0, 10 * MS)
+    timeline = Timeline.of([step, *spans])
+    return kit.Run(settings, (1.0,), (10 * MS,), timeline, **fields)
+
+
+def busy(start: float, stop: float) -> Span:
+    return Span("device/0", "k", "kernel", int(start * MS), int(stop * MS))
+
+
+def host(kind: str, start: float, stop: float, name: str = "forward") -> Span:
+    return Span("host/main", name, kind, int(start * MS), int(stop * MS))
+
+
+def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() -> None:
+    spans = [busy(0, 6), host("input", 6, 10, "next batch")]
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.change, advice.ms) == ("input", {"prefetch": 2}, 4.0)
+    (ahead,) = synthetic(spans, LAZY.replace(prefetch=2)).advice()
+    assert (ahead.rule, ahead.change) == ("input", {})
+    assert "slower than the step" in ahead.text
+    assert synthetic([busy(0, 10), host("input", 6, 10, "next batch")]).advice() == ()
+
+
+def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
+    spans = [busy(0, 4), host("record", 0, 10)]
+    (advice,) = synthetic(spans).advice()
+    assert (advice.rule, advice.change) == ("recording", {"step_mode": "replay"})
+    assert advice.ms == pytest.approx(6)
+    assert synthetic([busy(0, 10), host("record", 0, 10)]).advice() == ()
+    assert synthetic(spans, LAZY.replace(mode="torch")).advice() == ()
+
+
+def test_what_several_devices_wait_for_is_their_gradients_or_one_replica_after_the_other() -> None:
+    travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
+    two = {"parallel.devices": 2.0}
+    (advice,) = synthetic([busy(0, 4), travel, busy(9, 10)], metrics=two).advice()
+    assert (advice.rule, advice.ms, advice.change) == ("reduction", pytest.approx(5), {})
+    assert "bucket_mb" in advice.text
+    assert synthetic([busy(0, 9), travel, busy(9, 10)], metrics=two).advice() == ()
+    (advice,) = synthetic([busy(0, 4), host("record", 0, 10)], metrics=two).advice()
+    assert (advice.rule, advice.change) == ("recording", {"step_mode": "replay"})
+    assert "one replica after the other" in advice.text
+
+
+def test_a_machine_without_a_core_for_the_host_is_named_before_the_recording_is() -> None:
+    spans = [busy(0, 4), host("record", 0, 10)]
+    full = {"device": "cpu (x)", "cores": "2", "cores for XLA": "2"}
+    (advice,) = synthetic(spans, environment=full).advice()
+    assert advice.rule == "cores"
+    assert "NPROC=1" in advice.text
+    for other in ({**full, "cores for XLA": "1"}, {**full, "device": "gpu (H200)"}):
+        assert [a.rule for a in synthetic(spans, environment=other).advice()] == ["recording"]
+
+
+def test_many_small_segments_ask_for_larger_ones() -> None:
+    made = run_of(settings=LAZY.replace(mode="imperative"))
+    steps = (5 * MS,) * 4
+
+    def costing(each_ns: float, run: kit.Run = made) -> kit.Run:
+        metrics = {"overhead.launch_ns": each_ns, "overhead.sync_ns": each_ns}
+        return replace(run, metrics=metrics, step_times_ns=steps)
+
+    (advice,) = [a for a in costing(50_000).advice() if a.rule == "small segments"]
+    assert advice.change == {"mode": "lazy"}
+    assert advice.ms == pytest.approx(len(made.segments) * 0.1)
+    assert "small segments" not in rules(costing(500))
+    assert "small segments" not in rules(costing(50_000, run_of()))
+
+
+def test_the_dearest_comes_first_and_cheap_things_are_not_said() -> None:
+    syncs = [SyncPoint(0, 3 * MS, "item", "a.py:1"), SyncPoint(0, 1000, "item", "b.py:2")]
+    step = Span("host/main", "step 0", "step", 0, 10 * MS)
+    timeline = Timeline.of([step, host("input", 5, 10, "next batch")])
+    run = kit.Run(LAZY, (1.0,), (10 * MS,), timeline, sync_points=tuple(syncs))
+    assert [(a.rule, a.site) for a in advise(run)] == [("input", ""), ("read", "a.py:1")]
+
+
+def test_every_rule_is_named_in_the_list() -> None:
+    assert len(set(RULES)) == len(RULES)
+    copied = replace(synthetic([]), sync_points=(SyncPoint(0, 9 * MS, "copy_to_device", "a.py:1"),))
+    (advice,) = copied.advice()
+    assert (advice.rule, advice.rule in RULES) == ("copy", True)
+    assert isinstance(advice, Advice)
+
+
+def test_a_run_without_steps_gets_none() -> None:
+    assert kit.Run(LAZY, (), (), Timeline.of([])).advice() == ()
+
+
+def test_the_shipped_step_with_the_check_is_advised_and_better_for_following_it() -> None:
+    settings = kit.Settings(mode="lazy", steps=6, loss_scaling="dynamic, host check")
+    checked = kit.run(bert, settings)
+    (advice,) = [a for a in checked.advice() if a.rule == "loss scale check"]
+    followed = kit.run(bert, settings.replace(**advice.change))
+    assert followed.sync_points == ()
+    assert followed.headline().overlap_fraction > checked.headline().overlap_fraction

@@ -1,0 +1,156 @@
+"""What kernels compute: arithmetic against torch's own counter, bytes against counting by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.ops import aten  # type: ignore[import-not-found]
+from torch.utils.flop_counter import flop_registry
+
+import kit
+from kit.ir import Aval, Graph, Node
+from kit.runs.analysis.flops import node_flops
+from kit.runs.analysis.kernels import Ceilings, kernel_table
+from kit.runs.run import Fused, Run, Settings
+from kit.trace import Span, Timeline, union_ns
+from kit.workloads import mlp
+from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+
+sizes = st.integers(1, 7)
+
+
+def flops(op: str, inputs: list[tuple[int, ...]], *outputs: tuple[int, ...], **attrs: str) -> int:
+    variables = [Node("input", (), (), (Aval(shape, "float32"),)) for shape in inputs]
+    node = Node(op, tuple((i, 0) for i in range(len(inputs))), tuple(attrs.items()),
+                tuple(Aval(shape, "float32") for shape in outputs))  # fmt: skip
+    return node_flops(Graph((*variables, node)), len(inputs))
+
+
+@given(sizes, sizes, sizes, sizes)
+def test_products_count_as_torch_counts_them(b: int, m: int, k: int, n: int) -> None:
+    mm = flop_registry[aten.mm]((m, k), (k, n), out_val=(m, n))
+    bmm = flop_registry[aten.bmm]((b, m, k), (b, k, n), out_val=(b, m, n))
+    assert flops("aten.mm.default", [(m, k), (k, n)], (m, n)) == mm
+    assert flops("aten.addmm.default", [(n,), (m, k), (k, n)], (m, n)) == mm
+    assert flops("aten.bmm.default", [(b, m, k), (b, k, n)], (b, m, n)) == bmm
+    assert flops("aten.baddbmm.default", [(b, m, n), (b, m, k), (b, k, n)], (b, m, n)) == bmm
+    assert flops("aten.linear.default", [(b, m, k), (n, k), (n,)], (b, m, n)) == bmm
+    assert flops("aten.mv.default", [(m, k), (k,)], (m,)) == 2 * m * k
+    assert flops("aten.dot.default", [(k,), (k,)], ()) == 2 * k
+    assert flops("jax.dot_general", [(k, m), (k, n)], (m, n),
+                 dimension_numbers="(((0), (0)), ((), ()))") == mm  # fmt: skip
+
+
+@given(sizes, sizes, sizes, sizes)
+def test_a_linear_layers_gradients_are_a_product_each(b: int, m: int, k: int, n: int) -> None:
+    inputs = [(b, m, k), (b, m, n), (n, k)]
+    one = 2 * b * m * k * n
+    op = "aten.linear_backward.default"
+    assert flops(op, inputs, (b, m, k), (n, k), (n,)) == 2 * one
+    assert flops(op, inputs, (n, k)) == one
+
+
+@given(sizes, sizes, sizes, st.integers(1, 3), st.booleans())
+def test_convolutions_count_as_torch_counts_them(
+    b: int, i: int, o: int, f: int, transposed: bool
+) -> None:
+    x, out = (b, i, 6, 5), (b, o, 4, 3)
+    weight = (i, o, f, f) if transposed else (o, i, f, f)
+    attrs = (None, 1, 0, 1, transposed)
+    expected = flop_registry[aten.convolution](x, weight, *attrs, out_val=out)
+    found = flops("aten.convolution.default", [x, weight], out, arg6=str(transposed))
+    assert found == expected
+    both = flop_registry[aten.convolution_backward](
+        out, x, weight, None, 1, 0, 1, transposed, 0, 1, [True, True, True],
+        out_val=[x, weight, (o,)],
+    )  # fmt: skip
+    found = flops("aten.convolution_backward.default", [out, x, weight], x, weight, (o,),
+                  arg7=str(transposed))  # fmt: skip
+    assert found == both
+
+
+@given(sizes, sizes, sizes, sizes, sizes)
+def test_attention_counts_as_torch_counts_it(b: int, h: int, q: int, s: int, e: int) -> None:
+    query, key = (b, h, q, e), (b, h, s, e)
+    name = "aten._scaled_dot_product_fused_attention_overrideable"
+    torchs = flop_registry[aten._scaled_dot_product_flash_attention]
+    assert flops(f"{name}.default", [query, key, key], query) == torchs(
+        query, key, key, out_val=query
+    )
+    torchs = flop_registry[aten._scaled_dot_product_flash_attention_backward]
+    assert flops(f"{name}_backward.default", [query, query, key, key], query, key, key) == torchs(
+        query, query, key, key, out_val=query
+    )
+
+
+@pytest.mark.parametrize("op", ["aten.mm.default", "jax.dot_general", "aten.convolution.default"])
+def test_an_op_that_is_not_what_its_name_says_counts_nothing(op: str) -> None:
+    assert flops(op, [(3,)], (3,)) == 0
+    assert flops("aten.add.Tensor", [(3,), (3,)], (3,)) == 0
+
+
+F32 = Aval((10,), "float32")
+GRAPH = Graph((
+    Node("parameter", (), (), (F32,)),
+    Node("aten.add.Tensor", ((0, 0), (0, 0)), (), (F32,), "train.py:1", scope="a"),
+    Node("aten.mul.Tensor", ((1, 0), (0, 0)), (), (F32,), "train.py:2", scope="b"),
+    Node("aten.neg.default", ((2, 0),), (), (F32,), "train.py:3", scope="b"),
+), wanted=((3, 0),)).check()  # fmt: skip
+
+
+def run_of(*kernels: Span, fused: tuple[Fused, ...] = ()) -> Run:
+    step = Span("host/main", "step 0", "step", 0, 1000)
+    return Run(Settings(), (), (), Timeline.of([step, *kernels]), graphs=(GRAPH,), fused=fused)
+
+
+def kernel(name: str, start: int, stop: int, node: int) -> Span:
+    return Span("device/0 k", name, "kernel", start, stop, 0, node)
+
+
+def test_a_fused_kernel_moves_what_crosses_its_border() -> None:
+    run = run_of(kernel("f", 0, 80, 1), fused=(Fused(0, "f", (1, 2)),))
+    (row,) = kernel_table(run)
+    assert (row.ops, row.sites, row.scopes) == (
+        ("aten.add.Tensor", "aten.mul.Tensor"), ("train.py:1", "train.py:2"), ("a", "b")
+    )  # fmt: skip
+    assert (row.bytes_read, row.bytes_written) == (40, 40)
+    assert row.gb_s == 1.0  # 80 bytes in 80 ns
+
+
+def test_kernels_of_one_node_divide_it_by_their_time() -> None:
+    rows = kernel_table(run_of(kernel("x", 0, 30, 3), kernel("y", 30, 40, 3)))
+    assert [(r.bytes_read, r.bytes_written) for r in rows] == [(30, 30), (10, 10)]
+    assert [r.gb_s for r in rows] == [2.0, 2.0]
+
+
+def test_rates_are_held_against_the_nearer_ceiling() -> None:
+    rows = kernel_table(run_of(kernel("x", 0, 80, 3)), ceilings=Ceilings(4.0, 100.0))
+    assert (rows[0].of_ceiling, rows[0].limit) == (0.25, "memory")
+    (row,) = kernel_table(run_of(kernel("x", 0, 80, 3)))
+    assert math.isnan(row.of_ceiling)
+    assert row.limit == ""
+
+
+def test_a_kernel_that_nobody_knows_has_times_only() -> None:
+    for run in (one_span_run(), replace(run_of(kernel("x", 0, 80, -1)), graphs=())):
+        (row,) = kernel_table(run, ceilings=Ceilings(1.0, 1.0))
+        assert row.ops == ()
+        assert math.isnan(row.bytes_read)
+        assert row.kernel.share == 1.0
+    assert kernel_table(empty_run()) == ()
+    assert any(HOSTILE in r.kernel.name for r in kernel_table(make_run(hostile=True)))
+
+
+def test_on_a_real_run_times_and_arithmetic_add_up_to_no_more_than_there_is() -> None:
+    run = kit.run(mlp, kit.Settings(mode="lazy", steps=1, warmup=1))
+    rows = kit.kernel_table(run, ceilings=kit.measure_ceilings("cpu", repeats=1))
+    busy = union_ns(run.timeline.intervals(kind="kernel")) / 1e6
+    assert sum(r.kernel.charged_ms for r in rows) == pytest.approx(busy)
+    whole = sum(node_flops(run.graphs[0], i) for i in range(len(run.graphs[0])))
+    assert 0 < sum(r.flops for r in rows if r.nodes) <= whole * (1 + 1e-9)
+    assert sum(r.kernel.share for r in rows if r.sites) > 0.9
+    assert {r.limit for r in rows if r.nodes} <= {"memory", "arithmetic", ""}

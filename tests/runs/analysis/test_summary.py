@@ -1,0 +1,69 @@
+"""A run as text for a terminal: what it says, how much of it, and that it cannot do harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kit.runs.analysis.summary import one_line, summary
+from kit.runs.run import Run, Settings
+from kit.runs.sources import Snippet
+from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+
+
+def block(text: str, head: str) -> list[str]:
+    """The lines of the table that begins with `head`."""
+    return next(part for part in text.split("\n\n") if part.startswith(head)).splitlines()
+
+
+def test_the_charged_column_adds_up_to_the_step():
+    run = make_run()
+    lines = block(summary(run), "where the traced step goes")
+    charged = [float(line.split()[-3].lstrip("<")) for line in lines[2:-1]]
+    assert sum(charged) == pytest.approx(sum(r.exposed_ms for r in run.breakdown()), rel=0.01)
+    assert lines[-1].split()[0] == "step"
+    assert lines[-1].endswith("100.0%")
+
+
+def test_headline_sync_points_gaps_lines_and_advice_are_there():
+    run = replace(make_run(), sources=(Snippet("train.py", 44, ("    loss.item()  # read",)),))
+    text = summary(run)
+    assert text.splitlines()[1] == "settings: all as by default"
+    assert "1 sync point a step" in text
+    assert "limit: " in text
+    assert "torch/amp/grad_scaler.py:371" in block(text, "sync point")[2]
+    assert block(text, "why the device was idle")
+    assert any(line.endswith("loss.item()  # read") for line in block(text, "line "))
+    assert "what would help" in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_settings_that_differ_are_named():
+    run = make_run(Settings(mode="lazy", loss_scaling="dynamic, host check"))
+    assert "settings: mode=lazy, loss_scaling=dynamic, host check" in summary(run)
+
+
+def test_a_run_without_lines_shows_its_kernels_and_says_how_many_are_left_out():
+    text = summary(make_run(Settings(mode="torch"), kernels=30), rows=3)
+    lines = block(text, "kernel ")
+    assert len(lines) == 6
+    assert lines[-1].endswith("more kernels)")
+    assert "line " not in [part[:5] for part in text.split("\n\n")]
+
+
+@pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(syncs=0, kernels=0)])
+def test_what_is_not_known_is_left_out_and_never_nan(run: Run):
+    text = summary(run)
+    assert "nan" not in text
+    assert "unknown ms" not in text
+
+
+def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
+    for text in (summary(make_run(hostile=True)), one_line(HOSTILE)):
+        assert all(c == "\n" or (c.isprintable() and not "\ud800" <= c <= "\udfff")
+                   or c == "\ufffd" for c in text)  # fmt: skip
+        assert "\u202e" not in text
+    assert "\n" not in one_line(HOSTILE)
+    assert len(one_line(HOSTILE, 50)) == 50
+    assert one_line("short") == "short"

@@ -1,0 +1,59 @@
+"""`Settings` and `Run`: what may be set, what is derived, how a run prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import SettingsError
+from kit.runs.run import DEVICES, LOSS_SCALING, MODES, UNLIMITED, Settings
+from tests.factories import empty_run, make_run
+
+
+def test_a_run_prints_as_one_readable_line():
+    text = repr(make_run())
+    assert text == ("Run('synthetic', mode 'bulked', 1.56 ms/step, device busy 83%, overlap 32%, "
+                    "1 syncs/step)")  # fmt: skip
+    assert "unknown ms/step" in repr(empty_run())
+    assert "\n" not in repr(make_run(hostile=True))
+    assert len(repr(make_run(hostile=True))) < 250
+
+
+def test_step_ms_is_the_median_and_nan_without_steps():
+    assert replace(empty_run(), step_times_ns=(1_000_000, 9_000_000, 2_000_000)).step_ms == 2.0
+    assert np.isnan(empty_run().step_ms)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch_size": 0}, r"batch_size must be a whole number of at least 1, not 0\. Change it"),
+        ({"bulk_forward": 1.5}, "bulk_forward must be a whole number of at least 1, not 1.5"),
+        ({"steps": True}, "steps must be a whole number of at least 1, not True"),
+        ({"mode": "fast"}, "mode must be one of 'torch', 'imperative', 'bulked', 'lazy'"),
+        ({"loss_scaling": "maybe"}, "loss_scaling must be one of 'none'"),
+        ({"batchsize": 4}, "no setting is called 'batchsize'; there are: accumulate, batch_size"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_an_error_that_gives_the_allowed_values(changes, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        Settings().replace(**changes)
+
+
+def test_the_mode_decides_the_bulk_sizes():
+    base = Settings(bulk_forward=7, bulk_backward=9)
+    sizes = {mode: base.replace(mode=mode).bulk_sizes for mode in MODES}
+    assert sizes["imperative"] == (1, 1)
+    assert sizes["bulked"] == (7, 9)
+    assert sizes["lazy"] == (UNLIMITED, UNLIMITED)
+
+
+@given(st.sampled_from(MODES), st.sampled_from(LOSS_SCALING), st.sampled_from(DEVICES),
+       st.integers(1, 99))  # fmt: skip
+def test_settings_are_rebuilt_from_their_plain_values(mode, scaling, device, size):
+    s = Settings(mode=mode, loss_scaling=scaling, device=device, batch_size=size)
+    assert Settings(**s.as_dict()) == s

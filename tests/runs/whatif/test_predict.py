@@ -1,0 +1,252 @@
+"""What-if predictions: what must follow from the model, and what it refuses to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kit
+from kit.errors import SettingsError
+from kit.ir.plan import OpStream, plan
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.predict import SCALER, Model, Prediction, calibrated, predict
+from kit.runs.whatif.steps import accumulated
+from kit.trace.syncs import sync_table
+from tests.factories import empty_run, make_run
+
+CHECK, ON_DEVICE = "dynamic, host check", "dynamic, on device"
+OVERHEADS = {"overhead.launch_ns": 7_000.0, "overhead.sync_ns": 9_000.0}
+
+
+def measured(settings: Settings | None = None, **more: int) -> Run:
+    """A synthetic run that also knows what a launch and a wait cost."""
+    run = make_run(settings, **more)
+    return replace(run, metrics=OVERHEADS, environment={"device": "cpu (cpu)"})
+
+
+def with_scaler(settings: Settings | None = None) -> Run:
+    """The same, whose one wait inside the step is the loss-scale check."""
+    run = measured((settings or Settings()).replace(loss_scaling=CHECK), syncs=2)
+    syncs = [replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371")
+             for s in run.timeline.syncs]  # fmt: skip
+    return replace(run, timeline=replace(run.timeline, syncs=tuple(syncs)))
+
+
+@pytest.mark.parametrize("mode", ["bulked", "lazy", "imperative"])
+def test_a_replay_takes_what_the_untraced_steps_took(mode: str):
+    run = measured(Settings(mode=mode))
+    assert predict(run).step_ms == pytest.approx(run.step_ms, rel=1e-3)
+
+
+def test_a_prediction_is_modelled_and_says_of_what():
+    made = predict(measured(), Settings(bulk_forward=2, bulk_backward=2))
+    assert made.timeline.origin == "modelled"
+    assert made.headline().startswith("modelled: ")
+    assert "synthetic" in made.of
+    assert any("rate of this run's kernels" in text for text in made.assumptions)
+    assert made.timeline.notes == made.assumptions
+
+
+def test_the_public_name_is_the_function():
+    assert kit.predict is predict
+
+
+@given(forward=st.integers(1, 30), backward=st.integers(1, 30))
+@settings(max_examples=15, deadline=None)
+def test_other_bulk_sizes_are_cut_as_the_runtime_would(forward: int, backward: int):
+    run = measured(Settings(bulk_forward=3, bulk_backward=3), syncs=0)
+    wanted = run.settings.replace(bulk_forward=forward, bulk_backward=backward)
+    stream = OpStream.of(run.graphs[0], run.segments)
+    made = predict(run, wanted, stream=stream)
+    assert made.segments == len(plan(stream, forward, backward))
+
+
+def test_without_views_known_they_are_told_by_their_names():
+    run = measured(Settings(bulk_forward=2, bulk_backward=2), syncs=0)
+    views = sum("expand" in run.graphs[0].nodes[i].op for i in run.graphs[0].ops)
+    assert views == 1
+    assert predict(run, run.settings.replace(mode="imperative")).segments == (
+        len(run.graphs[0].ops) - views
+    )
+
+
+def test_the_steps_of_the_timeline_take_the_step_time():
+    made = predict(measured(), Settings(mode="lazy"))
+    steps = made.timeline.intervals(kind="step")
+    assert np.diff(steps).mean() / 1e6 == pytest.approx(made.step_ms, rel=1e-3)
+
+
+def test_a_faster_device_never_makes_the_step_slower():
+    run = measured()
+    times = [predict(run, device_speed=k).step_ms for k in (0.5, 1.0, 2.0, 100.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+def test_dearer_launches_and_waits_never_make_it_faster():
+    run = measured()
+    assert predict(run, launch_ns=1e6).step_ms > predict(run).step_ms
+    assert predict(run, sync_ns=1e6).step_ms > predict(run).step_ms
+
+
+def test_a_removed_sync_is_gone_and_the_step_is_no_slower():
+    run = with_scaler()
+    made = predict(run, without=[SCALER])
+    assert (predict(run).syncs, made.syncs) == (1, 0)
+    assert made.timeline.syncs == ()
+    assert made.step_ms <= predict(run).step_ms
+
+
+def test_a_sync_is_removed_by_its_row_as_well():
+    run = with_scaler()
+    (row,) = sync_table(run.timeline.syncs, steps=3)
+    assert predict(run, without=[row]).step_ms == predict(run, without=["train.py:41"]).step_ms
+
+
+def test_a_sync_that_is_not_there_is_an_error_that_lists_those_that_are():
+    with pytest.raises(SettingsError, match=r"nowhere\.py.*train\.py:41 via torch/amp"):
+        predict(with_scaler(), without=["nowhere.py"])
+
+
+def test_scaling_on_the_device_is_the_same_as_no_wait_in_the_scaler():
+    run = with_scaler()
+    made = predict(run, run.settings.replace(loss_scaling=ON_DEVICE))
+    assert made.step_ms == predict(run, without=[SCALER]).step_ms
+
+
+def test_a_host_check_adds_one_wait_before_the_update():
+    run = measured(Settings(loss_scaling=ON_DEVICE), syncs=0)
+    made = predict(run, run.settings.replace(loss_scaling=CHECK))
+    assert made.syncs == 1
+    assert made.step_ms >= predict(run).step_ms
+    (first, *_) = made.timeline.syncs
+    updates = made.timeline.intervals(kind="record")[
+        made.timeline.name[made.timeline.where(kind="record")]
+        == made.timeline.names.index("update")
+    ]
+    assert first.at_ns <= updates[:, 0].max()
+
+
+def test_a_replayed_step_records_nothing():
+    run = measured(syncs=0)
+    made = predict(run, run.settings.replace(step_mode="replay"))
+    assert not made.timeline.where(kind="record").any()
+    assert made.step_ms <= predict(run).step_ms
+
+
+def test_a_step_that_reads_is_recorded_even_in_replay():
+    run = with_scaler()
+    made = predict(run, run.settings.replace(step_mode="replay"))
+    assert made.step_ms == pytest.approx(run.step_ms, rel=1e-3)
+    assert any("not replayed" in text for text in made.assumptions)
+
+
+def test_micro_batches_repeat_all_but_the_update():
+    graph = make_run().graphs[0]
+    repeated, sources, starts = accumulated(graph, 3)
+    count = {p: sum(n.phase == p and not n.is_variable for n in graph.nodes) for p in
+             ("forward", "backward", "update")}  # fmt: skip
+    again = {p: sum(n.phase == p and not n.is_variable for n in repeated.check().nodes)
+             for p in count}  # fmt: skip
+    assert again == {
+        "forward": 3 * count["forward"], "backward": 3 * count["backward"],
+        "update": count["update"],
+    }  # fmt: skip
+    assert len(sources) == len(repeated)
+    assert len(starts) == 2
+
+
+def test_more_micro_batches_take_longer():
+    run = measured(syncs=0)
+    times = [predict(run, run.settings.replace(accumulate=n)).step_ms for n in (1, 2, 4)]
+    assert times[0] < times[1] < times[2]
+
+
+def test_a_batch_size_lies_on_the_line_of_two_runs():
+    small, big = (measured(Settings(batch_size=n), syncs=0) for n in (2, 8))
+    big = replace(big, step_times_ns=tuple(4 * t for t in small.step_times_ns))
+    between = predict([small, big], Settings(batch_size=4)).step_ms
+    assert small.step_ms < between < big.step_ms
+
+
+def test_a_batch_size_of_one_run_cannot_be_told():
+    with pytest.raises(SettingsError, match="Measure a second batch size"):
+        predict(measured(), Settings(batch_size=16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"dtype": "bfloat16"}, "dtype='bfloat16' cannot be predicted"),
+        ({"mode": "torch"}, "can only be measured"),
+        ({"segment_mode": "launch"}, "segment_mode='launch' cannot be predicted"),
+        ({"device": "gpu"}, "device='gpu' cannot be predicted"),
+    ],
+    ids=["dtype", "mode", "segment mode", "device"],
+)
+def test_what_cannot_be_known_is_an_error_that_says_why(changes: dict[str, str], why: str):
+    with pytest.raises(SettingsError, match=why):
+        predict(measured(), Settings(**changes))
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")], ids=str)
+def test_a_device_has_a_speed_above_zero(speed: float):
+    with pytest.raises(SettingsError, match="device_speed"):
+        predict(measured(), device_speed=speed)
+
+
+def test_a_run_without_a_graph_or_a_step_predicts_nothing():
+    for run in (empty_run(), make_run(Settings(mode="torch"))):
+        with pytest.raises(SettingsError):
+            predict(run)
+
+
+def test_no_run_at_all_is_an_error():
+    with pytest.raises(SettingsError, match="no run"):
+        predict([])
+
+
+def test_a_replayed_run_does_not_say_what_recording_costs():
+    run = measured(Settings(step_mode="replay"), syncs=0)
+    with pytest.raises(SettingsError, match="predict from a run with step_mode='retrace'"):
+        predict(run, Settings())
+
+
+def test_hostile_names_and_many_waits_are_taken_as_they_are():
+    run = measured(syncs=3, hostile=True)
+    assert isinstance(predict(run, Settings(bulk_forward=2)), Prediction)
+
+
+def test_a_model_answers_as_predict_does():
+    run = measured()
+    model = Model(run)
+    for wanted in (run.settings, Settings(mode="lazy"), Settings(bulk_forward=3)):
+        assert model.predict(wanted).step_ms == predict(run, wanted).step_ms
+
+
+def test_overheads_that_were_measured_without_a_trace_are_not_scaled():
+    run = measured()
+    slower = replace(run, step_times_ns=tuple(3 * t for t in run.step_times_ns))
+    own, scaled = calibrated(run), calibrated(slower)
+    assert (own.cut, own.launch, own.sync) == (scaled.cut, scaled.launch, scaled.sync)
+    assert scaled.device.sum() > own.device.sum()
+
+
+def test_a_run_without_a_measured_step_predicts_nothing():
+    with pytest.raises(SettingsError, match="no measured step"):
+        predict(replace(measured(), step_times_ns=()))
+
+
+def test_on_a_gpu_the_worker_goes_on_while_the_device_works():
+    run = measured(Settings(mode="imperative"), syncs=0)
+    far = replace(run, environment={"device": "gpu (imaginary)"})
+    launches = [
+        predict(r).timeline.intervals(kind="dispatch")[-1, 1]
+        - predict(r).timeline.intervals(kind="kernel")[-1, 1]
+        for r in (run, far)
+    ]
+    assert launches[1] <= launches[0] <= 0
