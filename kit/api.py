@@ -359,7 +359,7 @@ def Explorer(
     Raises:
         SettingsError: an option that cannot be.
     """
-    from kit.report.html import write_report
+    from kit.reports.html import write_report
     from kit.widgets.explorer import Explorer as Widget
     from kit.workloads.placed import Placed
     from kit.workloads.prepare import Prepared
@@ -399,7 +399,7 @@ def report(
     Raises:
         SettingsError: `sweep` or devices were given with finished runs, or there are no runs.
     """
-    from kit.report.html import write_report
+    from kit.reports.html import write_report
 
     if isinstance(source, Run) or (
         isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)

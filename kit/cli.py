@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report_main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m kit.report`: the same as `kit report`."""
-    parser = argparse.ArgumentParser(prog="python -m kit.report", description=_report.__doc__)
+    """`python -m kit.reports`: the same as `kit report`."""
+    parser = argparse.ArgumentParser(prog="python -m kit.reports", description=_report.__doc__)
     _report_arguments(parser)
     return _guarded(_report, parser.parse_args(arguments))
 

@@ -214,7 +214,7 @@ def test_saved_runs_become_one_report_by_both_roads(kit: Kit, tmp_path: Path):
         make_run(Settings(batch_size=size)).save(f"{size}.kitrun")
     assert kit("report", "4.kitrun", "8.kitrun", "-o", "both.html")[:2] == (0, "wrote both.html\n")
     assert "batch size" in Path("both.html").read_text()
-    said = process("-m", "kit.report", str(tmp_path / "4.kitrun"), "-o", str(tmp_path / "x.html"))
+    said = process("-m", "kit.reports", str(tmp_path / "4.kitrun"), "-o", str(tmp_path / "x.html"))
     assert said.returncode == 0, said.stderr
     assert (tmp_path / "x.html").is_file()
 

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
         "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy",
         "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
     },
-    "report": {
+    "reports": {
         "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.formats", "kit.widgets", "numpy",
         "bokeh",
     },
@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
 
 # The top room joins the others, so it may import all of them.
 TOP = {"kit/__init__.py", "kit/__main__.py", "kit/api.py", "kit/cli.py", "kit/cli_doctor.py",
-       "kit/cli_script.py", "kit/report/__main__.py"}  # fmt: skip
+       "kit/cli_script.py", "kit/reports/__main__.py"}  # fmt: skip
 
 HALVES = {"torch": "frontend torch half", "jax": "frontend jax half"}
 
@@ -131,7 +131,7 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
         ("widgets/explorer.py", "import kit.jax"),
         ("widgets/explorer.py", "from kit.runtime import session"),
         ("widgets/explorer.py", "from kit import frontend"),
-        ("report/html.py", "import torch"),
+        ("reports/html.py", "import torch"),
         ("workloads/bert.py", "from kit.widgets import theme"),
         ("workloads/bert.py", "import kit.api"),
     ],
@@ -146,7 +146,7 @@ def test_a_forbidden_import_is_found(file: str, source: str):
         ("frontend/torch_tensor.py", "import torch, json"),
         ("frontend/scaler.py", "import torch"),
         ("frontend/jax_capture.py", "import jax.numpy as jnp"),
-        ("report/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
+        ("reports/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
     ],
 )
 def test_an_allowed_import_is_let_through(file: str, source: str):

@@ -34,11 +34,6 @@ def test_settings_and_run_need_neither_torch_nor_jax_nor_bokeh():
     assert fresh(code) == "[]"
 
 
-@pytest.mark.parametrize("room", ["report"])
-def test_a_room_of_the_same_name_does_not_hide_the_function(room: str):
-    assert fresh(f"import kit.{room}; print(type(kit.{room}).__name__)") == "function"
-
-
 def test_the_names_are_sorted():
     assert kit.__all__ == sorted(kit.__all__, key=lambda name: (not name.isupper(), name))
 

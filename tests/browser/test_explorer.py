@@ -126,7 +126,7 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None
 
 
 def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(tmp_path: Path) -> None:
-    from kit.report.html import write_report
+    from kit.reports.html import write_report
     from tests.factories import make_run
 
     path = write_report([make_run()], tmp_path / "r.html")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.report.html import write_report
+from kit.reports.html import write_report
 from kit.runs.run import Settings
 from tests.browser.labserver import Browser
 from tests.factories import make_run

@@ -1,4 +1,4 @@
-"""Damaged traces by the hundred: `python -m tests.formats.chrome.fuzz_traces --cases 2000`.
+"""Fuzz the readers of foreign files: `python -m tests.formats.chrome.fuzz_traces [seconds]`.
 
 Real traces of torch, jax and kit are damaged, and files of random events are made. Each must open
 as a run whose views draw, or fail with the documented errors; anything else ends the run and

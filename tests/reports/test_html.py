@@ -18,9 +18,9 @@ import pytest
 
 import kit
 from kit.errors import SettingsError
-from kit.report.grid import axes_of
-from kit.report.html import report_html, write_report
-from kit.report.markdown import breakdown_table, comparison_table, step_time_table
+from kit.reports.grid import axes_of
+from kit.reports.html import report_html, write_report
+from kit.reports.markdown import breakdown_table, comparison_table, step_time_table
 from kit.runs.run import UNLIMITED, Settings
 from tests.factories import empty_run, make_run, one_span_run
 
@@ -143,7 +143,7 @@ def test_kit_report_takes_finished_runs_but_no_sweep_of_them(tmp_path: Path):
 def test_the_command_reports_saved_runs_and_says_what_is_wrong(tmp_path: Path):
     make_run().save(tmp_path / "a.kitrun")
     (tmp_path / "bad.kitrun").write_bytes(b"not a run")
-    command = [sys.executable, "-m", "kit.report", "-o", "r.html"]
+    command = [sys.executable, "-m", "kit.reports", "-o", "r.html"]
     good = subprocess.run([*command, "a.kitrun"], cwd=tmp_path, capture_output=True, text=True)
     assert (good.returncode, good.stdout.strip()) == (0, "wrote r.html")
     bad = subprocess.run([*command, "bad.kitrun"], cwd=tmp_path, capture_output=True, text=True)

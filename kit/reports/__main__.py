@@ -1,4 +1,4 @@
-"""`python -m kit.report`: the same as `kit report`."""
+"""`python -m kit.reports`: the same as `kit report`."""
 
 from __future__ import annotations
 

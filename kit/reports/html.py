@@ -21,8 +21,8 @@ import numpy as np
 from bokeh.embed import components
 
 from kit.errors import SettingsError
-from kit.report.grid import Axis, axes_of, cell_of
-from kit.report.markdown import report_markdown
+from kit.reports.grid import Axis, axes_of, cell_of
+from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
 from kit.widgets.advice import advice_html
 from kit.widgets.compiles import recompiles_html
@@ -239,4 +239,4 @@ def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("kit.report").joinpath(name).read_text("utf-8")
+    return resources.files("kit.reports").joinpath(name).read_text("utf-8")

@@ -1,0 +1,67 @@
+"""The public names of kit, and where each lives: the one table.
+
+`kit/__init__.py` reads this file and imports a name at its first use. A type checker and an editor
+read it too. `from kit import *` gives the names below, without `jax`.
+"""
+
+from kit import errors as errors
+from kit import jax as jax
+from kit.api import Explorer as Explorer
+from kit.api import Session as Session
+from kit.api import autotune as autotune
+from kit.api import bulk as bulk
+from kit.api import compare as compare
+from kit.api import open_trace as open_trace
+from kit.api import plan as plan
+from kit.api import report as report
+from kit.api import run as run
+from kit.api import set_bulk_size as set_bulk_size
+from kit.api import sweep as sweep
+from kit.formats.export import export_trace as export_trace
+from kit.frontend.torch_hybrid import hybridize as hybridize
+from kit.frontend.torch_multi import all_finite as all_finite
+from kit.frontend.torch_multi import clip_by_global_norm as clip_by_global_norm
+from kit.frontend.torch_multi import global_norm as global_norm
+from kit.frontend.torch_multi import multi_adamw as multi_adamw
+from kit.frontend.torch_multi import multi_lamb as multi_lamb
+from kit.frontend.torch_multi import multi_sgd as multi_sgd
+from kit.frontend.torch_multi import reset_arrays as reset_arrays
+from kit.frontend.torch_parallel import DataParallel as DataParallel
+from kit.frontend.torch_parallel import Shards as Shards
+from kit.frontend.torch_parallel_barrier import Barrier as Barrier
+from kit.frontend.torch_parallel_norm import SyncBatchNorm as SyncBatchNorm
+from kit.runs.analysis.diff import RunDiff as RunDiff
+from kit.runs.analysis.diff import diff_runs as diff_runs
+from kit.runs.analysis.gradients import Link as Link
+from kit.runs.analysis.kernels import Ceilings as Ceilings
+from kit.runs.analysis.kernels import kernel_table as kernel_table
+from kit.runs.analysis.lines import line_costs as line_costs
+from kit.runs.analysis.memory import memory as memory
+from kit.runs.analysis.segments import segment_costs as segment_costs
+from kit.runs.run import Run as Run
+from kit.runs.run import Settings as Settings
+from kit.runs.whatif.predict import Prediction as Prediction
+from kit.runs.whatif.predict import predict as predict
+from kit.runtime.ceilings import measure_ceilings as measure_ceilings
+from kit.runtime.processes import join_processes as join_processes
+from kit.runtime.rules import Rules as Rules
+from kit.runtime.rules_all import DEFAULT_RULES as DEFAULT_RULES
+from kit.widgets.compare import Comparison as Comparison
+from kit.widgets.compiles import CompileView as CompileView
+from kit.widgets.gaps import GapView as GapView
+from kit.widgets.graph import GraphView as GraphView
+from kit.widgets.kernels import KernelView as KernelView
+from kit.widgets.memory import MemoryView as MemoryView
+from kit.widgets.parallel import ParallelView as ParallelView
+from kit.widgets.plan import PlanView as PlanView
+from kit.widgets.run_diff import RunDiffView as RunDiffView
+from kit.widgets.segments import SegmentView as SegmentView
+from kit.widgets.source import SourceView as SourceView
+from kit.widgets.timeline import TimelineView as TimelineView
+from kit.widgets.whatif import WhatIfView as WhatIfView
+from kit.workloads.context import Context as Context
+from kit.workloads.context import Workload as Workload
+from kit.workloads.context import workload as workload
+
+__version__: str
+__all__: list[str]
