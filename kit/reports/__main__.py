@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kit.cli import report_main
+from kit.cli.main import report_main
 
 if __name__ == "__main__":
     sys.exit(report_main())

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit import __version__
-from kit.cli_doctor import doctor
-from kit.cli_script import ScriptError, error_text, load_step, load_workload
+from kit.cli.doctor import doctor
+from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from kit import cli
+from kit.cli import main as cli
 from kit.runs.run import Run, Settings
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 
@@ -99,7 +99,7 @@ def test_each_command_says_what_it_does(kit: Kit, command: str):
 
 
 def test_the_help_loads_nothing_heavy():
-    code = ("import sys\nfrom kit.cli import main\ntry:\n    main(['run', '--help'])\n"
+    code = ("import sys\nfrom kit.cli.main import main\ntry:\n    main(['run', '--help'])\n"
             "except SystemExit:\n    heavy = {'torch', 'jax', 'bokeh', 'numpy'}\n"
             "    print(sorted(heavy & set(sys.modules)))")  # fmt: skip
     assert process("-c", code).stdout.splitlines()[-1] == "[]"

@@ -87,7 +87,7 @@ def _needed() -> dict[str, str]:
     try:
         lines = metadata.requires("overlap-kit") or []
     except metadata.PackageNotFoundError:
-        project = Path(__file__).parents[1] / "pyproject.toml"
+        project = Path(__file__).parents[2] / "pyproject.toml"
         try:
             lines = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
         except (OSError, ValueError, KeyError):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kit import cli_doctor
-from kit.cli_doctor import BAD, ODD, OK, doctor, findings
+from kit.cli import doctor as cli_doctor
+from kit.cli.doctor import BAD, ODD, OK, doctor, findings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCKER = """
 import sys
 
@@ -23,7 +23,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 sys.argv = ["kit", "doctor"]
-from kit.cli import main
+from kit.cli.main import main
 sys.exit(main())
 """
 
@@ -51,7 +51,7 @@ def test_nothing_heavy_is_imported_and_no_process_but_dot_is_asked(monkeypatch):
     monkeypatch.setattr(cli_doctor, "_ask", lambda command, limit: (asked.append(command[0]), 0))
     findings()
     assert {Path(name).name for name in asked} <= {"dot", "nvidia-smi"}
-    code = ("import sys; from kit.cli_doctor import findings; findings(); print(sorted("
+    code = ("import sys; from kit.cli.doctor import findings; findings(); print(sorted("
             "{'torch', 'jax', 'bokeh', 'numpy', 'ipywidgets'} & set(sys.modules)))")  # fmt: skip
     assert run("-c", code).stdout == "[]\n"
 
