@@ -117,7 +117,7 @@ def kit_row(shape: dict[str, Any], gates: str, settings: kit.Settings, loop: str
 
     def begin() -> Callable[[], Any]:
         if workload.framework == "jax":
-            from kit.frontend.jax_frontend import JaxFrontend
+            from kit.jax.frontend import JaxFrontend
             from kit.runtime.session import Session
 
             Session(settings, frontends=(JaxFrontend(),)).__enter__()

@@ -26,9 +26,9 @@ ALLOWED: dict[str, set[str]] = {
         "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy", "ml_dtypes", "jax", "jaxlib",
     },
     "frontend": {"kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes"},
-    "frontend torch half": {"torch"},
-    "frontend jax half": {"jax", "jaxlib"},
-    "jax": {"kit.frontend"},  # the public name of frontend's jax half
+    "jax": {
+        "kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes", "jax", "jaxlib",
+    },
     "widgets": {
         "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy",
         "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
@@ -38,15 +38,14 @@ ALLOWED: dict[str, set[str]] = {
         "bokeh",
     },
     "workloads": {
-        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "kit.frontend", "numpy",
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "kit.frontend", "kit.jax",
+        "numpy",
         "torch", "jax",
     },
 }  # fmt: skip
 
 # The top room joins the others, so it may import all of them.
 TOP = {"kit/__init__.py", "kit/__main__.py", "kit/api.py", "kit/reports/__main__.py"}
-
-HALVES = {"torch": "frontend torch half", "jax": "frontend jax half"}
 
 FILES = sorted(path for path in KIT.rglob("*.py"))
 
@@ -64,11 +63,7 @@ def allowed_for(path: Path) -> set[str]:
     room = room_of(path.relative_to(KIT.parent).with_suffix("").as_posix().replace("/", "."))
     allowed = ALLOWED[room] | {f"kit.{room}"}
     if room == "frontend":
-        for prefix, half in HALVES.items():
-            if path.name.startswith(prefix):
-                allowed |= ALLOWED[half]
-        if path.name == "scaler.py":
-            allowed |= ALLOWED["frontend torch half"]
+        allowed |= {"torch"}
     return allowed
 
 
@@ -95,15 +90,7 @@ def offences(path: Path, source: str) -> list[str]:
         key = f"kit.{room_of(name)}" if root == "kit" else root
         if key not in allowed and root not in sys.stdlib_module_names:
             found.append(f"line {line}: {name}")
-        elif _other_half(path, name):
-            found.append(f"line {line}: {name} (the halves of frontend do not import each other)")
     return found
-
-
-def _other_half(path: Path, name: str) -> bool:
-    if not path.name.startswith("jax") or not name.startswith("kit.frontend."):
-        return path.name.startswith("torch") and name.startswith("kit.frontend.jax")
-    return name.startswith(("kit.frontend.torch", "kit.frontend.scaler"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(KIT).as_posix())
@@ -122,11 +109,11 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
         ("runs/run.py", "from kit.runtime.session import Session"),
         ("runtime/session.py", "import torch.nn"),
         ("frontend/torch_tensor.py", "import jax"),
-        ("frontend/jax_capture.py", "import torch"),
-        ("frontend/jax_capture.py", "from kit.frontend.torch_tensor import KitTensor"),
+        ("jax/program.py", "import torch"),
+        ("jax/program.py", "from kit.frontend.torch_tensor import KitTensor"),
         ("frontend/scaler.py", "import jax"),
-        ("jax.py", "from kit.frontend.torch_tensor import KitTensor"),
-        ("jax.py", "import torch"),
+        ("jax/__init__.py", "from kit.frontend.torch_tensor import KitTensor"),
+        ("jax/__init__.py", "import torch"),
         ("widgets/explorer.py", "import kit.jax"),
         ("widgets/explorer.py", "from kit.runtime import session"),
         ("widgets/explorer.py", "from kit import frontend"),
@@ -144,7 +131,7 @@ def test_a_forbidden_import_is_found(file: str, source: str):
     [
         ("frontend/torch_tensor.py", "import torch, json"),
         ("frontend/scaler.py", "import torch"),
-        ("frontend/jax_capture.py", "import jax.numpy as jnp"),
+        ("jax/program.py", "import jax.numpy as jnp"),
         ("reports/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
     ],
 )

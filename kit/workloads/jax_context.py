@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.frontend.jax_frontend import device_put
+from kit.jax.frontend import device_put
 from kit.runtime.session import current_session
 from kit.workloads.context import Context
 from kit.workloads.loading import fetched, prefetched

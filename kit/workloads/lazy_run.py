@@ -109,7 +109,7 @@ def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
 
 def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
     """The same for a workload of jax: torch is not loaded."""
-    from kit.frontend.jax_frontend import JaxFrontend
+    from kit.jax.frontend import JaxFrontend
     from kit.workloads.jax_context import JaxContext
 
     session = Session(settings, cache=cache, frontends=(JaxFrontend(),))

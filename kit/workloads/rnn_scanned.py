@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kit.frontend.jax_frontend import device_put
-from kit.frontend.jax_step import step as jax_step
+from kit.jax.frontend import device_put
+from kit.jax.steps import step as jax_step
 from kit.workloads.context import Context
 
 __all__ = ["GATES", "build", "cell_of", "predict"]

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from kit.errors import SessionError
-from kit.frontend.jax_args import host_array, kind_of
-from kit.frontend.jax_array import LazyArray
-from kit.frontend.jax_places import here
-from kit.frontend.jax_program import Bound, Program
+from kit.jax.arguments import host_array, kind_of
+from kit.jax.array import LazyArray
+from kit.jax.places import here
+from kit.jax.program import Bound, Program
 from kit.runtime.session import Session, current_session
 from kit.runtime.stream import Value
 

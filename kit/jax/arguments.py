@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kit.frontend.jax_array import LazyArray
+from kit.jax.array import LazyArray
 
 __all__ = ["Kind", "Signature", "difference", "host_array", "kind_of", "paths_of"]
 

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from kit.errors import SessionError
-from kit.frontend.jax_places import caller, here
+from kit.jax.places import caller, here
 
 if TYPE_CHECKING:
-    from kit.frontend.jax_frontend import JaxFrontend
+    from kit.jax.frontend import JaxFrontend
     from kit.runtime.session import Session
     from kit.runtime.stream import Cell, Value
 
@@ -24,7 +24,7 @@ Method = Callable[["LazyArray", Any], Any]
 
 
 def _apply(session: Session, function: Callable[..., Any], *operands: Any) -> Any:
-    from kit.frontend.jax_step import apply
+    from kit.jax.steps import apply
 
     return apply(session, function, *operands)
 
@@ -178,7 +178,7 @@ class LazyArray:
     # -- computing with it: recorded, as one small step each -------------------------------------
 
     def _frontend(self) -> JaxFrontend:
-        from kit.frontend.jax_frontend import JaxFrontend
+        from kit.jax.frontend import JaxFrontend
 
         found: JaxFrontend = self.session.frontend(JaxFrontend)
         return found

@@ -19,7 +19,7 @@ from kit.runtime.executor import ExecutableCache
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import Session, current_session
-from tests.frontend.jax_models import (
+from tests.jax.models import (
     BATCH,
     LABELS,
     flax_state,
@@ -185,7 +185,7 @@ def test_calls_are_inlined_and_what_nobody_needs_is_left_out() -> None:
 def test_each_node_has_the_users_line_scope_and_phase() -> None:
     graph, _ = traced(plain_step, plain_state(), BATCH, LABELS)
     nodes = [n for n in graph if not n.is_variable]
-    assert {n.site.split(":")[0] for n in nodes} == {"jax_models.py"}
+    assert {n.site.split(":")[0] for n in nodes} == {"models.py"}
     dots = [(n.phase, n.scope) for n in nodes if n.op == "jax.dot_general"]
     assert dots == [("forward", "hidden"), ("forward", ""), ("backward", ""), ("backward", ""),
                     ("backward", "hidden")]  # fmt: skip
@@ -199,7 +199,7 @@ def test_flax_modules_are_the_scope_and_the_users_line_is_found_below_them() -> 
         graph, _ = traced(flax_step, flax_state(), BATCH, LABELS)
     nodes = [n for n in graph if not n.is_variable]
     assert {"Net.up", "Net.norm", "Net.down"} <= {n.scope for n in nodes}
-    assert {n.site.split(":")[0] for n in nodes} == {"jax_models.py"}
+    assert {n.site.split(":")[0] for n in nodes} == {"models.py"}
     assert {n.phase for n in nodes if n.scope == "Net.up"} == {"forward", "backward"}
 
 
@@ -313,7 +313,7 @@ def test_printing_never_computes_and_reading_does_once() -> None:
         assert x.tolist() == [2.0, 2.0]
         assert np.asarray(x).sum() == 4
         assert [s.cause for s in session.syncs] == ["tolist"]
-        assert session.syncs[0].site.startswith("test_jax_steps.py:")
+        assert session.syncs[0].site.startswith("test_steps.py:")
         assert str(x) == "LazyArray([2. 2.], dtype=float32)"
 
 

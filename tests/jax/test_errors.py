@@ -15,7 +15,7 @@ from kit.runs.run import Settings
 from kit.runtime.session import Session
 
 X = np.ones((2, 3), np.float32)
-HERE = r"test_jax_errors\.py:\d+"
+HERE = r"test_errors\.py:\d+"
 
 
 def notes(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -63,7 +63,7 @@ def test_a_lazy_array_that_a_step_closes_over_is_refused(use: Any) -> None:
         x = kit.jax.step(jnp.sum)(X)
         with pytest.raises(TypeError, match=r"LazyArray|another jax transformation") as e:
             kit.jax.step(lambda y: use(y, x))(X)
-        assert "was traced, at test_jax_errors.py" in notes(e)
+        assert "was traced, at test_errors.py" in notes(e)
         assert session.syncs == []
         assert x.item() == 6
 
@@ -97,7 +97,7 @@ def test_a_function_that_asks_a_tracer_for_its_number_is_told_its_line() -> None
     with Session() as session:
         with pytest.raises(jax.errors.TracerBoolConversionError) as e:
             kit.jax.step(branch)(X)
-        assert f"while branch was traced, at test_jax_errors.py:{line}: first call" in notes(e)
+        assert f"while branch was traced, at test_errors.py:{line}: first call" in notes(e)
         assert kit.jax.step(lambda x: x * 2)(X).tolist() == (X * 2).tolist()
         assert session.is_open
 
@@ -108,7 +108,7 @@ def test_an_error_of_the_users_own_comes_through_with_a_note() -> None:
 
     with Session(), pytest.raises(ValueError, match="bad model") as e:
         kit.jax.step(moody)(X)
-    assert "while moody was traced, at test_jax_errors.py:" in notes(e)
+    assert "while moody was traced, at test_errors.py:" in notes(e)
 
 
 def test_errors_come_early_if_the_arguments_are_given() -> None:
@@ -199,7 +199,7 @@ def test_a_new_trace_says_what_changed_and_where() -> None:
     assert "to int32[2,3]" in text
     assert "to float32[] (weak type)" in text
     assert "{'a': *}" in text
-    assert text.count("test_jax_errors.py:") == 5
+    assert text.count("test_errors.py:") == 5
 
 
 def test_a_trace_is_kept_for_every_kind_of_arguments() -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kit
-from kit.frontend.jax_program import Program
-from kit.frontend.jax_text import text_of
+from kit.jax.program import Program
+from kit.jax.text import text_of
 from kit.runs.run import Settings
 from kit.runtime.executor import ExecutableCache
 from kit.runtime.session import Session

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from kit.errors import SessionError, SettingsError
-from kit.frontend.jax_args import Kind, Signature, difference, kind_of, paths_of
-from kit.frontend.jax_array import LazyArray
-from kit.frontend.jax_frontend import JaxFrontend
-from kit.frontend.jax_places import caller, here, user_line
-from kit.frontend.jax_program import Program
 from kit.ir import PHASES
+from kit.jax.arguments import Kind, Signature, difference, kind_of, paths_of
+from kit.jax.array import LazyArray
+from kit.jax.frontend import JaxFrontend
+from kit.jax.places import caller, here, user_line
+from kit.jax.program import Program
 from kit.runtime.lowering import format_site
 from kit.runtime.session import Session, current_session
 

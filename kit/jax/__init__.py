@@ -10,8 +10,8 @@ Any function that `jax.jit` takes will do: plain jax, flax, optax. `docs/jax.md`
 
 from __future__ import annotations
 
-from kit.frontend.jax_array import LazyArray
-from kit.frontend.jax_frontend import device_put
-from kit.frontend.jax_step import Step, Trace, step
+from kit.jax.array import LazyArray
+from kit.jax.frontend import device_put
+from kit.jax.steps import Step, Trace, step
 
 __all__ = ["LazyArray", "Step", "Trace", "device_put", "step"]

@@ -19,7 +19,7 @@ from kit.runtime.executor import ExecutableCache
 from kit.workloads import jax_mlp
 from kit.workloads.experiment import run
 from kit.workloads.sweeps import sweep
-from tests.frontend.jax_models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
+from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 
 QUICK = Settings(steps=4, warmup=2, batch_size=4)
 
@@ -137,7 +137,7 @@ def test_a_run_has_the_graph_with_sites_phases_and_kernels() -> None:
     made = run(flaxed, QUICK.replace(mode="lazy"))
     (graph,) = made.graphs
     assert {n.phase for n in graph} == {"forward", "backward", "update"}
-    assert {n.site.split(":")[0] for n in graph if not n.is_variable} == {"jax_models.py"}
+    assert {n.site.split(":")[0] for n in graph if not n.is_variable} == {"models.py"}
     kernels = [s for s in made.timeline.spans if s.kind == "kernel"]
     joined = [k for k in kernels if k.node >= 0]
     assert len(joined) > 0.5 * len(kernels)

@@ -15,9 +15,9 @@ import numpy as np
 from jax.extend import core
 
 from kit.errors import LoweringError
-from kit.frontend.jax_places import frame_of, names_of, phases_of
-from kit.frontend.jax_text import body_of, context_of, literal, primitive_text, shown
 from kit.ir import Aval
+from kit.jax.places import frame_of, names_of, phases_of
+from kit.jax.text import body_of, context_of, literal, primitive_text, shown
 from kit.runtime.lowering import HOLE, format_site
 from kit.runtime.rules_jax import OneEquation, Static
 from kit.runtime.session import Session
