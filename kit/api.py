@@ -286,8 +286,8 @@ def Session(
         rules: lowering rules; yours: `kit.DEFAULT_RULES | kit.Rules({"aten.x.default": function})`.
         strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
     """
-    from kit.frontend.torch_device import open_session
     from kit.runtime.rules_all import DEFAULT_RULES
+    from kit.torch.device import open_session
 
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
 

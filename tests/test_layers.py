@@ -25,7 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {
         "kit.errors", "kit.ir", "kit.trace", "kit.runs", "numpy", "ml_dtypes", "jax", "jaxlib",
     },
-    "frontend": {"kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes"},
+    "torch": {
+        "kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes", "torch",
+    },
     "jax": {
         "kit.errors", "kit.ir", "kit.runs", "kit.runtime", "numpy", "ml_dtypes", "jax", "jaxlib",
     },
@@ -38,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "bokeh",
     },
     "workloads": {
-        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "kit.frontend", "kit.jax",
+        "kit.errors", "kit.ir", "kit.trace", "kit.runs", "kit.runtime", "kit.torch", "kit.jax",
         "numpy",
         "torch", "jax",
     },
@@ -51,7 +53,7 @@ FILES = sorted(path for path in KIT.rglob("*.py"))
 
 
 def room_of(module: str) -> str:
-    """`kit.frontend.torch_device` -> `frontend`; `kit.runs.file`, split off `kit.run`, -> `run`."""
+    """`kit.torch.device` -> `torch`."""
     parts = module.split(".")
     if len(parts) == 1:
         return "kit"
@@ -61,10 +63,7 @@ def room_of(module: str) -> str:
 def allowed_for(path: Path) -> set[str]:
     """What one file may import, its own room included."""
     room = room_of(path.relative_to(KIT.parent).with_suffix("").as_posix().replace("/", "."))
-    allowed = ALLOWED[room] | {f"kit.{room}"}
-    if room == "frontend":
-        allowed |= {"torch"}
-    return allowed
+    return ALLOWED[room] | {f"kit.{room}"}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -108,15 +107,15 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
         ("trace/metrics.py", "def f():\n    import jax"),
         ("runs/run.py", "from kit.runtime.session import Session"),
         ("runtime/session.py", "import torch.nn"),
-        ("frontend/torch_tensor.py", "import jax"),
+        ("torch/tensors/tensor.py", "import jax"),
         ("jax/program.py", "import torch"),
-        ("jax/program.py", "from kit.frontend.torch_tensor import KitTensor"),
-        ("frontend/scaler.py", "import jax"),
-        ("jax/__init__.py", "from kit.frontend.torch_tensor import KitTensor"),
+        ("jax/program.py", "from kit.torch.tensors.tensor import KitTensor"),
+        ("torch/scaling/scaler.py", "import jax"),
+        ("jax/__init__.py", "from kit.torch.tensors.tensor import KitTensor"),
         ("jax/__init__.py", "import torch"),
         ("widgets/explorer.py", "import kit.jax"),
         ("widgets/explorer.py", "from kit.runtime import session"),
-        ("widgets/explorer.py", "from kit import frontend"),
+        ("widgets/explorer.py", "from kit import torch"),
         ("reports/html.py", "import torch"),
         ("workloads/bert.py", "from kit.widgets import theme"),
         ("workloads/bert.py", "import kit.api"),
@@ -129,8 +128,8 @@ def test_a_forbidden_import_is_found(file: str, source: str):
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("frontend/torch_tensor.py", "import torch, json"),
-        ("frontend/scaler.py", "import torch"),
+        ("torch/tensors/tensor.py", "import torch, json"),
+        ("torch/scaling/scaler.py", "import torch"),
         ("jax/program.py", "import jax.numpy as jnp"),
         ("reports/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
     ],

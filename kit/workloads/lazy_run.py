@@ -98,7 +98,7 @@ def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
     """A session, what makes the context in it, and the versions to note."""
     import torch
 
-    from kit.frontend.torch_device import open_session
+    from kit.torch.device import open_session
 
     def context() -> Context:
         torch.manual_seed(settings.seed)

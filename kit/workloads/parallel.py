@@ -19,11 +19,6 @@ import torch
 from torch import nn
 
 from kit.errors import Cancelled, SettingsError
-from kit.frontend.torch_parallel import DataParallel
-from kit.frontend.torch_parallel_barrier import Barrier
-from kit.frontend.torch_parallel_batch import Shards, part_of, sizes_of, tensors_in
-from kit.frontend.torch_parallel_steps import StepParallel
-from kit.frontend.torch_tensor import KitTensor
 from kit.runs.analysis.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
@@ -31,6 +26,11 @@ from kit.runtime.executables import ExecutableCache
 from kit.runtime.lowering import format_site
 from kit.runtime.parallel import parted
 from kit.runtime.processes import Processes
+from kit.torch.parallel.barrier import Barrier
+from kit.torch.parallel.data_parallel import DataParallel
+from kit.torch.parallel.own_step import StepParallel
+from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
+from kit.torch.tensors.tensor import KitTensor
 from kit.trace import Span, Timeline
 from kit.workloads.context import Context, as_workload
 from kit.workloads.joined import Seen, added, join

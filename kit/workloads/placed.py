@@ -119,7 +119,7 @@ def check_options(workload: Workload, options: Mapping[str, Any]) -> None:
             )
         if name not in OPTIONS:
             raise SettingsError(f"{name!r} is no option of several devices: {', '.join(OPTIONS)}")
-    from kit.frontend.torch_parallel_grads import check_tuning
+    from kit.torch.parallel.reducer import check_tuning
 
     tuning = ("cut", "bucket_mb", "link")
     check_tuning(**{name: options[name] for name in tuning if name in options})

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from kit.frontend.torch_hybrid import hybridize
+from kit.torch.hybrid.hybrid import hybridize
 
 __all__ = ["CELLS", "GATES", "GatedRNN"]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from kit.errors import SettingsError
-from kit.frontend.torch_hybrid import hybridize
-from kit.frontend.torch_multi import reset_arrays
+from kit.torch.hybrid.hybrid import hybridize
+from kit.torch.hybrid.multi import reset_arrays
 from kit.workloads.context import Context, Workload
 
 __all__ = ["WAYS", "zero_grad", "zero_grad_by"]

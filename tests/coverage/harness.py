@@ -26,11 +26,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from kit.errors import KitError
-from kit.frontend.torch_device import open_session
 from kit.runs.run import Settings
 from kit.runtime.rules import Rules
 from kit.runtime.rules_all import DEFAULT_RULES
 from kit.runtime.session import current_session
+from kit.torch.device import open_session
 from tests.coverage.comparison import as_good, gradients, moved, other_strides, same, seeded, seen
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kit.frontend.torch_device import open_session
+from kit.torch.device import open_session
 
 FOREACH = ("acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
            "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",

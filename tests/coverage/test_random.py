@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kit.frontend.torch_device import open_session
+from kit.torch.device import open_session
 
 COUNT = 20_000
 Draw = Callable[[torch.Tensor], torch.Tensor]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from kit.frontend.torch_device import open_session
 from kit.runs.run import Settings
 from kit.runtime.session import Session, current_session
+from kit.torch.device import open_session
 
 Loss = Callable[[nn.Module, Sequence[Any]], torch.Tensor]
 

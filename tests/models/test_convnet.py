@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kit.frontend.torch_device import open_session
 from kit.runs.run import Settings
+from kit.torch.device import open_session
 
 
 class Residual(nn.Module):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kit.frontend.torch_device import open_session
 from kit.runs.run import Settings
 from kit.runtime.session import Session
+from kit.torch.device import open_session
 
 
 def session_of(step: Callable[[int], Any], steps: int) -> Session:

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 import kit
 from kit.errors import SettingsError
-from kit.frontend.torch_parallel_batch import Shards
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.segments import segment_costs
 from kit.runs.run import Run
+from kit.torch.parallel.shards import Shards
 from kit.workloads.parallel import measure
 from kit.workloads.parallel import run as run_replicas
 

@@ -21,11 +21,11 @@ from torch import nn
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.frontend.torch_parallel_barrier import replica_here
 from kit.runs.analysis.gradients import exposed_ms
 from kit.runs.run import Run, Settings
 from kit.runtime.processes import current_processes
 from kit.runtime.processes_channel import free_port
+from kit.torch.parallel.barrier import replica_here
 from kit.workloads.launch import run_processes
 
 SETTINGS = Settings(steps=4, warmup=1, batch_size=7)  # 7 over 2 or 4: uneven parts

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from kit.frontend.torch_device import open_session
 from kit.runs.run import Settings
 from kit.runtime.session import MAX_AHEAD, Session
 from kit.runtime.steps import CONFIRM, VERIFY_EVERY
 from kit.runtime.stream import Task
+from kit.torch.device import open_session
 from kit.workloads.context import Context, Workload, workload
 from kit.workloads.experiment import run
 

@@ -1,0 +1,1 @@
+"""PyTorch on device "kit": each call of torch's becomes recorded ops."""

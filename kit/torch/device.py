@@ -1,0 +1,236 @@
+"""Register device "kit" with torch, once a process, and open sessions on it.
+
+Uses torch's experimental Python backend (`_setup_privateuseone_for_python_backend`). Tried with
+torch 2.13; `register` checks that it is there before it changes anything. The device guard is our
+own, so that an error of a hook in backward does not end the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from kit.errors import SessionError
+from kit.runs.run import Settings
+from kit.runtime.executor import ExecutableCache
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.session import Session, current_session
+from kit.torch.autocast import register_autocast
+from kit.torch.dispatch import Frontend
+from kit.torch.modules import keep_shared_parameters
+from kit.torch.ops.attention import register_attention
+from kit.torch.tensors.tensor import KitTensor
+
+__all__ = ["open_session", "register"]
+
+
+_OUTS = (
+    "kron.out",
+    "matmul.out",
+    "linalg_matrix_rank.out",
+    "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out",
+    "linalg_matrix_rank.atol_rtol_float_out",
+)
+
+
+def open_session(
+    settings: Settings | None = None,
+    *,
+    rules: Rules = DEFAULT_RULES,
+    strict: bool = False,
+    cache: ExecutableCache | None = None,
+) -> Session:
+    """A session whose `with` block makes `device="kit"` work in torch."""
+    register()
+    return Session(settings, rules=rules, strict=strict, cache=cache, frontends=(Frontend(),))
+
+
+def register() -> None:
+    """Make device "kit" known to torch; the second call does nothing.
+
+    Raises:
+        SessionError: torch lacks the backend hook, or another library has taken it.
+    """
+    if getattr(torch, "kit", None) is not None:
+        return
+    setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
+    if setup is None:
+        raise SessionError(
+            f"torch {torch.__version__} has no Python device backend; kit needs torch 2.11 to 2.13"
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", "kit"):
+        raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
+    setup(rename="kit", backend_module=_Module(), device_guard=_guard())
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("empty.memory_format", _empty, "PrivateUse1")
+    library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    library.impl("_copy_from", _copy_from, "PrivateUse1")
+    library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
+    library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
+    library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
+    # One op in the graph instead of torch's five forward and eight backward: a kernel of the
+    # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
+    library.impl("linear", _never, "PrivateUse1")
+    # Torch's own versions of these write through memory that it takes to be shared, or not at all.
+    for name in _OUTS:
+        library.impl(name, _never, "PrivateUse1")
+    torch.kit._libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
+    keep_shared_parameters()
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    types = getattr(optimizer, "_foreach_supported_types", None)
+    if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
+        types.append(KitTensor)
+
+
+def _guard() -> Any:
+    """What torch asks for the device whenever it changes streams.
+
+    It also asks while it leaves backward because a hook has raised. A Python function that returns
+    then ends the process, so the error is taken first, and `backward` raises it at its end.
+    """
+
+    class Guard(torch._C._acc.DeviceGuard):  # not a class of the module: an old torch has none
+        def type_(self) -> Any:
+            try:
+                _raise_pending()
+            except BaseException as error:  # noqa: BLE001 - kept
+                if (session := current_session()) is not None:
+                    session.frontend(Frontend).keep(error)
+            return torch._C._autograd.DeviceType.PrivateUse1
+
+    return Guard()
+
+
+# ctypes looks after each call of one of Python's own functions whether there is an error to raise:
+# and finds one that was there before.
+_raise_pending = ctypes.pythonapi.Py_IsInitialized
+
+
+class _Module:
+    """What torch looks up as `torch.kit`."""
+
+    _libraries: Any = None  # registrations end when their library objects do
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        session = current_session()
+        if session is not None:
+            session.seed, session.random_calls = seed % 2**32, 0
+
+    # What activation checkpointing asks for, to draw the same random numbers a second time.
+    _initialized = True
+
+    def device(self, index: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        session = current_session()  # none: whoever saves every device's state asks here too
+        state = [0, 0] if session is None else [session.seed, session.random_calls]
+        return torch.tensor(state, dtype=torch.int64)
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        session = current_session()
+        if session is not None:
+            session.seed, session.random_calls = (int(x) for x in state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+
+def _home(device: Any = None) -> Frontend:
+    session = current_session()
+    if session is None:
+        raise SessionError(
+            "device 'kit' needs an open session here: wrap the code in `with kit.Session():`, or "
+            "run it with kit.run(...)"
+        )
+    home = next(f for f in session._frontends if isinstance(f, Frontend))
+    # torch makes "kit:0" of "kit", so index 0 means the device of whoever asks
+    if device is not None and device.index and device.index != home.device.index:
+        raise SessionError(
+            f"device {device} was asked for, but this code runs on {home.device}: say 'kit', which "
+            "means the device of the code that runs"
+        )
+    return home
+
+
+def _empty(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> KitTensor:
+    return _home(device).empty(size, dtype)
+
+
+def _empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> KitTensor:
+    return _home(device).empty(size, dtype, stride)
+
+
+def _zeros(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> torch.Tensor:
+    return torch.zeros(size, dtype=dtype, device="kit")
+
+
+def _triangle(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Indices that depend on nothing on the device: made on the host, copied once."""
+
+    def make(
+        row: int,
+        col: int,
+        offset: int = 0,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> torch.Tensor:
+        return function(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("kit")
+
+    return make
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise SessionError("an op of device 'kit' got no tensor of it; this is a bug in kit")
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    """`torch.tensor(data, device="kit")` copies below the Python key, and arrives here."""
+    home = (target if isinstance(target, KitTensor) else source).home
+    return home.dispatch(torch.ops.aten.copy_.default, (target, source), {})

@@ -1,0 +1,1 @@
+"""A Python loop over tensors as one op, and such loops ready made."""

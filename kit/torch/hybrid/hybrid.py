@@ -1,0 +1,264 @@
+"""`hybridize`: a Python loop over tensors becomes one op, issued once.
+
+The first call with arguments of a kind (geometries, what shares memory, plain values) runs the
+function as it is and looks at what it recorded: which op results became the arguments' new values,
+or were returned. Later calls of that kind record one op that stands for all of it, and run none of
+the function's Python. Results that depend on no tensor are made once and shared: buffers are
+immutable, so equal constants can be one buffer.
+
+What cannot be repeated so is found at the first call: a read of numbers, a tensor that is no
+argument, something kept elsewhere, gradients. Then the function runs as it is each time, and
+`Hybrid.reasons` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+from kit.runtime.steps_recorded import Draw
+from kit.runtime.stream import Value
+from kit.torch.hybrid.programs import Made, Trace, learn
+from kit.torch.tensors.tensor import Buffer, KitTensor, View
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["Hybrid", "hybridize", "written"]
+
+MANY = 64  # kinds of calls that are learnt
+_GRADIENTS = "gradients are recorded; call it in torch.no_grad()"
+_TOO_MANY = (
+    f"it was called with {MANY} kinds of arguments; pass a number that changes as a 0-d tensor"
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_ref, _spec, _needs_grad = attrgetter("ref"), attrgetter("spec"), attrgetter("requires_grad")
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_TENSORS, _BUFFERS = {KitTensor}, {Buffer}
+
+
+class Hybrid(Generic[P, T]):
+    """A function whose calls on device "kit" are one op each; elsewhere it is the function.
+
+    Attributes:
+        reasons: why calls were run as they are, with how often.
+    """
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        functools.update_wrapper(self, function)
+        self.reasons: dict[str, int] = {}
+        self._function = function
+        self._names = _global_names(getattr(function, "__code__", None))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function, or issue what it did the last time on such arguments."""
+        tensors: list[KitTensor] = []
+        key: list[Any] = []
+        odd: set[str] = set()
+        _flatten(args, tensors, key, odd)
+        if kwargs:
+            _flatten(kwargs, tensors, key, odd)
+        if not tensors:
+            return self._function(*args, **kwargs)  # the same code runs natively
+        if odd:
+            return self._as_it_is(args, kwargs, f"its arguments hold {' and '.join(sorted(odd))}")
+        home = tensors[0].spec.home
+        if home.is_tracing:  # part of the caller's own program
+            return self._function(*args, **kwargs)
+        if torch.is_grad_enabled() and any(map(_needs_grad, tensors)):
+            return self._as_it_is(args, kwargs, _GRADIENTS)
+        with home.session.lock:
+            refs = list(map(_ref, tensors))
+            key.append(tuple(map(_spec, tensors)))
+            key.append(self._surroundings())
+            bases = _bases(refs, key)
+            traces = home.programs.setdefault(self, {})
+            kind = tuple(key)
+            trace = traces.get(kind)
+            if trace is None and len(traces) >= MANY:
+                trace = _TOO_MANY
+            if trace is None:
+                return self._first(home, traces, kind, args, kwargs, tensors, bases)
+            if isinstance(trace, str):
+                return self._as_it_is(args, kwargs, trace)
+            return _again(home, trace, tensors, bases)  # type: ignore[no-any-return]
+
+    def _surroundings(self) -> tuple[Any, ...]:
+        """The globals and the closure that the function uses: numbers by value, others by name."""
+        function: Any = self._function
+        known = getattr(function, "__globals__", {})
+        cells = getattr(function, "__closure__", None) or ()
+        outside = [known[name] for name in self._names if name in known]
+        for cell in cells:
+            with contextlib.suppress(ValueError):  # not filled yet
+                outside.append(cell.cell_contents)
+        return tuple((type(x), repr(x)) if type(x) in _PLAIN else id(x) for x in outside)
+
+    def _as_it_is(self, args: Any, kwargs: Any, why: str) -> T:
+        if why not in self.reasons:
+            name = getattr(self._function, "__qualname__", "a function")
+            warnings.warn(f"kit.hybridize: {name} runs as it is, because {why}", stacklevel=3)
+        self.reasons[why] = self.reasons.get(why, 0) + 1
+        return self._function(*args, **kwargs)
+
+    def _first(self, home: Frontend, traces: dict[Any, Any], kind: Any, args: Any, kwargs: Any,
+               tensors: list[KitTensor], bases: list[Buffer]) -> T:  # fmt: skip
+        """Run the function, and learn from what it recorded."""
+        session = home.session
+        stream = session.stream
+        stream.begin(home.places.follow())
+        before = [base.read(home) for base in bases]
+        session.cut(stream, "hybridize")
+        for tensor in tensors:
+            tensor.ref.forget()  # views are part of the program
+        bulk = stream.new_bulk()
+        bulk.limit = 1 << 60  # not to be cut in the middle
+        home.is_tracing, home.overwritten = True, []
+        try:
+            result = self._function(*args, **kwargs)
+        finally:
+            writes, home.overwritten, home.is_tracing = home.overwritten, [], False
+            bulk.limit = 0  # the next op looks again
+        if stream.bulk is not bulk:
+            trace: Trace | str = "it waits for the device, or another thread needs what it makes"
+        else:
+            trace = learn(home, bulk, result, tensors, bases, before, writes)
+        traces[kind] = trace
+        if isinstance(trace, str):
+            self.reasons.setdefault(trace, 0)
+            name = getattr(self._function, "__qualname__", "a function")
+            warnings.warn(f"kit.hybridize: {name} runs as it is, because {trace}", stacklevel=3)
+        return result
+
+
+def hybridize(function: Callable[P, T]) -> Hybrid[P, T]:
+    """Make a function of tensors one op: `for a in arrays: a[()] = 0` costs what one op costs.
+
+    The function may loop, write in place, make and return tensors. Called again with arguments of
+    the same shapes, dtypes and plain values, its Python does not run: what it did is issued again.
+    A float argument is part of the kind, as are the numbers among the function's globals and in its
+    closure; pass a number that changes at each call as a 0-d tensor. What functions that it calls
+    look up elsewhere is taken as it is at the first call.
+
+    @kit.hybridize
+    def zero_grad(arrays):
+        for a in arrays:
+            a[()] = 0
+
+    A function that cannot be repeated (it reads a value, keeps or uses tensors that are no
+    arguments, or gradients are recorded) runs as it is, with a warning that says why.
+    """
+    return Hybrid(function)
+
+
+def _global_names(code: Any) -> tuple[str, ...]:
+    """Every name that the code may look up in its globals, that of functions inside it included."""
+    if code is None:
+        return ()
+    inner = [_global_names(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return tuple(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
+
+
+def written(tensors: Sequence[KitTensor]) -> None:
+    """Tell autograd that these were written in place.
+
+    Raises:
+        RuntimeError: torch's own, for a leaf that requires grad.
+    """
+    if torch.is_grad_enabled() and any(t.requires_grad and t.is_leaf for t in tensors):
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )
+    torch.autograd.graph.increment_version(tensors)
+
+
+def _flatten(value: Any, tensors: list[KitTensor], key: list[Any], odd: set[str]) -> None:
+    """Append the tensors, and to the key whatever else the call depends on."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        key.append((kind, len(value)))
+        if set(map(type, value)) == _TENSORS:
+            tensors.extend(value)
+        else:
+            key.append("mixed")
+            for item in value:
+                _flatten(item, tensors, key, odd)
+    elif kind is KitTensor:
+        key.append(KitTensor)
+        tensors.append(value)
+    elif kind is dict:
+        key.append(("dict", tuple(value)))
+        for item in value.values():
+            _flatten(item, tensors, key, odd)
+    elif kind in _PLAIN:
+        key.append((kind, repr(value) if kind is float else value))
+    else:
+        odd.add("CPU tensors" if isinstance(value, torch.Tensor) else f"a {kind.__name__}")
+
+
+def _bases(refs: list[Any], key: list[Any]) -> list[Buffer]:
+    """The buffers behind the arguments, each once; which one each shows goes to the key."""
+    if set(map(type, refs)) == _BUFFERS and len(set(refs)) == len(refs):
+        return refs
+    bases: list[Buffer] = []
+    number: dict[int, int] = {}
+    for ref in refs:
+        base = ref.base
+        if id(base) not in number:
+            number[id(base)] = len(bases)
+            bases.append(base)
+        chain = []
+        while isinstance(ref, View):
+            chain.append(ref.op.id)
+            ref = ref.parent
+        key.append((number[id(base)], base.spec, tuple(chain)))
+    return bases
+
+
+def _again(home: Frontend, trace: Trace, tensors: list[KitTensor], bases: list[Buffer]) -> Any:
+    """The same effects and results on other tensors: one op, or none."""
+    values = trace.shared
+    if trace.op is not None:
+        session = home.session
+        stream = session.stream
+        stream.begin(home.places.follow())
+        draws = (session.next_random() if isinstance(x, Draw) else x for x in trace.scalars)
+        inputs = [bases[i].value or bases[i].read(home) for i in trace.leaves]
+        values = values + stream.record(trace.op, inputs, list(draws), home.places.frame())
+    if trace.copies:
+        values = values + [base.read(home) for base in bases]
+    if trace.written is not None:
+        written([tensors[i] for i in trace.written])
+    else:
+        written(tensors)
+    changed = bases if trace.changed is None else [bases[i] for i in trace.changed]
+    for base, value in zip(changed, trace.pick(values), strict=True):
+        base.value = value
+        base.version += 1
+    return _make(home, trace.result, tensors, bases, values)
+
+
+def _make(home: Frontend, made: Any, tensors: list[KitTensor], bases: list[Buffer],
+          values: list[Value]) -> Any:  # fmt: skip
+    if isinstance(made, Made):
+        if made.argument >= 0:
+            return tensors[made.argument]
+        ref: Buffer | View
+        ref = bases[made.base] if made.base >= 0 else Buffer(made.base_spec, values[made.value])
+        for op in made.views:
+            ref = View(ref, op)
+        return KitTensor.wrap(home, ref, made.spec)
+    if isinstance(made, list | tuple):
+        return type(made)(_make(home, item, tensors, bases, values) for item in made)
+    if isinstance(made, dict):
+        return {name: _make(home, item, tensors, bases, values) for name, item in made.items()}
+    return made

@@ -1,0 +1,168 @@
+"""Ops without a rule: torch runs them on the CPU, and the session shows how a rule would begin.
+
+Right, but slow: the device is waited for, arrays travel to the host and back, and a step cannot be
+replayed. So each is counted by line, with its milliseconds and the beginning of a rule.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.errors import UnsupportedOp
+from kit.runtime.lowering import format_site
+from kit.torch.tensors.tensor import KitTensor
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["raise_as_cpu", "rule_skeleton", "run_on_host"]
+
+Copies = dict[int, tuple[KitTensor, torch.Tensor]]
+
+
+def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """Compute on the host and bring the results back, under the op's own name. A sync point.
+
+    Raises:
+        UnsupportedOp: the session is strict, or the host cannot run the op either.
+    """
+    start = time.perf_counter_ns()
+    session = home.session
+    site = format_site(home.places.sync_frame()[0])
+    # `prims` are an inner language: a user's rule is for the op that was taken apart into them
+    asked = home.decomposing if func.namespace == "prims" and home.decomposing else func
+    name = str(asked)
+    if session.strict:
+        raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(asked))
+    cause = f"unlowered op {name}"
+    copies: Copies = {}
+
+    def host(item: Any) -> Any:
+        if isinstance(item, KitTensor):
+            if id(item) not in copies:
+                copies[id(item)] = item, _laid_out(home.to_host(item, cause=cause), item)
+            return copies[id(item)][1]
+        if isinstance(item, list | tuple):
+            return type(item)(host(x) for x in item)
+        return torch.device("cpu") if isinstance(item, torch.device) else item
+
+    try:
+        out = func(*map(host, args), **{k: host(v) for k, v in kwargs.items()})
+    except NotImplementedError as error:
+        raise UnsupportedOp(
+            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
+        ) from error
+    _write_back(home, func, args, kwargs, copies)
+    results = _bring_back(home, out, list(copies.values()))
+    session.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
+    return results
+
+
+def _write_back(home: Frontend, func: Any, args: Any, kwargs: Any, copies: Copies) -> None:
+    from kit.torch.ops.plans import write_slots, written_tensors
+
+    for tensor in written_tensors(write_slots(func), args, kwargs):
+        copy = copies[id(tensor)][1]
+        if copy.shape == tensor.shape:
+            tensor.ref.write(home, home.from_host(copy, tensor.dtype))
+        else:  # an out= argument that the op has resized
+            tensor.data = home.wrap(
+                home.from_host(copy, tensor.dtype), home.spec_of(copy.to("meta"))
+            )
+
+
+def _bring_back(home: Frontend, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
+    if isinstance(out, torch.Tensor):
+        for tensor, copy in pairs:
+            if out is copy:
+                return tensor
+        return home.wrap(home.from_host(out, out.dtype), home.spec_of(out.to("meta")))
+    if isinstance(out, list | tuple):
+        return type(out)(_bring_back(home, x, pairs) for x in out)
+    return out
+
+
+def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
+    """A copy with the strides that the program sees; some ops compute by them."""
+    strides = list(like.stride())
+    if any(s == 0 and n > 1 for n, s in zip(host.shape, strides, strict=True)):
+        return host.clone()  # and not numpy's memory, which cannot be resized
+    span = 1 + sum((n - 1) * s for n, s in zip(host.shape, strides, strict=True))
+    if span > 2 * host.numel():  # smaller gaps will do: what counts is the order
+        step = 2
+        for d in sorted(range(host.dim()), key=strides.__getitem__):
+            strides[d], step = step, step * max(host.shape[d], 1)
+    return torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host)
+
+
+def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
+    """Raise what CPU torch raises for a small call like this: users know its sentences."""
+    sizes = [x.numel() for x in _tensors([*args, *kwargs.values()])]
+    if sum(sizes) > _SMALL:
+        return
+
+    def blank(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return torch.zeros(item.shape, dtype=item.dtype)
+        if isinstance(item, list | tuple):
+            return type(item)(blank(x) for x in item)
+        return torch.device("cpu") if isinstance(item, torch.device) else item
+
+    try:
+        with torch.no_grad():
+            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
+    except Exception as own:
+        for note in getattr(error, "__notes__", []):
+            own.add_note(note)
+        raise own from None
+
+
+_SMALL = 1 << 20  # elements
+
+
+def _tensors(args: Any) -> list[torch.Tensor]:
+    flat: list[torch.Tensor] = []
+    for a in args:
+        if isinstance(a, torch.Tensor):
+            flat.append(a)
+        elif isinstance(a, list | tuple):
+            flat.extend(_tensors(a))
+    return flat
+
+
+def rule_skeleton(func: Any) -> str:
+    """The beginning of a rule for an op, from its schema: ready to paste and to fill in."""
+    names, notes = [], []
+    keyword_only = False
+    for argument in func._schema.arguments:
+        if argument.is_out or (argument.name in _NO_ARGUMENT):
+            continue
+        if argument.kwarg_only and not keyword_only:
+            keyword_only = True
+            names.append("*")
+        default = f"={argument.default_value!r}" if argument.has_default_value() else ""
+        names.append(f"{argument.name}{default}")
+        notes.append(f"{argument.name}: {_kind(str(argument.type))}")
+    returns = [_kind(str(r.type)) for r in func._schema.returns]
+    rule = re.sub(r"\W", "_", str(func).removesuffix(".default").split(".", 1)[-1])
+    name = re.sub(r"(?<=\w)_(?=\.)", "", str(func))
+    return (
+        f"def {rule}({', '.join(names)}):\n"
+        f"    # {'; '.join(notes)}\n"
+        f"    # gives {', '.join(returns) or 'nothing'}; dtypes are cast to torch's\n"
+        f"    return ...  # in jax.numpy\n\n"
+        f"kit.Session(rules=kit.DEFAULT_RULES | kit.Rules({{{name!r}: {rule}}}))"
+    )
+
+
+_NO_ARGUMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
+
+
+def _kind(type_name: str) -> str:
+    if "Tensor" in type_name:
+        return "list of jax arrays" if "List" in type_name else "jax array"
+    return {"ScalarType": "dtype name"}.get(type_name, type_name)

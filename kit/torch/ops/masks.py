@@ -1,0 +1,48 @@
+"""`x[mask] = number`: the one use of a boolean index whose shapes do not depend on the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.torch.tensors.tensor import KitTensor
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["masked_write"]
+
+Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
+
+
+def masked_write(func: Any, args: Any) -> Plan | None:
+    """The plan for an `index_put` of one number by one mask; None for anything else."""
+    fills = {
+        "aten.index_put.default": torch.ops.aten.masked_fill,
+        "aten.index_put_.default": torch.ops.aten.masked_fill_,
+    }
+    fill = fills.get(str(func))
+    if fill is None or any(args[3:]):
+        return None
+    x, indices, number = args[:3]
+    given = [i for i, index in enumerate(indices) if index is not None]
+    first = given[0]
+    mask = indices[first]
+    after = first + mask.dim()
+    fits = mask.dtype is torch.bool and mask.shape == x.shape[first:after]
+    if len(given) > 1 or not fits or number.numel() != 1 or number.dtype is not x.dtype:
+        return None
+    if not isinstance(x, KitTensor) or not isinstance(mask, KitTensor):
+        return None
+    shape = (*mask.shape, *(1,) * (x.dim() - after))
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        mask, value = args[1][first].reshape(shape), args[2]
+        # An overload is named: torch prints a tensor that it tries to pass as a number, a sync.
+        if isinstance(value, KitTensor):
+            return fill.Tensor(args[0], mask, value.reshape(()))
+        return fill.Scalar(args[0], mask, value.item())
+
+    return plan

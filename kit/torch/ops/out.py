@@ -1,0 +1,131 @@
+"""Ops that write their result somewhere, by way of the functional op that returns it.
+
+`torch.add(x, y, out=z)`, and in-place ops such as `digamma_` whose functional form torch can
+decompose.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.torch.tensors.tensor import KitTensor, check_writable
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["inplace_by_functional", "out_plan"]
+
+Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
+
+
+def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
+    """The plan for an `out=` variant; None if there is no functional op for it."""
+    names = [a.name for a in func._schema.arguments if a.is_out]
+    rest = {k: v for k, v in kwargs.items() if k not in names}
+    if not any(isinstance(x, torch.Tensor) for x in _flat([*args, *rest.values()])):
+        return _from_host(func, names)
+    functional = _functional(func, names)
+    if functional is None:
+        return None
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        outs = [kwargs[name] for name in names]
+        check_writable(str(func), outs)
+        results = functional(*args, **{k: v for k, v in kwargs.items() if k not in names})
+        several = isinstance(results, list | tuple)
+        for out, result in zip(outs, results if several else (results,), strict=True):
+            write_out(out, result)
+        return tuple(outs) if several else outs[0]
+
+    return plan
+
+
+def _from_host(func: Any, names: list[str]) -> Plan:
+    """`eye`, `linspace`, `randperm`, ...: nothing on the device goes into them."""
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        outs = [kwargs[name] for name in names]
+        made = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
+        func(*args, **{**kwargs, **made})
+        for out, name in zip(outs, names, strict=True):
+            value = home.from_host(made[name], out.dtype)
+            write_out(out, home.wrap(value, home.spec_of(made[name].to("meta"))))
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return plan
+
+
+def write_out(out: KitTensor, result: torch.Tensor) -> None:
+    """Write a result into an `out=` tensor; one of another shape is resized, as torch does it."""
+    if out.shape == result.shape:
+        out.copy_(result)
+        return
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(out.shape)}, which does not match the required output shape "
+            f"{list(result.shape)}.", UserWarning, stacklevel=6)  # fmt: skip
+    fresh = torch.empty(result.shape, dtype=out.dtype, device=out.device)
+    fresh.copy_(result)
+    out.data = fresh
+
+
+def _functional(func: Any, names: list[str]) -> Any:
+    """The overload that takes the same arguments but the outs."""
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in names]
+    packet = func._overloadpacket
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        schema = candidate._schema
+        if [(a.name, str(a.type)) for a in schema.arguments] == wanted and not any(
+            a.alias_info and a.alias_info.is_write for a in schema.arguments
+        ):
+            return candidate
+    return None
+
+
+def inplace_by_functional(func: Any) -> Plan | None:
+    """The plan for `x.op_(...)` as `x.copy_(op(x, ...))`; None if there is no such op."""
+    packet, overload = func._schema.name.removeprefix("aten::"), func._overloadname
+    if not packet.endswith("_") or packet.endswith("__"):
+        return None
+    if str(func._schema.arguments[0].type) != "Tensor":  # an op over lists
+        return None
+    given = {a.name: i for i, a in enumerate(func._schema.arguments)}
+    functions = getattr(torch.ops.aten, packet[:-1], None)
+    functional = functions and _taking(functions, set(given), overload)
+    if functional is None:
+        return None
+    order = [given[a.name] for a in functional._schema.arguments]  # polygamma(n, x)
+
+    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+        check_writable(str(func), [args[0]])
+        result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
+        if not torch.can_cast(result.dtype, args[0].dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type "
+                f"{args[0].dtype}"
+            )
+        return args[0].copy_(result)
+
+    return plan
+
+
+def _taking(functions: Any, names: set[str], first: str) -> Any:
+    """An overload with these arguments, preferably `first`; None if there is none."""
+    for overload in sorted(functions.overloads(), key=lambda name: name != first):
+        function = getattr(functions, overload)
+        if {a.name for a in function._schema.arguments} == names:
+            return function
+    return None
+
+
+def _flat(values: Any) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        found.extend(_flat(value) if isinstance(value, list | tuple) else [value])
+    return found

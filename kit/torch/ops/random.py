@@ -1,0 +1,185 @@
+"""Random ops: each draw is one recorded op whose key, like its parameters, is an input.
+
+So the numbers change from step to step without a recompile, and the same seed gives the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.runtime.lowering import HOLE, Scalar
+from kit.torch.tensors.tensor import KitTensor, Spec
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["RANDOM"]
+
+Special = Callable[["Frontend", Any, Any, Any], Any]
+_KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
+
+
+def _random(name: str, *parameters: tuple[str, Any]) -> Special:
+    """An in-place random fill; its parameters are inputs, and so is the random key."""
+
+    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+        target: KitTensor = args[0]
+        _no_generator(func, args, kwargs)
+        named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
+        values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
+        target.ref.write(home, random_value(home, name, target.spec, values))
+        return target
+
+    return special
+
+
+def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
+    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
+        raise RuntimeError(
+            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; device kit draws "
+            "by torch.manual_seed"
+        )
+
+
+def random_value(
+    home: Frontend, name: str, spec: Spec, numbers: dict[str, float], **constants: Any
+) -> Any:
+    """A value drawn by rule `name`; `numbers` are its parameters, `constants` too."""
+    session = home.session
+    static = {"size": spec.shape, "dtype": spec.aval.dtype, **constants}
+    dtype = "float64" if spec.dtype is torch.float64 else "float32"
+    holes = {**{k: Scalar(dtype) for k in numbers}, **_KEY}
+    lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
+    op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
+    return home.record(op, [], lifted)[0]
+
+
+def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    x, p, train = args[0], float(args[1]), args[2] if len(args) > 2 else True
+    if train is False or p == 0.0:
+        ones = home.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
+        return x.clone(), home.wrap(home.full(ones, True), ones)
+    session = home.session
+    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    mask = home.spec(spec.shape, spec.stride, 0, torch.bool)
+    holes = {"p": Scalar("float32"), **_KEY}
+    op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)
+    numbers = [p, float(session.seed), session.next_random()]
+    y, keep = home.record(op, [x.ref.read(home)], numbers)
+    return home.wrap(y, spec), home.wrap(keep, mask)
+
+
+def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    target: KitTensor = args[0]
+    _no_generator(func, args, kwargs)
+    uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
+    draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
+    p = (
+        args[1]
+        if len(args) > 1 and not isinstance(args[1], torch.Generator)
+        else kwargs.get("p", 0.5)
+    )
+    if str(func) == "aten.bernoulli.default":
+        return (draw < target).to(target.dtype)
+    target.copy_((draw < p).to(target.dtype))
+    return target
+
+
+def _like(name: str, **numbers: float) -> Special:
+    """`randn_like` and its kin."""
+
+    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+        _no_generator(func, args, kwargs)
+        spec = _spec_like(home, args[0], kwargs)
+        return home.wrap(random_value(home, name, spec, numbers), spec)
+
+    return special
+
+
+def _spec_like(home: Frontend, tensor: KitTensor, kwargs: Any) -> Spec:
+    dtype = kwargs.get("dtype") or tensor.dtype
+    layout = kwargs.get("memory_format") or torch.preserve_format
+    return home.cached_spec(
+        ("to", tensor.spec, dtype, layout),
+        lambda: torch.empty_like(tensor.spec.meta(), dtype=dtype, memory_format=layout),
+    )
+
+
+def _randint_like(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    low, high = (0, args[1]) if len(args) == 2 else args[1:3]
+    spec = _spec_like(home, args[0], kwargs)
+    return home.wrap(random_value(home, "kit.randint", spec, {}, low=low, high=high), spec)
+
+
+def _random_integers(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.random_()`, `x.random_(to)`, `x.random_(low, to)`."""
+    _no_generator(func, args, kwargs)
+    target: KitTensor = args[0]
+    low, high = {1: (0, None), 2: (0, args[-1])}.get(len(args), args[1:3])
+    high = _count(target.dtype) if high is None else high
+    if low >= high:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+    value = random_value(home, "kit.randint", target.spec, {}, low=low, high=high)
+    target.ref.write(home, value)
+    return target
+
+
+def _count(dtype: torch.dtype) -> int:
+    """Torch draws from the integers that the type holds exactly."""
+    if dtype.is_floating_point:
+        return int(2 / torch.finfo(dtype).eps) + 1
+    return 2 if dtype is torch.bool else min(torch.iinfo(dtype).max + 1, 2**63 - 1)
+
+
+def _multinomial(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    _no_generator(func, args, kwargs)
+    weights, count = args[0], args[1]
+    replacement = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+    if not replacement and count > weights.shape[-1]:
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+    spec = home.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
+    static = {"count": count, "replacement": replacement, **_KEY}
+    avals = (weights.spec.aval,)
+    op = home.session.intern("kit.multinomial", ((HOLE,), static), avals, (spec.aval,), 2)
+    numbers = [float(home.session.seed), home.session.next_random()]
+    return home.wrap(home.record(op, [weights.ref.read(home)], numbers)[0], spec)
+
+
+def _rrelu(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """Leaky, with a random slope for each number while training; `noise` keeps the slopes."""
+    x, noise = args[0], args[1]
+    given = list(args[2:5])
+    low, high, training = given + [0.125, 1 / 3, False][len(given) :]
+    if training:
+        slopes = torch.where(x <= 0, torch.rand_like(x) * (high - low) + low, 1.0)
+        noise.copy_(slopes)
+        out = x * slopes
+    else:
+        out = torch.ops.aten.leaky_relu.default(x, (low + high) / 2)
+    return x.copy_(out) if str(func).startswith("aten.rrelu_with_noise_.") else out
+
+
+RANDOM: dict[str, Special] = {
+    "aten.uniform_.default": _random("kit.uniform", ("low", 0.0), ("high", 1.0)),
+    "aten.normal_.default": _random("kit.normal", ("mean", 0.0), ("std", 1.0)),
+    "aten.log_normal_.default": _random("kit.log_normal", ("mean", 1.0), ("std", 2.0)),
+    "aten.exponential_.default": _random("kit.exponential", ("rate", 1.0)),
+    "aten.cauchy_.default": _random("kit.cauchy", ("median", 0.0), ("sigma", 1.0)),
+    "aten.geometric_.default": _random("kit.geometric", ("p", 0.5)),
+    "aten.random_.default": _random_integers, "aten.random_.to": _random_integers,
+    "aten.random_.from": _random_integers,
+    "aten.rand_like.default": _like("kit.uniform", low=0.0, high=1.0),
+    "aten.randn_like.default": _like("kit.normal", mean=0.0, std=1.0),
+    "aten.randint_like.default": _randint_like, "aten.randint_like.low_dtype": _randint_like,
+    "aten.multinomial.default": _multinomial,
+    "aten.rrelu_with_noise.default": _rrelu, "aten.rrelu_with_noise_.default": _rrelu,
+    "aten.bernoulli_.float": _bernoulli, "aten.bernoulli.default": _bernoulli,
+    "aten.native_dropout.default": _dropout,
+}  # fmt: skip

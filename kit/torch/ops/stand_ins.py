@@ -1,0 +1,54 @@
+"""Errors inside a backward pass: kept until the pass is over, then raised.
+
+An exception that leaves `__torch_dispatch__` under one of autograd's own nodes ends the process:
+torch's stream guard calls Python while the error is still set (tried with torch 2.13). So the op
+gives stand-ins, which nobody will see, and the error is raised by `backward()` or by the next op.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.torch.tensors.tensor import KitTensor
+
+if TYPE_CHECKING:
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["stand_ins"]
+
+
+def stand_ins(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    """Tensors of the shapes that the op would have given, as far as torch knows them."""
+    try:
+        meta = func(*_meta(args), **_meta(kwargs or {}))
+    except Exception:  # noqa: BLE001 - the op's own error is kept already
+        return _like_first(home, func, args)
+    return _real(home, meta, args)
+
+
+def _meta(item: Any) -> Any:
+    if isinstance(item, KitTensor):
+        return item.spec.meta()
+    if isinstance(item, torch.Tensor):
+        return item.to("meta")
+    if isinstance(item, dict):
+        return {key: _meta(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return type(item)(_meta(value) for value in item)
+    return torch.device("meta") if isinstance(item, torch.device) else item
+
+
+def _real(home: Frontend, item: Any, args: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return home.empty(tuple(item.shape), item.dtype)
+    if isinstance(item, list | tuple):
+        return type(item)(_real(home, value, args) for value in item)
+    return item
+
+
+def _like_first(home: Frontend, func: Any, args: Any) -> Any:
+    first = next(x for x in args if isinstance(x, torch.Tensor))
+    made = [home.empty(tuple(first.shape), first.dtype) for _ in func._schema.returns]
+    return made[0] if len(made) == 1 else tuple(made)

@@ -1,0 +1,1 @@
+"""Replicas of a torch module on several devices, and what they exchange."""

@@ -1,0 +1,141 @@
+"""Replicas that run a step of the user's own, unchanged: `StepParallel`.
+
+Such a step holds its model, optimizer and loader itself. So the parameters whose gradients are to
+be summed are those of the modules that the step calls, and they are summed in its `backward()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from kit.errors import SessionError
+from kit.runtime.parallel_session import ReplicaSession
+from kit.runtime.session import current_session
+from kit.torch.constants import settings_of
+from kit.torch.dispatch import Frontend
+from kit.torch.parallel.data_parallel import DataParallel
+from kit.torch.parallel.reducer import Reducer, check_reduced
+from kit.torch.parallel.shards import Shards, detached, tensors_in
+
+__all__ = ["StepParallel"]
+
+
+class StepParallel(DataParallel):
+    """A `DataParallel` without a model: `build` makes each replica's step, `run` runs it once.
+
+    Args:
+        devices, options: as for `DataParallel`.
+    """
+
+    def __init__(self, devices: int | Sequence[Any] = 2, **options: Any) -> None:
+        super().__init__(nn.Module(), devices, **options)
+        self._taken: list[Sequence[int]] = [[] for _ in self.ranks]
+        self._roots: list[dict[int, nn.Module]] = [{} for _ in self.ranks]
+        self._steps: Shards = Shards()
+
+    def open(self) -> Self:
+        """As for `DataParallel`."""
+        super().open()
+        hooks = (
+            nn_module.register_module_forward_pre_hook(self._see),
+            register_optimizer_step_pre_hook(self._check_update),
+        )
+        for hook in hooks:
+            self.at_close(hook.remove)
+        return self
+
+    def take(self, rank: int, sizes: Sequence[int], batch: Any = ()) -> None:
+        """A replica's step has got its part of a batch of so many items for each replica.
+
+        Its losses count by the batch that a module is called on, to be trained; if that is told by
+        none of its arguments, by the last one that was taken before.
+        """
+        place = self._group.place(rank)
+        for tensor in tensors_in(batch):
+            tensor.kit_sizes = sizes
+        self._taken[place] = sizes
+        if not self._roots[place]:
+            self._sizes[place] = sizes
+
+    def build(self, make: Callable[[int], Callable[[], Any]]) -> None:
+        """Each replica's step is `make(rank)`, called in its thread, one after the other.
+
+        Not at the same time, because torch's random state belongs to the process.
+        """
+        made: list[Any] = []
+        for place, rank in enumerate(self.ranks):
+            jobs: list[Callable[[], Any]] = [_nothing] * len(self.ranks)
+            jobs[place] = lambda rank=rank: make(rank)  # type: ignore[misc]
+            made.append(self._run(jobs)[place])
+        self._steps = Shards(made)
+
+    @property
+    def one_step(self) -> Callable[[], Any]:
+        """The first replica's step, as the program has it."""
+        step: Callable[[], Any] = self._steps[0]
+        return step
+
+    def run(self) -> Shards:
+        """One step of every replica; gives what each returned, outside of autograd."""
+        return self.map(self._one_step, Shards(range(len(self.ranks))))
+
+    def _one_step(self, place: int) -> Any:
+        result = self.sessions[place].run_step(self._steps[place])
+        self.sessions[place].end_step()
+        return detached(result)
+
+    def _see(self, module: nn.Module, args: Any) -> None:
+        """A module is called: one that no other module calls is a root."""
+        session = self._mine()
+        if session is not None and "." not in session.frontend(Frontend).places.scope:
+            place = self._group.place(session.rank)
+            self._roots[place].setdefault(id(module), module)
+            if torch.is_grad_enabled():
+                known = (getattr(tensor, "kit_sizes", ()) for tensor in tensors_in(args))
+                self._sizes[place] = (
+                    next(filter(None, known), ()) or self._taken[place] or (self._sizes[place])
+                )
+                self._taken[place] = ()  # the loss of that is to come: a module, perhaps
+
+    def _loss_backward(self, place: int, *args: Any, **options: Any) -> None:
+        roots, reducer = self._roots[place], self._reducers[place]
+        if len(roots) != len(reducer.module._modules):
+            session = self.sessions[place]
+            self._reducers[place] = Reducer(
+                session, session.frontend(Frontend), nn.ModuleList(roots.values()),
+                bucket_bytes=self._bucket_bytes, cut=self.cut,
+            )  # fmt: skip
+            self._reducers[place].note = reducer.note
+        super()._loss_backward(place, *args, **options)
+
+    def _check_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        session = self._mine()
+        if session is None:
+            return
+        reducer = self._reducers[self._group.place(session.rank)]
+        check_reduced([reducer])
+        reducer.note = settings_of(optimizer)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not reducer.has(parameter):
+                    raise SessionError(
+                        f"replica {session.rank}: the optimizer updates a parameter of shape "
+                        f"{list(parameter.shape)} that is in no module whose forward was called, "
+                        "so its gradient was not summed: make it an nn.Parameter of the model"
+                    )
+
+    def _mine(self) -> ReplicaSession | None:
+        session = current_session()
+        if self.count > 1 and isinstance(session, ReplicaSession):
+            return session if session.exchange is self._exchange else None
+        return None
+
+
+def _nothing() -> None:
+    """What the other replicas do while one builds its step."""

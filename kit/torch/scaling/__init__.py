@@ -1,0 +1,1 @@
+"""Gradient scalers, one for each mode of loss scaling."""

@@ -1,0 +1,166 @@
+"""Loss scaling whose check comes one step late, and which takes a wrong step back.
+
+The optimizer steps at once, without knowing whether a gradient was infinite. One step later the
+answer is there, and looking at it costs no wait. If the step was wrong, parameters and optimizer
+state go back to what they were, and what has read them since runs again: `kit.runtime.redo`. The
+step's Python is not run a second time, and random numbers are those that were drawn.
+
+Unlike the scaler "on device" this selects nothing in the program, so an optimizer pays for it only
+when an infinity comes. It keeps a second copy of parameters and state for a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.runtime.session import Session, current_session
+from kit.runtime.stream import Value
+from kit.torch.scaling.scaler import (
+    CheckedScaler,
+    check_gradients,
+    count_on_device,
+    make_fused,
+    starts_from_zero,
+)
+from kit.torch.tensors.tensor import Buffer, KitTensor
+
+__all__ = ["DeferredScaler"]
+
+
+class DeferredScaler(CheckedScaler):
+    """`GradScaler` on device "kit" that looks at its check one step later.
+
+    The scale itself follows on the device, so it is never late. An optimizer that counts its steps
+    in a Python number is refused: the number could not be taken back.
+
+    One number is read, once, where an optimizer that does not start from zeros makes its state.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._last: tuple[Session, int] | None = None  # the session and its step at `update`
+        # Scale and growth count after this step, if no further optimizer has a say in them; how
+        # many had. Recorded with the step, so that nothing is left to issue after it.
+        self._next: tuple[int, torch.Tensor, torch.Tensor] | None = None
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step at once; look at the check of the step before, and take that back if it was wrong.
+
+        Raises:
+            ScalerError, RuntimeError: no gradients; a second step before `update`.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        check_gradients(optimizer)
+        was_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if not was_fused:
+            make_fused(optimizer)
+        # Torch must not hand `found_inf` over: the step is taken whatever it is.
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        finally:
+            optimizer._step_supports_amp_scaling = was_fused  # type: ignore[attr-defined]
+
+    def update(self, new_scale: Any = None) -> None:
+        """The next scale, on the device.
+
+        Raises:
+            SettingsError: `new_scale` is a number, and not a positive finite one.
+        """
+        foreseen, self._next = self._next, None
+        if new_scale is None and foreseen is not None and foreseen[0] == len(self._found()):
+            _, new_scale, self._growth_tracker = foreseen
+        super().update(new_scale)
+        if (session := current_session()) is not None:
+            self._last = session, session.step
+
+    def _found(self) -> list[torch.Tensor]:
+        states = self._per_optimizer_states.values()
+        return [found for state in states for found in state["found_inf_per_device"].values()]
+
+    def _foresee(self) -> None:
+        scale, tracker = self._check_scale_growth_tracker("step")
+        scale, tracker, found = scale.clone(), tracker.clone(), self._found()
+        torch._amp_update_scale_(
+            scale, tracker, _any_of(found),
+            self._growth_factor, self._backoff_factor, self._growth_interval,
+        )  # fmt: skip
+        self._next = len(found), scale, tracker
+
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        session = current_session()
+        if session is None:
+            raise SessionError("scaler.step() on device 'kit' belongs inside its session")
+        count_on_device(optimizer)
+        bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
+        if _makes_unknown_state(optimizer):
+            return None if bool(bad) else optimizer.step(*args, **kwargs)
+        if self._last == (session, session.step):  # nobody calls mark_step: look now
+            session.flush("check")
+            session.redo.close()
+        before = _Snapshot(optimizer)
+        result = optimizer.step(*args, **kwargs)
+        self._foresee()
+        session.redo.open(bad.kit_value(), before.pairs())
+        return result
+
+
+def _any_of(found: list[torch.Tensor]) -> Any:
+    """More than zero if one of torch's `found_inf` is."""
+    return found[0] if len(found) == 1 else torch.stack(found).sum()
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+
+
+def _makes_unknown_state(optimizer: torch.optim.Optimizer) -> bool:
+    """True before the step in which state is made of which only the optimizer knows the start."""
+    return not starts_from_zero(optimizer) and any(
+        not optimizer.state.get(p) for p in _stepped(optimizer)
+    )
+
+
+class _Snapshot:
+    """What a step may write, as it was before: values, which nothing can change."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._params = _stepped(optimizer)
+        self._values: dict[int, tuple[Buffer, Value]] = {}
+        self._state: dict[tuple[int, Any], Value] = {}  # (which parameter, key)
+        for i, p in enumerate(self._params):
+            self._keep(p)
+            for key, tensor in optimizer.state.get(p, {}).items():
+                if isinstance(tensor, KitTensor):
+                    self._state[i, key] = self._keep(tensor)
+
+    def _keep(self, tensor: Any) -> Value:
+        buffer = tensor.ref.base
+        value: Value = buffer.read(tensor.home)
+        self._values[id(buffer)] = buffer, value
+        return value
+
+    def pairs(self) -> list[tuple[Value, Value]]:
+        """(value of now, value of before) for all that has changed since."""
+        pairs = [
+            (buffer.value, value)
+            for buffer, value in self._values.values()
+            if buffer.value is not None and buffer.value is not value
+        ]
+        for i, p in enumerate(self._params):
+            for key, tensor in self._optimizer.state.get(p, {}).items():
+                if isinstance(tensor, KitTensor) and id(tensor.ref.base) not in self._values:
+                    new = tensor.ref.base.read(tensor.home)
+                    old = self._state.get((i, key))  # replaced by another tensor, or just made
+                    if old is None or old.aval != new.aval:
+                        old = torch.zeros_like(tensor).ref.base.read(tensor.home)  # type: ignore[attr-defined]
+                    pairs.append((new, old))
+        return pairs

@@ -1,0 +1,317 @@
+"""Gradient scalers for the loss-scaling modes, with `torch.amp.GradScaler`'s interface.
+
+Plain torch: they serve native runs on CPU and CUDA as well as device "kit".
+
+    none                   the loss as it is
+    static                 a constant scale; no check, every step is taken
+    dynamic, host check    torch's own `GradScaler`: it reads one number a step, a sync point
+    dynamic, on device     the same scale and the same weights, and nothing is read
+    dynamic, deferred      the same again, for any optimizer: `kit.torch.scaling.deferred`
+
+Source of the update rule: torch/amp/grad_scaler.py; Micikevicius et al., Mixed Precision Training,
+https://arxiv.org/abs/1710.03740.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from kit.errors import ScalerError, SettingsError
+from kit.runs.run import LOSS_SCALING
+
+__all__ = [
+    "CheckedScaler",
+    "OnDeviceScaler",
+    "StaticScaler",
+    "check_gradients",
+    "check_scale",
+    "count_on_device",
+    "make_fused",
+    "make_scaler",
+    "starts_from_zero",
+]
+
+STATIC_SCALE = 2.0**10
+INITIAL_SCALE = 2.0**16  # torch's own default
+
+
+def make_scaler(
+    loss_scaling: str, device: str, *, init_scale: float | None = None, **options: Any
+) -> Any:
+    """The scaler for a loss-scaling mode on a device ("kit", "cuda" or "cpu").
+
+    Args:
+        init_scale: first scale (constant for "static"); 2**16, or 2**10 for "static".
+        options: growth_factor, backoff_factor, growth_interval, as `GradScaler` takes them.
+
+    Raises:
+        SettingsError: no such mode, or a scale that is not a positive finite number.
+    """
+    if loss_scaling not in LOSS_SCALING:
+        raise SettingsError(f"loss_scaling must be one of {LOSS_SCALING}, not {loss_scaling!r}")
+    if init_scale is not None:
+        check_scale(init_scale)
+    if loss_scaling == "none":
+        return torch.amp.GradScaler(device, enabled=False)
+    if loss_scaling == "static":
+        return StaticScaler(init_scale or STATIC_SCALE)
+    return _kind(loss_scaling, device)(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+def _kind(loss_scaling: str, device: str) -> type[torch.amp.GradScaler]:
+    if loss_scaling == "dynamic, host check":
+        return torch.amp.GradScaler
+    if loss_scaling == "dynamic, deferred" and torch.device(device).type == "kit":
+        from kit.torch.scaling.deferred import DeferredScaler
+
+        return DeferredScaler
+    return OnDeviceScaler  # native torch cannot run a step once more: the same weights this way
+
+
+def check_scale(scale: Any) -> None:
+    """A scale of 0 loses every gradient, an infinite one makes them all infinite.
+
+    Raises:
+        SettingsError: it is not a positive finite number.
+    """
+    if not (isinstance(scale, int | float) and scale > 0 and math.isfinite(scale)):
+        raise SettingsError(f"a loss scale must be a positive finite number, not {scale!r}")
+
+
+def check_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """A step without gradients does nothing, and is a mistake of the program.
+
+    Raises:
+        ScalerError: no parameter of the optimizer has one.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    if all(p.grad is None for p in params):
+        raise ScalerError(
+            f"scaler.step() got an {type(optimizer).__name__} of {len(params)} parameters none of "
+            "which has a gradient: call scaler.scale(loss).backward() before it, with a loss that "
+            "depends on them, and zero_grad() after it"
+        )
+
+
+class StaticScaler:
+    """Multiplies the loss, divides the gradients; does not look for infinities."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._unscaled: set[int] = set()  # ids of optimizers whose gradients are true already
+        self._stepped: set[int] = set()  # and of those that have stepped since the last `update`
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss, or a list of them, times the scale."""
+        if isinstance(outputs, list | tuple):
+            return type(outputs)(self.scale(x) for x in outputs)
+        return outputs * self._scale
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the optimizer's gradients by the scale, in place.
+
+        Raises:
+            ScalerError: it was done already since the last `update`, or after `step`.
+        """
+        if id(optimizer) in self._stepped:
+            raise ScalerError("unscale_() is being called after step().")
+        if id(optimizer) in self._unscaled:
+            raise ScalerError(
+                "unscale_() has already been called on this optimizer since the last update()."
+            )
+        self._unscaled.add(id(optimizer))
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        if grads:
+            torch._foreach_mul_(grads, 1.0 / self._scale)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale if that has not been done, then step.
+
+        Raises:
+            ScalerError: it has stepped already since the last `update`, or has no gradients.
+        """
+        if id(optimizer) in self._stepped:
+            raise ScalerError("step() has already been called since the last update().")
+        check_gradients(optimizer)
+        if id(optimizer) not in self._unscaled:
+            self.unscale_(optimizer)
+        self._stepped.add(id(optimizer))
+        return optimizer.step(*args, **kwargs)
+
+    def update(self) -> None:
+        """The scale stays; the next step may unscale again."""
+        self._unscaled.clear()
+        self._stepped.clear()
+
+    def get_scale(self) -> float:
+        """The scale."""
+        return self._scale
+
+    def is_enabled(self) -> bool:
+        """True."""
+        return True
+
+    def state_dict(self) -> dict[str, float]:
+        """What `load_state_dict` needs."""
+        return {"scale": self._scale}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take over a saved scale.
+
+        Raises:
+            SettingsError: it is not a positive finite number.
+        """
+        check_scale(state["scale"])
+        self._scale = float(state["scale"])
+
+
+class CheckedScaler(torch.amp.GradScaler):
+    """`GradScaler` that looks at the scales that it is given, where they are Python numbers."""
+
+    def update(self, new_scale: Any = None) -> None:
+        """The next scale; see torch.
+
+        Raises:
+            SettingsError: `new_scale` is a number, and not a positive finite one.
+        """
+        if new_scale is not None and not isinstance(new_scale, torch.Tensor):
+            check_scale(new_scale)
+        super().update(new_scale)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state; see torch.
+
+        Raises:
+            SettingsError: its scale is not a positive finite number.
+        """
+        if "scale" in state:
+            check_scale(state["scale"])
+        super().load_state_dict(state)
+
+
+class OnDeviceScaler(CheckedScaler):
+    """`GradScaler` that decides on the device: no number is read, so nothing waits.
+
+    Optimizers with a fused implementation are switched to it: torch hands `found_inf` to those as
+    a tensor. Any other steps for real, and where there was an infinity the old values are selected
+    back. An optimizer that counts its steps on the host cannot do that, and is refused.
+
+    One number is read, once, where an optimizer not in `_STARTS_FROM_ZERO` makes its state: what
+    that state was before a skipped first step is known to the optimizer only.
+    """
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step unless a gradient is infinite or not a number; the choice is made on the device."""
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        check_gradients(optimizer)
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            make_fused(optimizer)
+        return super().step(optimizer, *args, **kwargs)
+
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        found = list(optimizer_state["found_inf_per_device"].values())
+        count_on_device(optimizer)
+        stepped = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        params = [p.detach().clone() for p in stepped]
+        states = [_copied(optimizer.state.get(p, {})) for p in stepped]
+        result = optimizer.step(*args, **kwargs)
+        with torch.no_grad():
+            bad = torch.stack([f.to(found[0].device) for f in found]).sum() > 0
+            for p, old in zip(stepped, params, strict=True):
+                _select(bad, old, p)
+            for p, before in zip(stepped, states, strict=True):
+                for key, old in before.items():
+                    if isinstance(old, torch.Tensor):
+                        _select(bad, old, optimizer.state[p][key])
+            _take_back_new_state(optimizer, dict(zip(stepped, states, strict=True)), bad)
+        return result
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A parameter's state, with its tensors copied."""
+    return {
+        key: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for key, value in state.items()
+    }
+
+
+def _select(bad: torch.Tensor, old: torch.Tensor, tensor: torch.Tensor) -> None:
+    tensor.copy_(torch.where(bad.to(tensor.device), old, tensor))
+
+
+def _take_back_new_state(
+    optimizer: torch.optim.Optimizer, before: dict[torch.Tensor, dict[str, Any]], bad: torch.Tensor
+) -> None:
+    """State that a first step has made is as if that step had not been, where it was bad."""
+    fresh = [
+        (p, key)
+        for p, old in before.items()
+        for key, value in optimizer.state.get(p, {}).items()
+        if isinstance(value, torch.Tensor) and not isinstance(old.get(key), torch.Tensor)
+    ]
+    if not fresh:
+        return
+    if starts_from_zero(optimizer):
+        for p, key in fresh:
+            tensor = optimizer.state[p][key]
+            _select(bad, torch.zeros_like(tensor), tensor)
+    elif bool(bad):  # the one read
+        for p in {p for p, _ in fresh}:
+            optimizer.state[p] = before[p]
+
+
+# Their state before the first step is zeros. Not so: NAdam, Rprop and ASGD, which keep a rate.
+_STARTS_FROM_ZERO = frozenset({"Adadelta", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"})
+
+
+def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
+    """True if the state that its first step makes was zeros before that step."""
+    kind = type(optimizer)
+    if kind.__name__ not in _STARTS_FROM_ZERO or not kind.__module__.startswith("torch.optim."):
+        return False
+    return not any(group.get("dampening") for group in optimizer.param_groups)  # spares the first
+
+
+def make_fused(optimizer: torch.optim.Optimizer) -> None:
+    """What `fused=True` at construction would have done, where the optimizer has that choice."""
+    if "fused" not in optimizer.defaults or optimizer.defaults.get("differentiable"):
+        return
+    if any(group.get("momentum") for group in optimizer.param_groups):
+        return  # torch 2.13's fused SGD leaves its momentum unwritten if the first step is skipped
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+        for p in group["params"]:
+            step = optimizer.state.get(p, {}).get("step")
+            if isinstance(step, torch.Tensor):
+                optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+
+
+def count_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """A step counter on the host would count a step that the device takes back.
+
+    Raises:
+        SettingsError: it counts in a Python number.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" in group and not group["capturable"]:
+            group["capturable"] = any(p.device.type != "cpu" for p in group["params"])
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim() == 0:
+                    state[key] = value.to(p.device)
+                elif isinstance(value, int | float):
+                    raise SettingsError(
+                        f"{type(optimizer).__name__} keeps {key!r} in a Python number, which "
+                        "cannot be taken back on the device; use loss_scaling='dynamic, host "
+                        "check', or an optimizer with fused=True or capturable=True"
+                    )

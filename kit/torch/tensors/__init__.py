@@ -1,0 +1,1 @@
+"""Tensors of device "kit": buffers, views, and the session as they see it."""

@@ -1,0 +1,175 @@
+"""Where in the user's program are we? Site, module scope and phase of each recorded op.
+
+Reads three things that torch offers to its own tracers: the sequence number that ties a backward
+node to the forward op that made it, the id of the running backward pass, and global module hooks.
+The first two are private (`torch._C`): tried with torch 2.13.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from typing import Any
+
+import torch
+
+from kit.runtime.stream import Frame, Site
+
+__all__ = ["Places"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_INSTALLED = tuple(
+    path + os.sep for name in ("purelib", "platlib", "stdlib", "platstdlib")
+    if (path := sysconfig.get_paths().get(name))
+)  # fmt: skip
+_KIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
+MANY = 100_000  # forward ops whose places are remembered for their backward
+_THREADS = sys.modules["threading"].__file__  # every thread begins there
+_NOWHERE: Site = ("", 0)
+_graph_task_id = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_sequence = torch._C._autograd._get_sequence_nr
+
+
+class Places:
+    """Follows the program in one thread: which module, which phase, which line."""
+
+    def __init__(self) -> None:
+        self.scope = ""
+        self._stack: list[tuple[Any, str]] = []
+        self._names: dict[tuple[int, int], str] = {}
+        self.phase = "forward"
+        self.task = -1  # id of the backward pass that runs, -1 outside of one
+        self._made: dict[int, Frame] = {}  # sequence number of a forward op -> where it was
+        self._made_before: dict[int, Frame] = {}
+        self._number = -1
+        self._last: Frame = (_NOWHERE, "", "")
+        self._is_user: dict[str, bool] = {}
+        self.caller: Site = _NOWHERE  # the line in another thread that this one works for
+
+    def mark_step(self) -> None:
+        """A new step begins forward."""
+        self.relocate()
+        self.phase = "forward" if self.task == -1 else "backward"
+        self._made_before, self._made = self._made, {}
+        if self._stack:  # an exception left a module without telling us
+            self._stack.clear()
+            self.scope = ""
+
+    def follow(self) -> str:
+        """The phase of now."""
+        if _graph_task_id() != self.task:
+            self.relocate()
+        return self.phase
+
+    def relocate(self) -> None:
+        """A backward pass begins or ends: from its end on it is the update."""
+        self.task = _graph_task_id()
+        self.phase = "update" if self.task == -1 else "backward"
+
+    def frame(self) -> Frame:
+        """Where the op that is being recorded comes from."""
+        if self.task != -1:
+            return self._backward_frame()
+        known = self._is_user
+        frame: Any = sys._getframe(3)
+        site = _NOWHERE
+        while frame is not None:
+            name = frame.f_code.co_filename
+            user = known.get(name)
+            if user is None:
+                user = self._belongs_to_user(name)
+            if user:
+                site = (name, frame.f_lineno)
+                break
+            frame = frame.f_back
+        if site is _NOWHERE:
+            site = self.caller
+        found = self._last = (site, "", self.scope)
+        number = _sequence() - 1
+        if number != self._number:  # autograd has made a node for this op
+            self._number = number
+            if len(self._made) > MANY:  # nobody calls mark_step
+                self._made_before, self._made = self._made, {}
+            self._made[number] = found
+        return found
+
+    def sync_frame(self) -> Frame:
+        """The user's line, and the line of a library that it called, if that did it.
+
+        A library is what is installed, torch and Python's own modules among it: a metric or a
+        logger that reads a number is not where the user can do something.
+        """
+        site, via, library = _NOWHERE, "", _NOWHERE
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            name, line = frame.f_code.co_filename, frame.f_lineno
+            if self._belongs_to_user(name):
+                path = _installed(name)
+                if not path:
+                    site = (name, line)
+                    break
+                if library is _NOWHERE:
+                    library, via = (name, line), via or f"{path}:{line}"
+            elif not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
+                via = f"torch/{name.removeprefix(_TORCH).replace(os.sep, '/')}:{line}"
+            frame = frame.f_back
+        if site is _NOWHERE and library is not _NOWHERE:
+            site, via = library, ""
+        return self.caller if site is _NOWHERE else site, via, self.scope
+
+    def _backward_frame(self) -> Frame:
+        node = _autograd_node()
+        number = node._sequence_nr() if node is not None else -1
+        found = self._made.get(number) or self._made_before.get(number)
+        if found is None:
+            found = (self._last[0], "", "")
+        return found
+
+    def _belongs_to_user(self, name: str) -> bool:
+        if name not in self._is_user:
+            library = name.startswith((_TORCH, _KIT)) and not name.startswith(_OWN_USER_CODE)
+            frozen = name.startswith("<frozen") or "contextlib" in name or name == "<string>"
+            frozen = frozen or name == _THREADS
+            self._is_user[name] = not (library or frozen)
+        return self._is_user[name]
+
+    def enter(self, module: Any) -> None:
+        """A module's forward pass begins in this thread."""
+        if _graph_task_id() == -1:
+            self.task, self.phase = -1, "forward"
+        parent = self._stack[-1] if self._stack else None
+        name = self._name(parent, module)
+        self.scope = f"{parent[1]}.{name}" if parent else name
+        self._stack.append((module, self.scope))
+
+    def leave(self, module: Any) -> None:
+        """It ends, well or not."""
+        while self._stack:
+            found, _ = self._stack.pop()
+            if found is module:
+                break
+        self.scope = self._stack[-1][1] if self._stack else ""
+
+    def _name(self, parent: tuple[Any, str] | None, module: Any) -> str:
+        if parent is None:
+            return type(module).__name__
+        key = (id(parent[0]), id(module))
+        if key not in self._names:
+            name = type(module).__name__
+            for path, child in parent[0].named_modules():
+                if child is module and path:
+                    name = path
+            self._names[key] = name
+        return self._names[key]
+
+
+def _installed(path: str) -> str:
+    """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
+    for folder in _INSTALLED:
+        if path.startswith(folder) and not path.startswith(_OWN_USER_CODE):
+            return path.removeprefix(folder).removeprefix("site-packages/").replace(os.sep, "/")
+    return ""

@@ -1,0 +1,331 @@
+"""Tensors of device "kit": a wrapper that torch's autograd drives, a buffer behind it.
+
+A `Buffer` is what torch calls a storage: it holds the current `Value` and counts versions. A
+`View` shows part of a buffer through one view op; it is computed when it is read, again if the
+buffer has changed since, and a write to it becomes a write of its parent. So aliasing is torch's,
+while every recorded op stays pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import copysign, prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.ir import Aval
+
+if TYPE_CHECKING:
+    from kit.runtime.stream import Frame, Op, Value
+    from kit.torch.dispatch import Frontend
+
+__all__ = ["Buffer", "KitTensor", "Spec", "View", "check_sessions", "check_writable", "is_lifted"]
+
+_make: Any = torch.Tensor._make_wrapper_subclass  # by position: 10 % faster than by keyword
+_STRIDED = torch.strided
+
+
+@dataclass(slots=True, eq=False)
+class Spec:
+    """A tensor's geometry and dtype; interned, so that identity is equality."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    aval: Aval
+    home: Frontend
+
+    def meta(self) -> torch.Tensor:
+        """A meta tensor of this geometry, for shape inference."""
+        base = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        if self.offset:
+            reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
+            whole = torch.empty(self.offset + max(reach, 0), dtype=self.dtype, device="meta")
+            return whole.as_strided(self.shape, self.stride, self.offset)
+        return base
+
+
+class Buffer:
+    """Memory that tensors share: its current value, and how often it was written."""
+
+    __slots__ = ("spec", "value", "version")
+
+    def __init__(self, spec: Spec, value: Value | None = None) -> None:
+        self.spec = spec
+        self.value = value  # None: memory that nobody has written yet
+        self.version = 0
+
+    @property
+    def base(self) -> Buffer:
+        """Itself: a buffer is where every chain of views ends."""
+        return self
+
+    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
+        """The current value."""
+        if self.value is None:
+            self.value = home.full(self.spec, 0)
+        return self.value
+
+    def write(self, home: Frontend, value: Value) -> None:
+        """Make `value` the next version."""
+        self.value = value
+        self.version += 1
+        if home.is_tracing:
+            home.overwritten.append(self)
+
+    def forget(self) -> None:
+        """There is nothing to derive again."""
+
+
+# Views that show their parent element for element if the shape is the same, and those that show
+# each element once if there are as many: writing them leaves nothing of what was there.
+_SAME = frozenset(
+    f"aten.{name}" for name in ("slice.Tensor", "alias.default", "detach.default", "view.default")
+)
+_WHOLE = _SAME | {
+    f"aten.{name}"
+    for name in (
+        "permute.default", "t.default", "transpose.int", "unsqueeze.default", "squeeze.default",
+        "squeeze.dim",
+    )
+}  # fmt: skip
+
+
+class View:
+    """One view op away from `parent`."""
+
+    __slots__ = ("base", "cached", "op", "parent", "version")
+
+    def __init__(self, parent: Buffer | View, op: Op) -> None:
+        self.parent = parent
+        self.base: Buffer = parent.base
+        self.op = op
+        self.cached: Value | None = None
+        self.version = -1
+
+    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
+        """The value of what it shows now: recorded at the first read and after each write.
+
+        `frame`: where the program is, if the caller knows.
+        """
+        cached = self.cached
+        if cached is None or self.version != self.base.version or cached.is_lost:
+            frame = frame or home.places.frame()
+            source = self.parent.read(home, frame)
+            cached = self.cached = home.session.record(self.op, (source,), (), frame)[0]
+            self.version = self.base.version
+        return cached
+
+    def write(self, home: Frontend, value: Value) -> None:
+        """Write what it shows: a new version of the parent, and so of the base."""
+        op, parent = self.op, self.parent
+        if op.name in _SAME and op.outputs == op.avals:  # `x[:] = y`: nothing of the old is left
+            parent.write(home, value)
+        else:
+            is_whole = op.name in _WHOLE and prod(op.outputs[0].shape) == prod(op.avals[0].shape)
+            old = home.zeros(op.avals[0]) if is_whole else parent.read(home)
+            parent.write(home, home.write_view(op, old, value))
+        self.cached = None  # the base has it; derive it again if it is read
+
+    def forget(self) -> None:
+        """Derive its value, and those on the way to it, again at the next read."""
+        self.cached = None
+        self.parent.forget()
+
+
+class _Storage:
+    """Says which tensors share memory, as safetensors asks before it saves. Not an address."""
+
+    def __init__(self, base: Buffer) -> None:
+        self._base = base
+
+    def data_ptr(self) -> int:
+        """A number that belongs to this memory alone, as long as it lives."""
+        return id(self._base)
+
+    def nbytes(self) -> int:
+        """How much memory it is."""
+        return prod(self._base.spec.shape) * self._base.spec.dtype.itemsize
+
+
+class KitTensor(torch.Tensor):
+    """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
+
+    __slots__ = ("ref", "spec")
+    ref: Buffer | View
+    spec: Spec
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def wrap(home: Frontend, ref: Buffer | View, spec: Spec) -> KitTensor:
+        """A new tensor object over `ref`, with the geometry `spec`."""
+        tensor = _make(
+            KitTensor, spec.shape, spec.stride, spec.offset, None, spec.dtype, _STRIDED, home.device
+        )
+        tensor.ref, tensor.spec = ref, spec
+        return tensor  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        known = args and args[0].__class__ is KitTensor
+        home = args[0].spec.home if known else _home_of(args, kwargs)
+        try:
+            return home.dispatch(func, args, kwargs)
+        except BaseException as error:  # noqa: BLE001 - raised there, or kept
+            return home.failed(func, args, kwargs, error)  # raises, but not inside backward
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Gradients, as torch computes them; an error of an op in it is raised at its end."""
+        home = self.home
+        if (replica := home.on_backward) is not None:  # summed over the replicas, too
+            replica(self, *args, **kwargs)
+            return
+        try:
+            super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            home.raise_kept()
+
+    @property
+    def home(self) -> Frontend:
+        """The session's front end that this tensor belongs to."""
+        return self.spec.home
+
+    def kit_value(self) -> Value:
+        """The runtime's value behind this tensor; records its views if need be."""
+        return self.home.own_value(self)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The numbers as a numpy array: a sync point."""
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
+            )
+        return self.home.to_host(self, cause="numpy").numpy()
+
+    def tolist(self) -> Any:
+        """The numbers as nested lists: a sync point."""
+        return self.home.to_host(self, cause="tolist").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        shape = list(self.shape)
+        return f"KitTensor(shape={shape}, dtype={self.dtype}, device='{self.device}'{grad})"
+
+    def __str__(self) -> str:
+        host = self.home.to_host(self, cause="print")
+        return repr(host).replace("tensor(", "kit tensor(", 1)
+
+    def __format__(self, spec: str) -> str:
+        """One number as torch formats it, `f"{loss:.3f}"`: a sync point."""
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def untyped_storage(self) -> Any:
+        """Whose memory this is: good for telling whether two tensors share theirs."""
+        return _Storage(self.ref.base)
+
+    def data_ptr(self) -> int:
+        """Where in that memory it begins: to compare with others, never to read from."""
+        return id(self.ref.base) + self.spec.offset * self.dtype.itemsize
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles hold CPU tensors: they open anywhere, with no session, weights_only included."""
+        host: torch.Tensor = self.detach().cpu()
+        if isinstance(self, torch.nn.Parameter):
+            host = torch.nn.Parameter(host, self.requires_grad)
+        return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support "
+                "the deepcopy protocol at the moment."
+            )
+        with torch.no_grad():
+            copy: Any = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, self.requires_grad)
+        else:
+            copy.requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copy
+        return copy  # type: ignore[no-any-return]
+
+    @property
+    def data(self) -> Any:
+        """The same memory, outside of autograd; assigning makes this tensor show other memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Any) -> None:
+        if not isinstance(other, KitTensor):
+            raise RuntimeError(
+                f"a tensor on {self.device} cannot take the data of one on {other.device}; "
+                "move it first: x.data = y.to('kit')"
+            )
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.ref, self.spec = other.ref, other.spec
+
+
+def _home_of(args: Any, kwargs: Any) -> Frontend:
+    stack = [*args, *(kwargs or {}).values()]
+    while stack:
+        item = stack.pop()
+        if item.__class__ is KitTensor:
+            return item.home
+        if isinstance(item, list | tuple):
+            stack.extend(item)
+    raise SessionError("no tensor of device 'kit' among the arguments")
+
+
+def is_lifted(number: float) -> bool:
+    """True for floats that become inputs of the program; 0 and 1 stay constants, -0.0 does not."""
+    return number not in (0.0, 1.0) or (number == 0.0 and copysign(1.0, number) < 0)
+
+
+def check_sessions(home: Frontend, name: str, arguments: Any) -> None:
+    """Every tensor must belong to this session: another one has another engine.
+
+    Raises:
+        SessionError: one does not.
+    """
+    for argument in arguments:
+        for x in argument if isinstance(argument, list | tuple) else (argument,):
+            if isinstance(x, KitTensor) and x.home is not home:
+                raise SessionError(
+                    f"{name} got tensors of this session and of another session; bring one over "
+                    "with x.cpu() in its own session, then .to('kit')"
+                )
+
+
+def check_writable(name: str, written: list[KitTensor]) -> None:
+    """Refuse what torch refuses: to write where several elements share one place.
+
+    Raises:
+        RuntimeError: torch's own sentence.
+    """
+    for tensor in written:
+        if not isinstance(tensor, KitTensor):
+            raise RuntimeError(
+                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
+            )
+        if any(
+            s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)
+        ):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )

@@ -1,0 +1,155 @@
+"""Each dynamic scaler follows torch's GradScaler: same scale, same weights, infs included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.errors import SettingsError
+from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler, make_scaler
+
+OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
+    (torch.optim.AdamW, {"lr": 0.05}),
+    (torch.optim.Adam, {"lr": 0.05, "amsgrad": True}),
+    (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
+    (torch.optim.RMSprop, {"lr": 0.05}),
+]
+
+
+def train(scaler: Any, optimizer: Any, options: Any, bad: list[bool], *, clip: bool = False) -> Any:
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(4, 3))
+    opt = optimizer([weight], **options)
+    scales = []
+    for i, is_bad in enumerate(bad):
+        loss = ((weight - i) ** 2).mean() * (float("inf") if is_bad else 1.0)
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_([weight], 0.3)
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+        scales.append(scaler.get_scale())
+    return weight.detach(), scales
+
+
+@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS, ids=str)
+@given(bad=st.lists(st.booleans(), min_size=1, max_size=25), clip=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_the_on_device_scaler_equals_grad_scaler(
+    optimizer: Any, options: Any, bad: list[bool], clip: bool
+) -> None:
+    growth = {"init_scale": 2.0**8, "growth_interval": 3}
+    plain = make_scaler("dynamic, host check", "cpu", **growth)
+    ours = make_scaler("dynamic, on device", "cpu", **growth)
+    expected, scales = train(plain, optimizer, options, bad, clip=clip)
+    got, our_scales = train(ours, optimizer, options, bad, clip=clip)
+    assert our_scales == scales
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+EVERY_OPTIMIZER: list[tuple[Any, dict[str, Any]]] = [
+    *OPTIMIZERS,
+    (torch.optim.SGD, {"lr": 0.05}),
+    (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
+    (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}),
+    (torch.optim.Adagrad, {"lr": 0.05, "lr_decay": 0.1}),
+    (torch.optim.Adadelta, {}),
+    (torch.optim.Adafactor, {}),
+    (torch.optim.Adamax, {}),
+    (torch.optim.ASGD, {}),
+    (torch.optim.NAdam, {}),
+    (torch.optim.RAdam, {}),
+    (torch.optim.Rprop, {}),
+]
+
+
+@pytest.mark.parametrize("first", [0, 5], ids=["first step skipped", "later steps skipped"])
+@pytest.mark.parametrize(("optimizer", "options"), EVERY_OPTIMIZER, ids=str)
+def test_sixty_steps_with_infs_give_grad_scalers_weights(
+    optimizer: Any, options: dict[str, Any], first: int
+) -> None:
+    bad = [i % 7 == first for i in range(60)]
+    growth = {"init_scale": 2.0**8, "growth_interval": 3}
+    plain = make_scaler("dynamic, host check", "cpu", **growth)
+    ours = make_scaler("dynamic, on device", "cpu", **growth)
+    expected, scales = train(plain, optimizer, options, bad)
+    got, our_scales = train(ours, optimizer, options, bad)
+    assert our_scales == scales
+    assert len(set(scales)) > 2
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+class Averaged(torch.optim.Optimizer):
+    """Replaces its state in each step, as many optimizers from outside torch do."""
+
+    def __init__(self, params: Any, *, counter: bool = False) -> None:
+        super().__init__(params, {"lr": 0.05})
+        self.counter = counter
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["mean"] = 0.9 * state.get("mean", torch.ones_like(p)) + 0.1 * p.grad
+                if self.counter:
+                    state["calls"] = state.get("calls", 0) + 1
+                p.sub_(group["lr"] * state["mean"])
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_state_that_is_replaced_and_not_written_in_place_is_taken_back_too(first: int) -> None:
+    bad = [i % 4 == first for i in range(12)]
+    expected, _ = train(make_scaler("dynamic, host check", "cpu"), Averaged, {}, bad)
+    got, _ = train(make_scaler("dynamic, on device", "cpu"), Averaged, {}, bad)
+    torch.testing.assert_close(got, expected)
+
+
+def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
+    scaler = make_scaler("dynamic, on device", "cpu")
+    with pytest.raises(SettingsError, match="Averaged keeps 'calls' in a Python number"):
+        train(scaler, Averaged, {"counter": True}, [False, False])
+
+
+def test_static_scaling_gives_the_weights_of_no_scaling() -> None:
+    expected, _ = train(make_scaler("none", "cpu"), torch.optim.AdamW, {"lr": 0.1}, [False] * 9)
+    scaler = make_scaler("static", "cpu")
+    got, scales = train(scaler, torch.optim.AdamW, {"lr": 0.1}, [False] * 9, clip=False)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert set(scales) == {1024.0}
+
+
+def test_static_unscale_twice_is_torchs_error() -> None:
+    scaler = StaticScaler(8.0)
+    opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scaler.unscale_(opt)
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(opt)
+
+
+def test_a_fused_optimizer_made_by_the_user_stays_as_it_is() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    opt = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    scaler = OnDeviceScaler("cpu")
+    scaler.scale(weight.sum()).backward()
+    scaler.step(opt)
+    assert opt.param_groups[0]["fused"] is True
+    assert float(weight.detach()[0]) < 1.0
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_cannot_be_is_refused(scale: float) -> None:
+    with pytest.raises(SettingsError, match="positive finite number"):
+        make_scaler("static", "cpu", init_scale=scale)
+
+
+def test_an_unknown_mode_lists_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="dynamic, on device"):
+        make_scaler("magic", "cpu")

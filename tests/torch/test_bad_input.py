@@ -1,0 +1,112 @@
+"""Bad input: torch's own error type, the user's line where kit has one, and a usable session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from kit.errors import ExecutionError, SessionError, UnsupportedOp
+from kit.torch.device import open_session
+
+D = "kit"
+CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
+    "shapes that do not broadcast": (RuntimeError, r"size of tensor a \(3\)", lambda: torch.ones(
+        3, device=D) + torch.ones(4, device=D)),
+    "matrices that do not fit": (RuntimeError, "mat1 and mat2|cannot be multiplied", lambda: (
+        torch.ones(2, 3, device=D) @ torch.ones(2, 3, device=D))),
+    "a dim that is not there": (IndexError, "Dimension out of range", lambda: torch.ones(
+        3, device=D).sum(2)),
+    "an index out of range": (IndexError, "out of bounds|out of range", lambda: torch.ones(
+        3, device=D)[5]),
+    "mixed devices": (RuntimeError, "same device", lambda: torch.ones(
+        3, device=D) + torch.ones(3)),
+    "channels that do not match": (RuntimeError, "channels", lambda: functional.conv2d(
+        torch.ones(1, 3, 8, 8, device=D), torch.ones(4, 2, 3, 3, device=D))),
+    "a float index": (IndexError, "tensors used as indices", lambda: torch.ones(3, device=D)[
+        torch.ones(1, device=D)]),
+    "a write to an expanded tensor": (RuntimeError, "more than one element", lambda: torch.ones(
+        1, device=D).expand(3).add_(1)),
+    "a grad of an integer": (RuntimeError, "floating", lambda: torch.ones(
+        2, dtype=torch.int64, device=D).requires_grad_()),
+    "two numbers as one": (RuntimeError, "cannot be converted to Scalar|one element|single value",
+        lambda: torch.ones(2, device=D).item()),
+    "a truth of many": (RuntimeError, "ambiguous", lambda: bool(torch.ones(2, device=D) > 0)),
+    "numpy of a gradient": (RuntimeError, "requires grad", lambda: torch.ones(
+        2, device=D, requires_grad=True).numpy()),
+    "a modified saved tensor": (RuntimeError, "modified by an inplace", lambda: _modified()),
+}  # fmt: skip
+
+
+def _modified() -> None:
+    x = torch.ones(2, device=D, requires_grad=True)
+    y = x.exp()
+    z = y * y
+    y.add_(1)
+    z.sum().backward()
+
+
+BEFORE_DISPATCH = ("an index out of range", "a grad of an integer", "two numbers as one",
+                   "a truth of many", "numpy of a gradient", "a modified saved tensor",
+                   "a write to an expanded tensor")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torchs_own_error_and_a_usable_session(name: str) -> None:
+    kind, words, call = CASES[name]
+    with open_session():
+        with pytest.raises(kind, match=words) as caught:
+            call()
+        own = (str(caught.value), *getattr(caught.value, "__notes__", ()))
+        assert any("test_bad_input.py" in text for text in own) or name in BEFORE_DISPATCH
+        assert torch.full((2,), 2.5, device=D).mul(2).tolist() == [5.0, 5.0]
+
+
+def test_a_tensor_of_a_closed_session_says_what_to_do() -> None:
+    with open_session():
+        x = torch.ones(2, device=D)
+    for use in (x.tolist, lambda: x + 1, lambda: str(x)):
+        with pytest.raises(SessionError, match="has been closed"):
+            use()
+    assert "KitTensor" in repr(x)
+
+
+def test_nothing_zero_and_not_a_number_pass_through() -> None:
+    with open_session():
+        x = torch.tensor([float("nan"), float("inf"), -0.0], device=D)
+        assert torch.equal(x.cpu().isnan(), torch.tensor([True, False, False]))
+        assert torch.zeros(0, 3, device=D).sum(0).tolist() == [0.0, 0.0, 0.0]
+        assert torch.tensor(2.5, device=D).sum(0).item() == 2.5
+        assert torch.zeros(0, device=D).mean().isnan().item()
+        assert torch.cat([torch.zeros(0, device=D), torch.ones(1, device=D)]).tolist() == [1.0]
+
+
+def test_memory_that_is_not_there_is_an_error_at_its_line() -> None:
+    with open_session() as session:
+        x = torch.ones(1 << 44, device=D) * 2.5
+        with pytest.raises(ExecutionError, match=r"test_bad_input\.py"):
+            session.wait_all()
+        with pytest.raises(ExecutionError):
+            x.cpu()
+        assert torch.ones(2, device=D).sum().item() == 2.0
+
+
+def test_an_error_inside_backward_is_raised_and_the_process_lives() -> None:
+    with open_session(strict=True) as session:
+        x = torch.linspace(0.5, 1.5, 4).to(D).requires_grad_()
+        loss = torch.digamma(x).sum()  # its gradient is `polygamma`, which has no rule
+        with pytest.raises(UnsupportedOp, match=r"polygamma[\s\S]*test_bad_input\.py"):
+            loss.backward()
+        y = torch.ones(2, device=D, requires_grad=True)
+        (y * 2.5).sum().backward()
+        assert y.grad is not None
+        assert y.grad.tolist() == [2.5, 2.5]
+        loss = torch.digamma(x).sum()
+        torch.autograd.grad(loss, x)  # no method of ours: the next op raises
+        with pytest.raises(UnsupportedOp, match="polygamma"):
+            y + 1
+        assert (y + 1).tolist() == [2.0, 2.0]
+        assert session.is_open

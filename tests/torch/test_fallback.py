@@ -1,0 +1,81 @@
+"""An op without a rule: right on the host, counted with its line and time, and a rule away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+from kit.errors import LoweringError, UnsupportedOp
+from kit.runtime.rules import Rules
+from kit.runtime.rules_all import DEFAULT_RULES
+from kit.torch.device import open_session
+from kit.torch.ops.host import rule_skeleton
+
+KEYS = torch.tensor([3, 1, 1, 0])
+
+
+def test_an_op_without_a_rule_is_right_counted_and_timed() -> None:
+    with open_session() as session:
+        for _ in range(2):
+            assert torch.bincount(KEYS.to("kit")).tolist() == [1, 2, 0, 1]
+        ((key, count),) = session.unlowered.items()
+        assert key.startswith("aten.bincount.default at test_fallback.py:")
+        assert count == 2
+        assert session.unlowered_ns[key] > 0
+        text = session.explain()
+        assert "ran on the host, 2 times" in text
+        assert "kit.Rules({'aten.bincount.default': bincount})" in text
+
+
+def test_a_strict_session_raises_with_the_line_and_the_rule_to_write() -> None:
+    with open_session(strict=True) as session:
+        keys = KEYS.to("kit")
+        with pytest.raises(UnsupportedOp, match=r"test_fallback\.py") as caught:
+            torch.bincount(keys)
+        assert "def bincount(self, weights=None, minlength=0):" in str(caught.value)
+        assert not session.unlowered
+        assert (keys + 1).tolist() == [4, 2, 2, 1]  # the session is usable afterwards
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["add.Tensor", "index_put_.default", "max_pool2d.default", "cat.default", "_foreach_add.List"],
+)
+def test_a_skeleton_is_python_that_compiles(op: str) -> None:
+    packet, overload = op.split(".")
+    text = rule_skeleton(getattr(getattr(torch.ops.aten, packet), overload))
+    compile(text, "skeleton", "exec")
+    assert "Rules({" in text
+
+
+def test_a_user_adds_a_rule_without_touching_anything_global() -> None:
+    def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+        return jnp.bincount(x, weights, length=4)
+
+    def shaped(x: Any) -> Any:
+        return jnp.flip(x)
+
+    library = torch.library.Library("mine", "FRAGMENT")
+    library.define("backwards(Tensor x) -> Tensor")
+    library.impl("backwards", lambda x: x.flip(0), "CPU")
+    library.impl("backwards", torch.empty_like, "Meta")
+    mine = Rules({"mine.backwards.default": shaped})
+    with open_session(rules=DEFAULT_RULES | mine) as session:
+        assert torch.ops.mine.backwards(KEYS.to("kit")).tolist() == [0, 1, 1, 3]
+        assert not session.unlowered
+    assert "mine.backwards.default" not in DEFAULT_RULES
+    with open_session() as session:
+        assert torch.ops.mine.backwards(KEYS.to("kit")).tolist() == [0, 1, 1, 3]
+        assert session.unlowered
+
+
+@pytest.mark.parametrize("bad", [lambda x: x[:1], lambda x: 1 / 0])
+def test_a_wrong_rule_is_an_error_that_names_the_op_and_the_line(bad: Any) -> None:
+    with open_session(rules=Rules({"aten.neg.default": bad}).over(DEFAULT_RULES)):
+        x = KEYS.to("kit")
+        with pytest.raises(LoweringError, match=r"aten\.neg\.default.*test_fallback\.py"):
+            (-x).cpu()
+        assert (x + x).tolist() == [6, 2, 2, 0]

@@ -1,0 +1,169 @@
+"""Corners where a rule could be silently wrong: each compared with torch on CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from kit.errors import SessionError
+from kit.torch.device import open_session
+
+inf, nan = math.inf, math.nan
+CASES: dict[str, Callable[[str], Any]] = {
+    "norms of every order": lambda d: [
+        torch.linalg.vector_norm(torch.tensor([0.5, -3.0, 6.0], device=d), ord=p)
+        for p in (2, 1, 3, 0, inf, -inf)],
+    "multi-tensor norm of infinity": lambda d: torch._foreach_norm(
+        [torch.tensor([1.0, -6.0], device=d)], inf),
+    "half norm beyond half's range of squares": lambda d: torch.linalg.vector_norm(
+        torch.full((4,), 300.0, dtype=torch.float16, device=d)),
+    "ignored row with infinite logits": lambda d: functional.nll_loss(
+        torch.tensor([[-inf, 0.0], [-1.0, -0.5]], device=d), torch.tensor([-100, 1], device=d)),
+    "comparison in the tensor's own precision": lambda d: [
+        torch.tensor([0.1, 0.2], dtype=t, device=d) == 0.1
+        for t in (torch.bfloat16, torch.float16, torch.float32)],
+    "comparison with a 0-d tensor": lambda d: torch.tensor(
+        [0.1, 0.2], dtype=torch.bfloat16, device=d) == torch.tensor(0.1, device=d),
+    "addmm that forgets its input": lambda d: torch.addmm(
+        torch.full((2, 2), nan, device=d), torch.ones(2, 2, device=d), torch.ones(2, 2, device=d),
+        beta=0),
+    "negative zero": lambda d: [torch.ones(2, device=d) / 0.0, torch.ones(2, device=d) / -0.0],
+    "multi-tensor with mixed numbers": lambda d: [
+        torch._foreach_mul([torch.ones(2, device=d), torch.ones(2, device=d)], [1, 2.5]),
+        torch._foreach_mul([torch.ones(2, dtype=torch.int64, device=d)] * 2, [2, 1]),
+        torch._foreach_mul([torch.ones(2, dtype=torch.int64, device=d)] * 2, [2, 1.0])],
+    "slice without its end": lambda d: _slice_write(torch.ones(4, device=d)),
+    "write through another dtype": lambda d: _dtype_write(
+        torch.ones(3, dtype=torch.float64, device=d)),
+    "lerp that ends at its end": lambda d: torch.lerp(
+        torch.tensor([1e8], device=d), torch.tensor([1.0], device=d), 1.0),
+    "variance of one": lambda d: torch.var(torch.ones(3, 1, device=d), 1),
+    "sign of nan": lambda d: torch.sign(torch.tensor([nan, -2.0, 0.0], device=d)),
+    "gather with a smaller index": lambda d: torch.gather(
+        torch.arange(12.0, device=d).view(3, 4), 1, torch.tensor([[0, 3], [1, 2]], device=d)),
+    "argmax of everything, kept": lambda d: torch.argmax(
+        torch.arange(6.0, device=d).view(2, 3), keepdim=True),
+    "joining masks": lambda d: torch.cat(
+        [torch.ones(2, device=d) > 0, torch.ones(1, device=d) < 0]),
+    "embedding scaled by frequency": lambda d: _embedding_gradient(d),
+    "integers divided": lambda d: torch.arange(5, device=d) / 2,
+    "integers scaled": lambda d: torch.arange(5, device=d) * 0.5,
+    "attention with a masked row": lambda d: functional.scaled_dot_product_attention(
+        *(torch.ones(1, 1, 2, 4, device=d) for _ in range(3)),
+        attn_mask=torch.tensor([[True, False], [False, False]], device=d)),
+    "einsum": lambda d: torch.einsum("bij,bjk->bik", torch.ones(2, 3, 4, device=d),
+                                     torch.arange(40.0, device=d).view(2, 4, 5)),
+}  # fmt: skip
+
+
+def _slice_write(x: Any) -> Any:
+    torch.ops.aten.slice.Tensor(x, 0, 2).zero_()
+    return x
+
+
+def _dtype_write(x: Any) -> Any:
+    x.view(torch.int64).add_(1)
+    return x
+
+
+def _embedding_gradient(device: str) -> Any:
+    weight = torch.ones(4, 2, device=device, requires_grad=True)
+    index = torch.tensor([1, 1, 2], device=device)
+    functional.embedding(index, weight, scale_grad_by_freq=True).sum().backward()
+    return weight.grad
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value.detach().cpu()]
+    return [t for v in value for t in flat(v)]
+
+
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom")  # torch says so, kit need not
+@pytest.mark.parametrize("name", CASES)
+def test_a_corner_equals_torch(name: str):
+    expected = flat(CASES[name]("cpu"))
+    with open_session() as session:
+        got = flat(CASES[name]("kit"))
+        assert session.unlowered == {}
+    for e, g in zip(expected, got, strict=True):
+        assert e.dtype == g.dtype
+        torch.testing.assert_close(g, e, equal_nan=True)
+
+
+def test_a_long_fused_adam_run_keeps_its_second_moment():
+    def moment(device: str) -> torch.Tensor:
+        p = torch.nn.Parameter(torch.ones(3, device=device))
+        opt = torch.optim.Adam([p], betas=(0.9, 0.99999), fused=True)
+        for _ in range(50):
+            p.grad = torch.full_like(p, 0.3)
+            opt.step()
+        return opt.state[p]["exp_avg_sq"].cpu()  # type: ignore[no-any-return]
+
+    expected = moment("cpu")
+    with open_session():
+        torch.testing.assert_close(moment("kit"), expected, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_activation_checkpointing_draws_the_same_dropout_again(use_reentrant: bool):
+    with open_session():
+        x = torch.ones(1000, device="kit", requires_grad=True)
+        y = checkpoint(lambda v: functional.dropout(v * v, 0.5), x, use_reentrant=use_reentrant)
+        y.sum().backward()
+        assert int(((y != 0) != (x.grad != 0)).sum()) == 0
+
+
+def test_a_seed_set_before_the_session_counts():
+    def draw(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        with open_session():
+            return torch.randn(5, device="kit").cpu()
+
+    assert torch.equal(draw(7), draw(7))
+    assert not torch.equal(draw(7), draw(8))
+
+
+def test_a_generator_of_another_device_is_refused_not_ignored():
+    with open_session():
+        x = torch.empty(3, device="kit")
+        with pytest.raises(RuntimeError, match="generator"):
+            x.normal_(generator=torch.Generator().manual_seed(1))
+
+
+def test_copying_into_an_expanded_view_is_refused():
+    with open_session():
+        x = torch.zeros(3, 1, device="kit").expand(3, 4)
+        with pytest.raises(RuntimeError, match="more than one element"):
+            x.copy_(torch.ones(3, 4, device="kit"))
+
+
+def test_tensors_of_two_sessions_do_not_mix():
+    with open_session():
+        a = torch.ones(2, device="kit")
+        with open_session():
+            b = torch.ones(2, device="kit")
+            with pytest.raises(SessionError, match="another session"):
+                b + a
+            assert (b + b).tolist() == [2.0, 2.0]
+        assert (a + a).tolist() == [2.0, 2.0]
+
+
+def test_max_pooling_gives_values_and_places_of_nan_too() -> None:
+    pool = torch.nn.functional.max_pool2d
+    x = torch.randn(2, 3, 9, 11)
+    x[0, 0, 2, 3], x[1, 1, 1] = float("nan"), float("-inf")
+    for options in ({"kernel_size": 3, "stride": 2, "padding": 1},
+                    {"kernel_size": 2, "ceil_mode": True},
+                    {"kernel_size": 3, "dilation": 2}):  # fmt: skip
+        expected, where = pool(x, return_indices=True, **options)
+        with open_session():
+            found, places = pool(x.to("kit"), return_indices=True, **options)
+            torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+            assert torch.equal(places.cpu(), where)

@@ -1,0 +1,163 @@
+"""What a program changes between two steps of its own counts in the next, replayed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kit.runs.run import Settings
+from kit.torch.device import open_session
+
+STEPS, CHANGED = 20, 9
+
+
+def learning_rate(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def betas(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+
+
+def evaluation(model: Any, optimizer: Any) -> None:
+    model.eval()
+
+
+def frozen(model: Any, optimizer: Any) -> None:
+    model[0].weight.requires_grad_(False)
+
+
+def accumulated(model: Any, optimizer: Any) -> None:
+    F.cross_entropy(
+        model(torch.ones(4, 8, device="kit")), torch.ones(4).long().to("kit")
+    ).backward()
+
+
+def forgotten(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+
+
+def masked(model: Any, optimizer: Any) -> None:
+    model.mask.copy_(torch.tensor([0.0, 1.0, 2.0]))
+
+
+def masked_anew(model: Any, optimizer: Any) -> None:
+    model.mask = torch.tensor([0.0, 1.0, 2.0], device="kit")
+
+
+def loaded(model: Any, optimizer: Any) -> None:
+    model.load_state_dict({"still": torch.full((8,), 0.5)}, strict=False)
+
+
+def assigned(model: Any, optimizer: Any) -> None:
+    model.still.data = torch.full((8,), 0.5, device="kit")
+
+
+def seeded(model: Any, optimizer: Any) -> None:
+    torch.manual_seed(11)
+
+
+def scaled(model: Any, optimizer: Any) -> None:
+    model.given.mul_(0.5)
+    model.given.sum().item()  # it is no more pending
+
+
+def rate_on_the_host(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"].mul_(0.5)
+
+
+def rate_on_the_device(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"].fill_(0.005)
+
+
+def rate_replaced(model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.005)
+
+
+def shortened(model: Any, optimizer: Any) -> None:
+    del model[1]
+
+
+def added(model: Any, optimizer: Any) -> None:
+    bias = nn.Parameter(torch.ones(1, device="kit"))
+    optimizer.add_param_group({"params": [bias], "lr": 0.5})
+    bias.grad = torch.ones(1, device="kit")
+
+
+RATES = (rate_on_the_host, rate_on_the_device, rate_replaced)
+
+
+def train(
+    change: Callable[[Any, Any], None], step_mode: str, *, zeroes: bool = True
+) -> tuple[list[float], list[float], Any]:
+    """Losses, and the first weights; `change` is called once, between two steps."""
+    with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        model.register_buffer("mask", torch.ones(3))
+        model.still = nn.Parameter(torch.ones(8), requires_grad=False)
+        model.to("kit")
+        model.given = torch.ones(8, device="kit")
+        device = "kit" if change is rate_on_the_device else "cpu"
+        lr: Any = torch.tensor(0.01, device=device) if change in RATES else 0.01
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=change in RATES)
+        batches = iter(torch.randn(STEPS, 4, 8))
+        target = torch.tensor([0, 1, 2, 1]).to("kit")
+
+        def step() -> Any:
+            x = session.fetch(load)
+            scores = model(x * model.still * model.given) * model.mask
+            loss = nn.CrossEntropyLoss()(scores, target) * factor  # a module that lives for a step
+            loss.backward()
+            optimizer.step()
+            if zeroes:
+                optimizer.zero_grad()
+            return loss.detach()
+
+        def load() -> Any:
+            return next(batches).to("kit")
+
+        losses, factor = [], 1.0
+        for i in range(STEPS):
+            if i == CHANGED and change is weighed:
+                factor = 0.25
+            if i == CHANGED:
+                if step_mode == "replay":
+                    assert session.metrics()["replay.steps"] >= CHANGED - 5
+                change(model, optimizer)
+            losses.append(session.run_step(step))
+            if not zeroes:
+                optimizer.zero_grad()
+        return [x.item() for x in losses], model[0].weight.flatten().tolist(), session
+
+
+def weighed(model: Any, optimizer: Any) -> None:
+    """A number that the step's function holds is another one."""
+
+
+CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added,
+           masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
+           *RATES]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+def test_a_change_between_two_steps_counts_in_the_next_one(change: Any) -> None:
+    *recorded, _ = train(change, "retrace")
+    *replayed, session = train(change, "replay")
+    assert replayed == recorded
+    if change is not forgotten:
+        said = " ".join(session.stepper.reasons)
+        assert "between two steps" in said or "what it holds has changed" in said
+    assert session.stepper.counts["replay.steps"] > CHANGED
+
+
+def test_gradients_may_be_zeroed_between_the_steps() -> None:
+    *recorded, _ = train(forgotten, "retrace", zeroes=False)
+    *replayed, session = train(forgotten, "replay", zeroes=False)
+    assert replayed == recorded
+    assert session.stepper.counts["replay.steps"] == STEPS - 5
