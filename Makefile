@@ -16,7 +16,7 @@ REPORT ?= report.html
 comma := ,
 # Compiling is most of what these do, and none of them asks what overlaps: they may share the cores.
 STEADY := $(addprefix tests/,browser coverage ir jax models reports torch trace widgets \
-	test_notebooks.py workloads/test_convnets.py workloads/test_parallel_shipped.py)
+	test_notebooks.py workloads/test_convnets.py measure/many/test_shipped.py)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet

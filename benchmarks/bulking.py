@@ -36,10 +36,10 @@ import numpy as np
 import torch
 
 import kit
+from kit.measure.context import Context, Workload
 from kit.runs.run import UNLIMITED
-from kit.runtime.engine import Engine
+from kit.runtime.engine.engine import Engine
 from kit.workloads import bert_of, flips, mlp
-from kit.workloads.context import Context, Workload
 
 SIZES = (1, 2, 5, 15, 50, 200, UNLIMITED)
 QUICK_SIZES = (1, 15, 200, UNLIMITED)

@@ -19,7 +19,7 @@ os.environ["KIT_CACHE_DIR"] = ""
 
 import kit
 import kit.workloads
-from kit.workloads.prepare import Prepared
+from kit.measure.search.prepare import Prepared
 
 
 class Clocked:

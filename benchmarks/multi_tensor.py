@@ -31,7 +31,7 @@ import torch
 
 import kit
 from kit.trace.metrics import union_ns
-from kit.workloads.zero_grad import WAYS
+from kit.workloads.many_arrays import WAYS
 
 ARRAYS, SHAPE, REPEATS = 500, (100, 100), 10
 Row = tuple[str, Callable[[], Any]]

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 
 import kit
+from kit.measure.many.replicas import deep_perceptron, measure_backward, measured_curve, step_ms
 from kit.runs.analysis.gradients import Backward, best_buckets, predict_parallel
-from kit.runtime.parallel import Group, Pool
-from kit.workloads.parallel import deep_perceptron, measure_backward, measured_curve, step_ms
+from kit.runtime.replicas.group import Group, Pool
 
 BULKS = (1, 2, 4, 8, 16, 1000)
 FREE = kit.Link(0, 1e3)

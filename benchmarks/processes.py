@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kit.runtime.processes_channel import free_port
+from kit.runtime.processes.channel import free_port
 
 BUCKETS_MB = (0.3, 1.0, 5.0, 25.0)
 
@@ -40,7 +40,7 @@ def work(rank: int, options: argparse.Namespace, ports: tuple[int, int]) -> None
     from torch.nn.parallel import DistributedDataParallel
 
     import kit
-    from kit.workloads.parallel import deep_perceptron
+    from kit.measure.many.replicas import deep_perceptron
 
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[1])}

@@ -34,14 +34,14 @@ import jax.numpy as jnp
 import torch
 
 import kit
+from kit.measure.context import Context
+from kit.measure.jax_context import JaxContext
 from kit.runs.analysis.memory import memory
-from kit.runtime.session import current_session
+from kit.runtime.session.session import current_session
 from kit.trace import Timeline
-from kit.workloads import rnn_gates
-from kit.workloads import rnn_scanned as scanned
-from kit.workloads.context import Context
-from kit.workloads.jax_context import JaxContext
-from kit.workloads.rnn_cells import GATES
+from kit.workloads.rnn import gates as rnn_gates
+from kit.workloads.rnn import scanned
+from kit.workloads.rnn.cells import GATES
 
 WARMUP = 5
 COMPARED = ("slice", "multigate", "fused")
@@ -118,7 +118,7 @@ def kit_row(shape: dict[str, Any], gates: str, settings: kit.Settings, loop: str
     def begin() -> Callable[[], Any]:
         if workload.framework == "jax":
             from kit.jax.frontend import JaxFrontend
-            from kit.runtime.session import Session
+            from kit.runtime.session.session import Session
 
             Session(settings, frontends=(JaxFrontend(),)).__enter__()
             return workload(JaxContext(settings, "kit"))

@@ -30,7 +30,7 @@ import torch
 
 import kit
 from kit.errors import KitError
-from kit.runtime.engine import Engine
+from kit.runtime.engine.engine import Engine
 
 THREADS, VARIABLES, OPERATIONS = 4, 12, 400
 PATIENCE_S = 120  # a round takes a second or two; a deadlock takes for ever

@@ -34,11 +34,11 @@ import numpy as np
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.experiment import run as measure
 from kit.runs.whatif.predict import Model
-from kit.runtime.executor import ExecutableCache
+from kit.runtime.session.executor import ExecutableCache
 from kit.trace.simulate import Work, simulate
 from kit.workloads import bert_of, convnet, flips, mlp, zero_grad_by
-from kit.workloads.experiment import run as measure
 
 CHECK, ON_DEVICE, LATE = "dynamic, host check", "dynamic, on device", "dynamic, deferred"
 CUTS: list[dict[str, Any]] = [

@@ -18,6 +18,9 @@ from kit.api import run as run
 from kit.api import set_bulk_size as set_bulk_size
 from kit.api import sweep as sweep
 from kit.formats.export import export_trace as export_trace
+from kit.measure.context import Context as Context
+from kit.measure.context import Workload as Workload
+from kit.measure.context import workload as workload
 from kit.runs.analysis.diff import RunDiff as RunDiff
 from kit.runs.analysis.diff import diff_runs as diff_runs
 from kit.runs.analysis.gradients import Link as Link
@@ -30,10 +33,10 @@ from kit.runs.run import Run as Run
 from kit.runs.run import Settings as Settings
 from kit.runs.whatif.predict import Prediction as Prediction
 from kit.runs.whatif.predict import predict as predict
-from kit.runtime.ceilings import measure_ceilings as measure_ceilings
-from kit.runtime.processes import join_processes as join_processes
-from kit.runtime.rules import Rules as Rules
-from kit.runtime.rules_all import DEFAULT_RULES as DEFAULT_RULES
+from kit.runtime.processes.join import join_processes as join_processes
+from kit.runtime.profiling.ceilings import measure_ceilings as measure_ceilings
+from kit.runtime.rules.default import DEFAULT_RULES as DEFAULT_RULES
+from kit.runtime.rules.table import Rules as Rules
 from kit.torch.hybrid.hybrid import hybridize as hybridize
 from kit.torch.hybrid.multi import all_finite as all_finite
 from kit.torch.hybrid.multi import clip_by_global_norm as clip_by_global_norm
@@ -59,9 +62,6 @@ from kit.widgets.segments import SegmentView as SegmentView
 from kit.widgets.source import SourceView as SourceView
 from kit.widgets.timeline import TimelineView as TimelineView
 from kit.widgets.whatif import WhatIfView as WhatIfView
-from kit.workloads.context import Context as Context
-from kit.workloads.context import Workload as Workload
-from kit.workloads.context import workload as workload
 
 __version__: str
 __all__: list[str]

@@ -18,11 +18,11 @@ from kit.runs.run import Run, Settings
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream
-    from kit.runtime.rules import Rules
-    from kit.runtime.session import Session as RuntimeSession
+    from kit.measure.search.autotune import Tuned
+    from kit.runtime.rules.table import Rules
+    from kit.runtime.session.session import Session as RuntimeSession
     from kit.widgets.compare import Comparison
     from kit.widgets.explorer import Explorer as ExplorerWidget
-    from kit.workloads.autotune import Tuned
 
 __all__ = [
     "Explorer",
@@ -73,7 +73,7 @@ def run(
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
-    from kit.workloads.placed import Placed
+    from kit.measure.many.placed import Placed
 
     placed = Placed.of(workload, devices, processes, options)
     return placed.run(settings or Settings(), progress=progress, cancelled=cancelled)
@@ -87,7 +87,7 @@ def plan(workload: Any, settings: Settings | None = None) -> OpStream:
     Raises:
         SettingsError: mode "torch" has no op stream.
     """
-    from kit.workloads.lazy_run import record_plan
+    from kit.measure.kit_run import record_plan
 
     chosen = settings or Settings()
     if chosen.mode == "torch":
@@ -137,8 +137,8 @@ def sweep(
         SweepInterrupted: an interrupt (also a KeyboardInterrupt); what is done is in its `runs`.
         Cancelled: `cancelled()` became true.
     """
-    from kit.workloads.placed import Placed
-    from kit.workloads.sweeps import sweep as measure
+    from kit.measure.many.placed import Placed
+    from kit.measure.search.sweeps import sweep as measure
 
     placed = Placed.of(workload, devices, processes, options)
     chosen = {name: list(values) for name, values in grid.items()}
@@ -190,8 +190,8 @@ def compare(
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
-    from kit.workloads.placed import Placed
-    from kit.workloads.rounds import rounds
+    from kit.measure.many.placed import Placed
+    from kit.measure.search.rounds import rounds
 
     placed = Placed.of(workload_or_runs, devices, processes, options)
     cells = [settings] if isinstance(settings, Settings) else list(settings or ())
@@ -241,8 +241,8 @@ def autotune(
         Exception: what the workload raises under the given settings. Under others an exception
             only rules them out.
     """
-    from kit.workloads.autotune import autotune as search
-    from kit.workloads.placed import Placed
+    from kit.measure.many.placed import Placed
+    from kit.measure.search.autotune import autotune as search
 
     placed = Placed.of(workload, devices, processes, options)
     with _shown(progress, "autotune") as report:
@@ -286,7 +286,7 @@ def Session(
         rules: lowering rules; yours: `kit.DEFAULT_RULES | kit.Rules({"aten.x.default": function})`.
         strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
     """
-    from kit.runtime.rules_all import DEFAULT_RULES
+    from kit.runtime.rules.default import DEFAULT_RULES
     from kit.torch.device import open_session
 
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
@@ -321,7 +321,7 @@ def set_bulk_size(size: int | tuple[int, int]) -> int | tuple[int, int]:
 
 
 def _session(name: str) -> RuntimeSession:
-    from kit.runtime.session import current_session
+    from kit.runtime.session.session import current_session
 
     session = current_session()
     if session is None:
@@ -359,10 +359,10 @@ def Explorer(
     Raises:
         SettingsError: an option that cannot be.
     """
+    from kit.measure.many.placed import Placed
+    from kit.measure.search.prepare import Prepared
     from kit.reports.html import write_report
     from kit.widgets.explorer import Explorer as Widget
-    from kit.workloads.placed import Placed
-    from kit.workloads.prepare import Prepared
 
     placed = Placed.of(workload, devices, processes, options)
     prepared = Prepared(placed)  # what is compiled stays: going back to a setting is quick
@@ -408,8 +408,8 @@ def report(
         if sweep is not None or (devices, processes, options) != (1, 1, {}):
             raise SettingsError("these runs are finished; give the workload itself to sweep it")
     else:
-        from kit.workloads.placed import Placed
-        from kit.workloads.sweeps import sweep as measure
+        from kit.measure.many.placed import Placed
+        from kit.measure.search.sweeps import sweep as measure
 
         placed = Placed.of(source, devices, processes, options)
         grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}

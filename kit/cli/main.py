@@ -196,7 +196,7 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
         if isinstance(step, partial):
-            from kit.workloads.launch import run_processes
+            from kit.measure.many.launch import run_processes
 
             return run_processes(
                 step, settings, processes=options.processes, devices=options.devices,

@@ -2,8 +2,8 @@
 
     timeline = read_xplane("my_profile").timeline      a directory, or one file
 
-The planes of CPU and GPU are read by the helpers of `kit.runtime.profiler`, so that a file gives
-the same kernels as a live run. docs/traces.md says what becomes of each event.
+The planes of CPU and GPU are read by the helpers of `kit.runtime.profiling.device_spans`, so that a
+file gives the same kernels as a live run. docs/traces.md says what becomes of each event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.runtime.profiler import _NOISE, _cpu_events, _gpu_events
+from kit.runtime.profiling.device_spans import _NOISE, _cpu_events, _gpu_events
 from kit.trace import KINDS, SyncPoint
 from kit.trace.imported import Imported, Spans, cut_name
 

@@ -15,8 +15,8 @@ from kit.jax.places import caller, here
 
 if TYPE_CHECKING:
     from kit.jax.frontend import JaxFrontend
-    from kit.runtime.session import Session
-    from kit.runtime.stream import Cell, Value
+    from kit.runtime.recording.bulk import Cell, Value
+    from kit.runtime.session.session import Session
 
 __all__ = ["LazyArray"]
 

@@ -13,8 +13,8 @@ from kit.jax.arguments import host_array, kind_of
 from kit.jax.array import LazyArray
 from kit.jax.places import here
 from kit.jax.program import Bound, Program
-from kit.runtime.session import Session, current_session
-from kit.runtime.stream import Value
+from kit.runtime.recording.bulk import Value
+from kit.runtime.session.session import Session, current_session
 
 __all__ = ["JaxFrontend", "device_put"]
 

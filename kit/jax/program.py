@@ -18,11 +18,11 @@ from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.jax.places import frame_of, names_of, phases_of
 from kit.jax.text import body_of, context_of, literal, primitive_text, shown
-from kit.runtime.lowering import HOLE, format_site
-from kit.runtime.rules_jax import OneEquation, Static
-from kit.runtime.session import Session
-from kit.runtime.stream import Frame, Op, Value
-from kit.runtime.streams import Stream
+from kit.runtime.compiling.lower import HOLE, format_site
+from kit.runtime.recording.bulk import Frame, Op, Value
+from kit.runtime.recording.stream import Stream
+from kit.runtime.rules.jax import OneEquation, Static
+from kit.runtime.session.session import Session
 
 __all__ = ["Bound", "Equation", "Program", "key_kind", "numbers_aval"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kit.runtime.steps_recorded import numbers_in
+from kit.runtime.steps.recording import numbers_in
 
 __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 

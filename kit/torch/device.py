@@ -18,10 +18,10 @@ from torch.utils import backend_registration
 
 from kit.errors import SessionError
 from kit.runs.run import Settings
-from kit.runtime.executor import ExecutableCache
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.session import Session, current_session
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
+from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.session import Session, current_session
 from kit.torch.autocast import register_autocast
 from kit.torch.dispatch import Frontend
 from kit.torch.modules import keep_shared_parameters

@@ -88,8 +88,8 @@ class ParallelView(View):
     """Sliders over the model of a step on several devices; `view.step` is the modelled one now.
 
     Args:
-        backward: what one replica's step is made of: `kit.workloads.parallel.measure_backward`, or
-            numbers of your own.
+        backward: what one replica's step is made of:
+            `kit.measure.many.replicas.measure_backward`, or numbers of your own.
         link: where the sliders begin.
         devices, bucket_mb: the same.
         measured: milliseconds of measured steps, by their backward bulk size.
@@ -103,7 +103,7 @@ class ParallelView(View):
     ) -> None:  # fmt: skip
         if not isinstance(backward, Backward):
             raise SettingsError(
-                "ParallelView models what kit.workloads.parallel.measure_backward(net, step) "
+                "ParallelView models what kit.measure.many.replicas.measure_backward(net, step) "
                 f"gives, not {type(backward).__name__}"
             )
         self.backward = backward

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,13 +12,13 @@ if TYPE_CHECKING:
     from kit.workloads.convnets import resnet50_v1b as resnet50_v1b
     from kit.workloads.convnets import resnet50_v1b_inference as resnet50_v1b_inference
     from kit.workloads.jax_layers import jax_mlp as jax_mlp
+    from kit.workloads.many_arrays import zero_grad as zero_grad
+    from kit.workloads.many_arrays import zero_grad_by as zero_grad_by
     from kit.workloads.masked_lm import bert as bert
     from kit.workloads.masked_lm import bert_of as bert_of
-    from kit.workloads.rnn_gates import rnn_gates as rnn_gates
+    from kit.workloads.rnn.gates import rnn_gates as rnn_gates
     from kit.workloads.small_ops import flips as flips
     from kit.workloads.small_ops import mlp as mlp
-    from kit.workloads.zero_grad import zero_grad as zero_grad
-    from kit.workloads.zero_grad import zero_grad_by as zero_grad_by
 
 _HOMES = {
     "bert": "masked_lm",
@@ -32,9 +31,9 @@ _HOMES = {
     "mlp": "small_ops",
     "resnet50_v1b": "convnets",
     "resnet50_v1b_inference": "convnets",
-    "rnn_gates": "rnn_gates",
-    "zero_grad": "zero_grad",
-    "zero_grad_by": "zero_grad",
+    "rnn_gates": "rnn.gates",
+    "zero_grad": "many_arrays",
+    "zero_grad_by": "many_arrays",
 }
 
 __all__ = ["bert", "bert_of", "convnet", "flips", "inception_v3", "inception_v3_inference",
@@ -45,24 +44,7 @@ __all__ = ["bert", "bert_of", "convnet", "flips", "inception_v3", "inception_v3_
 def __getattr__(name: str) -> Any:
     """Load torch, or jax, only when a workload of it is asked for."""
     if name in _HOMES:
-        from importlib import import_module
-
         value = getattr(import_module(f"kit.workloads.{_HOMES[name]}"), name)
-        globals()[name] = value  # also where a file has the name of what is in it
+        globals()[name] = value  # the next use finds it without coming here
         return value
     raise AttributeError(f"module 'kit.workloads' has no attribute {name!r}")
-
-
-class _Package(ModuleType):
-    """Keeps `kit.workloads.zero_grad` the workload, though a file of the same name exists.
-
-    Python binds a submodule to its package when it is first imported; only that binding is left
-    out, as in `kit` itself.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

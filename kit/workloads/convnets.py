@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kit.errors import SettingsError
-from kit.workloads.context import Context, Workload
+from kit.measure.context import Context, Workload
 
 __all__ = ["LAYOUTS", "MODELS", "Inception3", "ResNet50", "convnet", "inception_v3",
            "inception_v3_inference", "resnet50_v1b", "resnet50_v1b_inference"]  # fmt: skip
@@ -320,7 +320,7 @@ def _inference(ctx: Context, network: nn.Module, batches: Any, memory: Any) -> C
 def _on_gpu(ctx: Context) -> bool:
     if ctx.device != "kit":
         return ctx.device == "cuda"
-    from kit.runtime.session import current_session
+    from kit.runtime.session.session import current_session
 
     session = current_session()
     return session is not None and session.device.platform != "cpu"

@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_flatten
 
 from kit.errors import KitError
 from kit.runs.run import Settings
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.session import current_session
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
+from kit.runtime.session.session import current_session
 from kit.torch.device import open_session
 from tests.coverage.comparison import as_good, gradients, moved, other_strides, same, seeded, seen
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
 from tests.coverage.harness import (
     CLASSES,
     Verdict,

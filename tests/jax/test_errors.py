@@ -12,7 +12,7 @@ import pytest
 import kit
 from kit.errors import LoweringError, SessionError, SettingsError
 from kit.runs.run import Settings
-from kit.runtime.session import Session
+from kit.runtime.session.session import Session
 
 X = np.ones((2, 3), np.float32)
 HERE = r"test_errors\.py:\d+"

@@ -17,8 +17,8 @@ import kit
 from kit.jax.program import Program
 from kit.jax.text import text_of
 from kit.runs.run import Settings
-from kit.runtime.executor import ExecutableCache
-from kit.runtime.session import Session
+from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.session import Session
 
 SHAPE = (3, 4)
 Ops = list[tuple[int, int, int]]

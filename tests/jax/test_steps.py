@@ -15,10 +15,10 @@ import pytest
 
 import kit
 from kit.runs.run import UNLIMITED, Settings
-from kit.runtime.executor import ExecutableCache
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.session import Session, current_session
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
+from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.session import Session, current_session
 from tests.jax.models import (
     BATCH,
     LABELS,

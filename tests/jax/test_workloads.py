@@ -14,11 +14,11 @@ import pytest
 
 import kit
 from kit.errors import Cancelled, SettingsError
+from kit.measure.experiment import run
+from kit.measure.search.sweeps import sweep
 from kit.runs.run import LOSS_SCALING, Settings
-from kit.runtime.executor import ExecutableCache
+from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import jax_mlp
-from kit.workloads.experiment import run
-from kit.workloads.sweeps import sweep
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 
 QUICK = Settings(steps=4, warmup=2, batch_size=4)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from kit.runs.run import Settings
-from kit.runtime.session import Session, current_session
+from kit.runtime.session.session import Session, current_session
 from kit.torch.device import open_session
 
 Loss = Callable[[nn.Module, Sequence[Any]], torch.Tensor]

@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from kit.runtime.session import current_session
+from kit.runtime.session.session import current_session
 from kit.trace import SyncPoint
 from tests.models import hub
 from tests.models.compare import lazy, on

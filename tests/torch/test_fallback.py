@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kit.errors import LoweringError, UnsupportedOp
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
 from kit.torch.device import open_session
 from kit.torch.ops.host import rule_skeleton
 

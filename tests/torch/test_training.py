@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kit.runs.run import UNLIMITED, Settings
-from kit.runtime.session import Session
+from kit.runtime.session.session import Session
 from kit.torch.device import open_session
 
 STEPS = 50

@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 
 import kit
 from kit.errors import Cancelled, SettingsError
+from kit.measure.search.rounds import median_run
 from kit.runs.run import LOSS_SCALING, STEP_MODES, Run, Settings
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.compare import (
@@ -33,7 +34,6 @@ from kit.widgets.compare import (
 from kit.widgets.compare_data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict
 from kit.widgets.compare_strips import MAX_BARS, MAX_STEPS, MAX_SYNCS
 from kit.widgets.theme import COLORS
-from kit.workloads.rounds import median_run
 from tests.factories import empty_run, make_run, one_span_run
 
 QUICK = Settings(steps=3, warmup=2, batch_size=2, mode="lazy")

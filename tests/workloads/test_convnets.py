@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import kit
 from kit.errors import SettingsError
-from kit.workloads.context import Context, Workload
+from kit.measure.context import Context, Workload
 from kit.workloads.convnets import LAYOUTS, MODELS, convnet
 
 

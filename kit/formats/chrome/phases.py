@@ -1,4 +1,4 @@
-"""Each step cut into forward, backward and update: the rules of `kit.workloads.torch_events`."""
+"""Each step cut into forward, backward and update: the rules of `kit.measure.native.events`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.profiler wrote, as a timeline: the rules of `kit.workloads.torch_events`, for a file.
+"""What torch.profiler wrote, as a timeline: the rules of `kit.measure.native.events`, for a file.
 
 Nesting is by time within a thread, as torch itself finds it. See docs/traces.md for what becomes
 of each event.
@@ -228,7 +228,7 @@ class _Trace:
         return {self.nesting.op[i] for i in calls if int(link[i]) in up and link[i] >= 0}
 
     def _cause(self, wait: int, to_device: set[int]) -> str:
-        """Why the host waited, by the op that asked; words of `kit.workloads.torch_events`."""
+        """Why the host waited, by the op that asked; words of `kit.measure.native.events`."""
         op = wait if self.role[wait] == Role.READ else self.nesting.op[wait]
         if op < 0:
             return "synchronize"

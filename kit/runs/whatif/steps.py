@@ -21,7 +21,7 @@ from kit.trace.simulate import Work, simulate
 
 __all__ = ["Shape", "accumulated", "device_times", "modelled", "step_ns"]
 
-RUN_AHEAD = 1  # steps; `kit.runtime.session` has the same
+RUN_AHEAD = 1  # steps; `kit.runtime.session.session` has the same
 SEGMENTS_AHEAD = 256
 SWITCH_NS = 5_000_000  # after so long Python lets another thread run
 AGAIN = 0.3  # to issue a known segment again: of what the worker does for its arrays

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
-from kit.runtime.steps_recorded import Draw
-from kit.runtime.stream import Value
+from kit.runtime.recording.bulk import Value
+from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, learn
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kit.errors import SettingsError
-from kit.runtime.stream import Value
+from kit.runtime.recording.bulk import Value
 from kit.torch.hybrid.hybrid import hybridize, written
 from kit.torch.tensors.tensor import Buffer, KitTensor
 

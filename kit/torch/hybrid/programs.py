@@ -9,9 +9,9 @@ from operator import itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
-from kit.runtime.lowering import HOLE, Program, format_site
-from kit.runtime.steps_recorded import Draw
-from kit.runtime.stream import Bulk, Op, Value
+from kit.runtime.compiling.lower import HOLE, Program, format_site
+from kit.runtime.recording.bulk import Bulk, Op, Value
+from kit.runtime.steps.recording import Draw
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import torch
 
 from kit.errors import UnsupportedOp
 from kit.ir import Aval
-from kit.runtime.lowering import HOLE, Scalar
-from kit.runtime.rules import functional_name
-from kit.runtime.session import Session
-from kit.runtime.stream import Op
+from kit.runtime.compiling.lower import HOLE, Scalar
+from kit.runtime.recording.bulk import Op
+from kit.runtime.rules.table import functional_name
+from kit.runtime.session.session import Session
 from kit.torch.ops.attention import ATTENTION_SHAPES
 from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.parallel import Meeting
-from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.session import current_session
+from kit.runtime.replicas.group import Meeting
+from kit.runtime.replicas.session import ReplicaSession
+from kit.runtime.session.session import current_session
 from kit.torch.dispatch import Frontend
 from kit.torch.tensors.tensor import KitTensor
 

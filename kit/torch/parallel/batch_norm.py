@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kit.errors import SettingsError
-from kit.runtime.parallel_session import ReplicaSession
+from kit.runtime.replicas.session import ReplicaSession
 from kit.torch.parallel.barrier import all_sum, gathered, keep_error, replica_here
 from kit.torch.tensors.tensor import KitTensor
 

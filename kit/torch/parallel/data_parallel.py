@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.parallel import Meeting
-from kit.runtime.steps_recorded import is_same, numbers_of
+from kit.runtime.replicas.group import Meeting
+from kit.runtime.steps.recording import is_same, numbers_of
 from kit.torch.constants import settings_of
 from kit.torch.parallel.reducer import check_reduced
 from kit.torch.parallel.replicas import Replicas

@@ -15,8 +15,8 @@ from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kit.errors import SessionError
-from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.session import current_session
+from kit.runtime.replicas.session import ReplicaSession
+from kit.runtime.session.session import current_session
 from kit.torch.constants import settings_of
 from kit.torch.dispatch import Frontend
 from kit.torch.parallel.data_parallel import DataParallel

@@ -16,8 +16,8 @@ from torch import nn
 
 from kit.errors import SessionError, SettingsError
 from kit.runs.analysis.gradients import Link
-from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.stream import Value
+from kit.runtime.recording.bulk import Value
+from kit.runtime.replicas.session import ReplicaSession
 from kit.torch.constants import parts_of
 from kit.torch.dispatch import Frontend
 from kit.torch.tensors.tensor import KitTensor

@@ -18,17 +18,17 @@ from torch.nn.parameter import is_lazy
 from kit.errors import SessionError, SettingsError
 from kit.runs.analysis.gradients import Link
 from kit.runs.run import Settings
-from kit.runtime.executables import ExecutableCache
-from kit.runtime.parallel import Group, Pool
-from kit.runtime.parallel_capture import Capture, capture
-from kit.runtime.parallel_devices import pick_devices
-from kit.runtime.parallel_exchange import Exchange
-from kit.runtime.parallel_session import ReplicaSession
-from kit.runtime.processes import Processes, current_processes
-from kit.runtime.rules import Rules
-from kit.runtime.rules_all import DEFAULT_RULES
-from kit.runtime.session import current_session
-from kit.runtime.sites import here
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.processes.join import Processes, current_processes
+from kit.runtime.recording.sites import here
+from kit.runtime.replicas.capture import Capture, capture
+from kit.runtime.replicas.collectives import Exchange
+from kit.runtime.replicas.devices import pick_devices
+from kit.runtime.replicas.group import Group, Pool
+from kit.runtime.replicas.session import ReplicaSession
+from kit.runtime.rules.default import DEFAULT_RULES
+from kit.runtime.rules.table import Rules
+from kit.runtime.session.session import current_session
 from kit.torch.device import register
 from kit.torch.dispatch import Frontend
 from kit.torch.parallel.batch_norm import share_batch_norms

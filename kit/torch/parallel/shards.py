@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from kit.errors import SettingsError
-from kit.runtime.parallel import replicas
+from kit.runtime.replicas.group import replicas
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = [

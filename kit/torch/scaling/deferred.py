@@ -2,8 +2,9 @@
 
 The optimizer steps at once, without knowing whether a gradient was infinite. One step later the
 answer is there, and looking at it costs no wait. If the step was wrong, parameters and optimizer
-state go back to what they were, and what has read them since runs again: `kit.runtime.redo`. The
-step's Python is not run a second time, and random numbers are those that were drawn.
+state go back to what they were, and what has read them since runs again:
+`kit.runtime.session.redo`. The step's Python is not run a second time, and random numbers are those
+that were drawn.
 
 Unlike the scaler "on device" this selects nothing in the program, so an optimizer pays for it only
 when an infinity comes. It keeps a second copy of parameters and state for a step.
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError
-from kit.runtime.session import Session, current_session
-from kit.runtime.stream import Value
+from kit.runtime.recording.bulk import Value
+from kit.runtime.session.session import Session, current_session
 from kit.torch.scaling.scaler import (
     CheckedScaler,
     check_gradients,

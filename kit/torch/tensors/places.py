@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kit.runtime.stream import Frame, Site
+from kit.runtime.recording.bulk import Frame, Site
 
 __all__ = ["Places"]
 

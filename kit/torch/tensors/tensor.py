@@ -18,7 +18,7 @@ from kit.errors import SessionError
 from kit.ir import Aval
 
 if TYPE_CHECKING:
-    from kit.runtime.stream import Frame, Op, Value
+    from kit.runtime.recording.bulk import Frame, Op, Value
     from kit.torch.dispatch import Frontend
 
 __all__ = ["Buffer", "KitTensor", "Spec", "View", "check_sessions", "check_writable", "is_lifted"]

@@ -19,10 +19,10 @@ from kit.errors import TraceFileError
 from kit.formats.chrome import json as reader
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.read import read_chrome
+from kit.measure.native.events import timeline_of
 from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
 from kit.trace.active import launches
 from kit.trace.imported import MAX_LANES, MAX_NAME
-from kit.workloads.torch_events import timeline_of
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
 
 

@@ -120,7 +120,7 @@ def test_replicas_record_one_after_the_other_and_a_read_lets_the_next_one(
     two: DataParallel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The read needs what the other has yet to bring: it would fail after a minute."""
-    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.replicas.turns.STANDSTILL_S", 3600.0)
     total, seen = Barrier(2), []
 
     def job(x: torch.Tensor) -> float:

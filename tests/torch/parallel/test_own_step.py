@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kit
-from kit.runtime.session import current_session
-from kit.runtime.steps import CONFIRM, VERIFY_EVERY
+from kit.runtime.session.session import current_session
+from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
 from kit.torch.parallel.barrier import Barrier, all_sum, replica_here
 from kit.torch.parallel.data_parallel import DataParallel
 from tests.torch.parallel.replicas import batches, close, loss_of, net_on_one_cpu, perceptron
@@ -156,7 +156,7 @@ def test_a_step_with_a_barrier_is_recorded_and_the_barrier_is_named() -> None:
 def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.replicas.turns.STANDSTILL_S", 3600.0)
     with net_on_one_cpu(perceptron(), 2) as net:
         optimizer = fused(net)
         data = batches(4, 8)
@@ -283,7 +283,7 @@ def test_a_parameter_of_two_modules_has_one_gradient(settings: kit.Settings) -> 
 
 def test_a_read_has_not_waited_for_its_replicas_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum is there as soon as the other one has sent its part, and goes on recording."""
-    monkeypatch.setattr("kit.runtime.turns.STANDSTILL_S", 3600.0)
+    monkeypatch.setattr("kit.runtime.replicas.turns.STANDSTILL_S", 3600.0)
     begun, ends = threading.Event(), []
 
     def job(x: Tensor) -> float:

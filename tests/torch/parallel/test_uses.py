@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import kit
 from kit.errors import SessionError, SettingsError
+from kit.measure.many.replicas import run as run_replicas
 from kit.torch.parallel.shards import Shards
-from kit.workloads.parallel import run as run_replicas
 from tests.torch.parallel.replicas import batches, close, loss_of, net_on_one_cpu, perceptron
 
 ON_ONE_CPU = ["cpu:0", "cpu:0"]

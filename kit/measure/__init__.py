@@ -1,0 +1,1 @@
+"""A workload under settings becomes a measured run."""

@@ -1,0 +1,235 @@
+"""What a workload's builder is given: `Context`. How a builder is marked: `@workload`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
+from typing import Any, overload
+
+from kit.errors import SettingsError
+from kit.measure.loading import endless, fetched, prefetched
+from kit.runs.run import Settings
+
+__all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
+
+Step = Callable[[], Any]
+FRAMEWORKS = ("torch", "jax")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named builder: called with a `Context`, it gives the step, a function of no arguments.
+
+    The step returns its loss as a tensor, unread: reading it is a sync point.
+    """
+
+    name: str
+    build: Callable[[Context], Step]
+    doc: str = ""  # what the step is, for people
+    framework: str = "torch"  # one of FRAMEWORKS: mode "torch" runs the step by it alone
+
+    def __post_init__(self) -> None:
+        if self.framework not in FRAMEWORKS:
+            raise SettingsError(f"framework must be one of {FRAMEWORKS}, not {self.framework!r}")
+
+    def __call__(self, context: Context) -> Step:
+        step = self.build(context)
+        if not callable(step):
+            raise SettingsError(
+                f"the workload {self.name!r} must return its step, a function without arguments; "
+                f"it returned {type(step).__name__}. Add `return step` at its end."
+            )
+        return step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name where one leads back here: under `@workload` it hides the builder's own."""
+        home = getattr(self.build, "__module__", "")
+        path = getattr(self.build, "__qualname__", "")
+        if home and _named(home, path) is self:
+            return _named, (home, path)
+        return Workload, (self.name, self.build, self.doc, self.framework)
+
+
+def _named(module: str, path: str) -> Any:
+    """What a module has under a dotted name; None if there is nothing."""
+    found: Any = sys.modules.get(module) or import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+@overload
+def workload(build: Callable[[Context], Step]) -> Workload: ...
+@overload
+def workload(*, framework: str) -> Callable[[Callable[[Context], Step]], Workload]: ...
+def workload(build: Callable[[Context], Step] | None = None, *, framework: str = "torch") -> Any:
+    """Mark a function as a workload: it takes a `Context` and returns the training step.
+
+    @kit.workload
+    def mine(ctx):
+        model = Net().to(ctx.device)
+        ...
+        return step
+
+    A step made of `kit.jax.step` functions is marked `@kit.workload(framework="jax")`: its context
+    is one for jax, and its baseline, mode "torch", is jax.jit.
+    """
+    if build is None:
+        return lambda chosen: as_workload(chosen, framework)
+    return as_workload(build, framework)
+
+
+def as_workload(source: Any, framework: str = "torch") -> Workload:
+    """The workload itself, or a plain builder function as one.
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    if isinstance(source, Workload):
+        return source
+    if callable(source):
+        name = getattr(source, "__name__", type(source).__name__)
+        return Workload(name, source, inspect.getdoc(source) or "", framework)
+    raise SettingsError(
+        f"a workload is a function that takes a context and returns a step, "
+        f"not {type(source).__name__}: decorate yours with @kit.workload"
+    )
+
+
+class Context:
+    """One run's settings, and the parts of a step that depend on them.
+
+    Attributes:
+        settings: the run's `Settings`.
+        device: "kit", "cuda" or "cpu": use it in `.to(ctx.device)`.
+        batch_size, seed, accumulate: as in the settings.
+    """
+
+    def __init__(self, settings: Settings, device: str) -> None:
+        self.settings = settings
+        self.device = device
+        self.batch_size = settings.batch_size
+        self.seed = settings.seed
+        self.accumulate = settings.accumulate
+
+    def scaler(self) -> Any:
+        """A gradient scaler for the chosen loss-scaling mode, with `GradScaler`'s interface."""
+        from kit.torch.scaling.scaler import make_scaler
+
+        return make_scaler(self.settings.loss_scaling, self.device)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The forward pass's precision: nothing to do for float32."""
+        import torch
+
+        if self.settings.dtype == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device, dtype=getattr(torch, self.settings.dtype))
+
+    def loader(self, dataset: Any) -> Iterator[Any]:
+        """Batches for ever, on the device, in an order that depends on the seed only.
+
+        With `prefetch=k`, a thread prepares up to k batches while the step runs, and on device
+        "kit" copies them there too.
+
+        Args:
+            dataset: a torch dataset with a length; or any iterable of batches, such as a DataLoader
+                of your own, which is taken as it is, and from the start when it ends.
+
+        Raises:
+            SettingsError: the dataset is smaller than a batch, or the iterable ends for good.
+        """
+        import torch
+
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            return self._on_device(endless(_iterable(dataset)))
+        length = len(dataset)
+        if length < self.batch_size:
+            raise SettingsError(
+                f"batch_size={self.batch_size}, but the dataset has only {length} items; "
+                "choose a smaller batch or give more data"
+            )
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=self.batch_size, shuffle=True, drop_last=True,
+            generator=torch.Generator().manual_seed(self.seed),
+        )  # fmt: skip
+        return self._on_device(endless(loader))
+
+    def part(self, batch: Any) -> Any:
+        """What this step works on, of a batch that was made once and is not loaded: all of it.
+
+        On several devices it is the replica's part, so that a step without a loader, too, has the
+        losses of the whole batch: `x = ctx.part(torch.randn(ctx.settings.batch_size, 8))`.
+
+        Args:
+            batch: a tensor on the CPU, or several of the same length, in lists, tuples and dicts.
+                `.to(ctx.device)` comes after it. Random ones that each step makes anew would be
+                others in each replica: they have to come from `ctx.loader`.
+        """
+        return batch
+
+    def mean(self, loss: Any) -> Any:
+        """The loss of the whole batch, outside of autograd: what a step may decide by.
+
+        On several devices each replica's loss is that of its part, and replicas that decide by it
+        part: `scheduler.step(ctx.mean(loss).item())`. Every replica has to come, in each step.
+
+        Args:
+            loss: a tensor or an array of one number.
+        """
+        from kit.measure.loop import detached
+
+        return detached(loss)
+
+    def micro_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """`accumulate` batches, whose gradients make one update.
+
+        On device "kit" what was recorded is issued after each, so that the device works on one
+        while the next is recorded, as pytorch/xla's `mark_step` in the loop would do.
+        """
+        from kit.runtime.session.session import current_session
+
+        for i in range(self.accumulate):
+            if i and self.device == "kit" and (session := current_session()) is not None:
+                session.flush("micro-batch")
+            yield next(batches)
+
+    def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
+        depth = self.settings.prefetch
+        if self.device != "kit":
+            for batch in prefetched(batches, depth) if depth else batches:
+                yield _to(batch, self.device)
+            return
+        from kit.runtime.session.session import current_session
+
+        session = current_session()
+        assert session is not None, "device kit has a session while its workload runs"
+        yield from fetched(session, batches, lambda batch: _to(batch, "kit"), depth)
+
+
+def _iterable(source: Any) -> Iterable[Any]:
+    if isinstance(source, Iterable):
+        return source
+    raise SettingsError(
+        f"ctx.loader takes a dataset with a length, or an iterable of batches, not a "
+        f"{type(source).__name__}"
+    )
+
+
+def _to(batch: Any, device: str) -> Any:
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return [_to(value, device) for value in batch]
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [one.name for one in fields(batch) if one.init]
+        return replace(batch, **{name: _to(getattr(batch, name), device) for name in names})
+    return batch

@@ -1,0 +1,48 @@
+"""`run`: one workload under one `Settings`, on one device."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from kit.errors import Cancelled
+from kit.measure.context import as_workload
+from kit.measure.loop import CancelledFn, Progress
+from kit.runs.run import Run, Settings
+from kit.runtime.session.executor import ExecutableCache
+
+__all__ = ["run"]
+
+NATIVE = {"torch": "native", "jax": "jax_native"}  # framework -> what runs it alone
+
+
+def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
+        cancelled: CancelledFn | None = None, cache: ExecutableCache | None = None,
+        ) -> Run:  # fmt: skip
+    """Run and measure a workload: on device "kit", or in mode "torch" by its own framework.
+
+    That is PyTorch, or jax.jit for a workload of jax.
+
+    Runs that are given the same `cache` compile what they have in common once.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+        SettingsError: it is no workload, or its step returns no loss.
+        Exception: whatever the workload raises, unchanged, with notes that say where it was.
+    """
+    settings = settings or Settings()
+    chosen = as_workload(workload)
+    try:
+        if settings.mode == "torch":
+            native = import_module(f"kit.workloads.{NATIVE[chosen.framework]}")
+            made: Run = native.measure(chosen, settings, progress=progress, cancelled=cancelled)
+            return made
+        from kit.measure import kit_run as lazy_run
+
+        return lazy_run.measure(chosen, settings, progress=progress, cancelled=cancelled,
+                                cache=cache)  # fmt: skip
+    except Cancelled:
+        raise
+    except Exception as error:
+        error.add_note(f"kit: in the workload {chosen.name!r}, mode {settings.mode!r}")
+        raise

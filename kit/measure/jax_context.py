@@ -1,0 +1,95 @@
+"""What the builder of a jax workload is given: the same as `Context`, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from kit.errors import SettingsError
+from kit.jax.frontend import device_put
+from kit.measure.context import Context
+from kit.measure.loading import fetched, prefetched
+from kit.runtime.session.session import current_session
+
+__all__ = ["JaxContext"]
+
+
+class JaxContext(Context):
+    """One run's settings, and the parts of a step that depend on them.
+
+    Attributes:
+        settings: the run's `Settings`.
+        device: "kit", or the platform on which jax.jit runs the baseline.
+        batch_size, seed, accumulate: as in the settings.
+    """
+
+    def loader(self, dataset: Any) -> Iterator[Any]:
+        """Batches for ever, on the device, in an order that depends on the seed only.
+
+        With `prefetch=k`, a thread prepares up to k batches while the step runs, and on device
+        "kit" copies them there too.
+
+        Args:
+            dataset: a pytree of arrays with equally many items along their first axis, or a
+                sequence of items, each a pytree of arrays.
+
+        Raises:
+            SettingsError: the dataset is smaller than a batch, or its arrays differ in length.
+        """
+        length, take = _items(dataset)
+        if length < self.batch_size:
+            raise SettingsError(
+                f"batch_size={self.batch_size}, but the dataset has only {length} items; "
+                "choose a smaller batch or give more data"
+            )
+        batches = _shuffled(length, take, self.batch_size, self.seed)
+        return _fetched(batches, self.settings.prefetch)
+
+    def scaler(self) -> NoReturn:
+        """Not for jax: a step scales its loss itself, as `settings.loss_scaling` says."""
+        raise SettingsError(
+            "ctx.scaler() is torch's. In jax the step scales its loss itself, by "
+            "ctx.settings.loss_scaling; kit.workloads.jax_mlp shows how"
+        )
+
+    def autocast(self) -> NoReturn:
+        """Not for jax: a step casts by itself, as `settings.dtype` says."""
+        raise SettingsError(
+            "ctx.autocast() is torch's. In jax the step casts by itself, to ctx.settings.dtype"
+        )
+
+
+Take = Callable[[Any], Any]  # indices -> a batch, a pytree of numpy arrays
+
+
+def _items(dataset: Any) -> tuple[int, Take]:
+    is_tree = isinstance(dataset, tuple | list | dict | np.ndarray | jax.Array)
+    if not is_tree and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return len(dataset), lambda indices: jax.tree.map(
+            lambda *items: np.stack([np.asarray(x) for x in items]), *(dataset[i] for i in indices)
+        )
+    arrays = jax.tree.map(np.asarray, dataset)
+    lengths = {a.shape[0] if a.ndim else 0 for a in jax.tree.leaves(arrays)}
+    if len(lengths) != 1:
+        raise SettingsError(
+            f"the arrays of a dataset must have equally many items, not {sorted(lengths)}"
+        )
+    return lengths.pop(), lambda indices: jax.tree.map(lambda a: a[indices], arrays)
+
+
+def _shuffled(length: int, take: Take, size: int, seed: int) -> Iterator[Any]:
+    random = np.random.default_rng(seed)
+    while True:
+        order = random.permutation(length)
+        for start in range(0, length - size + 1, size):
+            yield take(order[start : start + size])
+
+
+def _fetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
+    session = current_session()
+    if session is not None:
+        return fetched(session, batches, device_put, depth)
+    return map(device_put, prefetched(batches, depth) if depth else batches)

@@ -1,0 +1,134 @@
+"""Run a workload on device "kit" and measure it: the kit half of `experiment.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kit.ir.plan import OpStream
+from kit.measure.context import Context, Workload, as_workload
+from kit.measure.loop import loop
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
+from kit.runtime.compiling.lower import format_site
+from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.session import Session
+
+__all__ = ["measure", "open_workload", "record_plan"]
+
+TRACED_STEPS = 2
+LEAD_IN = 2  # traced steps that only fill the pipeline
+
+
+def measure(
+    workload: Any,
+    settings: Settings,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    cache: ExecutableCache | None = None,
+) -> Run:
+    """Warm up, time `settings.steps` steps untraced, then trace two more.
+
+    Runs that are given the same `cache` compile what they have in common once.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+    """
+    chosen = as_workload(workload)
+    opened, context, versions = open_workload(chosen, settings, cache)
+    with opened as session:
+        step = chosen(context())
+        before = 0
+
+        def start_timing() -> None:
+            nonlocal before
+            session.wait_all()
+            if cache is not None:
+                cache.wait_quiet(cancelled)  # what is compiled ahead shall not disturb the clock
+            before = len(session.syncs)
+
+        times, kept = loop(
+            lambda: session.run_step(step),
+            settings,
+            mark_step=lambda: None,  # `run_step` has ended it
+            finish=session.wait_all,
+            start=start_timing,
+            progress=progress,
+            cancelled=cancelled,
+        )
+        syncs = tuple(session.syncs[before:])
+        metrics = session.metrics() | session.overheads()
+        if progress is not None:
+            progress("tracing", 0.95)
+        timeline, graphs, segments = session.trace(_steps(step, session), lead_in=LEAD_IN)
+        losses = tuple(float(x) for x in kept)
+        return Run(
+            settings=settings,
+            losses=losses,
+            step_times_ns=tuple(times),
+            timeline=timeline,
+            sync_points=syncs,
+            graphs=graphs,
+            segments=segments,
+            fused=session.fused,
+            metrics=metrics,
+            compiles=session.compiles,
+            unlowered=dict(session.unlowered),
+            name=chosen.name,
+            environment={**session.environment(), **versions},
+            recorded_ns=session.recorded_ns,
+            sources=snippets_of(session.places, format_site, step=step),
+        )
+
+
+def record_plan(workload: Any, settings: Settings) -> OpStream:
+    """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
+    chosen = as_workload(workload)
+    recorded = settings.replace(mode="lazy", step_mode="retrace")  # nothing but reads cuts it
+    opened, context, _ = open_workload(chosen, recorded, None)
+    with opened as session:
+        return session.plan(chosen(context()))
+
+
+Opened = tuple[Session, Callable[[], Context], dict[str, str]]
+
+
+def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """A session, what makes the context in it, and the versions to note."""
+    import torch
+
+    from kit.torch.device import open_session
+
+    def context() -> Context:
+        torch.manual_seed(settings.seed)
+        return Context(settings, "kit")
+
+    return open_session(settings, cache=cache), context, {"torch": torch.__version__}
+
+
+def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """The same for a workload of jax: torch is not loaded."""
+    from kit.jax.frontend import JaxFrontend
+    from kit.measure.jax_context import JaxContext
+
+    session = Session(settings, cache=cache, frontends=(JaxFrontend(),))
+    return session, lambda: JaxContext(settings, "kit"), {}
+
+
+_OPEN = {"torch": _open_torch, "jax": _open_jax}
+
+
+def open_workload(workload: Workload, settings: Settings, cache: ExecutableCache | None) -> Opened:
+    """A session that is still to be entered, what makes the context in it, and versions to note."""
+    return _OPEN[workload.framework](settings, cache)
+
+
+def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:
+    def run(end_step: Callable[[], None]) -> None:
+        losses = []  # kept, as the measured loop does: a value that dies makes another program
+        for _ in range(LEAD_IN + TRACED_STEPS):
+            losses.append(session.run_step(step))
+            end_step()
+
+    return run

@@ -1,0 +1,119 @@
+"""Batches on their way to the device: brought by the step itself, or by a thread ahead of it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kit.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kit.runtime.session.session import Session
+
+__all__ = ["endless", "fetched", "prefetched"]
+
+SHORT_NS = 20_000  # a batch that is there already is taken in less
+
+
+def endless(source: Iterable[Any]) -> Iterator[Any]:
+    """Its batches, again from the start when it ends.
+
+    Raises:
+        SettingsError: it gives none, or cannot start again.
+    """
+    count = 0
+    while True:
+        before = count
+        for batch in source:
+            count += 1
+            yield batch
+        if count == before:
+            raise SettingsError(
+                f"the loader ended after {count} batches and gives no more: give a dataset or a "
+                "DataLoader, which can start again, or ask for fewer steps"
+            )
+
+
+def fetched(
+    session: Session, batches: Iterator[Any], put: Callable[[Any], Any], depth: int
+) -> Iterator[Any]:
+    """The batches on the session's device, in such a way that a step can be replayed.
+
+    Args:
+        put: copies one batch to the device.
+        depth: how many batches a thread prepares and copies ahead; 0: the step does it itself.
+    """
+
+    def bring() -> Any:
+        with session.span("input", "next batch"):
+            batch = next(batches)
+        return put(batch)
+
+    if depth:
+        ready = prefetched(_brought(session, bring), depth)
+        session.at_end(ready.close)
+
+        def load() -> Any:
+            with session.span("input", "waiting for a batch", at_least_ns=SHORT_NS):
+                batch, cells = next(ready)
+            session.stepper.note_batch(cells)
+            return batch
+    else:
+        load = bring
+    while True:
+        try:
+            batch = session.fetch(load)
+        except StopIteration:
+            return
+        yield batch
+
+
+def _brought(session: Session, bring: Callable[[], Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Each batch with the cells of its arrays; runs in the loader's thread."""
+    while True:
+        with session.loading() as cells:
+            try:
+                batch = bring()
+            except StopIteration:
+                return
+        yield batch, cells
+
+
+def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
+    """The same batches, prepared ahead by a thread that ends with this iterator."""
+    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def offer(item: tuple[Any, BaseException | None]) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=0.05)
+                return
+
+    def prepare() -> None:
+        try:
+            while not stopped.is_set():
+                offer((next(batches), None))
+        except BaseException as error:  # noqa: BLE001 - raised where the batch is asked for
+            offer((None, error))
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(prepare,), name="kit prefetch", daemon=True
+    )
+    thread.start()
+    try:
+        while True:
+            batch, error = ready.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield batch
+    finally:
+        stopped.set()
+        if thread is not threading.current_thread():  # the garbage collector may run there
+            thread.join()

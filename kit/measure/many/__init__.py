@@ -1,0 +1,1 @@
+"""A workload on several devices, in one process or in several."""

@@ -1,0 +1,131 @@
+"""`Placed`: a workload, and on which devices of which processes it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.errors import SettingsError
+from kit.measure.context import Workload, as_workload
+from kit.measure.experiment import run as run_alone
+from kit.measure.loop import CancelledFn, Progress
+from kit.runs.run import Run, Settings
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.processes.join import current_processes
+from kit.runtime.replicas.devices import check_devices
+
+__all__ = ["Placed"]
+
+OPTIONS = ("average", "bucket_mb", "cut", "link", "rules", "timeout_s")  # of several devices
+_SHOWN = ("average", "bucket_mb", "cut", "link")  # what a run is called by, if it is given
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What `kit.run` is told beside the settings; it can be sent to other processes.
+
+    Raises:
+        SettingsError: there is no such option, or it is none of this workload.
+    """
+
+    workload: Workload
+    devices: int | Sequence[Any] = 1
+    processes: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_devices(self.devices)
+        if self.processes != 1 and not isinstance(self.devices, int):
+            raise SettingsError("with processes, devices is the number that each of them has")
+        if self.is_alone and self.options:
+            for name in self.options:
+                if name not in OPTIONS:
+                    raise SettingsError(f"there is no argument {name!r}")
+            names = ", ".join(self.options)
+            raise SettingsError(f"{names}: only with several devices or processes")
+        if not self.is_alone:
+            check_options(self.workload, self.options)
+
+    @classmethod
+    def of(cls, workload: Any, devices: int | Sequence[Any] = 1, processes: int = 1,
+           options: Mapping[str, Any] | None = None) -> Placed:  # fmt: skip
+        """Of what a caller gave; one that is made already stays as it is."""
+        if isinstance(workload, Placed):
+            return workload
+        return cls(as_workload(workload), devices, processes, dict(options or {}))
+
+    @property
+    def is_alone(self) -> bool:
+        """On one device, and nobody else works at the same step."""
+        return self.devices == 1 and self.processes == 1 and current_processes() is None
+
+    @property
+    def name(self) -> str:
+        """What its runs are called."""
+        if self.is_alone:
+            return self.workload.name
+        count = self.devices if isinstance(self.devices, int) else len(self.devices)
+        joined = current_processes()
+        processes = self.processes if joined is None else joined.count
+        return name_of(self.workload, count * processes, self.options)
+
+    def run(
+        self, settings: Settings, *, progress: Progress | None = None,
+        cancelled: CancelledFn | None = None, caches: list[ExecutableCache] | None = None,
+    ) -> Run:  # fmt: skip
+        """Run and measure it.
+
+        Args:
+            caches: runs that are given the same list compile once what they have in common; one
+                for each device, made as they are needed. Other processes have their own.
+
+        Raises:
+            SettingsError: settings that cannot be.
+            Cancelled: `cancelled()` became true.
+            Exception: whatever the workload raises.
+        """
+        caches = [] if caches is None else caches
+        if self.is_alone:
+            if not caches:
+                caches.append(ExecutableCache())
+            return run_alone(self.workload, settings, progress=progress, cancelled=cancelled,
+                             cache=caches[0])  # fmt: skip
+        if self.processes != 1:
+            from kit.measure.many.launch import run_processes
+
+            return run_processes(self.workload, settings, processes=self.processes,
+                                 devices=self.devices, progress=progress,  # type: ignore[arg-type]
+                                 cancelled=cancelled, **self.options)  # fmt: skip
+        from kit.measure.many.replicas import run as run_replicas
+
+        return run_replicas(self.workload, settings, devices=self.devices, progress=progress,
+                            cancelled=cancelled, caches=caches, **self.options)  # fmt: skip
+
+
+def check_options(workload: Workload, options: Mapping[str, Any]) -> None:
+    """Refuse what a run on several devices cannot be.
+
+    Raises:
+        SettingsError: it is no workload of torch, or an option is none.
+    """
+    if workload.framework != "torch":
+        raise SettingsError(f"{workload.name!r} is a workload of jax; only torch's have replicas")
+    for name in options:
+        if name == "sync_batch_norm":
+            raise SettingsError(
+                "a workload makes its own model: put kit.SyncBatchNorm into it where a batch norm "
+                "shall take the statistics of the whole batch, instead of giving sync_batch_norm"
+            )
+        if name not in OPTIONS:
+            raise SettingsError(f"{name!r} is no option of several devices: {', '.join(OPTIONS)}")
+    from kit.torch.parallel.reducer import check_tuning
+
+    tuning = ("cut", "bucket_mb", "link")
+    check_tuning(**{name: options[name] for name in tuning if name in options})
+
+
+def name_of(workload: Workload, count: int, options: Mapping[str, Any]) -> str:
+    """What a run on so many devices is called: "mlp, 2 devices, bucket_mb=4"."""
+    shown = [f"{name}={options[name]}" for name in _SHOWN if name in options]
+    return ", ".join([workload.name, f"{count} device{'s' * (count != 1)}", *shown])

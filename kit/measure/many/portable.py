@@ -1,0 +1,60 @@
+"""What can go to another process and come back: workloads by their names, errors by their text."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import traceback
+
+from kit.errors import RAISED_AT, ExecutionError, SettingsError
+from kit.measure.context import Workload
+
+__all__ = ["check_importable", "let_go", "portable"]
+
+
+def check_importable(workload: Workload, advice: str) -> None:
+    """Refuse a workload that another process cannot find by its name.
+
+    Raises:
+        SettingsError: it was defined in a notebook, or inside of a function.
+    """
+    home = getattr(workload.build, "__module__", "")
+    file = getattr(sys.modules["__main__"], "__file__", "<none>")
+    if home == "__main__" and file.startswith("<"):  # "<stdin>": no other process can read it
+        raise SettingsError(f"the workload {workload.name!r} was defined in a notebook or a "
+                            f"shell: {advice}")  # fmt: skip
+    try:
+        pickle.dumps(workload)
+    except Exception as error:
+        raise SettingsError(f"the workload {workload.name!r} cannot be sent to a process "
+                            f"({error}): {advice}") from error  # fmt: skip
+
+
+def portable(error: Exception) -> Exception:
+    """The same error, or its text as an `ExecutionError` if it cannot be pickled; notes stay."""
+    let_go(error)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever its constructor raises
+        plain = ExecutionError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            plain.add_note(note)
+        return plain
+    return error
+
+
+def let_go(error: BaseException) -> None:
+    """Free what the frames of an exception hold; keep their text.
+
+    `traceback.clear_frames` would not do: a frame keeps its function, and that its closure.
+    """
+    chain: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in chain:
+        chain.append(seen)
+        if seen.__traceback__ is not None:
+            seen.add_note(RAISED_AT + "".join(traceback.format_tb(seen.__traceback__)))
+            seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    gc.collect()

@@ -1,0 +1,425 @@
+"""Workloads on several devices, and what a step of several replicas takes.
+
+`run` calls the builder of a workload, unchanged, for each replica: with a context whose loader
+yields its part of each batch, and a `loss.backward()` whose gradients are summed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from kit.errors import Cancelled, SettingsError
+from kit.measure.context import Context, as_workload
+from kit.measure.loop import CancelledFn, Progress, no_loss
+from kit.measure.many.joined import Seen, added, join
+from kit.measure.many.placed import check_options, name_of
+from kit.runs.analysis.gradients import Backward, exposed_ms, fit_backward
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.compiling.lower import format_site
+from kit.runtime.processes.join import Processes
+from kit.runtime.replicas.group import parted
+from kit.torch.parallel.barrier import Barrier
+from kit.torch.parallel.data_parallel import DataParallel
+from kit.torch.parallel.own_step import StepParallel
+from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
+from kit.torch.tensors.tensor import KitTensor
+from kit.trace import Span, Timeline
+
+__all__ = [
+    "ReplicaContext",
+    "deep_perceptron",
+    "measure",
+    "measure_backward",
+    "measured_curve",
+    "run",
+    "step_ms",
+]
+
+TRACED_STEPS = 2
+
+
+def deep_perceptron(layers: int = 24, width: int = 128) -> nn.Sequential:
+    """Many equal layers: gradients are ready one after the other all through backward."""
+    torch.manual_seed(0)
+    parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*parts, nn.Linear(width, 10))
+
+
+class ReplicaContext(Context):
+    """The context of one replica: its loader yields its part of every batch.
+
+    Attributes:
+        batch_size: of its part; the settings' is that of the whole batch.
+    """
+
+    def __init__(self, net: StepParallel, rank: int, common: _Common) -> None:
+        super().__init__(net.settings, "kit")
+        self._net, self._rank, self._common = net, rank, common
+        self._place = rank - net.ranks.start
+        self._loaders = 0  # so far
+        self._sizes = sizes_of(torch.empty(net.settings.batch_size), net.count)
+        self.batch_size = self._sizes[rank]
+        net.take(rank, self._sizes)
+
+    def loader(self, dataset: Any) -> Iterator[Any]:
+        """As any context's: the whole batches are those of one device, in the same order."""
+        part, self.batch_size = self.batch_size, self.settings.batch_size
+        try:
+            made: Iterator[Any] = super().loader(dataset)
+        finally:
+            self.batch_size = part
+        return made
+
+    def part(self, batch: Any) -> Any:
+        """The replica's part of a batch of all replicas, as any context's says.
+
+        Raises:
+            SettingsError: there is no tensor on the CPU to cut, or it is shorter than the replicas.
+        """
+        sizes = sizes_of(batch, self._net.count)
+        if not sizes or any(isinstance(tensor, KitTensor) for tensor in tensors_in(batch)):
+            raise SettingsError(
+                "ctx.part cuts a batch of tensors on the CPU, and got others: send what it gives "
+                "to the device, ctx.part(x).to(ctx.device)"
+            )
+        self._net.take(self._rank, sizes)
+        return part_of(batch, self._rank, sizes)
+
+    def mean(self, loss: Any) -> Any:
+        """The loss of the whole batch, as any context's says."""
+        return self._common.barrier.wait(loss.detach() * self._net.weights[self._place])
+
+    def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._loaders += 1  # now, and not when the first batch is asked for
+        drawn = self._common.batches(self._loaders, self._place, batches)
+        return self._taken(super()._on_device(self._parts(drawn)))
+
+    def _taken(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch, sizes in batches:
+            self._net.take(self._rank, sizes, batch)
+            yield batch
+
+    def _parts(self, batches: Iterator[Any]) -> Iterator[tuple[Any, list[int]]]:
+        """With the sizes of all parts: a replayed step has them as constants, and looks."""
+        sizes = self._sizes
+        for batch in batches:
+            found = sizes_of(batch, self._net.count)
+            if not found and _is_opaque(batch):
+                raise SettingsError(
+                    f"ctx.loader gives a batch of type {type(batch).__name__}, in which there is "
+                    "no tensor to split between the devices: give tensors, in tuples, lists, dicts "
+                    "or dataclasses (torch.from_numpy makes one of an array)"
+                )
+            sizes = found or sizes
+            yield part_of(batch, self._rank, sizes), sizes
+
+
+def _is_opaque(batch: Any) -> bool:
+    """It holds arrays, or objects that know how to go to a device, instead of tensors."""
+    if isinstance(batch, dict | list | tuple):
+        inside = batch.values() if isinstance(batch, dict) else batch
+        return any(map(_is_opaque, inside))
+    return hasattr(batch, "shape") or hasattr(batch, "to")
+
+
+class _Common:
+    """What the replicas of a process have in common: where their losses meet, and their batches.
+
+    Each batch is drawn once, by whoever needs it first, and every replica works on its part of it.
+    Loaders of their own would draw different ones: random numbers are those of the process.
+    """
+
+    def __init__(self, net: StepParallel) -> None:
+        self.barrier = Barrier(net.count)
+        self._here = len(net.ranks)
+        self._sources: dict[int, _Source] = {}
+        self._lock = threading.Lock()
+
+    def batches(self, number: int, place: int, own: Iterator[Any]) -> Iterator[Any]:
+        """Those of the n-th loader, for the replica at this place, which has made `own` of it."""
+        with self._lock:
+            source = self._sources.setdefault(number, _Source(own, self._here))
+        while True:
+            try:
+                batch = source.take(place)
+            except StopIteration:
+                return
+            yield batch
+
+
+class _Source:
+    """Batches, and those that some replicas have taken and others have not yet."""
+
+    def __init__(self, batches: Iterator[Any], count: int) -> None:
+        self._batches = batches
+        self._waiting: list[deque[Any]] = [deque() for _ in range(count)]
+        self._error: BaseException | None = None  # after which there are no more
+        self._lock = threading.Lock()
+
+    def take(self, place: int) -> Any:
+        with self._lock:
+            if not self._waiting[place]:
+                if self._error is not None:
+                    raise self._error
+                try:
+                    batch = next(self._batches)
+                except BaseException as error:
+                    self._error = error
+                    raise
+                for waiting in self._waiting:
+                    waiting.append(batch)
+            return self._waiting[place].popleft()
+
+
+def run(
+    workload: Any, settings: Settings | None = None, *, devices: int | Sequence[Any] = 2,
+    progress: Progress | None = None, cancelled: CancelledFn | None = None,
+    caches: list[ExecutableCache] | None = None, **options: Any,
+) -> Run:  # fmt: skip
+    """Run a workload's step on several devices, `settings.batch_size` split over them.
+
+    The builder is called once for each replica, with the same seed, and its step runs in each
+    replica's thread. The loss is taken to be a mean over the batch.
+
+    Args:
+        caches: runs that are given the same list compile what they have in common once.
+        options: as for `kit.DataParallel`: buckets, cuts, a link. Batch norms are shared if the
+            model has `kit.SyncBatchNorm`.
+
+    Raises:
+        SettingsError: it is no workload of torch, an option is none, or a batch is smaller than
+            the devices.
+        SessionError: an optimizer updates a parameter that is in no module that was called.
+        Cancelled: `cancelled()` became true between two steps.
+        Exception: whatever the workload raises, with a note that says in which replica.
+    """
+    chosen = as_workload(workload)
+    check_options(chosen, options)
+    settings = settings or Settings()  # no replica's: the whole batch's
+
+    def build(rank: int) -> Callable[[], Any]:
+        torch.manual_seed(settings.seed)
+        if net.processes is not None:  # each draws its batches, and must draw the same ones
+            random.seed(settings.seed)
+            np.random.seed(settings.seed % 2**32)
+        return chosen(ReplicaContext(net, rank, common))
+
+    with StepParallel(devices, settings=settings, caches=caches, **options) as net:
+        common = _Common(net)
+        net.build(build)
+
+        def step() -> Shards:
+            made = net.run()
+            for result in made:
+                if not isinstance(result, torch.Tensor):
+                    raise no_loss(result)
+            return made
+
+        return measure(net, step, steps=settings.steps, warmup=settings.warmup,
+                       name=name_of(chosen, net.count, options), progress=progress,
+                       cancelled=cancelled, source=net.one_step)  # fmt: skip
+
+
+def measure(
+    net: DataParallel, step: Callable[[], Any], *, steps: int = 10, warmup: int = 3,
+    name: str = "", progress: Progress | None = None, cancelled: CancelledFn | None = None,
+    source: Any = None,
+) -> Run:  # fmt: skip
+    """Warm up, time steps untraced, then record two more: their timeline is of origin "recorded".
+
+    `step()` does one whole step with `net` and returns its losses, or nothing. On a CPU a segment's
+    span is the time from its issue to its end; on a GPU it is that of its issue alone.
+
+    Graph and cuts are the first replica's, with nodes for what it sends; sync points are those of
+    the replica that waits most often; counters are of all replicas together.
+
+    Args:
+        source: a Python function whose lines the run shall carry; else only lines that it names.
+
+    Raises:
+        SettingsError: there is not a step to measure.
+        Cancelled: `cancelled()` became true between two steps.
+    """
+    if steps < 1 or warmup < 0:
+        raise SettingsError(f"steps must be at least 1 and warmup 0, not {steps!r} and {warmup!r}")
+    done, processes = 0, net.processes
+
+    def told() -> Any:
+        nonlocal done
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"cancelled before step {done + 1} of {warmup + steps}")
+        result = step()
+        done += 1
+        if progress is not None:
+            name = "warming up (compiling)" if done <= warmup else "measuring"
+            progress(name, 0.9 * done / (warmup + steps))
+        return result
+
+    for _ in range(warmup):
+        told()
+    net.wait_all()
+    if processes is not None:
+        _agree(net, processes, "the first measured step")
+    before = [len(session.syncs) for session in net.sessions]
+    times, losses = _timed(net, told, steps)
+    waits = [tuple(s.syncs[n:]) for s, n in zip(net.sessions, before, strict=True)]
+    metrics = added(session.metrics() for session in net.sessions)
+    if processes is not None:
+        _agree(net, processes, "the end of the measured steps")
+    with net.watched():
+        clocks = [] if processes is None else [processes.channel.clock()]
+        if processes is not None:
+            processes.channel.meet("the first traced step")  # else one would only wait in it
+        step()
+        net.wait_all()  # what the window holds is the work of its own steps
+        host = []
+        for i in range(TRACED_STEPS):
+            start = time.perf_counter_ns()
+            step()
+            if i == TRACED_STEPS - 1:
+                net.wait_all()
+            host.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
+        if processes is not None:
+            clocks.append(processes.channel.clock())
+    seen = Seen(host, times, max(waits, key=len), metrics, net.capture)
+    environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
+    notes: tuple[str, ...] = ()
+    if processes is not None:
+        seen, names, note = join(processes, seen, clocks)
+        environment, notes = environment | names, (note,)
+    made = seen.capture
+    timeline = _window(seen, notes)
+    metrics = seen.metrics | net.sessions[0].overheads()
+    metrics |= {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
+    metrics["parallel.devices"] = float(net.count)
+    return Run(
+        settings=net.settings,
+        losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
+        step_times_ns=tuple(seen.times_ns),
+        timeline=timeline,
+        sync_points=seen.syncs,
+        graphs=(made.graph,),
+        segments=made.segments,
+        fused=made.fused(),
+        metrics=metrics,
+        compiles=net.sessions[0].compiles,
+        unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
+        environment=environment,
+        name=name or f"{net.count} replicas",
+        sources=snippets_of(made.places, format_site, step=source),
+    )
+
+
+def _agree(net: DataParallel, processes: Processes, what: str) -> None:
+    """Meet; and refuse to go on with optimizers whose numbers differ between the processes.
+
+    Raises:
+        SessionError: they do, or a process does not come.
+    """
+    first, *others = processes.channel.meet(what, net.note)
+    for process, note in enumerate(others, start=1):
+        if error := parted(process * len(net.ranks), note, 0, first):
+            raise error
+
+
+def _is_loss(result: Any) -> bool:
+    """True for one number of each replica, on its device."""
+    return isinstance(result, Shards) and all(
+        isinstance(x, torch.Tensor) and x.numel() == 1 for x in result
+    )
+
+
+def step_ms(net: DataParallel, step: Callable[[], Any], *, steps: int = 4) -> float:
+    """Mean time of some steps in a row, untraced, the devices' last work included."""
+    net.wait_all()
+    times, _ = _timed(net, step, steps)
+    return sum(times) / steps / 1e6
+
+
+def measured_curve(
+    net: DataParallel, step: Callable[[], Any], cells: Sequence[dict[str, Any]], *,
+    rounds: int = 3, steps: int = 4,
+) -> list[float]:  # fmt: skip
+    """Milliseconds a step for each way to tune `net`, such as {"bulk": (15, 5), "cut": "size"}.
+
+    All are measured in turn, so that a machine that is slow for a while is slow for all; the least
+    of the rounds is kept, because what disturbs a step only makes it longer.
+    """
+    best = [float("inf")] * len(cells)
+    for number in range(rounds + 1):
+        for i, cell in enumerate(cells):
+            net.retune(**cell)
+            if number == 0:  # compiles
+                step_ms(net, step, steps=2)
+            else:
+                best[i] = min(best[i], step_ms(net, step, steps=steps))
+    return best
+
+
+def measure_backward(
+    net: DataParallel, step: Callable[[], Any], bulks: Sequence[int] = (1, 3, 20), *,
+    rounds: int = 3, steps: int = 4,
+) -> Backward:  # fmt: skip
+    """What the model of `kit.runs.analysis.gradients` needs to know of this step, measured here.
+
+    Leaves `net` with the last bulk size, cut by size, all gradients in one bucket, and no link.
+    """
+    forward = net.settings.bulk_forward
+    net.retune(cut="size", bucket_mb=1e6)
+    cells: list[dict[str, Any]] = [{"bulk": (forward, bulk)} for bulk in bulks]
+    times = measured_curve(net, step, cells, rounds=rounds, steps=steps)
+    points, shares = [], []
+    for cell, ms in zip(cells, times, strict=True):
+        net.retune(**cell)
+        with net.watched():
+            step()
+        compute = [s for s in net.capture.spans if s.lane == "device/0 compute"]
+        shares.append([_took(compute, phase) for phase in ("forward", "backward", "update")])
+        points.append((sum(s.name.startswith("backward") for s in compute), ms * 1e6))
+    ops, gradients = net.backward_shape()
+    forward_ns, backward_ns, update_ns = (
+        float(sum(column)) for column in zip(*shares, strict=True)
+    )
+    return fit_backward(ops, gradients, points, (forward_ns, backward_ns, update_ns))
+
+
+def _took(spans: Sequence[Span], phase: str) -> int:
+    return sum(s.stop_ns - s.start_ns for s in spans if s.name.startswith(phase))
+
+
+def _timed(net: DataParallel, step: Callable[[], Any], steps: int) -> tuple[list[int], list[Any]]:
+    times, losses = [], []
+    for i in range(steps):
+        start = time.perf_counter_ns()
+        losses.append((step(), net.weights))
+        if i == steps - 1:
+            net.wait_all()
+        times.append(time.perf_counter_ns() - start)
+    return times, losses
+
+
+def _window(seen: Seen, notes: Sequence[str] = ()) -> Timeline:
+    """The spans and waits that lie in the steps, with times from their start."""
+    start, stop = seen.steps[0].start_ns, seen.steps[-1].stop_ns
+    shown = [
+        replace(s, start_ns=max(s.start_ns - start, 0), stop_ns=min(s.stop_ns, stop) - start)
+        for s in sorted([*seen.steps, *seen.capture.spans], key=lambda s: s.lane)
+        if s.stop_ns > start and s.start_ns < stop
+    ]
+    waits = [
+        replace(s, at_ns=s.at_ns - start) for s in seen.capture.syncs if start <= s.at_ns < stop
+    ]
+    note = "a device's lanes are timed by the host: on a CPU from issue to end"
+    return Timeline.of(shown, waits, "recorded", (note, *notes))

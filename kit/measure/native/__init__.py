@@ -1,0 +1,1 @@
+"""The same step without kit, as baseline: torch itself, or jax.jit."""

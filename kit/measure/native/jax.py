@@ -1,0 +1,121 @@
+"""The baseline of a jax workload: the same step by jax.jit, with no session of kit.
+
+`kit.jax.step(fn)` is `jax.jit(fn)` where no session is open, so the builder needs no change. As
+on device "kit", the host may be one step ahead of the device; a step's time is from one such
+place to the next.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from kit.measure.context import as_workload
+from kit.measure.jax_context import JaxContext
+from kit.measure.loop import CancelledFn, Progress, loop
+from kit.runs.run import Run, Settings
+from kit.runs.sources import snippets_of
+from kit.runtime.compiling.lower import format_site
+from kit.runtime.profiling.device_spans import pick_device, profiled
+from kit.runtime.profiling.freeze import freeze_trace
+from kit.runtime.session.session import RUN_AHEAD
+from kit.trace import Span, Timeline
+
+__all__ = ["measure"]
+
+TRACED_STEPS = 2
+UNSEEN = "what the program reads is not seen: jax.jit has no hook for it"
+
+
+def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
+            cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
+    """Warm up, time `settings.steps` steps untraced, then profile two more.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+        SettingsError: a GPU was asked for and jax sees none.
+    """
+    chosen = as_workload(workload)
+    device = pick_device(settings.device)
+    with jax.default_device(device):
+        step = chosen(JaxContext(settings, device.platform))
+        paced = _Paced(step)
+        times, kept = loop(
+            paced.run, settings, mark_step=paced.mark, finish=paced.finish,
+            progress=progress, cancelled=cancelled,
+        )  # fmt: skip
+        if progress is not None:
+            progress("tracing", 0.95)
+        timeline = _trace(paced)
+        return Run(
+            settings=settings,
+            losses=tuple(float(x) for x in kept),
+            step_times_ns=tuple(times),
+            timeline=timeline,
+            environment=_environment(device),
+            name=chosen.name,
+            sources=snippets_of((), format_site, step=step),
+        )
+
+
+class _Paced:
+    """The step, with the host at most `RUN_AHEAD` steps ahead of the device."""
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        self._step = step
+        self._results: deque[Any] = deque()
+        self.spans: list[Span] = []
+
+    def run(self) -> Any:
+        """One step; its result may still be on its way."""
+        start = time.perf_counter_ns()
+        result = self._step()
+        self._results.append(result)
+        self._note("the step's Python, and jax.jit's dispatch", "dispatch", start)
+        return result
+
+    def mark(self) -> None:
+        """The step ends: wait until the one before has run."""
+        start = time.perf_counter_ns()
+        while len(self._results) > RUN_AHEAD:
+            jax.block_until_ready(self._results.popleft())
+        self._note("a step ahead of the device", "ahead", start)
+
+    def finish(self) -> None:
+        """Wait for everything, the new state included."""
+        start = time.perf_counter_ns()
+        self._results.clear()
+        jax.block_until_ready(jax.live_arrays())
+        self._note("the end", "ahead", start)
+
+    def _note(self, name: str, kind: str, start: int) -> None:
+        self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
+
+
+def _trace(paced: _Paced) -> Timeline:
+    paced.finish()
+    paced.spans.clear()
+    steps = []
+    with profiled() as profile:
+        for i in range(TRACED_STEPS):
+            start = time.perf_counter_ns()
+            paced.run()
+            paced.mark()
+            if i == TRACED_STEPS - 1:
+                paced.finish()
+            steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
+    timeline, *_ = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN])
+    return timeline
+
+
+def _environment(device: Any) -> dict[str, str]:
+    return {
+        "baseline": "jax.jit", "device": f"{device.platform} ({device.device_kind})",
+        "jax": jax.__version__, "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }  # fmt: skip

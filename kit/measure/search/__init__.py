@@ -1,0 +1,1 @@
+"""Many runs of one workload: sweeps, tuning, rounds, and what to compile ahead."""

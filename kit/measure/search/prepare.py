@@ -1,0 +1,166 @@
+"""Runs of one workload that share what they compile, and compiling before somebody asks.
+
+`Prepared.run` is what an explorer reruns: it says which programs compile and which were there.
+`Prepared.prepare` records a step under other settings without running it, and compiles what it
+would need; it is for idle time, and gives way to whoever is in a hurry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kit.errors import Cancelled
+from kit.measure.context import Workload
+from kit.measure.kit_run import open_workload
+from kit.measure.loop import CancelledFn, Progress, loop
+from kit.measure.many.placed import Placed
+from kit.runs.run import Run, Settings
+from kit.runtime.compiling.cache import Compiling, ExecutableCache
+from kit.runtime.session.ahead import Ahead, dry
+
+__all__ = ["Prepared"]
+
+_STEPS = {"warmup": 2, "steps": 2}  # the first makes the optimizer's state, the others repeat
+
+
+class Prepared:
+    """A workload, or one that is placed, and the programs that its runs have needed so far."""
+
+    def __init__(self, source: Any) -> None:
+        self._placed = Placed.of(source)
+        self.workload: Workload = self._placed.workload
+        self.cache = ExecutableCache()  # the first device's
+        self._caches = [self.cache]
+        self._ahead = Ahead(self.cache)
+
+    @property
+    def name(self) -> str:
+        """The workload's, and on how many devices."""
+        return self._placed.name
+
+    def run(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> Run:
+        """Measure the workload; see `kit.run`.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+            Exception: whatever the workload raises.
+        """
+        last = [0.0]
+
+        def note(text: str, fraction: float) -> None:
+            last[0] = fraction
+            progress(text, fraction)
+
+        compiling = Compiling(lambda text: progress(text, last[0]))
+        if settings.mode == "torch":  # nothing to compile, so nothing to wait for later
+            self.cache.wait_quiet(cancelled)
+        self.cache.watch = compiling
+        try:
+            with _TURNS.run():
+                return self._placed.run(settings, progress=note, cancelled=cancelled,
+                                        caches=self._caches)  # fmt: skip
+        finally:
+            self.cache.watch = None
+
+    def prepare(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> int:
+        """Compile what a run under these settings would need, and give the number of programs.
+
+        The workload's Python runs for a few steps, in this thread; what it reads is zeros.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+            Exception: whatever the workload raises.
+        """
+        if settings.mode == "torch":
+            return 0
+        progress("recording", 0.0)
+
+        def gives_way() -> bool:
+            return cancelled() or _TURNS.is_taken
+
+        with _TURNS.record():
+            programs = self._programs(settings, gives_way)
+
+        def tell(ready: int, needed: int) -> None:
+            progress(f"{ready} of {needed} programs", ready / max(needed, 1))
+
+        return self._ahead.compile(programs, tell=tell, cancelled=gives_way)
+
+    def _programs(self, settings: Settings, cancelled: Callable[[], bool]) -> list[Any]:
+        short = settings.replace(step_mode="retrace", prefetch=0, **_STEPS)
+        opened, context, _ = open_workload(self.workload, short, self.cache)
+        opened.donates = opened.donates and settings.step_mode != "speculate"
+        noted = dry(opened, self.cache, cancelled)
+        with _random_kept(self.workload), opened as session:
+            step = self.workload(context())
+            loop(lambda: session.run_step(step), short, mark_step=_nothing,
+                 finish=session.wait_all, cancelled=cancelled)  # fmt: skip
+        return list(noted.programs.values())
+
+
+class _Turns:
+    """Who of the process may go: a run always, a recording without one only while none runs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._runs = self._recordings = 0
+
+    @property
+    def is_taken(self) -> bool:
+        """True while something runs, or waits to."""
+        return self._runs > 0
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """For a run: what is only recorded is told to stop, and waited for."""
+        with self._changed:
+            self._runs += 1
+            self._changed.wait_for(lambda: not self._recordings, _PATIENCE_S)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._runs -= 1
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[None]:
+        """For a recording.
+
+        Raises:
+            Cancelled: something runs.
+        """
+        with self._changed:
+            if self._runs:
+                raise Cancelled("another run goes first")
+            self._recordings += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._recordings -= 1
+                self._changed.notify_all()
+
+
+# Of the process, as torch's random state and the machine's cores are: a notebook may have several
+# explorers, and one that was replaced by running its cell again lives on.
+_TURNS = _Turns()
+_PATIENCE_S = 5.0  # for a workload's Python that does not come back to kit; then both go on
+
+
+@contextlib.contextmanager
+def _random_kept(workload: Workload) -> Iterator[None]:
+    """What is only recorded shall not change which random numbers the user's own cells get."""
+    if workload.framework != "torch":
+        yield
+        return
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _nothing() -> None:
+    """`run_step` has ended the step."""

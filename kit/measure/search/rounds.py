@@ -1,0 +1,61 @@
+"""`rounds`: several settings of one workload, measured in turn so that noise falls on all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit.errors import SettingsError
+from kit.measure.loop import CancelledFn, Progress
+from kit.measure.many.placed import Placed
+from kit.runs.run import Run, Settings
+from kit.runtime.session.executor import ExecutableCache
+
+__all__ = ["median_run", "rounds"]
+
+
+def rounds(placed: Placed, settings: Sequence[Settings], repeats: int = 1, *,
+           progress: Progress | None = None, cancelled: CancelledFn | None = None,
+           ) -> list[Run]:  # fmt: skip
+    """For each of the settings the run with the median step time, of `repeats` runs.
+
+    All settings are run once before one is run again: a machine that is slow for a while is slow
+    for all of them. The runs share one cache of executables.
+
+    Raises:
+        SettingsError: there are no settings, or something else is among them, or `repeats` is not
+            a whole number of at least 1; nothing has been run then.
+        Cancelled: `cancelled()` became true; nothing is kept.
+    """
+    cells = _checked(settings, repeats)
+    caches: list[ExecutableCache] = []
+    total = len(cells) * repeats
+    made: list[list[Run]] = [[] for _ in cells]
+    for n in range(total):
+        inner = None if progress is None else _part(progress, n, total)
+        i = n % len(cells)
+        made[i].append(placed.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
+    return [median_run(runs) for runs in made]
+
+
+def median_run(runs: Sequence[Run]) -> Run:
+    """The run with the median step time; of an even number, the faster one in the middle."""
+    return sorted(runs, key=lambda r: r.step_ms)[(len(runs) - 1) // 2]
+
+
+def _checked(settings: Sequence[Settings], repeats: int) -> list[Settings]:
+    cells = list(settings)
+    if not cells:
+        raise SettingsError("there is nothing to compare: give a list of kit.Settings")
+    for i, cell in enumerate(cells):
+        if not isinstance(cell, Settings):
+            raise SettingsError(f"settings[{i}] must be a kit.Settings, not {type(cell).__name__}")
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise SettingsError(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    return cells
+
+
+def _part(progress: Progress, n: int, total: int) -> Progress:
+    def report(text: str, fraction: float) -> None:
+        progress(f"run {n + 1} of {total}: {text}", (n + fraction) / total)
+
+    return report

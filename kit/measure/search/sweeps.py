@@ -1,0 +1,408 @@
+"""`sweep`: a run for each cell of a grid; can be interrupted, resumed and spread over workers.
+
+A finished cell is kept at once, and with a `path` also saved at once, so nothing that was measured
+is lost: not by an interrupt, and not by another cell that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import multiprocessing
+import os
+import platform
+import re
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from kit.errors import (
+    Cancelled,
+    RunFileError,
+    SettingsError,
+    SweepError,
+    SweepInterrupted,
+)
+from kit.measure.context import Workload
+from kit.measure.loop import CancelledFn, Progress
+from kit.measure.many.placed import Placed
+from kit.measure.many.portable import check_importable, let_go, portable
+from kit.runs.run import Run, Settings
+from kit.runtime.session.executor import ExecutableCache
+
+__all__ = ["sweep"]
+
+_Future: TypeAlias = "Future[Run | Exception]"
+
+PARALLEL = "measured in parallel"  # key in a run's environment
+SOURCE = "workload source"  # key in a saved run's environment
+_POLL_S = 0.2  # how soon a cancel is seen while workers are busy
+_GIVEN_UP = "the executor gave this cell up: it was shut down, or has lost its workers"
+
+# Torch's random state and XLA's profiler are one a process: two cells at once in it would draw
+# each other's numbers. So the cells that share a process take turns.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
+          path: str | os.PathLike[str] | None = None, executor: Executor | None = None,
+          progress: Progress | None = None, cancelled: CancelledFn | None = None,
+          ) -> list[Run]:  # fmt: skip
+    """A run for each combination of the grid's values, the last name varying fastest.
+
+    `kit.sweep` says more.
+
+    Raises:
+        SettingsError: a name or a value is wrong, or the workload cannot be sent to the executor's
+            processes; nothing has been run then.
+        SweepError: some cells failed; all the others were run.
+        SweepInterrupted: with the runs that had finished.
+        Cancelled: `cancelled()` became true.
+    """
+    base, placed = settings or Settings(), Placed.of(workload)
+    cells = [base.replace(**dict(zip(grid, values, strict=True)))
+             for values in product(*grid.values())]  # fmt: skip
+    if isinstance(executor, ProcessPoolExecutor):
+        _check_processes(executor, placed.workload)
+    state = _Sweep(placed, cells, None if path is None else _folder(path), progress, cancelled)
+    try:
+        state.load()
+        if executor is None:
+            state.run_here()
+        else:
+            state.run_by(executor)
+    except KeyboardInterrupt as error:
+        let_go(error)
+        state.save()  # the interrupt may have come while a run was being written
+        missing = [c for i, c in enumerate(cells) if i not in state.runs]
+        # `from None`: where a step was when Ctrl-C came says nothing
+        raise SweepInterrupted(state.finished, missing, state.where) from None
+    if state.failures:
+        first = next(iter(state.failures.values()))
+        raise SweepError(state.finished, state.failures, list(grid)) from first
+    state.compare_machines()
+    return state.finished
+
+
+@dataclass
+class _Sweep:
+    """What is done of one sweep. Its methods may be left at any point by an interrupt."""
+
+    placed: Placed
+    cells: list[Settings]
+    folder: Path | None
+    progress: Progress | None
+    cancelled: CancelledFn | None
+    runs: dict[int, Run] = field(default_factory=dict)  # by the cell's place
+    failures: dict[Settings, BaseException] = field(default_factory=dict)
+    saved: set[int] = field(default_factory=set)
+
+    @property
+    def finished(self) -> list[Run]:
+        return [self.runs[i] for i in sorted(self.runs)]
+
+    @property
+    def where(self) -> str:
+        return "" if self.folder is None else str(self.folder)
+
+    @property
+    def pending(self) -> list[int]:
+        return [i for i in range(len(self.cells)) if i not in self.runs]
+
+    def load(self) -> None:
+        """Take over what an earlier call has saved."""
+        if self.folder is None:
+            return
+        source = _source_of(self.placed.workload)
+        for i, file in enumerate(_files(self.folder, self.placed, self.cells)):
+            run, why = _read(file, self.placed.name, self.cells[i], source)
+            if run is not None:
+                self.runs[i] = run
+                self.saved.add(i)
+            elif why:
+                warnings.warn(f"{file} is measured again: {why}", stacklevel=4)
+        if self.runs:
+            self.report("loaded", 0.0)
+
+    def run_here(self) -> None:
+        """One cell after the other; they share what they compile."""
+        caches: list[ExecutableCache] = []
+        for i in self.pending:
+            text = f"run {i + 1} of {len(self.cells)}"
+            try:
+                made = self.placed.run(self.cells[i], progress=self._part(text),
+                                       cancelled=self.cancelled, caches=caches)  # fmt: skip
+            except Cancelled:
+                raise
+            except Exception as error:  # noqa: BLE001 - the other cells are still run
+                self.fail(i, error)
+            else:
+                self.keep(i, made)
+                self.report(f"{text}: done", 0.0)
+
+    def run_by(self, executor: Executor) -> None:
+        """All cells; what the executor lost is then tried once more, each cell by itself.
+
+        A worker that dies takes the cells along that only waited there, and dask blames them too.
+        """
+        lost = self._spread(executor, self.pending)
+        for i, error in lost.items():
+            alone = len(lost) == 1 or isinstance(error, CancelledError)
+            if alone or self._spread(executor, [i]):
+                self.fail(i, error)
+
+    def _spread(self, executor: Executor, places: Iterable[int]) -> dict[int, Exception]:
+        """One future a cell; those that have not started when this is left are cancelled.
+
+        Returns:
+            Those that the executor lost on the way, by place. All other errors are failures.
+        """
+        stop = threading.Event()
+        inside = stop.is_set if isinstance(executor, ThreadPoolExecutor) else None
+        placed, note = _to_send(self.placed, executor), _workers(executor)
+        waiting: dict[_Future, int] = {}
+        lost: dict[int, Exception] = {}
+        try:
+            for i in places:
+                try:
+                    waiting[executor.submit(_measure, placed, self.cells[i], note, inside,
+                                            _process(), uuid4().hex)] = i  # fmt: skip
+                except Exception as error:  # noqa: BLE001 - shut down, or its processes died
+                    self.fail(i, error)
+            while waiting:
+                self._check_cancelled()
+                self._take(wait(waiting, _POLL_S, FIRST_COMPLETED).done, waiting, lost)
+                self.report(f"{len(self.runs)} of {len(self.cells)} runs are done", 0.0)
+        except BaseException:
+            stop.set()
+            for future, i in waiting.items():
+                if not future.cancel() and future.done() and future.exception() is None:
+                    self.note(i, future.result())
+            raise
+        return lost
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled is not None and self.cancelled():
+            raise Cancelled(f"cancelled with {len(self.runs)} of {len(self.cells)} cells done")
+
+    def _take(
+        self, done: Iterable[_Future], waiting: dict[_Future, int], lost: dict[int, Exception]
+    ) -> None:
+        """Note what has come, and let go of its future.
+
+        A cluster remembers a result as long as there is a future for it, and measures it again if
+        the worker that has it dies.
+        """
+        for future in sorted(done, key=waiting.__getitem__):
+            i = waiting[future]
+            error = CancelledError(_GIVEN_UP) if future.cancelled() else future.exception()
+            if error is None:
+                self.note(i, future.result())
+            elif isinstance(error, Exception) and not isinstance(error, Cancelled):
+                lost[i] = error
+            else:
+                raise error
+            del waiting[future]
+
+    def note(self, i: int, made: Run | Exception) -> None:
+        """What `_measure` gave for a cell."""
+        if isinstance(made, Run):
+            self.keep(i, made)
+        else:
+            self.fail(i, made)
+
+    def keep(self, i: int, run: Run) -> None:
+        """A cell is done: it is remembered first, then saved."""
+        if i in self.runs:
+            return
+        if self.folder is not None:
+            noted = {**run.environment, SOURCE: _source_of(self.placed.workload)}
+            run = replace(run, environment=noted)
+        self.runs[i] = run
+        self.save()
+
+    def save(self) -> None:
+        """Write what is not in the folder yet."""
+        if self.folder is None:
+            return
+        files = _files(self.folder, self.placed, self.cells)
+        for i in sorted(set(self.runs) - self.saved):
+            try:
+                self.runs[i].save(files[i])
+            except (OSError, RunFileError) as error:
+                warnings.warn(f"this run could not be saved, and is kept in memory only: {error}",
+                              stacklevel=6)  # fmt: skip
+            self.saved.add(i)
+
+    def fail(self, i: int, error: Exception) -> None:
+        """Keep what a cell raised."""
+        let_go(error)
+        self.failures[self.cells[i]] = error
+
+    def compare_machines(self) -> None:
+        """Say so if saved and new runs come from different machines or versions."""
+        for native in (True, False):
+            found = [r for r in self.runs.values() if (r.settings.mode == "torch") == native]
+            for name in ("device", "jax", "torch"):
+                values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
+                if len(values) > 1:
+                    warnings.warn(f"these runs do not compare: {name} is {' or '.join(values)}",
+                                  stacklevel=4)  # fmt: skip
+
+    def report(self, text: str, fraction: float) -> None:
+        """`fraction` is of the cell that is being measured."""
+        if self.progress is not None:
+            done = len(self.runs) + len(self.failures)
+            self.progress(text, min((done + fraction) / max(len(self.cells), 1), 1.0))
+
+    def _part(self, name: str) -> Progress | None:
+        if self.progress is None:
+            return None
+        return lambda text, fraction: self.report(f"{name}: {text}", fraction)
+
+
+def _measure(placed: Placed, cell: Settings, note: str, cancelled: CancelledFn | None,
+             home: str, ticket: str) -> Run | Exception:  # fmt: skip
+    """What an executor runs: one cell, with an `ExecutableCache` of its own.
+
+    What the cell raises is returned, so that an error of the future is the executor's own. No two
+    calls have the same `ticket`, because dask takes equal calls for one.
+    """
+    with _ONE_AT_A_TIME:
+        if cancelled is not None and cancelled():
+            raise Cancelled("the sweep has ended")
+        try:
+            made = placed.run(cell, cancelled=cancelled)
+        except Cancelled:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is given back
+            if _process() == home:
+                return error
+            return portable(error)
+    return replace(made, environment={**made.environment, PARALLEL: note})
+
+
+def _process() -> str:
+    return f"{platform.node()}:{os.getpid()}"  # two containers may have the same pid
+
+
+def _to_send(placed: Placed, executor: Executor) -> Placed:
+    """A workload of `__main__` has a name that leads to it here only, so its builder goes whole.
+
+    The executors that are not Python's own have picklers for that.
+    """
+    workload = placed.workload
+    own = isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
+    if own or getattr(workload.build, "__module__", "") != "__main__":
+        return placed
+    return replace(placed, workload=replace(workload, build=partial(workload.build)))
+
+
+def _workers(executor: Executor) -> str:
+    if isinstance(executor, ThreadPoolExecutor):
+        return "no: threads of one process take turns"
+    count = getattr(executor, "_max_workers", None)  # no executor says it publicly
+    return f"{count} workers" if isinstance(count, int) else "number of workers unknown"
+
+
+def _check_processes(executor: ProcessPoolExecutor, workload: Workload) -> None:
+    """Refuse what would hang or break the pool.
+
+    Raises:
+        SettingsError: the processes are forks, or the workload cannot be sent to them.
+    """
+    context = getattr(executor, "_mp_context", None) or multiprocessing.get_context()
+    if context.get_start_method() == "fork":
+        raise SettingsError(
+            "this executor forks, and a fork of a process that uses XLA can hang: make it with "
+            'ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))'
+        )
+    advice = (
+        "another process must be able to import it. Put the builder into a module, as a function "
+        "of its own, not inside another one; or use executor=None, or an executor that sends "
+        "functions whole (dask.distributed's client.get_executor(), loky)"
+    )
+    check_importable(workload, advice)
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"path={os.fspath(path)!r} cannot be a folder for runs: {error}"
+        ) from None
+    return folder
+
+
+def _files(folder: Path, placed: Placed, cells: Iterable[Settings]) -> list[Path]:
+    """A file for each cell; a cell that the grid holds twice has two."""
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", placed.name)[:40].strip("_") or "workload"
+    where = [] if placed.is_alone else [str(placed.devices), placed.processes]
+    seen: Counter[Settings] = Counter()
+    files = []
+    for cell in cells:
+        text = json.dumps([placed.name, cell.as_dict(), *where], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+        seen[cell] += 1
+        again = f"-{seen[cell]}" if seen[cell] > 1 else ""
+        files.append(folder / f"{readable}-{digest}{again}.kitrun")
+    return files
+
+
+def _read(file: Path, name: str, cell: Settings, source: str) -> tuple[Run | None, str]:
+    """The saved run, or why there is none that can be trusted; "" if there is no file."""
+    try:
+        run = Run.load(file)
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, RunFileError) as error:
+        return None, str(error)
+    if run.name != name:
+        return None, "it is a run of another workload"
+    if run.settings != cell:
+        return None, "it was measured under other settings"
+    if run.environment.get(SOURCE, "") != source:
+        return None, "the workload's source has changed since"
+    return run, ""
+
+
+def _source_of(workload: Workload) -> str:
+    """Changes when the builder's text or its plain arguments do; "" where Python has no text."""
+    build: Callable[..., Any] = workload.build
+    bound: list[Any] = []
+    if isinstance(build, partial):
+        bound += [
+            *build.args,
+            *sorted(build.keywords),
+            *(v for _, v in sorted(build.keywords.items())),
+        ]
+        build = build.func
+    for cell in getattr(build, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            bound.append(cell.cell_contents)
+    plain = [repr(x) for x in bound if isinstance(x, (str, int, float))]
+    try:
+        text = inspect.getsource(build if inspect.isroutine(build) else type(build))
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256("\0".join([text, *plain]).encode()).hexdigest()[:20]

@@ -1,0 +1,319 @@
+"""What `autotune` found: `Trial`, one setting's runs; `choose`, the rule; `Tuned`, the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kit.runs.run import Run, Settings
+from kit.runtime.session.executor import ExecutableCache
+
+__all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
+           "training_of", "work_of"]  # fmt: skip
+
+TOLERANCE = {"float32": 2e-3}  # of a loss, relative
+LOW_PRECISION = 3e-2
+_NAMED = ("segment_mode", "step_mode", "prefetch", "loss_scaling", "batch_size", "accumulate",
+          "dtype", "device", "bulk_inference")  # fmt: skip
+
+
+def work_of(settings: Settings) -> tuple[Any, ...]:
+    """Equal for settings that make the same happen: mode "lazy" has no use for bulk sizes."""
+    native = settings.mode == "torch"
+    return (*program_of(settings), "" if native else settings.step_mode, settings.prefetch)
+
+
+def program_of(settings: Settings) -> tuple[Any, ...]:
+    """Equal for settings that compile the same programs: those of a step mode are its retraced."""
+    native = settings.mode == "torch"
+    more = () if native else (settings.bulk_in_force.inference, settings.segment_mode)
+    return (*_cut_of(settings), more, settings.loss_scaling, settings.device,
+            *training_of(settings))  # fmt: skip
+
+
+def training_of(settings: Settings) -> tuple[Any, ...]:
+    """Equal for settings whose losses must be the same."""
+    return settings.batch_size, settings.accumulate, settings.dtype
+
+
+def same_losses(run: Run, reference: Run) -> bool:
+    """Whether two runs of the same training have the same losses, as far as both went.
+
+    Units:
+        float32: 2e-3 of the loss, or of a tenth of the largest; lower precision: 3e-2.
+    """
+    count = min(len(run.losses), len(reference.losses))
+    got, expected = np.array(run.losses[:count]), np.array(reference.losses[:count])
+    tolerance = TOLERANCE.get(run.settings.dtype, LOW_PRECISION)
+    finite = np.abs(expected[np.isfinite(expected)])
+    least = tolerance * 0.1 * float(finite.max(initial=0.0))
+    return bool(np.allclose(got, expected, rtol=tolerance, atol=least, equal_nan=True))
+
+
+def in_words(settings: Settings, start: Settings) -> str:
+    """What differs from the start: `mode lazy + step_mode replay`."""
+    parts = []
+    if _cut_of(settings) != _cut_of(start):
+        forward, backward = settings.bulk_sizes
+        sizes = f"{forward}" if forward == backward else f"{forward} and {backward}"
+        is_cut = settings.mode == "bulked"
+        parts.append(f"{sizes} ops a segment" if is_cut else f"mode {settings.mode}")
+    for name in _NAMED:
+        value = getattr(settings, name)
+        if value != getattr(start, name):
+            parts.append(str(value) if name == "loss_scaling" else f"{name} {value}")
+    return " + ".join(parts) or "as given"
+
+
+def _cut_of(settings: Settings) -> tuple[Any, ...]:
+    """Equal for settings that run and cut the training step alike."""
+    if settings.mode == "torch":
+        return ("torch",)
+    return "lazy" if settings.mode == "lazy" else "cut", settings.bulk_sizes
+
+
+@dataclass
+class Programs:
+    """What settings that issue the same programs share, and what compiling these took alone."""
+
+    caches: list[ExecutableCache] = field(default_factory=list)
+    compile_ms: float = 0.0
+    count: int = 0
+    from_disk: int = 0
+
+    def learn(self, run: Run) -> None:
+        """The first run compiles all of them, a later one what the first did not need."""
+        spent = sum(c.lower_ms + c.compile_ms for c in run.compiles)
+        if spent > self.compile_ms:
+            self.compile_ms, self.count = spent, len(run.compiles)
+            self.from_disk = sum(c.is_from_disk for c in run.compiles)
+
+
+@dataclass(eq=False)
+class Trial:
+    """One setting: its runs, and whether it may be chosen."""
+
+    settings: Settings
+    start: Settings
+    programs: Programs
+    runs: list[Run] = field(default_factory=list)
+    finals: list[Run] = field(default_factory=list)  # those that took turns with the other best
+    failure: str = ""
+    is_same: bool = True  # the losses are those of the reference
+
+    def add(self, run: Run, reference: Run, *, is_final: bool) -> None:
+        self.runs.append(run)
+        if is_final:
+            self.finals.append(run)
+        self.is_same = self.is_same and same_losses(run, reference)
+        self.programs.learn(run)
+
+    @property
+    def is_possible(self) -> bool:
+        return bool(self.runs) and not self.failure and self.is_same
+
+    @property
+    def words(self) -> str:
+        return in_words(self.settings, self.start)
+
+    @property
+    def changes(self) -> int:
+        """How many settings differ from the start."""
+        return 0 if self.words == "as given" else self.words.count(" + ") + 1
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.settings.batch_size * self.settings.accumulate
+
+    @property
+    def step_ms(self) -> float:
+        """Median of the steps that count, milliseconds; nan if there are none."""
+        times = self._times()
+        return float(np.median(times)) if len(times) else math.nan
+
+    @property
+    def spread_ms(self) -> float:
+        """How far `step_ms` may be off: what it differed by from run to run.
+
+        Of one run: the middle half of its steps; nothing says yet what the next run would be.
+        """
+        times = self._times()
+        if not len(times):
+            return math.nan
+        low, high = np.percentile(times, [25, 75])
+        runs = self.finals or self.runs
+        if len(runs) == 1:
+            return float(high - low)
+        medians = [run.step_ms for run in runs]
+        return max(max(medians) - min(medians), float(high - low) / math.sqrt(len(times)))
+
+    @property
+    def ms_per_sample(self) -> float:
+        return self.step_ms / self.samples_per_step
+
+    @property
+    def spread_per_sample(self) -> float:
+        return self.spread_ms / self.samples_per_step
+
+    def _times(self) -> Any:
+        return np.array([t for run in self.finals or self.runs for t in run.step_times_ns]) / 1e6
+
+    def bytes_of(self, kind: str) -> float:
+        """The run's metric whose name ends so, e.g. `memory.peak_bytes`; nan if it has none."""
+        metrics = self.runs[-1].metrics if self.runs else {}
+        return max((v for k, v in metrics.items() if k.endswith(f"{kind}_bytes")), default=math.nan)
+
+    def pays_off_after(self, first: Trial) -> float:
+        """Steps until the faster step has won back the longer compile; inf if never.
+
+        `compile time more / time won a step`, against the start; 0 if it compiles no longer.
+        """
+        more = self.programs.compile_ms - first.programs.compile_ms
+        won = (first.ms_per_sample - self.ms_per_sample) * self.samples_per_step
+        if more <= 0:
+            return 0.0 if won >= 0 else math.inf
+        return more / won if won > 0 else math.inf
+
+
+def choose(trials: Sequence[Trial], first: Trial) -> Trial:
+    """The fastest; but a simpler one if the fastest does not win by more than the spread.
+
+    Simpler: fewer settings changed from the start, then fewer compiles.
+    """
+    possible = [t for t in trials if t.is_possible]
+    if not possible:
+        return first
+    fastest = min(possible, key=lambda t: t.ms_per_sample)
+    tied = [t for t in possible if t.ms_per_sample - fastest.ms_per_sample
+            <= max(t.spread_per_sample, fastest.spread_per_sample)]  # fmt: skip
+    return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best settings that were found, and everything that was tried.
+
+    `print(tuned.summary())` says it in words; in a notebook it shows the trade-off of step time
+    and compile time.
+
+    Units:
+        milliseconds; `tried` has one mapping for each setting, the fastest first: `words`,
+        `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `compile_ms`, `compiles`,
+        `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`
+        (nan: not measured), `runs`, `steps`, `note`, `is_same` (the losses agree), `is_start`,
+        `is_best`, `is_possible`.
+    """
+
+    best: Settings
+    run: Run  # the last one of the best settings; its steps and warmup are the tuner's
+    start: Run  # the same of the given settings
+    runs: tuple[Run, ...]
+    tried: tuple[Mapping[str, Any], ...]
+    budget_s: float
+    spent_s: float
+    left_out: tuple[str, ...] = ()  # what the budget did not allow
+    draw: Callable[[Tuned], Mapping[str, Any] | None] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @classmethod
+    def of(cls, best: Trial, first: Trial, trials: Iterable[Trial], *, budget_s: float,
+           spent_s: float, left_out: Iterable[str] = (), draw: Any = None) -> Tuned:  # fmt: skip
+        """Freeze what was measured."""
+        trials = sorted(trials, key=_order)
+        return cls(
+            best=best.settings, run=best.runs[-1], start=first.runs[-1],
+            runs=tuple(run for trial in trials for run in trial.runs),
+            tried=tuple(_row(trial, best, first) for trial in trials),
+            budget_s=budget_s, spent_s=spent_s, left_out=tuple(dict.fromkeys(left_out)), draw=draw,
+        )  # fmt: skip
+
+    @property
+    def speedup(self) -> float:
+        """Time of a sample under the given settings, over that under the best; 1.0 if they are."""
+        start, best = self._row("is_start"), self._row("is_best")
+        return float(start["ms_per_sample"] / best["ms_per_sample"])
+
+    def summary(self) -> str:
+        """What was found, in words, and what to do with it."""
+        best, start = self._row("is_best"), self._row("is_start")
+        lines = [_verdict(best, start, self.speedup, len(self.tried))]
+        if not start["is_same"]:
+            lines.append("Its losses differ from one run to the next under the same settings, so "
+                         "that no other can be told to compute the same: seed what is random, with "
+                         "ctx.seed.")  # fmt: skip
+        for note in dict.fromkeys(row["note"] for row in self.tried if row["note"]):
+            names = "; ".join(row["words"] for row in self.tried if row["note"] == note)
+            lines.append(f"Not chosen, {note}: {names}.")
+        if self.left_out:
+            lines.append(f"The budget of {self.budget_s:g} s did not allow all of: "
+                         f"{', '.join(self.left_out)}. Give more with budget_s=.")  # fmt: skip
+        if not best["is_start"]:
+            lines.append("To use it: kit.run(workload, tuned.best).")
+        return "\n".join(lines)
+
+    def _row(self, name: str) -> Mapping[str, Any]:
+        return next(row for row in self.tried if row[name])
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
+        drawn = None if self.draw is None else self.draw(self)
+        return {**(drawn or {}), "text/plain": self.summary()}
+
+
+def _order(trial: Trial) -> tuple[bool, float]:
+    return not trial.is_possible, math.inf if math.isnan(trial.step_ms) else trial.ms_per_sample
+
+
+def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
+    note = f"because it failed with {trial.failure}" if trial.failure else ""
+    if not trial.is_same and trial is not first:
+        note = "because its losses differ"
+    return {
+        "words": trial.words,
+        "settings": trial.settings,
+        "step_ms": trial.step_ms,
+        "spread_ms": trial.spread_ms,
+        "ms_per_sample": trial.ms_per_sample,
+        "compile_ms": trial.programs.compile_ms,
+        "compiles": trial.programs.count,
+        "compiles_from_disk": trial.programs.from_disk,
+        "pays_off_after": trial.pays_off_after(first),
+        "live_bytes": trial.bytes_of("live"),
+        "peak_bytes": trial.bytes_of("peak"),
+        "runs": len(trial.runs),
+        "steps": sum(len(run.step_times_ns) for run in trial.runs),
+        "note": note,
+        "is_same": trial.is_same,
+        "is_start": trial is first,
+        "is_best": trial is best,
+        "is_possible": trial.is_possible,
+    }
+
+
+def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, count: int) -> str:
+    is_same = training_of(best["settings"]) == training_of(start["settings"])
+    name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
+    spread = max(row["spread_ms"] * row[name] / row["step_ms"] for row in (best, start))
+    if best["is_start"]:
+        return (
+            f"What you gave is the best of {count} settings: {start['step_ms']:.3g} ms a step. "
+            f"No other is faster by more than the spread, {spread:.2g} ms."
+        )
+    more = (best["compile_ms"] - start["compile_ms"]) / 1e3
+    if more <= 0:
+        cost = f"compiling takes {-more:.1f} s less"
+    else:
+        cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
+    return (
+        f"{best['words']}: {speedup:.3g}x as fast as what you gave ({best[name]:.3g} ms a {unit} "
+        f"instead of {start[name]:.3g}, spread {spread:.2g} ms); {cost}."
+    )
+
+
+def _steps(row: Mapping[str, Any]) -> str:
+    after = row["pays_off_after"]
+    return "never" if math.isinf(after) else f"{math.ceil(after):,} steps"

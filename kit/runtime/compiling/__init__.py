@@ -1,0 +1,1 @@
+"""A segment becomes a jax function, an executable, and a reason why it was compiled."""

@@ -1,0 +1,158 @@
+"""Compiled programs, shared by the runs of a workload: each is compiled once, by whoever is first.
+
+Programs may be compiled ahead of their first use, by a thread of their own
+(`kit.runtime.session.ahead`). A run that needs one of them while XLA still works on it waits for
+that one, and compiles no second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kit.errors import Cancelled
+from kit.ir import Aval
+from kit.runtime.compiling.lower import Executable
+from kit.runtime.recording.bulk import Op
+from kit.runtime.rules.table import Rules
+
+__all__ = ["Compiling", "ExecutableCache"]
+
+MAX_AHEAD = 512  # programs compiled ahead that nothing has used yet; then the oldest makes room
+_LOOK_S = 0.02  # how soon somebody who waits sees that he was cancelled
+
+
+class ExecutableCache:
+    """Interned ops and compiled segments; sessions that are given the same one share both.
+
+    A key is made of `Op.id`s, which mean something only beside the ops: so they live together.
+    One session at a time may use it; a thread that compiles ahead may add programs meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.ops: dict[Any, Op] = {}
+        self.executables: dict[Any, Executable] = {}
+        self.rules: dict[int, Rules] = {}  # kept, so that an id stays what it is
+        self.watch: Compiling | None = None  # is told what a run finds here, and what it compiles
+        self._lock = threading.Lock()
+        self._pending: dict[Any, threading.Event] = {}  # what somebody is compiling
+        self._ahead: dict[Any, None] = {}  # compiled ahead and not used yet, oldest first
+
+    def intern(
+        self,
+        name: str,
+        template: Any,
+        avals: tuple[Aval, ...],
+        outputs: tuple[Aval, ...],
+        scalars: int,
+        *,
+        is_view: bool,
+        writes: tuple[int, ...] = (),
+    ) -> Op:
+        """The one `Op` for this call; equal calls get the same object and id."""
+        key = (name, repr(template), avals, outputs, is_view, writes)
+        op = self.ops.get(key)
+        if op is None:
+            op = Op(len(self.ops), name, template, avals, outputs, scalars, is_view, writes)
+            self.ops[key] = op
+        return op
+
+    def find(self, key: Any, make: Callable[[], Executable], *, what: str = "") -> Executable:
+        """The program of this key; made now, by the caller, if nobody has and nobody does."""
+        found = self.executables.get(key)
+        while found is None:
+            with self._lock:
+                found = self.executables.get(key)
+                pending = self._pending.get(key)
+                if found is None and pending is None:
+                    self._pending[key] = threading.Event()
+            if found is None and pending is None:
+                return self._make(key, make, what)
+            if pending is not None:
+                pending.wait()
+                found = self.executables.get(key)
+        self._ahead.pop(key, None)
+        if self.watch is not None:
+            self.watch.found(key)
+        return found
+
+    def make_ahead(self, key: Any, make: Callable[[], Executable]) -> bool:
+        """Compile a program before anything needs it; false if it is there, or on its way."""
+        with self._lock:
+            if key in self.executables or key in self._pending:
+                return False
+            self._pending[key] = threading.Event()
+        try:
+            made = make()
+            with self._lock:
+                self.executables[key] = made
+                self._ahead[key] = None
+                while len(self._ahead) > MAX_AHEAD:
+                    oldest = next(iter(self._ahead))
+                    del self._ahead[oldest]
+                    self.executables.pop(oldest, None)
+        finally:
+            self._pending.pop(key).set()
+        return True
+
+    def wait_quiet(self, cancelled: Callable[[], bool] | None = None) -> None:
+        """Block until nobody compiles: what follows is to be measured.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+        """
+        while pending := next(iter(list(self._pending.values())), None):
+            if cancelled is not None and cancelled():
+                raise Cancelled("cancelled while a program was compiled ahead")
+            pending.wait(_LOOK_S)
+
+    def _make(self, key: Any, make: Callable[[], Executable], what: str) -> Executable:
+        if self.watch is not None:
+            self.watch.begun(what)
+        try:
+            made = self.executables[key] = make()
+        finally:
+            self._pending.pop(key).set()
+        if self.watch is not None:
+            self.watch.made(key)
+        return made
+
+
+class Compiling:
+    """What one run needs, has found and compiles, in words: `tell` is called with each change.
+
+    What it needs is known as far as the step has been recorded, which is soon: compiling is slow.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._needed: set[Any] = set()
+        self._found: set[Any] = set()
+        self._made: set[Any] = set()
+
+    def needed(self, key: Any) -> None:
+        """A segment was issued that needs this program."""
+        self._needed.add(key)
+
+    def found(self, key: Any) -> None:
+        """It was there."""
+        if key not in self._made:
+            self._found.add(key)
+
+    def begun(self, what: str) -> None:
+        """It was not there, and is compiled now."""
+        ready = len(self._found) + len(self._made)
+        of = f" of {len(self._needed)}" if len(self._needed) > ready else ""
+        self._tell(f"compiling {what}: {ready}{of} programs ready, "
+                   f"{len(self._found)} of them from the cache")  # fmt: skip
+
+    def made(self, key: Any) -> None:
+        """It is there now."""
+        self._made.add(key)
+
+    def __str__(self) -> str:
+        found, made = len(self._found), len(self._made)
+        if not made:
+            return f"all {found} programs were in the cache" if found else ""
+        return f"{made} of {found + made} programs were compiled"

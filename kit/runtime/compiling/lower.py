@@ -1,0 +1,295 @@
+"""A cut bulk becomes one jax function, and that an XLA executable. Pure but for the compile.
+
+Each node is lowered inside `jax.named_scope("n12")`, 12 being its index *in its segment*: kernels
+can be traced back to nodes, and equal segments still lower to equal text and share an executable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kit.errors import LoweringError
+from kit.ir import Aval
+from kit.runtime.compiling.fusions import Instructions
+from kit.runtime.recording.bulk import Op, Task
+from kit.runtime.rules.table import Rule, Rules
+
+__all__ = [
+    "HOLE",
+    "Executable",
+    "Hole",
+    "Program",
+    "Scalar",
+    "Source",
+    "compile_segment",
+    "format_site",
+    "np_dtype",
+]
+
+
+class Hole:
+    """Stands for a tensor argument in `Op.template`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "_"
+
+
+class Scalar:
+    """Stands for a Python float that was lifted to an input, of this dtype inside the program."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scalar) and other.dtype == self.dtype
+
+    def __hash__(self) -> int:
+        return hash(("Scalar", self.dtype))
+
+    def __repr__(self) -> str:
+        return f"float:{self.dtype}"
+
+
+HOLE = Hole()
+
+
+def np_dtype(name: str) -> Any:
+    """The numpy dtype that jax uses for a dtype name, bfloat16 included."""
+    return jnp.dtype(name)
+
+
+def format_site(site: tuple[str, int]) -> str:
+    """`("project/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
+    path, line = site
+    if not path:
+        return ""
+    name = _SEPARATOR.split(path)[-1]
+    if "ipykernel" in path and (number := _cell_number(path)) is not None:
+        name = f"In[{number}]"
+    return f"{name}:{line}"
+
+
+def _cell_number(path: str) -> int | None:
+    """The execution count of the cell that IPython gave this file name. Tried with IPython 9."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    found = numbers.get(path)
+    return found if isinstance(found, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A segment to compile: its ops, its leaves, and which slots it returns."""
+
+    nodes: Sequence[tuple[Op, tuple[int, ...]]]
+    leaves: Sequence[Aval]
+    scalars: int
+    wanted: Sequence[int]
+    dead: Sequence[int] = ()  # leaves that are never read again
+
+    @classmethod
+    def of(cls, task: Task) -> Source:
+        """What a cut bulk is, for the compiler."""
+        scalars = len(task.scalars)
+        return cls(list(task.bulk.nodes()), task.avals, scalars, task.wanted, task.dead)
+
+    def digest(self) -> str:
+        """A short hash of all that the program depends on but its rules; equal in every process."""
+        nodes = [(op.name, repr(op.template), op.outputs, refs) for op, refs in self.nodes]
+        text = repr((nodes, self.leaves, self.wanted, self.dead))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def donations(self) -> dict[int, int]:
+        """Leaf -> position in `wanted` of the result that takes over its memory.
+
+        Only a leaf's own next version does, found by following in-place writes back: XLA would
+        else copy, to keep what another result still needs.
+        """
+        maker: list[tuple[Op, tuple[int, ...], int]] = []
+        for op, refs in self.nodes:
+            maker += [(op, refs, i) for i in range(len(op.outputs))]
+        dead = set(self.dead)
+        pairs: dict[int, int] = {}
+        for position, slot in enumerate(self.wanted):
+            at = slot
+            while at >= 0:
+                op, refs, output = maker[at]
+                if output >= len(op.writes):
+                    break
+                at = refs[op.writes[output]]
+            leaf = -1 - at
+            if leaf in dead and leaf not in pairs and self.leaves[leaf] == self._aval(maker, slot):
+                pairs[leaf] = position
+        return pairs
+
+    @staticmethod
+    def _aval(maker: list[tuple[Op, tuple[int, ...], int]], slot: int) -> Aval:
+        op, _, output = maker[slot]
+        return op.outputs[output]
+
+
+class Program(Source):
+    """Ops that are one op of a larger segment: what `kit.hybrid` has in its template."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"program {self.digest()} of {len(self.nodes)} ops"
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled segment: `run([*leaves, scalars])` gives its results."""
+
+    name: str  # of the HLO module, without "jit_"
+    compiled: Any
+    order: Sequence[int]  # where each wanted result is among those that the program returns
+    lower_ns: tuple[int, int]
+    compile_ns: tuple[int, int]
+    ops: int = 0
+    calls: int = 0
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Issue it; the results may still be on their way. Donated arrays are gone then."""
+        results = self.compiled(*arrays)
+        return [results[i] for i in self.order]
+
+    @cached_property
+    def instructions(self) -> Instructions:
+        """What each kernel of it computes, by index in the segment."""
+        return Instructions(self.compiled.as_text() or "", only=0 if self.ops == 1 else -1)
+
+
+def compile_segment(
+    source: Source, rules: Rules, *, name: str, sites: Sequence[str] = ()
+) -> Executable:
+    """Lower and compile a segment.
+
+    Raises:
+        LoweringError: a rule failed; the message names the op and the user's line.
+    """
+    donated = sorted(source.donations().items())
+    first = [position for _, position in donated]
+    # jax gives the k-th donated array of a type to the k-th result of that type: so these lead
+    returned = first + [i for i in range(len(source.wanted)) if i not in set(first)]
+    slots = [source.wanted[i] for i in returned]
+
+    def segment(*arrays: Any) -> list[Any]:
+        return _interpret(source, arrays, slots, rules, sites)
+
+    segment.__name__ = name
+    shapes = [jax.ShapeDtypeStruct(a.shape, np_dtype(a.dtype)) for a in source.leaves]
+    if source.scalars:
+        shapes.append(jax.ShapeDtypeStruct((source.scalars,), np.dtype("float64")))
+    leaves = tuple(leaf for leaf, _ in donated)
+    start = time.perf_counter_ns()
+    lowered = jax.jit(segment, keep_unused=True, donate_argnums=leaves).lower(*shapes)
+    middle = time.perf_counter_ns()
+    compiled = lowered.compile()
+    stop = time.perf_counter_ns()
+    order = [0] * len(returned)
+    for place, position in enumerate(returned):
+        order[position] = place
+    ops = len(source.nodes)
+    return Executable(name, compiled, order, (start, middle), (middle, stop), ops)
+
+
+def _interpret(
+    source: Source,
+    arrays: Sequence[Any],
+    wanted: Sequence[int],
+    rules: Rules,
+    sites: Sequence[str],
+) -> list[Any]:
+    numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
+    slots: list[Any] = []
+    for i, (op, refs) in enumerate(source.nodes):
+        tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
+        if op.name == "kit.hybrid":
+            inner: Program = op.template[1]["program"]
+            if op.scalars:
+                tensors.append([next(numbers) for _ in range(op.scalars)])
+            places = list(sites[i : i + 1]) * len(inner.nodes)
+            with jax.named_scope(f"n{i}"):
+                slots.extend(_interpret(inner, tensors, inner.wanted, rules, places))
+            continue
+        rule = rules.find(op.name)
+        if rule is None:
+            raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
+        taken = [next(numbers) for _ in range(op.scalars)]
+        try:
+            with jax.named_scope(f"n{i}"):
+                out = _apply(rule, op, tensors, taken)
+        except LoweringError:
+            raise
+        except Exception as error:
+            where = f" recorded at {sites[i]}" if i < len(sites) and sites[i] else ""
+            types = ", ".join(map(str, op.avals))
+            raise LoweringError(
+                f"the rule for {op.name}({types}){where} failed: {type(error).__name__}: {error}"
+            ) from error
+        slots.extend(out)
+    return [slots[s] for s in wanted]
+
+
+def _apply(rule: Rule, op: Op, tensors: list[Any], numbers: list[Any]) -> list[Any]:
+    args, kwargs = _fill(op.template, iter(tensors), iter(numbers))
+    try:
+        return _conform(rule(*args, **kwargs), op)
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):
+        if not any(t.ndim == 0 for t in tensors):
+            raise
+    # To torch, a tensor of no dimensions has one of length 1, wherever an op asks for a `dim`.
+    lines = [t.reshape(1) if t.ndim == 0 else t for t in tensors]
+    args, kwargs = _fill(op.template, iter(lines), iter(numbers))
+    out = rule(*args, **kwargs)
+    flat = list(out) if isinstance(out, list | tuple) else [out]
+    pairs = zip(flat, op.outputs, strict=True)
+    return _conform([x.reshape(a.shape) if prod(a.shape) == x.size else x for x, a in pairs], op)
+
+
+def _fill(template: Any, tensors: Any, numbers: Any) -> Any:
+    if template is HOLE:
+        return next(tensors)
+    if isinstance(template, Scalar):
+        return next(numbers).astype(np_dtype(template.dtype))
+    if isinstance(template, dict):
+        return {k: _fill(v, tensors, numbers) for k, v in template.items()}
+    if isinstance(template, list):
+        return [_fill(v, tensors, numbers) for v in template]
+    if isinstance(template, tuple):
+        return tuple(_fill(v, tensors, numbers) for v in template)
+    return template
+
+
+def _conform(out: Any, op: Op) -> list[Any]:
+    """Cast to the dtypes that torch promises, and check the shapes: a wrong rule fails loudly."""
+    flat = list(out) if isinstance(out, list | tuple) else [out]
+    if len(flat) != len(op.outputs):
+        raise ValueError(f"the rule gave {len(flat)} results, torch gives {len(op.outputs)}")
+    results = []
+    for array, aval in zip(flat, op.outputs, strict=True):
+        array = jnp.asarray(array)
+        if array.shape != aval.shape:
+            raise ValueError(f"the rule gave shape {array.shape}, torch gives {aval.shape}")
+        results.append(array.astype(np_dtype(aval.dtype)))
+    return results
+
+
+_SEPARATOR = re.compile(r"[/\\]")

@@ -1,0 +1,180 @@
+"""Why each compile happened: the new program is held against the most similar earlier one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.ir import Graph, Node
+from kit.ir.diff import GraphDiff
+from kit.runs.compiles import Compile, storms
+from kit.runtime.compiling.lower import HOLE, Scalar, Source, format_site
+from kit.runtime.recording.bulk import Frame, Op
+
+__all__ = ["CompileLog"]
+
+KEPT = 256  # past programs that a new one is compared with, and notes that are kept
+
+
+@dataclass(eq=False)
+class Program:
+    """What is remembered of a compiled segment."""
+
+    source: Source
+    frames: Sequence[Frame]
+    phase: str
+    position: int  # of the segment in its step
+    names: Counter[str] = field(default_factory=Counter)
+
+    def site(self, k: int) -> str:
+        """The user's line of node k."""
+        return format_site(self.frames[k][0]) if k < len(self.frames) else ""
+
+    def graph(self) -> Graph:
+        """The segment as a graph: its leaves, then its ops."""
+        leaves = [Node("input", (), (), (aval,)) for aval in self.source.leaves]
+        made: list[tuple[int, int]] = []
+        nodes = list(leaves)
+        for k, (op, refs) in enumerate(self.source.nodes):
+            inputs = tuple(made[r] if r >= 0 else (-1 - r, 0) for r in refs)
+            attrs = tuple((name, repr(x)) for name, x in _constants(op.template))
+            made += [(len(nodes), i) for i in range(len(op.outputs))]
+            nodes.append(Node(op.name, inputs, attrs, op.outputs, self.site(k), self.phase))
+        return Graph(tuple(nodes))
+
+
+class CompileLog:
+    """The compiles of one session, each with its reason."""
+
+    def __init__(self) -> None:
+        self.notes: list[Compile] = []
+        self._pairs: list[tuple[Program | None, Program]] = []
+        self._known: list[Program] = []
+
+    def add(
+        self, source: Source, frames: Sequence[Frame], *, phase: str, step: int, position: int,
+        lower_ns: int, compile_ns: int, is_from_disk: bool,
+    ) -> None:  # fmt: skip
+        """Note a compile and find its reason."""
+        new = Program(source, frames, phase, position, Counter(op.name for op, _ in source.nodes))
+        old = self._most_similar(new)
+        kind, k, sentence, before, now = ("first", 0, "", "", "") if old is None else _why(old, new)
+        self.notes.append(Compile(
+            step=step, segment=position, phase=phase, kind=kind, node=k, ops=len(source.nodes),
+            sentence=sentence or f"first time: {len(source.nodes)} ops from {_first(new)}",
+            site=new.site(k), old_site="" if old is None else old.site(k), before=before, now=now,
+            lower_ms=lower_ns / 1e6, compile_ms=compile_ns / 1e6, is_from_disk=is_from_disk,
+        ))  # fmt: skip
+        self._pairs.append((old, new))
+        self._known.append(new)
+        for kept in (self.notes, self._pairs, self._known):
+            del kept[:-KEPT]
+
+    def diff(self, i: int = -1) -> GraphDiff:
+        """The graph diff behind a compile (the last one unless told), old left and new right."""
+        old, new = self._pairs[i]
+        return (Graph(()) if old is None else old.graph()).diff(new.graph())
+
+    def _most_similar(self, new: Program) -> Program | None:
+        def likeness(old: Program) -> tuple[float, bool]:
+            common = sum((old.names & new.names).values())
+            size = max(sum(old.names.values()), sum(new.names.values()), 1)
+            return common / size, old.position == new.position
+
+        rivals = [p for p in reversed(self._known) if p.phase == new.phase]
+        best = max(rivals, key=likeness, default=None)  # the latest of equally similar ones
+        return best if best is not None and likeness(best)[0] >= 0.5 else None
+
+    def explain(self) -> list[str]:
+        """In words: storms first, then each compile, then the last change as a diff."""
+        if not self.notes:
+            return []
+        lines = storms(self.notes)
+        again = [i for i, note in enumerate(self.notes) if note.kind != "first"]
+        firsts = len(self.notes) - len(again)
+        lines.append(f"compiled for the first time: {firsts}; compiled again: {len(again)}")
+        for i in again[-20:]:
+            note = self.notes[i]
+            lines.append(f"  step {note.step}, segment {note.segment} ({note.phase}): "
+                         f"{note.sentence}, {note.lower_ms + note.compile_ms:.0f} ms")  # fmt: skip
+        if again:
+            shown = str(self.diff(again[-1])).splitlines()
+            lines += ["the last change, old left and new right:", *("  " + x for x in shown)]
+        return lines
+
+
+def _why(old: Program, new: Program) -> tuple[str, int, str, str, str]:
+    """(kind, node, sentence, before, now) of the first thing that differs."""
+    a, b = old.source, new.source
+    for leaf, (was, now) in enumerate(zip(a.leaves, b.leaves, strict=False)):
+        if was != now:
+            k = _reader(new, leaf)
+            kind = "dtype" if was.shape == now.shape else "shape"
+            where = f" at {new.site(k)}" if new.site(k) else ""
+            sentence = f"the {kind} of input {leaf} changed{where}: {was} became {now}"
+            return kind, k, sentence, str(was), str(now)
+    for k, ((x, reads), (y, new_reads)) in enumerate(zip(a.nodes, b.nodes, strict=False)):
+        sites = _sites(old.site(k), new.site(k))
+        if x.name != y.name:
+            return ("op", k, f"another op at node {k}: {x.name} became {y.name}{sites}",
+                    x.name, y.name)  # fmt: skip
+        if (
+            x.template != y.template
+            and _shapes(x) == _shapes(y)
+            and (change := _constant(x.template, y.template))
+        ):
+            sentence = f"a constant of {x.name} changed{sites}: {change[0]} became {change[1]}"
+            return "constant", k, sentence, *change
+        if x.avals != y.avals or x.outputs != y.outputs:
+            given, gave = str(y.outputs[0]), str(x.outputs[0])
+            kind = "dtype" if _shapes(x) == _shapes(y) else "shape"
+            return kind, k, f"{x.name} gives {given}, gave {gave}{sites}", gave, given
+        if reads != new_reads:
+            return ("inputs", k, f"{x.name} at node {k} reads other values{sites}",
+                    str(reads), str(new_reads))  # fmt: skip
+    if len(a.nodes) != len(b.nodes):
+        k = min(len(a.nodes), len(b.nodes))
+        ended = "later" if len(b.nodes) > len(a.nodes) else "earlier"
+        return ("cut", k - 1, f"the segment ended {ended}, after {len(b.nodes)} ops instead of "
+                f"{len(a.nodes)}", str(len(a.nodes)), str(len(b.nodes)))  # fmt: skip
+    if len(a.leaves) != len(b.leaves) or tuple(a.wanted) == tuple(b.wanted):
+        return "aliasing", 0, "the same arrays are shared or overwritten in another way", "", ""
+    return ("kept", 0, f"{len(b.wanted)} results are still needed after the segment instead of "
+            f"{len(a.wanted)}", str(len(a.wanted)), str(len(b.wanted)))  # fmt: skip
+
+
+def _shapes(op: Op) -> list[tuple[int, ...]]:
+    return [aval.shape for aval in op.outputs]
+
+
+def _reader(program: Program, leaf: int) -> int:
+    return next((k for k, (_, refs) in enumerate(program.source.nodes) if -1 - leaf in refs), 0)
+
+
+def _sites(old: str, new: str) -> str:
+    if old and new and old != new:
+        return f" ({old}, now {new})"
+    return f" at {new or old}" if new or old else ""
+
+
+def _constants(template: Any) -> list[tuple[str, Any]]:
+    args, kwargs = template
+    named = [(f"arg{i}", x) for i, x in enumerate(args)] + list(kwargs.items())
+    return [(name, x) for name, x in named if x is not HOLE and not isinstance(x, Scalar)]
+
+
+def _constant(old: Any, new: Any) -> tuple[str, str] | None:
+    a, b = dict(_constants(old)), dict(_constants(new))
+    for name in [*a, *(n for n in b if n not in a)]:
+        if repr(a.get(name)) != repr(b.get(name)):
+            return repr(a.get(name))[:60], repr(b.get(name))[:60]
+    return None
+
+
+def _first(program: Program) -> str:
+    if not program.source.nodes:
+        return "nothing"
+    site = program.site(0)
+    return program.source.nodes[0][0].name + (f" at {site}" if site else "")

@@ -1,0 +1,1 @@
+"""The dependency engine: functions that read and write variables, and nothing else."""

@@ -1,0 +1,423 @@
+"""The dependency engine: functions that read and write variables, run as early as that allows.
+
+After MXNet's threaded engine. It knows only tags: a `Variable` stands for anything that can be read
+or written, an array, a random state, a file. For each variable the engine keeps a queue in program
+order: reads run together, a write runs alone.
+
+    RAW   a read waits for the writes of its variable that were pushed before it
+    WAR   a write waits for the reads that were pushed before it
+    WAW   a write waits for the writes that were pushed before it
+
+An operation enters all of its queues at once, under one lock. So every wait is for an operation
+that was pushed earlier, and a cycle cannot be written down.
+
+`NaiveEngine`, in `operations.py`, is the same meaning without the threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from kit.errors import EngineError
+from kit.runtime.engine.operations import (
+    CANCELLED,
+    DONE,
+    RUNNING,
+    WAITING,
+    Operation,
+    Variable,
+    outcome,
+)
+
+__all__ = ["Engine"]
+
+
+class _Lane:
+    """The operations of one device that may run now, and its threads."""
+
+    def __init__(self) -> None:
+        self.ready: deque[Operation] = deque()  # priority 0, in program order
+        self.urgent: list[tuple[int, int, Operation]] = []  # a heap of the others
+        self.idle: list[Any] = []  # a lock for each thread that sleeps
+        self.threads: list[threading.Thread] = []
+
+    def put(self, op: Operation) -> None:
+        if op.priority:
+            heapq.heappush(self.urgent, (-op.priority, op.number, op))
+        else:
+            self.ready.append(op)
+
+    def wake(self) -> None:
+        """One more thread may find work."""
+        if self.idle and (self.ready or self.urgent):
+            self.idle.pop().release()
+
+    def take(self) -> Operation | None:
+        """The next one: highest priority first, then first come, first served."""
+        urgent = self.urgent
+        if urgent and (urgent[0][0] < 0 or not self.ready):
+            return heapq.heappop(urgent)[2]
+        return self.ready.popleft() if self.ready else None
+
+
+class Engine:
+    """Runs pushed functions on worker threads, in an order that their variables allow.
+
+    Args:
+        workers: threads for each device; they start with the first operation of that device.
+        setting: makes what each thread enters before its first operation.
+
+    Raises:
+        EngineError: `workers` is not a whole number of at least 1.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise EngineError(f"workers must be a whole number of at least 1, not {workers!r}")
+        self.workers = workers
+        self._setting = setting
+        self._lock = allocate_lock()
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
+        self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
+        self._pushed = 0
+        self._is_closed = False
+        self._broken: BaseException | None = (
+            None  # what ended a worker: a bug, or a foreign variable
+        )
+        self._pid = os.getpid()
+
+    # -- pushing ---------------------------------------------------------------------------------
+
+    def variable(self, name: str = "") -> Variable:
+        """A new variable; nothing has written it."""
+        return Variable(name)
+
+    def push(
+        self,
+        function: Callable[[], object],
+        reads: Sequence[Variable] = (),
+        writes: Sequence[Variable] = (),
+        *,
+        priority: int = 0,
+        name: str = "",
+        site: str = "",
+        device: Hashable = None,
+        is_held: bool = False,
+    ) -> Operation:
+        """Run `function()` on a worker, once what it reads and writes is free; returns at once.
+
+        A variable in `writes` alone is overwritten whole, which heals it if it was poisoned. One in
+        both is changed in place: its old value matters, so its poison goes on.
+
+        Args:
+            priority: of several operations that may run, the highest runs first.
+            name, site: what it is and where in the user's code, for errors.
+            device: whose threads run it.
+            is_held: it also waits for `release`: something outside of the engine comes first, such
+                as another engine. No thread is kept busy by that.
+
+        Raises:
+            EngineError: the engine is closed, a variable has been freed, or this is a forked child.
+        """
+        if len(writes) > 1:
+            writes = tuple(dict.fromkeys(writes))  # it must not wait for itself
+        op = Operation(function, reads, writes, priority, name, site, device)
+        if os.getpid() != self._pid:  # before the lock: it may be held by a thread left behind
+            raise EngineError(_FORKED)
+        with self._lock:
+            if self._is_closed:
+                raise EngineError(f"the engine is closed; {op!r} cannot run")
+            for variable in reads:
+                if variable.is_freed:
+                    raise EngineError(f"{op!r} reads {variable!r}, which has been freed")
+            for variable in writes:
+                if variable.is_freed:
+                    raise EngineError(f"{op!r} writes {variable!r}, which has been freed")
+            op.number = self._pushed = self._pushed + 1
+            self._pending[op] = None
+            waits = 0
+            for variable in reads:
+                if variable in writes:
+                    continue  # its write is in the queue; one operation needs one place
+                if variable.readers < 0 or variable.queue:  # RAW
+                    variable.queue.append(op)
+                    waits += 1
+                else:
+                    variable.readers += 1
+            for variable in writes:
+                if variable.readers or variable.queue:  # WAR, WAW
+                    variable.queue.append(op)
+                    waits += 1
+                else:
+                    variable.readers = -1
+                variable.last_write = op
+            op.waits = waits + is_held
+            if not op.waits:
+                lane = self._lane(device)
+                lane.put(op)
+                lane.wake()
+        return op
+
+    def release(self, op: Operation) -> None:
+        """What a held operation waited for has come: call it once, from any thread."""
+        with self._lock:
+            op.waits -= 1
+            if not op.waits:
+                lane = self._lane(op.device)
+                lane.put(op)
+                lane.wake()
+
+    def free(self, variable: Variable) -> None:
+        """Nobody will use this variable again; using it then is an error. Pending uses still run.
+
+        Raises:
+            EngineError: it has been freed already, or the engine is closed.
+        """
+        self.push(_nothing, (), (variable,), name="free")
+        variable.is_freed = True
+
+    def cancel(self, op: Operation) -> bool:
+        """Do not run it, if it has not begun; what it would have written is poisoned.
+
+        Returns whether it came in time.
+        """
+        with self._lock:
+            if op.state == WAITING:
+                op.state = CANCELLED
+            return op.state == CANCELLED
+
+    def report(self, error: BaseException, op: Operation | None = None) -> None:
+        """Let the next `wait_all` raise this, as if `op` had; for functions that carry errors."""
+        with self._lock:
+            number = self._pushed if op is None else op.number
+            self._failures.append((number, error))
+
+    def forgive(self, error: BaseException) -> None:
+        """Somebody has been told of this error: `wait_all` need not raise it."""
+        with self._lock:
+            self._failures = [x for x in self._failures if x[1] is not error]
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def wait(self, op: Operation) -> None:
+        """Block until the operation has ended, well or not. An interrupt leaves it running."""
+        if op.state == DONE:
+            return
+        if os.getpid() != self._pid:
+            raise EngineError(_FORKED)
+        if any(t is threading.current_thread() for x in self._lanes.values() for t in x.threads):
+            raise EngineError(_INSIDE)
+        gate = allocate_lock()
+        gate.acquire()
+        with self._lock:
+            if op.state == DONE:
+                return
+            if op.gates is None:
+                op.gates = []
+            if self._broken is None:
+                op.gates.append(gate)
+            else:
+                gate.release()
+        gate.acquire()
+        if self._broken is not None and op.state != DONE:
+            raise EngineError(
+                "a worker of the engine has ended, so nothing more will run. A variable of another "
+                "engine does that"
+            ) from self._broken
+
+    def wait_to_read(self, variable: Variable) -> None:
+        """Block until the last write of the variable that was pushed has ended.
+
+        Raises:
+            EngineError: the variable has been freed.
+            ExecutionError: it is poisoned; at every wait until it is overwritten whole.
+        """
+        if variable.is_freed:
+            raise EngineError(f"{variable!r} has been freed: there is nothing to wait for")
+        if variable.last_write is not None:
+            self.wait(variable.last_write)
+        if (error := variable.error) is not None:
+            self.forgive(error)
+            raise error.with_traceback(None)
+
+    def wait_all(self) -> None:
+        """Block until everything that has been pushed before this call has ended.
+
+        Raises:
+            ExecutionError: the first failure in program order that no wait has raised yet.
+        """
+        with self._lock:
+            pending = list(self._pending)
+        for op in reversed(pending):  # after the last one the others have mostly ended
+            self.wait(op)
+        if (error := self.take_failure()) is not None:
+            raise error.with_traceback(None)
+
+    def take_failure(self) -> BaseException | None:
+        """The first failure that nobody has been told of, once; the others become its notes."""
+        with self._lock:
+            failures, self._failures = sorted(self._failures, key=_number), []
+        if not failures:
+            return None
+        error = failures[0][1]
+        if others := [str(e) for _, e in failures[1:4] if e is not error]:
+            error.add_note(f"kit: {len(failures) - 1} more failed: " + "; ".join(others))
+        return error
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Run what is pending, or cancel it, and end the threads. A second call does nothing."""
+        if os.getpid() != self._pid:
+            return  # the threads are the parent's
+        with self._lock:
+            self._is_closed = True
+            for op in self._pending if cancel else ():
+                if op.state == WAITING:
+                    op.state = CANCELLED
+            pending = list(self._pending)
+        for op in pending if self._broken is None else ():
+            self.wait(op)
+        with self._lock:
+            threads = [t for lane in self._lanes.values() for t in lane.threads]
+            for lane in self._lanes.values():
+                while lane.idle:
+                    lane.idle.pop().release()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    # -- the workers -----------------------------------------------------------------------------
+
+    def _lane(self, device: Hashable) -> _Lane:
+        """The device's lane; its threads start now if there are none."""
+        lane = self._lanes.get(device)
+        if lane is None:
+            lane = self._lanes[device] = _Lane()
+            where = "" if device is None else f" {device}"
+            for i in range(self.workers):
+                name = f"kit worker{where} {i}" if self.workers > 1 else f"kit worker{where}"
+                thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
+                lane.threads.append(thread)
+                thread.start()
+        return lane
+
+    def _work(self, lane: _Lane) -> None:
+        try:
+            with self._setting():
+                self._loop(lane)
+        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+            with self._lock:
+                self._broken, self._is_closed = error, True
+                for op in self._pending:
+                    for gate in op.gates or ():
+                        gate.release()
+
+    def _loop(self, lane: _Lane) -> None:
+        op: Operation | None = None
+        while True:
+            gate = None
+            with self._lock:
+                if self._broken is not None:
+                    return
+                if op is not None:
+                    self._complete(op, lane)
+                op = lane.take()
+                if op is not None:
+                    if op.state == WAITING:
+                        op.state = RUNNING
+                    lane.wake()  # it was left to us to pass on what we let through
+                elif self._is_closed and not self._pending:
+                    return
+                else:
+                    gate = allocate_lock()
+                    gate.acquire()
+                    lane.idle.append(gate)
+            if op is None:
+                assert gate is not None
+                gate.acquire()  # sleep until `put`, or the end
+            else:
+                self._run(op)
+
+    def _run(self, op: Operation) -> None:
+        """Run it, or hand on the poison of what it reads."""
+        error, is_new = outcome(op)
+        for variable in op.writes:
+            variable.error = error
+        if error is not None and is_new:
+            self.report(error, op)
+
+    def _complete(self, op: Operation, mine: _Lane) -> None:
+        """Let through who waits for it. Holds the lock; the caller looks after its own lane."""
+        op.state = DONE
+        op.function = None  # a closure may hold arrays
+        del self._pending[op]
+        writes = op.writes
+        for variable in op.reads:
+            if variable not in writes:
+                variable.readers -= 1
+                if not variable.readers and variable.queue:
+                    self._advance(variable, mine)
+        for variable in writes:
+            variable.version += 1
+            variable.readers = 0
+            if variable.last_write is op:
+                variable.last_write = None
+            if variable.queue:
+                self._advance(variable, mine)
+        op.reads = op.writes = ()
+        if op.gates is not None:
+            for gate in op.gates:
+                gate.release()
+            op.gates = None
+
+    def _advance(self, variable: Variable, mine: _Lane) -> None:
+        """The head of the queue may go: one write, or every read up to the next write."""
+        queue = variable.queue
+        while queue:
+            op = queue[0]
+            is_write = variable in op.writes
+            if is_write:
+                if variable.readers:
+                    return
+                variable.readers = -1
+            else:
+                variable.readers += 1
+            queue.popleft()
+            op.waits -= 1
+            if not op.waits:
+                lane = self._lane(op.device)
+                lane.put(op)
+                if lane is not mine:
+                    lane.wake()
+            if is_write:
+                return
+
+
+def _nothing() -> None:
+    pass
+
+
+def _number(failure: tuple[int, BaseException]) -> int:
+    return failure[0]
+
+
+_INSIDE = (
+    "an operation waits for the engine that runs it, so its thread could not run what it waits "
+    "for: give what it needs as `reads` when it is pushed"
+)
+_FORKED = (
+    "this process was forked from the one that owns the engine, and threads do not survive a fork: "
+    "read what the child needs before forking, or start the child with the 'spawn' method"
+)

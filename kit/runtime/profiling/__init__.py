@@ -1,0 +1,1 @@
+"""Spans of the host and of the device, on one clock."""

@@ -1,0 +1,1 @@
+"""Ops, values and bulks: what one thread records, and when a bulk ends."""

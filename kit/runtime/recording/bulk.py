@@ -1,0 +1,320 @@
+"""The op stream while it is recorded: values that may not exist yet, and the bulk that grows.
+
+This is the hot path: one `Bulk.add` for each op that the user's program executes. A bulk refers to
+its own earlier outputs by slot, and to anything older by leaf number; so two steps that do the same
+thing give the same key, whatever their objects are called, and aliasing shows in the key.
+
+A `Value` is what the program holds; a `Cell` is where its array will be. Tasks know cells only, so
+a value that has no holder but its bulk is one that the program can never ask for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from sys import getrefcount
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from kit.ir import Aval
+from kit.runtime.engine.operations import Operation, Variable
+
+if TYPE_CHECKING:
+    from kit.runtime.recording.stream import Stream
+
+__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value", "pending"]
+
+_Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
+Site = tuple[str, int]  # file name, line
+Frame = tuple[Site, str, str]  # the user's site, the library site under it ("" if none), scope
+
+
+@dataclass(slots=True)
+class Op:
+    """What one recorded call does: interned, so that `id` stands for all of it.
+
+    `template` is the call's arguments with `Hole` and `Scalar` where values go.
+    """
+
+    id: int
+    name: str  # "aten.add.Tensor"
+    template: tuple[Any, ...]  # (args, kwargs)
+    avals: tuple[Aval, ...]  # of its inputs
+    outputs: tuple[Aval, ...]
+    scalars: int  # how many numbers it takes from the scalar vector
+    is_view: bool = False  # a view can be made again from its base, so it is never returned
+    writes: tuple[int, ...] = ()  # for each output, the input whose memory it overwrites
+
+
+class Cell:
+    """Room for one array on the device: empty until its task has run, or poisoned by it."""
+
+    __slots__ = ("__weakref__", "array", "error", "kind", "slot", "task")
+
+    def __init__(self, task: Task | None, slot: int = 0, kind: str = "parameter") -> None:
+        self.task = task  # None: the array came from the host
+        self.slot = slot
+        self.array: Any = None
+        self.error: BaseException | None = None
+        self.kind = kind  # what it is called when it comes into a graph from outside
+
+    @property
+    def origin(self) -> tuple[int, int] | None:
+        """(segment index, slot) that makes it; None if it came from the host."""
+        return None if self.task is None else (self.task.index, self.slot)
+
+
+class Origin:
+    """Where a leaf came from: all that a graph needs of its cell, without the array in it."""
+
+    __slots__ = ("_cell", "_slot", "_task", "kind")
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._task, self._slot, self.kind = ref(cell), cell.task, cell.slot, cell.kind
+
+    @property
+    def made_by(self) -> tuple[int, int] | None:
+        """As `Cell.origin`; a guess learns its number late."""
+        return None if self._task is None else (self._task.index, self._slot)
+
+    @property
+    def identity(self) -> int:
+        """The same for two leaves that are one cell, and for no others."""
+        return id(self._cell)  # Python has one such reference for each object, alive or dead
+
+
+class Value:
+    """One array of the program: output `slot` of a bulk that still grows, or a `Cell`."""
+
+    __slots__ = ("__weakref__", "aval", "bulk", "cell", "number", "slot")
+    number: Any  # what all of its elements are; set where a front end knows that
+
+    def __init__(self, aval: Aval, bulk: Bulk | None = None, slot: int = 0) -> None:
+        self.aval = aval
+        self.bulk = bulk  # None once it is cut
+        self.slot = slot
+        self.cell: Cell | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True for a view that its segment did not return: make it again from its base."""
+        return self.bulk is None and self.cell is None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What poisoned it, if anything did."""
+        return None if self.cell is None else self.cell.error
+
+
+class Bulk:
+    """Ops recorded since the last cut, in program order."""
+
+    __slots__ = (
+        "calls",
+        "frames",
+        "key",
+        "kind",
+        "leaf_of",
+        "leaves",
+        "limit",
+        "ops",
+        "phase",
+        "phases",
+        "scalars",
+        "size",
+        "stream",
+        "times",
+        "values",
+        "views",
+    )
+
+    def __init__(self, stream: Stream, phase: str, kind: str, limit: int) -> None:
+        self.stream = stream
+        self.kind = kind  # the phase, or "inference": which size is its limit
+        self.phase = phase  # of its first op; only a lazy bulk spans several
+        self.phases: list[tuple[int, str]] = [(0, phase)]  # (first op, phase)
+        self.limit = limit
+        self.ops: list[Op] = []
+        self.key: list[int] = []  # of each op: its id, then a slot or -1 - leaf for each input
+        self.frames: list[Frame] = []
+        self.leaves: list[Value] = []
+        self.leaf_of: dict[int, int] = {}
+        self.scalars: list[float] = []
+        self.values: list[Value] = []  # by slot
+        self.views: set[int] = set()  # slots that are views
+        self.size = 0  # ops that count: not views
+        self.times: list[int] | None = None  # when each op was recorded; kept in a trace only
+        self.calls: list[int] = [0]  # ops that begin a call; kept while a step is only planned
+
+    def add(
+        self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
+    ) -> list[Value]:
+        """Append one op; its outputs are returned as pending values."""
+        self._append(op, inputs, frame)
+        if scalars:
+            self.scalars.extend(scalars)
+        values = self.values
+        first = len(values)
+        for aval in op.outputs:
+            values.append(Value(aval, self, len(values)))
+        if op.is_view:
+            self.views.add(first)
+        else:
+            self.size += 1
+        return values[first:]
+
+    def add_one(self, op: Op, inputs: Sequence[Value], frame: Frame) -> Value:
+        """The same for most ops: one output, no numbers, not a view."""
+        self._append(op, inputs, frame)
+        values = self.values
+        value = Value(op.outputs[0], self, len(values))
+        values.append(value)
+        self.size += 1
+        return value
+
+    def _append(self, op: Op, inputs: Sequence[Value], frame: Frame) -> None:
+        if self.times is not None:
+            self.times.append(perf_counter_ns())
+        self.ops.append(op)
+        self.frames.append(frame)
+        key = self.key
+        key.append(op.id)
+        for value in inputs:
+            if value.bulk is self:
+                key.append(value.slot)
+            else:
+                leaf = self.leaf_of.get(id(value))
+                if leaf is None:
+                    if value.bulk is not None:  # pending in another thread
+                        value.bulk.flush("another thread")
+                    leaf = self.leaf_of[id(value)] = len(self.leaves)
+                    self.leaves.append(value)
+                key.append(-1 - leaf)
+
+    def nodes(self) -> Iterator[tuple[Op, tuple[int, ...]]]:
+        """Each op with where its inputs come from: a slot, or -1 - leaf."""
+        at = 1
+        for op in self.ops:
+            stop = at + len(op.avals)
+            yield op, tuple(self.key[at:stop])
+            at = stop + 1
+
+    def split(self, at: int) -> tuple[Bulk, Callable[[], Bulk]]:
+        """The first `at` ops, and what makes the rest once those have been cut."""
+        items: list[_Recorded] = []
+        slots, scalars = 0, iter(self.scalars)
+        for (op, refs), frame in zip(self.nodes(), self.frames, strict=True):
+            inputs = [self.values[r] if r >= 0 else self.leaves[-1 - r] for r in refs]
+            outputs = self.values[slots : slots + len(op.outputs)]
+            items.append((op, inputs, frame, list(islice(scalars, op.scalars)), outputs))
+            slots += len(op.outputs)
+        phases = [(i, phase) for i, phase in self.phases if i < at]
+        later = [(i - at, phase) for i, phase in self.phases if i > at]
+        begun = dict(self.phases).get(at, phases[-1][1])
+        head = self._part(items[:at], phases)
+        head.times, times = self.times and self.times[:at], self.times and self.times[at:]
+        rest = items[at:]
+        del items  # holds what only the head needs
+
+        def make_rest() -> Bulk:
+            made = self._part(rest, [(0, begun), *later])
+            made.times = times
+            return made
+
+        return head, make_rest
+
+    def _part(self, items: Sequence[_Recorded], phases: list[tuple[int, str]]) -> Bulk:
+        part = Bulk(self.stream, phases[0][1], self.kind, self.limit)
+        part.phases = phases
+        for op, inputs, frame, scalars, outputs in items:
+            part._append(op, inputs, frame)
+            part.scalars += scalars
+            for value in outputs:
+                value.bulk, value.slot = part, len(part.values)
+                part.values.append(value)
+            if op.is_view:
+                part.views.add(len(part.values) - 1)
+            else:
+                part.size += 1
+        return part
+
+    def flush(self, cut: str) -> None:
+        """End it now, for somebody in another thread who needs one of its values."""
+        self.stream.session.cut(self.stream, cut, keep_views=True)
+
+    def close(self, *, keep_views: bool = False) -> list[Value]:
+        """Give the values that something alive still needs; the rest will never leave the device.
+
+        The returned list is in slot order. Views are left out: their holder makes them again from
+        the base when it needs them, unless the holder is another thread's bulk.
+        """
+        held = _held(self.values)
+        self.values = []
+        for value in held:
+            value.bulk = None
+        return held if keep_views else [v for v in held if v.slot not in self.views]
+
+    def pending_bytes(self) -> int:
+        """Bytes of the results so far that somebody holds."""
+        return sum(value.aval.size_bytes for value in _held(self.values))
+
+    def dead_leaves(self) -> tuple[int, ...]:
+        """Leaves that nothing but this bulk can read again: their memory may be written over.
+
+        Arrays from the host are not among them: XLA may share their memory with numpy. Only an op
+        that overwrites its input can give memory on; without one, deadness is not looked at, so
+        that it makes no second program.
+        """
+        if not any(op.writes for op in self.ops):
+            return ()
+        held = set(map(id, _held(self.leaves)))
+        return tuple(
+            i
+            for i, leaf in enumerate(self.leaves)
+            if id(leaf) not in held and leaf.cell is not None and leaf.cell.task is not None
+        )
+
+
+def _held(values: list[Value]) -> list[Value]:
+    """The values that somebody besides the list holds: three references are the list's, the
+    loop variable's and the argument's."""
+    return [value for value in values if getrefcount(value) > 3]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A bulk that has been cut: what to run, on what, and where the results go."""
+
+    index: int
+    bulk: Bulk
+    wanted: tuple[int, ...]  # slots to return
+    cut: str
+    key: tuple[Any, ...]
+    step: int = 0
+    position: int = 0  # among the segments of its step
+    leaves: list[Cell] = field(default_factory=list)
+    avals: tuple[Aval, ...] = ()  # of the leaves
+    dead: tuple[int, ...] = ()  # leaves whose memory the results may take over
+    scalars: list[float] = field(default_factory=list)
+    outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
+    plan_ns: tuple[int, int] = (0, 0)
+    times: list[int] | None = None  # as the bulk's; a guess shares its bulk with an earlier step
+    variable: Variable = field(default_factory=Variable)  # its results, for the engine
+    operation: Operation | None = None  # once it has been pushed
+    is_cached: bool = True
+    dispatch_ns: tuple[int, int] = (0, 0)
+    executable: Any = None  # known beforehand if the task repeats another one
+    is_guess: bool = False  # issued before the program has asked for it
+    read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
+    issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
+    again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
+    origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on
+
+
+def pending(cell: Cell, aval: Aval) -> Value:
+    """A value that will be where the cell is filled."""
+    value = Value(aval)
+    value.cell = cell
+    return value

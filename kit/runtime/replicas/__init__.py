@@ -1,0 +1,1 @@
+"""Several devices: a session each, and what they exchange."""

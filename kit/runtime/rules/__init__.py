@@ -1,0 +1,1 @@
+"""Lowering rules: op name -> a function of jax, in tables that are values."""

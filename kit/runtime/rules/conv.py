@@ -1,0 +1,376 @@
+"""Rules for convolutional networks: convolution, pooling, normalisation over channels."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from kit.runtime.rules.table import Rule, Rules
+
+__all__ = ["CONV_RULES"]
+
+Ints = Sequence[int]
+
+
+def _each(value: Any, n: int) -> list[int]:
+    """One number for each spatial dimension."""
+    numbers = [value] if isinstance(value, int) else list(value)
+    return numbers * n if len(numbers) == 1 else numbers
+
+
+def _convolution(
+    x: Array, weight: Array, bias: Array | None, stride: Ints, padding: Ints, dilation: Ints,
+    transposed: bool, output_padding: Ints, groups: int,
+) -> Array:  # fmt: skip
+    """x: (batch, channels, *space); weight: (out, in / groups, *kernel), in and out swapped if
+    transposed."""
+    n = x.ndim - 2
+    steps, pads, gaps = _each(stride, n), _each(padding, n), _each(dilation, n)
+    if not transposed:
+        y = lax.conv_general_dilated(
+            x, weight, steps, [(p, p) for p in pads], rhs_dilation=gaps, feature_group_count=groups
+        )
+    else:
+        kernel = weight.shape[2:]
+        grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        swapped = jnp.swapaxes(grouped, 1, 2).reshape(-1, weight.shape[0] // groups, *kernel)
+        flipped = jnp.flip(swapped, range(2, n + 2))
+        extra = _each(output_padding, n)
+        reach = [d * (k - 1) - p for d, k, p in zip(gaps, kernel, pads, strict=True)]
+        sides = [(r, r + e) for r, e in zip(reach, extra, strict=True)]
+        y = lax.conv_general_dilated(
+            x, flipped, [1] * n, sides, lhs_dilation=steps, rhs_dilation=gaps,
+            feature_group_count=groups,
+        )  # fmt: skip
+    return y if bias is None else y + bias.reshape(-1, *[1] * n)
+
+
+def _convolution_backward(
+    grad: Array, x: Array, weight: Array, bias_sizes: Ints | None, stride: Ints, padding: Ints,
+    dilation: Ints, transposed: bool, output_padding: Ints, groups: int, mask: Sequence[bool],
+) -> list[Array]:  # fmt: skip
+    def forward(x: Array, weight: Array) -> Array:
+        return _convolution(x, weight, None, stride, padding, dilation, transposed, output_padding,
+                            groups)  # fmt: skip
+
+    _, pull = jax.vjp(forward, x, weight)
+    dx, dw = pull(grad)
+    db = jnp.sum(grad, (0, *range(2, grad.ndim)))
+    return [g for g, wanted in zip((dx, dw, db), mask, strict=True) if wanted]
+
+
+# -- pooling ---------------------------------------------------------------------------------------
+
+
+class _Windows:
+    """Where the windows of a pooling op lie, along each spatial dimension."""
+
+    def __init__(self, x: Array, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any,
+                 ceil_mode: bool) -> None:  # fmt: skip
+        self.space = x.shape[x.ndim - n :]
+        self.kernel = _each(kernel, n)
+        self.stride = _each(stride, n) if not isinstance(stride, int) and len(stride) else (
+            _each(stride, n) if isinstance(stride, int) else self.kernel)  # fmt: skip
+        self.padding, self.dilation = _each(padding, n), _each(dilation, n)
+        self.out = [
+            _length(*sizes, ceil_mode)
+            for sizes in zip(
+                self.space, self.kernel, self.stride, self.padding, self.dilation, strict=True
+            )
+        ]
+
+    def arguments(self, lead: int) -> dict[str, Any]:
+        """Of `lax.reduce_window`, for an array with `lead` other dimensions."""
+        sides = []
+        for size, k, s, p, d, out in zip(self.space, self.kernel, self.stride, self.padding,
+                                         self.dilation, self.out, strict=True):  # fmt: skip
+            sides.append((p, (out - 1) * s + d * (k - 1) + 1 - size - p))
+        ones = [1] * lead
+        return {
+            "window_dimensions": (*ones, *self.kernel),
+            "window_strides": (*ones, *self.stride),
+            "padding": [(0, 0)] * lead + sides,
+            "window_dilation": (*ones, *self.dilation),
+        }
+
+    def counts(self, count_padding: bool) -> np.ndarray[Any, Any]:
+        """How many elements each window averages; torch counts padding, but not beyond it."""
+        total: Any = np.ones(())
+        for size, k, s, p, out in zip(self.space, self.kernel, self.stride, self.padding, self.out,
+                                      strict=True):  # fmt: skip
+            start = np.arange(out) * s - p
+            stop = np.minimum(start + k, size + p)
+            if not count_padding:
+                start, stop = np.maximum(start, 0), np.minimum(stop, size)
+            total = np.multiply.outer(total, stop - start)
+        return np.asarray(total)
+
+
+def _length(size: int, kernel: int, stride: int, padding: int, dilation: int, up: bool) -> int:
+    """Source: torch's pooling_output_shape."""
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    out = (span + (stride - 1 if up else 0)) // stride + 1
+    if up and (out - 1) * stride >= size + padding:  # the last window starts inside
+        out -= 1
+    return out
+
+
+def _max_pool(n: int) -> Rule:
+    def rule(x: Array, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+             ceil_mode: bool = False) -> tuple[Array, Array]:  # fmt: skip
+        windows = _Windows(x, n, kernel, stride, padding, dilation, ceil_mode)
+        place = jnp.arange(prod(windows.space), dtype=jnp.int32).reshape(windows.space)
+        places = jnp.broadcast_to(place, x.shape)
+        least = _least(x.dtype)
+
+        def larger(a: Any, b: Any) -> Any:
+            """The larger value, the first of equal ones; nan wins."""
+            (u, i), (v, j) = a, b
+            second = jnp.where(jnp.isnan(u) == jnp.isnan(v), (v > u) | ((v == u) & (j < i)),
+                               jnp.isnan(v))  # fmt: skip
+            return jnp.where(second, v, u), jnp.where(second, j, i)
+
+        start = (jnp.array(least, x.dtype), jnp.array(np.iinfo(np.int32).max, jnp.int32))
+        arguments = windows.arguments(x.ndim - n)
+        _, where = lax.reduce_window((x, places), start, larger, **arguments)
+        # apart, so that the places, eight times as slow, are left out where nobody wants them
+        return lax.reduce_window(x, start[0], lax.max, **arguments), where
+
+    return rule
+
+
+def _least(dtype: Any) -> Any:
+    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
+
+
+def _max_pool_backward(n: int) -> Rule:
+    def rule(grad: Array, x: Array, *rest: Any) -> Array:
+        return _put_back(grad, rest[-1], x, n)
+
+    return rule
+
+
+def _put_back(grad: Array, where: Array, x: Array, n: int) -> Array:
+    """Send each gradient to the place that its value came from."""
+    lead = x.shape[: x.ndim - n]
+    rows = jnp.arange(prod(lead))[:, None]
+    flat = jnp.zeros((prod(lead), prod(x.shape[x.ndim - n :])), grad.dtype)
+    columns = where.reshape(prod(lead), -1)
+    return flat.at[rows, columns].add(grad.reshape(prod(lead), -1)).reshape(x.shape)
+
+
+def _avg_pool(n: int) -> Rule:
+    def rule(x: Array, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True,
+             divisor_override: int | None = None) -> Array:  # fmt: skip
+        windows = _Windows(x, n, kernel, stride, padding, 1, ceil_mode)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        zero = np.zeros((), wide.dtype)  # concrete: jax knows the gradient of a sum only
+        total = lax.reduce_window(wide, zero, lax.add, **windows.arguments(x.ndim - n))
+        if divisor_override is not None:
+            return total / divisor_override
+        return total / jnp.asarray(windows.counts(count_include_pad), wide.dtype)
+
+    return rule
+
+
+def _backward_of(forward: Rule) -> Rule:
+    """The gradient of a rule with respect to its first argument: aten passes it before them."""
+
+    def rule(grad: Array, x: Array, *args: Any, **kwargs: Any) -> Array:
+        out, pull = jax.vjp(lambda x: forward(x, *args, **kwargs), x)
+        return pull(grad.astype(out.dtype))[0]
+
+    return rule
+
+
+def _bins(size: int, out: int) -> list[tuple[int, int]]:
+    """Source: torch's adaptive pooling: bin i goes from floor(i s / o) to ceil((i + 1) s / o)."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _adaptive_avg_pool(n: int) -> Rule:
+    def rule(x: Array, output_size: Ints) -> Array:
+        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        for axis, out in zip(range(x.ndim - n, x.ndim), output_size, strict=True):
+            size = x.shape[axis]
+            weights = np.zeros((out, size))
+            for i, (start, stop) in enumerate(_bins(size, out)):
+                weights[i, start:stop] = 1 / (stop - start)
+            y = jnp.moveaxis(
+                jnp.tensordot(y, jnp.asarray(weights, y.dtype), ((axis,), (1,))), -1, axis
+            )
+        return y
+
+    return rule
+
+
+def _adaptive_avg_pool_backward(n: int) -> Rule:
+    def rule(grad: Array, x: Array) -> Array:
+        sizes = grad.shape[grad.ndim - n :]
+        _, pull = jax.vjp(lambda x: _adaptive_avg_pool(n)(x, sizes), x)
+        return pull(grad.astype(jnp.promote_types(grad.dtype, jnp.float32)))[0]
+
+    return rule
+
+
+def _adaptive_max_pool(n: int) -> Rule:
+    def rule(x: Array, output_size: Ints) -> tuple[Array, Array]:
+        space = x.shape[x.ndim - n :]
+        lead = x.shape[: x.ndim - n]
+        place = np.arange(prod(space)).reshape(space)
+        columns = []
+        for bins in np.ndindex(*output_size):
+            parts = [_bins(s, o)[i] for s, o, i in zip(space, output_size, bins, strict=True)]
+            inside = place[tuple(slice(*part) for part in parts)].ravel()
+            values = x.reshape(*lead, -1)[..., inside]
+            best = jnp.argmax(values, -1)
+            columns.append((jnp.take_along_axis(values, best[..., None], -1)[..., 0],
+                            jnp.asarray(inside)[best]))  # fmt: skip
+        shape = (*lead, *output_size)
+        if not columns:
+            return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
+        values, where = (jnp.stack(part, -1).reshape(shape) for part in zip(*columns, strict=True))
+        return values, where
+
+    return rule
+
+
+POOLING = Rules({
+    **{f"aten.max_pool{n}d_with_indices.default": _max_pool(n) for n in (2, 3)},
+    **{f"aten.max_pool{n}d_with_indices_backward.default": _max_pool_backward(n) for n in (2, 3)},
+    **{f"aten.avg_pool{n}d.default": _avg_pool(n) for n in (2, 3)},
+    **{f"aten.avg_pool{n}d_backward.default": _backward_of(_avg_pool(n)) for n in (2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d.default": _adaptive_avg_pool(n) for n in (2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d_backward.default": _adaptive_avg_pool_backward(n)
+       for n in (2, 3)},
+    **{f"aten.adaptive_max_pool{n}d.default": _adaptive_max_pool(n) for n in (2, 3)},
+    **{f"aten.adaptive_max_pool{n}d_backward.default": _max_pool_backward(n) for n in (2, 3)},
+})  # fmt: skip
+
+
+# -- normalisation over channels -------------------------------------------------------------------
+
+
+def _batch_norm_train(
+    x: Array, weight: Array | None, bias: Array | None, running_mean: Array | None,
+    running_var: Array | None, *, momentum: Any, eps: Any,
+) -> list[Array]:  # fmt: skip
+    """The result, the batch's mean and 1 / deviation, and the running statistics after it."""
+    axes = (0, *range(2, x.ndim))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    count = x.size // x.shape[1]
+    mean, var = jnp.mean(wide, axes), jnp.var(wide, axes)
+    invstd = lax.rsqrt(var + eps)
+    out = [_scaled(wide, mean, invstd, weight, bias), mean, invstd]
+    if running_mean is not None:
+        out.append((1 - momentum) * running_mean + momentum * mean)
+    if running_var is not None:
+        out.append((1 - momentum) * running_var + momentum * (var * count / max(count - 1, 1)))
+    return out
+
+
+def _batch_norm_eval(
+    x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: Any
+) -> Array:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return _scaled(wide, mean, lax.rsqrt(var + eps), weight, bias)
+
+
+def _scaled(x: Array, mean: Array, invstd: Array, weight: Any, bias: Any) -> Array:
+    y = (x - _channels(mean, x)) * _channels(invstd, x)
+    y = y if weight is None else y * _channels(weight, x)
+    return y if bias is None else y + _channels(bias, x)
+
+
+def _channels(values: Array, like: Array) -> Array:
+    return values.reshape(1, -1, *[1] * (like.ndim - 2))
+
+
+def _batch_norm_backward(
+    grad: Array, x: Array, weight: Array | None, running_mean: Array | None,
+    running_var: Array | None, mean: Array | None, invstd: Array | None, train: bool, eps: Any,
+    mask: Sequence[bool],
+) -> list[Array]:  # fmt: skip
+    axes = (0, *range(2, x.ndim))
+    grad, x = (a.astype(jnp.promote_types(a.dtype, jnp.float32)) for a in (grad, x))
+    if not train:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, invstd = running_mean, lax.rsqrt(running_var + eps)
+    assert mean is not None
+    assert invstd is not None
+    normed = (x - _channels(mean, x)) * _channels(invstd, x)
+    dbias, dweight = jnp.sum(grad, axes), jnp.sum(grad * normed, axes)
+    scale = invstd if weight is None else invstd * weight
+    inner = grad
+    if train:
+        count = x.size // x.shape[1]
+        inner = grad - (_channels(dbias, x) + normed * _channels(dweight, x)) / count
+    grads = (inner * _channels(scale, x), dweight, dbias)
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
+def _group_norm(
+    x: Array, weight: Array | None, bias: Array | None, batch: int, channels: int, space: int,
+    groups: int, eps: Any,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = wide.reshape(batch, groups, channels // groups * space)
+    mean, var = jnp.mean(wide, -1), jnp.var(wide, -1)
+    rstd = lax.rsqrt(var + eps)
+    y = ((wide - mean[..., None]) * rstd[..., None]).reshape(x.shape)
+    y = y if weight is None else y * _channels(weight, x)
+    return y if bias is None else y + _channels(bias, x), mean, rstd
+
+
+def _group_norm_backward(
+    grad: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, batch: int,
+    channels: int, space: int, groups: int, mask: Sequence[bool],
+) -> list[Array]:  # fmt: skip
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    grad, rows = (
+        grad.astype(wide),
+        x.astype(wide).reshape(batch, groups, channels // groups * space),
+    )
+    normed = (rows - mean.reshape(batch, groups, 1)) * rstd.reshape(batch, groups, 1)
+    inner = grad if weight is None else grad * _channels(weight, x)
+    inner = inner.reshape(rows.shape)
+    dx = rstd.reshape(batch, groups, 1) * (
+        inner - jnp.mean(inner, -1, keepdims=True)
+        - normed * jnp.mean(inner * normed, -1, keepdims=True)
+    )  # fmt: skip
+    axes = (0, *range(2, x.ndim))
+    grads = (
+        dx.reshape(x.shape),
+        jnp.sum(grad * normed.reshape(x.shape), axes),
+        jnp.sum(grad, axes),
+    )
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
+NORMALISATION = Rules({
+    "kit.batch_norm_train": _batch_norm_train, "kit.batch_norm_eval": _batch_norm_eval,
+    "aten.native_batch_norm_backward.default": _batch_norm_backward,
+    "aten.native_group_norm.default": _group_norm,
+    "aten.native_group_norm_backward.default": _group_norm_backward,
+})  # fmt: skip
+
+
+CONVOLUTION = Rules({
+    "aten.convolution.default": _convolution,
+    "aten.convolution_overrideable.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
+    "aten.convolution_backward_overrideable.default": _convolution_backward,
+})  # fmt: skip
+
+CONV_RULES = CONVOLUTION | POOLING | NORMALISATION

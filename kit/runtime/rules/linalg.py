@@ -1,0 +1,164 @@
+"""Rules for linear algebra: factorisations, solvers, and what is made of them."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import linalg
+
+from kit.runtime.rules.table import Rules
+
+__all__ = ["LINALG_RULES"]
+
+
+def _flag(a: Array, *parts: Array) -> Array:
+    """LAPACK's `info`: 0 for each matrix that worked, 1 where numbers that are no numbers came."""
+    bad = jnp.zeros(a.shape[:-2], bool)
+    for part in parts:
+        bad = bad | jnp.any(~jnp.isfinite(part), axis=tuple(range(len(a.shape) - 2, part.ndim)))
+    return bad.astype(jnp.int32)
+
+
+def _adjoint(a: Array) -> Array:
+    return jnp.conj(jnp.swapaxes(a, -1, -2))
+
+
+def _cholesky_ex(a: Array, *, upper: bool = False, check_errors: bool = False) -> Any:
+    factor = jnp.linalg.cholesky(_adjoint(a) if upper else a)
+    return _adjoint(factor) if upper else factor, _flag(a, factor)
+
+
+def _cholesky(a: Array, upper: bool = False) -> Array:
+    return _cholesky_ex(a, upper=upper)[0]
+
+
+def _inv_ex(a: Array, *, check_errors: bool = False) -> tuple[Array, Array]:
+    inverse = jnp.linalg.inv(a)
+    return inverse, _flag(a, inverse)
+
+
+def _pivots(a: Array) -> tuple[Array, Array, Array]:
+    """LU with LAPACK's pivots, which count from 1, and the rows' permutation."""
+    lu, pivots, rows = lax.linalg.lu(a)
+    return lu, (pivots + 1).astype(jnp.int32), rows
+
+
+def _lu_factor_ex(a: Array, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    lu, pivots, _ = _pivots(a)
+    return lu, pivots, _flag(a, lu)
+
+
+def _permuted(b: Array, pivots: Array, *, back: bool) -> Array:
+    rows = lax.linalg.lu_pivots_to_permutation((pivots - 1).astype(jnp.int32), b.shape[-2])
+    if back:
+        rows = jnp.argsort(rows, -1)
+    return jnp.take_along_axis(b, rows[..., None], -2)
+
+
+def _lu_solve(
+    lu: Array, pivots: Array, b: Array, *, left: bool = True, adjoint: bool = False
+) -> Any:
+    """Solves A x = b, x A = b, or the same with A's adjoint."""
+    if not left:
+        return _adjoint(_lu_solve(lu, pivots, _adjoint(b), adjoint=not adjoint))
+    batch = jnp.broadcast_shapes(lu.shape[:-2], b.shape[:-2])
+    lu = jnp.broadcast_to(lu, (*batch, *lu.shape[-2:]))
+    b = jnp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    pivots = jnp.broadcast_to(pivots, (*batch, pivots.shape[-1]))
+    if adjoint:
+        y = _triangle(lu, b, upper=True, adjoint=True)
+        z = _triangle(lu, y, upper=False, adjoint=True, unit=True)
+        return _permuted(z, pivots, back=True)
+    y = _triangle(lu, _permuted(b, pivots, back=False), upper=False, unit=True)
+    return _triangle(lu, y, upper=True)
+
+
+def _triangle(
+    a: Array, b: Array, *, upper: bool, adjoint: bool = False, unit: bool = False
+) -> Array:
+    return lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=not upper, transpose_a=adjoint, conjugate_a=adjoint,
+        unit_diagonal=unit,
+    )  # fmt: skip
+
+
+def _solve_triangular(
+    a: Array, b: Array, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Array:
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = jnp.broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = jnp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    return lax.linalg.triangular_solve(
+        a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular
+    )
+
+
+def _solve_ex(a: Array, b: Array, *, left: bool = True, check_errors: bool = False) -> Any:
+    """Also the LU factors, which the gradient uses."""
+    is_vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    lu, pivots, _ = _pivots(a)
+    x = _lu_solve(lu, pivots, b[..., None] if is_vector else b, left=left or is_vector)
+    return x[..., 0] if is_vector else x, lu, pivots, _flag(a, lu)
+
+
+def _lu_unpack(
+    lu: Array, pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Any:
+    rows, columns = lu.shape[-2:]
+    k = min(rows, columns)
+    nothing = jnp.zeros(0, lu.dtype)
+    p, low, up = nothing, nothing, nothing
+    if unpack_pivots:
+        order = lax.linalg.lu_pivots_to_permutation((pivots - 1).astype(jnp.int32), rows)
+        p = jnp.swapaxes(jnp.eye(rows, dtype=lu.dtype)[order], -1, -2)
+    if unpack_data:
+        low = jnp.tril(lu[..., :, :k], -1) + jnp.eye(rows, k, dtype=lu.dtype)
+        up = jnp.triu(lu[..., :k, :])
+    return p, low, up
+
+
+def _qr(a: Array, mode: str = "reduced") -> tuple[Array, Array]:
+    if mode == "r":
+        return jnp.zeros(0, a.dtype), jnp.linalg.qr(a, mode="r")
+    q, r = jnp.linalg.qr(a, mode=mode)
+    return q, r
+
+
+def _svd(
+    a: Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Array, Array, Array]:
+    if not compute_uv:
+        nothing = jnp.zeros(0, a.dtype)
+        return nothing, jnp.linalg.svd(a, compute_uv=False), nothing
+    u, s, vh = jnp.linalg.svd(a, full_matrices=full_matrices)
+    return u, s, vh
+
+
+def _eigh(a: Array, uplo: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
+    values, vectors = jnp.linalg.eigh(a, UPLO=uplo.upper(), symmetrize_input=False)
+    return values, vectors if compute_v else jnp.zeros(0, a.dtype)
+
+
+def _cross(x: Array, y: Array, *, dim: int = -1) -> Array:
+    x, y = jnp.broadcast_arrays(x, y)
+    a, b = (jnp.moveaxis(v, dim, 0) for v in (x, y))
+    rows = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return jnp.moveaxis(jnp.stack(rows), 0, dim)
+
+
+LINALG_RULES = Rules({
+    "aten.linalg_cholesky_ex.default": _cholesky_ex, "aten.cholesky.default": _cholesky,
+    "aten.linalg_inv_ex.default": _inv_ex, "aten.linalg_lu_factor_ex.default": _lu_factor_ex,
+    "aten.linalg_lu_solve.default": _lu_solve, "aten.lu_unpack.default": _lu_unpack,
+    "aten.linalg_solve_triangular.default": _solve_triangular,
+    "aten._linalg_solve_ex.default": _solve_ex, "aten.linalg_qr.default": _qr,
+    "aten._linalg_svd.default": _svd, "aten._linalg_eigh.default": _eigh,
+    "aten.linalg_cross.default": _cross,
+    "aten.linalg_matrix_exp.default": lambda a: linalg.expm(a),
+    "aten.vdot.default": lambda x, y: jnp.sum(jnp.conj(x) * y),
+})  # fmt: skip

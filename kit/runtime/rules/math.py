@@ -1,0 +1,293 @@
+"""Rules for elementwise math, comparisons, reductions and matrix products."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kit.runtime.rules.table import Rule, Rules
+
+__all__ = ["BINARY", "MATH_RULES", "MATMUL", "REDUCTIONS", "TERNARY", "UNARY", "vector_norm"]
+
+Dims = int | Sequence[int] | None
+
+
+def _float(x: Array) -> Array:
+    """Torch computes float functions of integers in float32."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def _names(op: str, *overloads: str) -> list[str]:
+    return [f"aten.{op}.{overload}" for overload in overloads]
+
+
+def _table(functions: dict[str, Rule], *overloads: str) -> Rules:
+    return Rules({name: f for op, f in functions.items() for name in _names(op, *overloads)})
+
+
+UNARY = _table(
+    {
+        "abs": jnp.abs, "neg": jnp.negative, "exp": lambda x: jnp.exp(_float(x)),
+        "expm1": lambda x: jnp.expm1(_float(x)), "log": lambda x: jnp.log(_float(x)),
+        "log1p": lambda x: jnp.log1p(_float(x)), "log2": lambda x: jnp.log2(_float(x)),
+        "log10": lambda x: jnp.log10(_float(x)), "sqrt": lambda x: jnp.sqrt(_float(x)),
+        "rsqrt": lambda x: lax.rsqrt(_float(x)), "sin": lambda x: jnp.sin(_float(x)),
+        "cos": lambda x: jnp.cos(_float(x)), "tan": lambda x: jnp.tan(_float(x)),
+        "tanh": lambda x: jnp.tanh(_float(x)), "sigmoid": lambda x: jax.nn.sigmoid(_float(x)),
+        "erf": lambda x: lax.erf(_float(x)), "reciprocal": lambda x: 1 / _float(x),
+        "floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc, "round": jnp.round,
+        "sign": lambda x: jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
+        "relu": lambda x: jnp.maximum(x, 0), "silu": jax.nn.silu,
+        "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite,
+        "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,
+        "clone": lambda x, **_: x, "contiguous": lambda x, **_: x,
+        "lift_fresh_copy": lambda x: x, "_to_copy": lambda x, **_: x,
+        "zeros_like": lambda x, **_: jnp.zeros_like(x),
+        "ones_like": lambda x, **_: jnp.ones_like(x),
+        "empty_like": lambda x, **_: jnp.zeros_like(x), "zero": jnp.zeros_like,
+    },
+    "default",
+)  # fmt: skip
+
+
+def _add(x: Array, y: Any, *, alpha: Any = 1) -> Array:
+    return x + (y if isinstance(alpha, int) and alpha == 1 else alpha * y)
+
+
+def _sub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
+    return x - (y if isinstance(alpha, int) and alpha == 1 else alpha * y)
+
+
+def _rsub(x: Array, y: Any, *, alpha: Any = 1) -> Array:
+    return y - alpha * x
+
+
+def _div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
+    if rounding_mode is None:
+        return jnp.true_divide(x, y)
+    return jnp.floor_divide(x, y) if rounding_mode == "floor" else jnp.trunc(x / y)
+
+
+def _compare(function: Rule) -> Rule:
+    """Compare in torch's common type: a number or a 0-d tensor does not widen a float tensor."""
+
+    def rule(x: Any, y: Any) -> Array:
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(y.dtype, jnp.floating):
+            if y.ndim == 0 and x.ndim:
+                y = y.astype(x.dtype)
+            elif x.ndim == 0 and y.ndim:
+                x = x.astype(y.dtype)
+        return function(x, y)
+
+    return rule
+
+
+def _lerp(x: Array, y: Array, w: Any) -> Array:
+    """Source: torch's lerp kernel, which is exact at both ends."""
+    return jnp.where(w < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
+
+
+def _pow(x: Any, y: Any) -> Array:
+    integers = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
+    return _integer_pow(x, y) if integers and isinstance(y, Array) else jnp.power(x, y)
+
+
+def _integer_pow(x: Any, y: Array) -> Array:
+    """By squaring, modulo 2**64 as in torch; jnp.power looks at six bits of the exponent only."""
+    x, y = jnp.broadcast_arrays(jnp.asarray(x).astype(jnp.int64), y.astype(jnp.int64))
+
+    def square(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        out, base, rest = state
+        return jnp.where(rest & 1 == 1, out * base, out), base * base, rest >> 1
+
+    start = (jnp.ones_like(x), x, jnp.maximum(y, 0))
+    out: Array = lax.while_loop(lambda state: jnp.any(state[2] > 0), square, start)[0]
+    fraction = jnp.where(x == 1, 1, jnp.where(x == -1, jnp.where(y & 1 == 1, -1, 1), 0))
+    return jnp.where(y < 0, fraction, out)
+
+
+BINARY = _table(
+    {
+        "add": _add, "sub": _sub, "rsub": _rsub, "mul": lambda x, y: x * y, "div": _div,
+        "eq": _compare(jnp.equal), "ne": _compare(jnp.not_equal), "lt": _compare(jnp.less),
+        "le": _compare(jnp.less_equal), "gt": _compare(jnp.greater),
+        "ge": _compare(jnp.greater_equal), "remainder": jnp.remainder,
+        "fmod": jnp.fmod, "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or,
+        "bitwise_xor": jnp.bitwise_xor,
+    },
+    "Tensor", "Scalar",
+) | Rules({
+    "aten.div.Tensor_mode": _div, "aten.div.Scalar_mode": _div,
+    "aten.pow.Tensor_Scalar": _pow, "aten.pow.Tensor_Tensor": _pow, "aten.pow.Scalar": _pow,
+    "aten.maximum.default": jnp.maximum, "aten.minimum.default": jnp.minimum,
+    "aten.logical_and.default": jnp.logical_and, "aten.logical_or.default": jnp.logical_or,
+    "aten.logical_xor.default": jnp.logical_xor, "aten.atan2.default": jnp.arctan2,
+    "aten.floor_divide.default": jnp.floor_divide, "aten.floor_divide.Scalar": jnp.floor_divide,
+})  # fmt: skip
+
+
+def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
+    if low is not None:
+        x = jnp.maximum(x, low)
+    return x if high is None else jnp.minimum(x, high)
+
+
+def _gelu(x: Array, *, approximate: str = "none") -> Array:
+    return jax.nn.gelu(x, approximate=approximate == "tanh")
+
+
+def _gelu_backward(grad: Array, x: Array, *, approximate: str = "none") -> Array:
+    return jax.vjp(lambda v: _gelu(v, approximate=approximate), x)[1](grad.astype(x.dtype))[0]
+
+
+TERNARY = Rules({
+    "aten.addcmul.default": lambda x, a, b, *, value=1: x + value * a * b,
+    "aten.addcdiv.default": lambda x, a, b, *, value=1: x + value * (a / b),
+    "aten.lerp.Scalar": _lerp,
+    "aten.lerp.Tensor": _lerp,
+    "aten.where.self": jnp.where,
+    "aten.clamp.default": _clamp, "aten.clamp.Tensor": _clamp,
+    "aten.clamp_min.default": lambda x, low: jnp.maximum(x, low),
+    "aten.clamp_max.default": lambda x, high: jnp.minimum(x, high),
+    "aten.masked_fill.Scalar": lambda x, m, v: jnp.where(m, jnp.asarray(v, x.dtype), x),
+    "aten.masked_fill.Tensor": lambda x, m, v: jnp.where(m, v.astype(x.dtype), x),
+    "aten.nan_to_num.default": lambda x, nan=0.0, posinf=None, neginf=None: jnp.nan_to_num(
+        x, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf),
+    "aten.gelu.default": _gelu, "aten.gelu_backward.default": _gelu_backward,
+    "aten.threshold_backward.default": lambda g, x, t: jnp.where(x <= t, 0, g),
+    "aten.tanh_backward.default": lambda g, y: g * (1 - y * y),
+    "aten.sigmoid_backward.default": lambda g, y: g * y * (1 - y),
+    "aten.silu_backward.default": lambda g, x: jax.vjp(jax.nn.silu, x)[1](g)[0],
+})  # fmt: skip
+
+
+def _axes(dim: Dims) -> Any:
+    if dim is None or (isinstance(dim, Sequence) and not len(dim)):
+        return None
+    return tuple(dim) if isinstance(dim, Sequence) else dim
+
+
+def _wide(x: Array, dtype: str | None) -> Array:
+    """The dtype that torch accumulates in."""
+    if dtype is not None:
+        return x.astype(dtype)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.int64)
+
+
+def _sum(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:
+    return jnp.sum(_wide(x, dtype), axis=_axes(dim), keepdims=keepdim)
+
+
+def _mean(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None) -> Array:
+    return jnp.mean(_wide(x, dtype), axis=_axes(dim), keepdims=keepdim)
+
+
+def _var(x: Array, dim: Dims = None, *, correction: Any = 1, keepdim: bool = False) -> Array:
+    axes = _axes(dim)
+    square = jnp.square(jnp.abs(x - jnp.mean(x, axis=axes, keepdims=True)))
+    total = jnp.sum(square, axis=axes, keepdims=keepdim)
+    count = x.size // max(total.size, 1)
+    return total / jnp.maximum(count - (1 if correction is None else correction), 0)
+
+
+def _arg(function: Any) -> Rule:
+    def rule(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+        return function(x, axis=dim, keepdims=keepdim)
+
+    return rule
+
+
+def _extreme(reduce: Any, arg: Any) -> Rule:
+    def rule(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+        return reduce(x, axis=dim, keepdims=keepdim), arg(x, axis=dim, keepdims=keepdim)
+
+    return rule
+
+
+def vector_norm(
+    x: Array, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None
+) -> Array:
+    """The p-norm, accumulated in at least float32, as torch does; p is a Python number."""
+    x = x if dtype is None else x.astype(dtype)
+    size = jnp.abs(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+    axes = _axes(dim)
+    if p == 2:
+        return jnp.sqrt(jnp.sum(jnp.square(size), axis=axes, keepdims=keepdim))
+    if p == float("inf"):
+        return jnp.max(size, axis=axes, keepdims=keepdim)
+    if p == float("-inf"):
+        return jnp.min(size, axis=axes, keepdims=keepdim)
+    if p == 0:
+        return jnp.sum(size != 0, axis=axes, keepdims=keepdim)
+    return jnp.sum(size**p, axis=axes, keepdims=keepdim) ** (1 / p)
+
+
+REDUCTIONS = Rules({
+    "aten.sum.default": _sum, "aten.sum.dim_IntList": _sum,
+    "aten.mean.default": _mean, "aten.mean.dim": _mean,
+    "aten.var.correction": _var,
+    "aten.std.correction": lambda *a, **k: jnp.sqrt(_var(*a, **k)),
+    "aten.amax.default": lambda x, dim=(), keepdim=False: jnp.max(x, _axes(dim), keepdims=keepdim),
+    "aten.amin.default": lambda x, dim=(), keepdim=False: jnp.min(x, _axes(dim), keepdims=keepdim),
+    "aten.max.default": jnp.max, "aten.min.default": jnp.min,
+    "aten.max.dim": _extreme(jnp.max, jnp.argmax), "aten.min.dim": _extreme(jnp.min, jnp.argmin),
+    "aten.argmax.default": _arg(jnp.argmax), "aten.argmin.default": _arg(jnp.argmin),
+    "aten.prod.default": lambda x, *, dtype=None: jnp.prod(_wide(x, dtype)),
+    "aten.any.default": jnp.any, "aten.all.default": jnp.all,
+    "aten.any.dim": lambda x, d, k=False: jnp.any(x, d, keepdims=k),
+    "aten.all.dim": lambda x, d, k=False: jnp.all(x, d, keepdims=k),
+    "aten.linalg_vector_norm.default": vector_norm,
+    "aten.cumsum.default": lambda x, dim, *, dtype=None: jnp.cumsum(_wide(x, dtype), dim),
+})  # fmt: skip
+
+
+def _mm(a: Array, b: Array) -> Array:
+    """The product of two matrices.
+
+    XLA on CPU takes up to twice as long to multiply by a transposed matrix on the left, as the
+    gradient of a weight does, as to copy it and multiply then. The barrier makes it copy.
+    """
+    return lax.platform_dependent(
+        a, b, cpu=lambda a, b: jnp.matmul(lax.optimization_barrier(a), b), default=jnp.matmul
+    )
+
+
+def _addmm(c: Array, a: Array, b: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+    product = jnp.matmul(a, b)
+    if not jnp.issubdtype(c.dtype, jnp.inexact):  # torch rounds the factors of integers to zero
+        beta, alpha = (jnp.asarray(x).astype(c.dtype) for x in (beta, alpha))
+    if isinstance(beta, int | float) and beta == 0:  # torch: whatever is in c, nan included
+        return alpha * product
+    if not (isinstance(alpha, int) and alpha == 1):
+        product = alpha * product
+    return product + (c if isinstance(beta, int) and beta == 1 else beta * c)
+
+
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    product = jnp.matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:
+    rows, flat = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    grads = (jnp.matmul(grad, weight).reshape(x.shape), _mm(rows.T, flat), jnp.sum(rows, 0))
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
+MATMUL = Rules({
+    "aten.linear.default": _linear, "aten.linear_backward.default": _linear_backward,
+    "aten.mm.default": _mm, "aten.bmm.default": jnp.matmul, "aten.mv.default": jnp.matmul,
+    "aten.addbmm.default": lambda c, a, b, *, beta=1, alpha=1: _addmm(
+        c, jnp.concatenate(a, -1), jnp.concatenate(b, 0), beta=beta, alpha=alpha),
+    "aten.dot.default": jnp.matmul, "aten.addmm.default": _addmm, "aten.baddbmm.default": _addmm,
+})  # fmt: skip
+
+MATH_RULES = UNARY | BINARY | TERNARY | REDUCTIONS | MATMUL

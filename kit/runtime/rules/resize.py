@@ -1,0 +1,118 @@
+"""Rules that resize images: a matrix along each dimension, and for the gradient its transpose."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from kit.runtime.rules.table import Rule, Rules
+
+__all__ = ["RESIZE_RULES"]
+
+Ints = Sequence[int]
+
+
+def _places(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+    """Where each output sample lies in the input; source: torch's source index of a pixel."""
+    at = np.arange(out, dtype=np.float32)
+    if align:
+        return at * np.float32((size - 1) / (out - 1) if out > 1 else 0)
+    ratio = np.float32(1 / scale if scale else size / out)
+    return (at + np.float32(0.5)) * ratio - np.float32(0.5)
+
+
+def _linear_weights(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+    at = np.maximum(_places(size, out, scale, align), 0)
+    low = np.minimum(at.astype(int), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    part = at - low
+    weights = np.zeros((out, size))
+    np.add.at(weights, (np.arange(out), low), 1 - part)
+    np.add.at(weights, (np.arange(out), high), part)
+    return weights
+
+
+def _cubic_weights(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+    """Keys' kernel with a = -0.75, as torch has it."""
+    at = _places(size, out, scale, align)
+    first = np.floor(at).astype(int)
+    weights = np.zeros((out, size))
+    for k in range(-1, 3):
+        d = np.abs(at - (first + k))
+        near = ((1.25 * d - 2.25) * d) * d + 1
+        far = ((-0.75 * d + 3.75) * d - 6) * d + 3
+        np.add.at(weights, (np.arange(out), np.clip(first + k, 0, size - 1)),
+                  np.where(d <= 1, near, far))  # fmt: skip
+    return weights
+
+
+def _nearest_weights(exact: bool) -> Callable[..., np.ndarray[Any, Any]]:
+    def make(size: int, out: int, scale: float | None, align: bool) -> np.ndarray[Any, Any]:
+        ratio = np.float32(1 / scale if scale else size / out)
+        shift = np.float32(0.5 if exact else 0)
+        at = np.floor((np.arange(out, dtype=np.float32) + shift) * ratio).astype(int)
+        weights = np.zeros((out, size))
+        weights[np.arange(out), np.minimum(at, size - 1)] = 1
+        return weights
+
+    return make
+
+
+def _resize(x: Array, sizes: Ints, scales: Sequence[Any], align: bool, make: Any) -> Array:
+    n = len(sizes)
+    y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    for i, axis in enumerate(range(x.ndim - n, x.ndim)):
+        if make.__name__ == "make" and x.shape[axis] == sizes[i] and scales[i] is None:
+            continue  # nearest, and nothing to do
+        weights = jnp.asarray(make(x.shape[axis], sizes[i], scales[i], align), y.dtype)
+        y = jnp.moveaxis(jnp.tensordot(y, weights, ((axis,), (1,))), -1, axis)
+    return y
+
+
+def _upsample(n: int, make: Any, *, aligns: bool) -> tuple[Rule, Rule]:
+    def split(rest: Sequence[Any]) -> tuple[bool, list[Any]]:
+        align = bool(rest[0]) if aligns else False
+        scales = [None if s is None else float(s) for s in (rest[1:] if aligns else rest)]
+        return align, [*scales, *[None] * (n - len(scales))]
+
+    def forward(x: Array, sizes: Ints, *rest: Any) -> Array:
+        align, scales = split(rest)
+        return _resize(x, sizes, scales, align, make)
+
+    def backward(grad: Array, sizes: Ints, shape: Ints, *rest: Any) -> Array:
+        align, scales = split(rest)
+        x = jnp.zeros(tuple(shape), jnp.promote_types(grad.dtype, jnp.float32))
+        _, pull = jax.vjp(lambda x: _resize(x, sizes, scales, align, make), x)
+        return pull(grad.astype(x.dtype))[0]
+
+    return forward, backward
+
+
+def _resizing() -> Rules:
+    table: dict[str, Rule] = {}
+    kinds: list[tuple[str, int, Any, bool]] = [
+        ("linear1d", 1, _linear_weights, True),
+        ("bilinear2d", 2, _linear_weights, True),
+        ("trilinear3d", 3, _linear_weights, True),
+        ("bicubic2d", 2, _cubic_weights, True),
+    ]
+    for n in (1, 2, 3):
+        kinds.append((f"nearest{n}d", n, _nearest_weights(False), False))
+        kinds.append((f"_nearest_exact{n}d", n, _nearest_weights(True), False))
+    for name, n, make, aligns in kinds:
+        op = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
+        forward, backward = _upsample(n, make, aligns=aligns)
+        table[f"aten.{op}.default"] = forward
+        table[f"aten.{op}_backward.default"] = backward
+    return Rules(table)
+
+
+RESIZE_RULES = _resizing()

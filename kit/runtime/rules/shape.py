@@ -1,0 +1,256 @@
+"""Rules for views, copies into views, indexing, joining and making arrays."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kit.runtime.rules.table import Rules
+
+__all__ = ["SHAPE_RULES", "VIEWS"]
+
+
+def _view(x: Array, size: Sequence[int]) -> Array:
+    return jnp.reshape(x, size)
+
+
+def _transpose(x: Array, a: int, b: int) -> Array:
+    return jnp.swapaxes(x, a, b) if x.ndim else x
+
+
+def _t(x: Array) -> Array:
+    return x.T
+
+
+def _expand(x: Array, size: Sequence[int], **_: Any) -> Array:
+    old = (1,) * (len(size) - x.ndim) + x.shape
+    return jnp.broadcast_to(x, [o if s == -1 else s for s, o in zip(size, old, strict=True)])
+
+
+def _squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
+    dims = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    return jnp.squeeze(x, tuple(d for d in dims if x.ndim and x.shape[d] == 1))
+
+
+def _select(x: Array, dim: int, index: int) -> Array:
+    return x[(slice(None),) * (dim % x.ndim) + (index,)]
+
+
+def _slice(
+    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
+    return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
+
+
+def _diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
+    length = x.shape[dim] if x.ndim else 1
+    starts = jnp.arange(0, length - size + 1, step)
+    windows = jnp.take(x, starts[:, None] + jnp.arange(size), axis=dim)
+    return jnp.moveaxis(windows, dim % max(x.ndim, 1) + 1, -1)
+
+
+def _as_strided(
+    x: Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
+    *,
+    order: Sequence[int] = (),
+) -> Array:
+    """`order` lists the base's dimensions from the slowest to the fastest in memory."""
+    flat = jnp.transpose(x, order).reshape(-1) if order else x.reshape(-1)
+    index = jnp.full(tuple(size), offset or 0)
+    for d, (n, s) in enumerate(zip(size, stride, strict=True)):
+        index = index + jnp.expand_dims(jnp.arange(n) * s, [k for k in range(len(size)) if k != d])
+    return flat[index]
+
+
+VIEWS = Rules({
+    "aten.view.default": _view, "aten._unsafe_view.default": _view,
+    "aten.reshape.default": _view,
+    "aten._reshape_alias.default": lambda x, size, stride: _view(x, size),
+    "aten.t.default": _t, "aten.transpose.int": _transpose,
+    "aten.permute.default": lambda x, dims: jnp.transpose(x, dims),
+    "aten.expand.default": _expand, "aten.unsqueeze.default": lambda x, d: jnp.expand_dims(x, d),
+    "aten.squeeze.default": _squeeze, "aten.squeeze.dim": _squeeze, "aten.squeeze.dims": _squeeze,
+    "aten.select.int": _select, "aten.slice.Tensor": _slice, "aten.diagonal.default": _diagonal,
+    "aten.unfold.default": _unfold, "aten.as_strided.default": _as_strided,
+    "aten.alias.default": lambda x: x, "aten.detach.default": lambda x: x,
+    "aten.view.dtype": lambda x, dtype: x.view(dtype),
+    "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
+    "aten.view_as_real.default": lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1),
+    "aten.view_as_complex.default": lambda x: lax.complex(x[..., 0], x[..., 1]),
+})  # fmt: skip
+
+_BACK = {  # what a view shows, as what it is a view of
+    "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
+    "aten.view_as_real.default": VIEWS["aten.view_as_complex.default"],
+    "aten.view_as_complex.default": VIEWS["aten.view_as_real.default"],
+}  # fmt: skip
+
+
+def _write_view(
+    base: Array, new: Array, *, view: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Array:
+    """`base` with the elements that the view shows replaced by `new`."""
+    rule = VIEWS[view]
+    if view in _REORDERINGS:
+        if view.startswith(("aten.t.", "aten.transpose")):
+            return rule(new, *args, **kwargs)
+        if view.startswith("aten.permute"):
+            inverse = sorted(range(base.ndim), key=lambda i: args[0][i] % base.ndim)
+            return jnp.transpose(new, inverse)
+        return jnp.reshape(new, base.shape)
+    if view in _BACK:
+        return _BACK[view](new)
+    if view == "aten.view.dtype":
+        return new.view(base.dtype).reshape(base.shape)
+    if view in ("aten.select.int", "aten.slice.Tensor"):
+        dim = (args[0] if args else 0) % base.ndim
+        start, end, step = (*args[1:], None, None)[:3] if len(args) < 4 else args[1:4]
+        where = start if view == "aten.select.int" else slice(start, end, step)
+        return base.at[(slice(None),) * dim + (where,)].set(new)
+    index = rule(jnp.arange(prod(base.shape)).reshape(base.shape), *args, **kwargs)
+    return base.reshape(-1).at[index.reshape(-1)].set(new.reshape(-1)).reshape(base.shape)
+
+
+_REORDERINGS = frozenset({
+    "aten.view.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
+    "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
+    "aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
+    "aten.alias.default", "aten.detach.default",
+})  # fmt: skip
+
+
+def _index(x: Array, indices: Sequence[Array | None]) -> Array:
+    return x[_subscript(x, indices)]
+
+
+def _subscript(x: Array, indices: Sequence[Array | None]) -> Any:
+    used = [i for i in indices if i is not None]
+    first = next(k for k, i in enumerate(indices) if i is not None)
+    if all(i is not None for i in indices[first : first + len(used)]):
+        return tuple(slice(None) if i is None else i for i in indices)
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+def _index_put(
+    x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
+) -> Array:
+    where = x.at[_subscript(x, indices)]
+    values = values.astype(x.dtype)
+    return where.add(values) if accumulate else where.set(values)
+
+
+def _gather(x: Array, dim: int, index: Array, **_: Any) -> Array:
+    if not index.size:
+        return jnp.zeros(index.shape, x.dtype)
+    return x[_along(x, dim, index)] if x.ndim else jnp.broadcast_to(x, index.shape)
+
+
+def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
+    grid = list(jnp.meshgrid(*[jnp.arange(n) for n in index.shape], indexing="ij"))
+    grid[dim] = index.astype(jnp.int64)
+    return tuple(grid)
+
+
+def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
+    if not index.size:
+        return x
+    values = (
+        jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
+        if jnp.ndim(src) == 0
+        else src[tuple(slice(n) for n in index.shape)]
+    )
+    return x.at[_along(x, dim, index)].set(values)
+
+
+def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
+    if not index.size:
+        return x
+    return x.at[_along(x, dim, index)].add(src[tuple(slice(n) for n in index.shape)])
+
+
+def _slice_backward(
+    grad: Array, sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Array:
+    dim %= len(sizes)
+    start, _, _ = slice(start, end, step).indices(sizes[dim])
+    padding = [(0, 0, 0)] * len(sizes)
+    if grad.shape[dim]:
+        last = start + (grad.shape[dim] - 1) * step
+        padding[dim] = (start, sizes[dim] - 1 - last, step - 1)
+    else:
+        padding[dim] = (0, sizes[dim], 0)
+    # Four of these, summed, are one kernel of XLA; scatters into zeros made five.
+    return lax.pad(grad, jnp.zeros((), grad.dtype), padding)
+
+
+def _select_backward(grad: Array, sizes: Sequence[int], dim: int, index: int) -> Array:
+    return jnp.zeros(sizes, grad.dtype).at[(slice(None),) * (dim % len(sizes)) + (index,)].set(grad)
+
+
+def _diagonal_scatter(
+    x: Array, source: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Array:
+    where = jnp.diagonal(jnp.arange(x.size).reshape(x.shape), offset, dim1, dim2)
+    return x.reshape(-1).at[where.reshape(-1)].set(source.reshape(-1)).reshape(x.shape)
+
+
+def _diagonal_backward(
+    grad: Array, sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Array:
+    return _diagonal_scatter(jnp.zeros(sizes, grad.dtype), grad, offset, dim1, dim2)
+
+
+def _triangle(keep_lower: bool) -> Any:
+    def rule(x: Array, diagonal: int = 0) -> Array:
+        return jnp.tril(x, diagonal) if keep_lower else jnp.triu(x, diagonal)
+
+    return rule
+
+
+def _arange(start: Any, end: Any, step: Any = 1, *, dtype: str) -> Array:
+    return jnp.arange(start, end, step).astype(dtype)
+
+
+SHAPE_RULES = VIEWS | Rules({
+    "kit.write_view": _write_view,
+    "kit.full": lambda value, *, size, dtype: jnp.full(size, value, dtype),
+    "kit.arange": _arange,
+    "aten.fill.Scalar": lambda x, v: jnp.full(x.shape, v, x.dtype),
+    "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(v.astype(x.dtype), x.shape),
+    "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(
+        y.astype(x.dtype), x.shape),
+    "aten.full_like.default": lambda x, v, **_: jnp.full(x.shape, v),
+    "aten.cat.default": lambda xs, dim=0: jnp.concatenate(
+        [x for x in xs if x.shape != (0,)] or xs, dim),
+    "aten.stack.default": lambda xs, dim=0: jnp.stack(xs, dim),
+    "aten.flip.default": lambda x, dims: jnp.flip(x, tuple(dims)),
+    "aten.roll.default": lambda x, shifts, dims=(): jnp.roll(x, tuple(shifts), tuple(dims) or None),
+    "aten.repeat.default": lambda x, n: jnp.tile(x, tuple(n)),
+    "aten.constant_pad_nd.default": lambda x, pad, value=0: lax.pad(
+        x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pad) // 2)
+        + [(pad[i], pad[i + 1], 0) for i in range(len(pad) - 2, -1, -2)]),
+    "aten.tril.default": _triangle(True), "aten.triu.default": _triangle(False),
+    "aten.index.Tensor": _index, "aten.index_put.default": _index_put,
+    "aten.index_select.default": lambda x, dim, i: jnp.take(x, i, axis=dim),
+    "aten.gather.default": _gather,
+    "aten.scatter.src": _scatter, "aten.scatter.value": _scatter,
+    "aten.scatter_add.default": _scatter_add,
+    "aten.slice_backward.default": _slice_backward,
+    "aten.select_backward.default": _select_backward,
+    "aten.diagonal_scatter.default": _diagonal_scatter,
+    "aten.diagonal_backward.default": _diagonal_backward,
+})  # fmt: skip

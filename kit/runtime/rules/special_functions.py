@@ -1,0 +1,161 @@
+"""Rules for special functions, and for elementwise ops that torch has no decomposition for."""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import special
+
+from kit.runtime.rules.table import Rules
+
+__all__ = ["SPECIAL_RULES"]
+
+
+def _float(x: Any) -> Array:
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def _of_floats(function: Callable[..., Any]) -> Callable[..., Array]:
+    """Integers and numbers become floats first, all of one type."""
+
+    def rule(*args: Any) -> Array:
+        floats = [_float(a) for a in args]
+        tensors = [a.dtype for a in floats if a.ndim] or [a.dtype for a in floats]
+        common = jnp.result_type(*tensors)
+        return function(*jnp.broadcast_arrays(*[a.astype(common) for a in floats]))
+
+    return rule
+
+
+def _digamma(x: Array) -> Array:
+    """As in torch, infinite at 0 and not a number at the other poles."""
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
+def _mvlgamma(x: Array, p: int) -> Array:
+    return special.multigammaln(_float(x), p)
+
+
+def _logit(x: Array, eps: float | None = None) -> Array:
+    x = _float(x)
+    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+    return jnp.log(x) - jnp.log1p(-x)
+
+
+def _heaviside(x: Array, value: Array) -> Array:
+    return jnp.where(x == 0, value, jnp.where(jnp.isnan(x), x, (x > 0).astype(x.dtype)))
+
+
+def _polynomial(
+    start: Callable[[Array], Array], step: Callable[..., Array]
+) -> Callable[..., Array]:
+    """An orthogonal family by its recurrence; n is at most 64, as no one asks for more."""
+
+    def rule(x: Any, n: Any) -> Array:
+        x = _float(x)
+        x, n = jnp.broadcast_arrays(x, jnp.asarray(n))
+        n = n.astype(jnp.int32)
+
+        def body(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            before, now, out = state
+            after = step(x, k, now, before)
+            return now, after, jnp.where(n == k + 1, after, out)
+
+        one, first = jnp.ones_like(x), start(x)
+        out = jnp.where(n < 0, 0, jnp.where(n == 0, one, first))
+        return lax.fori_loop(1, jnp.max(n, initial=1), body, (one, first, out))[2]
+
+    return rule
+
+
+def _chebyshev(x: Array, k: Array, now: Array, before: Array) -> Array:
+    return 2 * x * now - before
+
+
+_POLYNOMIALS = {
+    "special_chebyshev_polynomial_u": _polynomial(lambda x: 2 * x, _chebyshev),
+    "special_chebyshev_polynomial_v": _polynomial(lambda x: 2 * x - 1, _chebyshev),
+    "special_chebyshev_polynomial_w": _polynomial(lambda x: 2 * x + 1, _chebyshev),
+    "special_hermite_polynomial_h": _polynomial(
+        lambda x: 2 * x, lambda x, k, now, before: 2 * x * now - 2 * k * before),
+    "special_hermite_polynomial_he": _polynomial(
+        lambda x: x, lambda x, k, now, before: x * now - k * before),
+}  # fmt: skip
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1,
+    "special_i1e": special.i1e, "special_ndtri": special.ndtri,
+    "special_log_ndtr": special.log_ndtr, "special_entr": special.entr, "lgamma": lax.lgamma,
+    "digamma": _digamma, "erfc": special.erfc, "erfinv": lax.erf_inv, "exp2": jnp.exp2,
+    "sinh": jnp.sinh, "cosh": jnp.cosh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh,
+    "atanh": jnp.arctanh, "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan,
+    "sinc": jnp.sinc,
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., Any]] = {
+    "logaddexp": jnp.logaddexp, "logaddexp2": jnp.logaddexp2, "hypot": jnp.hypot,
+    "igamma": lax.igamma, "igammac": lax.igammac, "nextafter": jnp.nextafter,
+    "copysign.Tensor": jnp.copysign, "copysign.Scalar": jnp.copysign,
+    "special_zeta": special.zeta, "special_zeta.self_scalar": special.zeta,
+    "special_zeta.other_scalar": special.zeta, "special_xlog1py": special.xlog1py,
+    "special_xlog1py.other_scalar": special.xlog1py, "special_xlog1py.self_scalar": special.xlog1py,
+    "xlogy.Tensor": special.xlogy, "xlogy.Scalar_Other": special.xlogy,
+    "xlogy.Scalar_Self": special.xlogy,
+}  # fmt: skip
+
+
+def _cdist(x: Array, y: Array, p: float) -> Array:
+    gap = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+    if p == 0:
+        return jnp.sum(gap != 0, -1).astype(x.dtype)
+    if p == jnp.inf:
+        return jnp.max(gap, -1, initial=0)
+    if p == 1:
+        return jnp.sum(gap, -1)
+    total = jnp.sum(gap**p, -1)
+    safe = jnp.where(total == 0, 1, total)  # the gradient at distance 0 is 0
+    return jnp.where(total == 0, 0, safe ** (1 / p))
+
+
+def _cdist_backward(grad: Array, x: Array, y: Array, p: float) -> Array:
+    """Source: torch's kernel; the sign of 0 is 0, so a distance of 0 gives no gradient."""
+    gap = x[..., :, None, :] - y[..., None, :, :]
+    size = jnp.abs(gap)
+    if p == 0:
+        return jnp.zeros(
+            jnp.broadcast_shapes(grad.shape[:-1], x.shape[:-1]) + x.shape[-1:], x.dtype
+        )
+    if p == 1:
+        part = jnp.sign(gap)
+    elif p == jnp.inf:
+        part = jnp.sign(gap) * (size == jnp.max(size, -1, keepdims=True))
+    else:
+        dist = _cdist(x, y, p)[..., None]
+        safe = jnp.where(dist == 0, 1, dist)
+        powers = jnp.where(size == 0, 0, jnp.where(size == 0, 1, size) ** (p - 1))
+        part = jnp.where(dist == 0, 0, jnp.sign(gap) * powers / safe ** (p - 1))
+    return jnp.sum(grad[..., None] * part, -2)
+
+
+def _overload(name: str) -> str:
+    return f"aten.{name}" if "." in name else f"aten.{name}.default"
+
+
+SPECIAL_RULES = Rules({
+    **{_overload(name): _of_floats(rule) for name, rule in {**_UNARY, **_BINARY}.items()},
+    **{_overload(f"{name}{n}"): rule for name, rule in _POLYNOMIALS.items()
+       for n in ("", ".n_scalar")},
+    "aten.mvlgamma.default": _mvlgamma,
+    "aten.logit.default": _logit, "aten.heaviside.default": _heaviside,
+    "aten.gcd.default": jnp.gcd, "aten.lcm.default": jnp.lcm,
+    "aten.fmax.default": jnp.fmax, "aten.fmin.default": jnp.fmin,
+    "aten.frexp.Tensor": jnp.frexp, "aten.signbit.default": jnp.signbit,
+    "aten._cdist_forward.default": lambda x, y, p, mode: _cdist(x, y, p),
+    "aten._cdist_backward.default": lambda grad, x, y, p, dist: _cdist_backward(grad, x, y, p),
+})  # fmt: skip

@@ -1,0 +1,159 @@
+"""Compile what a step will need before it is asked for: record it without running it.
+
+A session whose executor is a `DryExecutor` records as ever, so its segments are those that a run
+will have; but nothing is copied to the device, nothing runs, and what the program reads is zeros,
+or that all is finite: so that a step under loss scaling goes the way it nearly always goes. The
+programs are then compiled on a thread of their own, one at a time. XLA cannot be interrupted:
+who stops it waits for nothing, and the program in the works is the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kit.errors import Cancelled, ExecutionError
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.compiling.disk_cache import use_disk_cache
+from kit.runtime.compiling.lower import Executable, np_dtype
+from kit.runtime.recording.bulk import Task
+from kit.runtime.session.executor import Executor
+from kit.runtime.session.session import Session
+
+__all__ = ["Ahead", "DryExecutor", "Program", "dry"]
+
+MAX_OPS = 2000  # of one program: XLA takes some 2 s for as many, and cannot be stopped
+MAX_TASKS = 100_000  # of one recording: a loop that waits for a number sees zeros for ever
+_IS_WELL = frozenset({"all", "reduce_and", "isfinite", "is_finite"})  # read as true
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program that a step needs."""
+
+    key: Any
+    ops: int
+    make: Callable[[], Executable]
+
+
+class DryExecutor(Executor):
+    """Notes the programs that its tasks need; runs nothing, and makes up what is read."""
+
+    def __init__(self, *args: Any, cancelled: Callable[[], bool], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.programs: dict[Any, Program] = {}
+        self._cancelled = cancelled
+        self._tasks = 0
+
+    def start(self) -> None:
+        use_disk_cache()
+
+    def push(self, task: Task) -> None:
+        self._tasks += 1
+        if self._cancelled():
+            raise Cancelled("this step is recorded no further")
+        if self._tasks > MAX_TASKS:
+            raise ExecutionError("the step has no end as long as nothing of it runs")
+        for key, ops, make in self.needed_by(task):
+            if key not in self.programs:
+                self.programs[key] = Program(key, ops, make)
+
+    def wait(self, task: Task) -> None:
+        for output, slot in zip(task.outputs, task.wanted, strict=True):
+            cell = output()
+            if cell is not None and cell.array is None:
+                made = [(op.name, aval) for op in task.bulk.ops for aval in op.outputs]
+                name, aval = made[slot]
+                is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
+                cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
+
+    def finish(self, task: Task) -> None:
+        self.wait(task)
+
+    def put(self, array: Any) -> Any:
+        return array
+
+
+def dry(session: Session, cache: ExecutableCache, cancelled: Callable[[], bool]) -> DryExecutor:
+    """Make a session that has not been entered record only; gives what notes its programs.
+
+    The session must be given the same cache. Its push raises `Cancelled` once `cancelled()`.
+    """
+    launch = session.settings.segment_mode == "launch"
+    made = DryExecutor(session.device, session.rules, cache, launch=launch, cancelled=cancelled)
+    session._executor = made
+    return made
+
+
+class Ahead:
+    """Compiles programs into a cache on one thread at a time, which ends with its work."""
+
+    def __init__(self, cache: ExecutableCache) -> None:
+        self._cache = cache
+        self._thread: threading.Thread | None = None
+
+    def compile(
+        self, programs: Iterable[Program], *, tell: Callable[[int, int], None],
+        cancelled: Callable[[], bool],
+    ) -> int:  # fmt: skip
+        """Compile those that are missing, and give their number; `tell(ready, needed)` as it goes.
+
+        Programs of more than `MAX_OPS` ops are left to the run that needs them.
+
+        Raises:
+            Cancelled: `cancelled()` became true; the program in the works comes to its end.
+            Exception: the first program that cannot be compiled.
+        """
+        known = list(programs)
+        missing = [p for p in known if p.key not in self._cache.executables and p.ops <= MAX_OPS]
+        ready = len(known) - len(missing)
+        self._wait(self._thread, cancelled)  # for what another call has left in the works
+        if not missing:
+            return 0
+        job = _Job(self._cache, missing)
+        self._thread = threading.Thread(target=job.work, name="kit compile ahead", daemon=True)
+        self._thread.start()
+        told = -1
+        while self._thread.is_alive():
+            if job.done != told:
+                told = job.done
+                tell(ready + told, len(known))
+            if cancelled():
+                job.stop = True
+                raise Cancelled("cancelled while compiling ahead")
+            self._thread.join(_LOOK_S)
+        if job.error is not None:
+            raise job.error
+        return job.made
+
+    def _wait(self, thread: threading.Thread | None, cancelled: Callable[[], bool]) -> None:
+        while thread is not None and thread.is_alive():
+            if cancelled():
+                raise Cancelled("cancelled while another program was being compiled")
+            thread.join(_LOOK_S)
+
+
+class _Job:
+    """What one thread compiles."""
+
+    def __init__(self, cache: ExecutableCache, programs: Sequence[Program]) -> None:
+        self._cache, self._programs = cache, programs
+        self.done = self.made = 0
+        self.stop = False
+        self.error: Exception | None = None
+
+    def work(self) -> None:
+        for program in self._programs:
+            if self.stop:
+                return
+            try:
+                self.made += self._cache.make_ahead(program.key, program.make)
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                self.error = error
+                return
+            self.done += 1

@@ -1,0 +1,371 @@
+"""Runs tasks: finds or compiles their executables and issues them from the engine's workers.
+
+To the engine a task writes one variable, its results, and reads those of the tasks that made its
+leaves (RAW). Buffers are immutable, so there is nothing else to order, but for donated memory: a
+task that gives its leaves' memory to its results also writes their variables (WAR). On CPU a worker
+waits until the results are there: a task that is done has run. On a GPU it only issues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import jax
+import numpy as np
+
+from kit.errors import ExecutionError, KitError
+from kit.ir import Aval
+from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
+from kit.runtime.compiling.lower import Executable, Source, compile_segment, format_site
+from kit.runtime.compiling.reasons import CompileLog
+from kit.runtime.engine.engine import Engine
+from kit.runtime.recording.bulk import Op, Origin, Task
+from kit.runtime.rules.table import Rules
+from kit.trace import Span
+
+__all__ = ["ExecutableCache", "Executor"]
+
+
+class Executor:
+    """Runs tasks on one jax device, as early as the values that they read are there."""
+
+    def __init__(
+        self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool, workers: int = 1
+    ) -> None:
+        self.device = device
+        self.counts: Counter[str] = Counter()
+        self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
+        self.is_tracing = False
+        self.compiles = CompileLog()
+        self.engine = Engine(workers, setting=self._setting)
+        self.held: list[Task] | None = None  # instead of running them; until somebody needs one
+        self.recovered: list[str] = []  # segments that failed whole, and not op by op
+        self._rules = cache.rules.setdefault(id(rules), rules)
+        self._launch = launch
+        self._waits = device.platform == "cpu"
+        self._cache = cache
+
+    def start(self) -> None:
+        """Get ready; the worker starts with the first task."""
+        use_disk_cache()
+
+    def push(self, task: Task) -> None:
+        """Hand a task over; returns at once."""
+        if self.is_tracing:
+            task.origins = tuple(map(Origin, task.leaves))
+        if self.held is not None:
+            self.held.append(task)
+            return
+        if (watch := self._cache.watch) is not None and not self._launch:
+            watch.needed(self._full(task.key))
+        made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
+        over = {made_by[i] for i in task.dead}  # WAR: their other readers must come first
+        reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
+        writes = (task.variable, *(v for v in over if v is not None))
+        task.operation = self.engine.push(partial(self._execute, task), reads, writes)
+
+    def wait(self, task: Task) -> None:
+        """Block until the task has run, or on a GPU has been issued."""
+        if self.held and task.operation is None:
+            held, self.held = self.held, None
+            for waiting in held:
+                self.push(waiting)
+            self.held = []
+        if task.operation is not None:
+            self.engine.wait(task.operation)
+
+    def put(self, array: Any) -> Any:
+        """Copy a host array to the device.
+
+        XLA may share the memory of a numpy array on CPU, so the caller gives away a fresh one.
+        """
+        with jax.enable_x64(True):
+            self.counts["transfer_to_device.count"] += 1
+            self.counts["transfer_to_device.bytes"] += array.nbytes
+            return jax.device_put(array, self.device)
+
+    def finish(self, task: Task) -> None:
+        """Wait until the device has run the task, if it is to run."""
+        if task.operation is not None:
+            self.wait(task)
+        if self._waits:
+            return
+        cells = [cell for output in task.outputs if (cell := output()) is not None]
+        for array in [c.array for c in cells if c.array is not None]:
+            try:
+                jax.block_until_ready(array)
+            except RuntimeError:
+                if not array.is_deleted():  # else a later task has taken its memory over
+                    raise
+
+    def close(self) -> None:
+        """Run what is pending, then end the thread."""
+        self.engine.close()
+
+    def overheads(self) -> tuple[int, int]:
+        """Nanoseconds, median of 50: one launch of a program that does next to nothing, with its
+        end; and one empty operation pushed to the worker and waited for."""
+        launches: list[int] = []
+
+        def launch() -> None:
+            one = jax.device_put(np.zeros(1, np.float32), self.device)
+            program = jax.jit(lambda x: x + 1).lower(one).compile()
+            for _ in range(51):
+                start = time.perf_counter_ns()
+                jax.block_until_ready(program(one))
+                launches.append(time.perf_counter_ns() - start)
+
+        self.engine.wait(self.engine.push(launch, name="measure launches"))
+        waits = []
+        for _ in range(50):
+            start = time.perf_counter_ns()
+            self.engine.wait(self.engine.push(_nothing))
+            waits.append(time.perf_counter_ns() - start)
+        return int(np.median(launches[1:])), int(np.median(waits))
+
+    @contextlib.contextmanager
+    def _setting(self) -> Iterator[None]:
+        """For a worker thread only: rules mean what they say whatever the user's own jax says."""
+        with (
+            jax.enable_x64(True),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.default_device(self.device),
+        ):
+            yield
+
+    def _execute(self, task: Task) -> None:
+        """Run a task; never raises: what fails is noted on the cells that it would have filled."""
+        try:
+            if any(leaf.error is not None for leaf in task.leaves):
+                self._salvage(task, None)
+            else:
+                try:
+                    self._run(task)
+                except Exception as error:  # noqa: BLE001
+                    self._salvage(task, error)
+        except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
+            self._poison(task, {slot: _explained(task, error) for slot in task.wanted})
+        finally:
+            task.leaves = []  # whoever keeps the task shall not keep arrays: that costs page faults
+
+    def _run(self, task: Task) -> None:
+        arrays = [leaf.array for leaf in task.leaves]
+        run = self._run_launched if self._launch else self._run_fused
+        results = run(task, arrays)
+        if self._waits:
+            jax.block_until_ready(results)
+        stop = time.perf_counter_ns()
+        task.dispatch_ns = (task.dispatch_ns[0], stop)
+        self.counts["execute.count"] += 1
+        self.counts["execute.ns"] += stop - task.dispatch_ns[0]
+        if self.is_tracing:
+            name = f"({len(task.bulk.ops)} ops)"
+            self.spans.append(
+                Span("host/worker", name, "dispatch", *task.dispatch_ns, segment=task.index)
+            )
+        for output, array in zip(task.outputs, results, strict=True):
+            if (cell := output()) is not None:
+                cell.array = array
+
+    def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
+        executable = task.executable
+        if executable is None:
+            executable = task.executable = self._find(task, task.key, lambda: Source.of(task))
+        else:
+            self.counts["cache.hits"] += 1
+            executable.calls += 1
+        task.issued.append((executable, 0))
+        if task.scalars:
+            arrays.append(np.array(task.scalars, np.float64))
+        task.dispatch_ns = (time.perf_counter_ns(), 0)
+        return executable.run(arrays)
+
+    def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
+        """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
+        slots: list[Any] = []
+        scalars = iter(task.scalars)
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
+            given = {r: slots[r] if r >= 0 else arrays[-1 - r] for r in refs}
+            numbers = list(islice(scalars, op.scalars))
+            slots.extend(self._run_alone(task, i, op, refs, given, numbers))
+        return [slots[s] for s in task.wanted]
+
+    def _run_alone(
+        self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
+        numbers: list[float],
+    ) -> list[Any]:  # fmt: skip
+        """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
+        own = _own_refs(refs)
+        inputs = list(given.values())
+        source = partial(_alone, (op, own), inputs)
+        executable = self._find(task, ("launch", op.id, own), source, i)
+        task.issued.append((executable, i))
+        if op.scalars:
+            inputs.append(np.array(numbers, np.float64))
+        if not task.dispatch_ns[0]:
+            task.dispatch_ns = (time.perf_counter_ns(), 0)
+        return executable.run(inputs)
+
+    def _find(
+        self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
+    ) -> Executable:
+        """The executable for this key; compiled now if it is not there. `offset`: its first op."""
+        before = self.counts["compile.count"]
+
+        def make() -> Executable:
+            return self._compile_for(task, source(), offset)
+
+        is_watched = self._cache.watch is not None  # words are for somebody who reads them
+        what = f"{task.bulk.phase}, {len(task.bulk.ops)} ops" if is_watched else ""
+        executable = self._cache.find(self._full(key), make, what=what)
+        if self.counts["compile.count"] == before:
+            self.counts["cache.hits"] += 1
+            executable.calls += 1
+        return executable
+
+    def _full(self, key: Any) -> Any:
+        return (self.device, id(self._rules), key)  # a cache may outlive both
+
+    def _compile_for(self, task: Task, segment: Source, offset: int) -> Executable:
+        """Compile, count and explain a program that a task has to wait for."""
+        self.counts["cache.misses"] += 1
+        task.is_cached = False
+        with counting_hits() as hits:
+            executable = self._compile(task, segment, offset)
+        self.counts["compile.count"] += 1
+        self.counts["compile.from_disk"] += len(hits)
+        self.compiles.add(
+            segment, task.bulk.frames[offset : offset + len(segment.nodes)],
+            phase=task.bulk.phase, step=task.step, position=task.position,
+            lower_ns=executable.lower_ns[1] - executable.lower_ns[0],
+            compile_ns=executable.compile_ns[1] - executable.compile_ns[0],
+            is_from_disk=bool(hits),
+        )  # fmt: skip
+        self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
+        if self.is_tracing:
+            for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):
+                span = Span("host/worker", executable.name, kind, *when, segment=task.index)
+                self.spans.append(span)
+        return executable
+
+    def _compile(self, task: Task, segment: Source, offset: int) -> Executable:
+        sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
+        name = f"segment_{segment.digest()}_{task.bulk.phase}"
+        return compile_segment(segment, self._rules, name=name, sites=sites)
+
+    def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
+        """(key, ops, what compiles it) of each program that a task will ask for."""
+
+        def make(segment: Source, offset: int) -> Executable:
+            with self._setting():
+                return self._compile(task, segment, offset)
+
+        if not self._launch:
+            source = Source.of(task)
+            yield self._full(task.key), len(task.bulk.ops), partial(make, source, 0)
+            return
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
+            own = _own_refs(refs)
+            inputs = list(dict(zip(refs, op.avals, strict=True)).values())
+            source = _alone((op, own), inputs)
+            yield self._full(("launch", op.id, own)), 1, partial(make, source, i)
+
+    def _salvage(self, task: Task, failure: Exception | None) -> None:
+        """Something failed, in the segment or before it: run op by op what can still be run.
+
+        The segment's inputs are immutable, so its ops can be run again: those before the culprit
+        keep their values, those that do not depend on it get theirs, the others get its error.
+        """
+        if any(a is not None and a.is_deleted() for a in (leaf.array for leaf in task.leaves)):
+            assert failure is not None
+            raise failure  # their memory was given to the results
+        slots: list[Any] = []  # arrays and errors
+        inputs = [leaf.array if leaf.error is None else leaf.error for leaf in task.leaves]
+        errors = []
+        scalars = iter(task.scalars)
+        for i, (op, refs) in enumerate(task.bulk.nodes()):
+            numbers = list(islice(scalars, op.scalars))
+            by_ref = {r: slots[r] if r >= 0 else inputs[-1 - r] for r in refs}
+            poison = next((x for x in by_ref.values() if isinstance(x, BaseException)), None)
+            if poison is None:
+                try:
+                    results = self._run_alone(task, i, op, refs, by_ref, numbers)
+                    slots.extend(jax.block_until_ready(results))
+                    continue
+                except Exception as error:  # noqa: BLE001
+                    poison = _explained(task, error, i)
+                    errors.append(poison)
+            slots.extend([poison] * len(op.outputs))
+        if failure is not None and not errors:
+            self.counts["segment.recovered"] += 1
+            why = f"segment {task.index}: {_summary(failure)}"
+            self.recovered = [*self.recovered[-9:], why]
+        for output, slot in zip(task.outputs, task.wanted, strict=True):
+            if (cell := output()) is not None and not isinstance(slots[slot], BaseException):
+                cell.array = slots[slot]
+        bad = {s: slots[s] for s in task.wanted if isinstance(slots[s], BaseException)}
+        self._poison(task, bad, errors)
+
+    def _poison(
+        self, task: Task, errors: dict[int, Any], new: Sequence[BaseException] | None = None
+    ) -> None:
+        """Cells carry the errors, by slot; `wait_all` raises those that are new."""
+        for output, slot in zip(task.outputs, task.wanted, strict=True):
+            if slot in errors and (cell := output()) is not None:
+                cell.error = errors[slot]
+        if not task.is_guess:
+            for error in dict.fromkeys(errors.values() if new is None else new):
+                self.engine.report(error, task.operation)
+
+
+def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:
+    """The error with the op and the user's line; kit's own errors say that themselves."""
+    if isinstance(error, KitError):
+        return error
+    bulk = task.bulk
+    ops = f"{len(bulk.ops)} op{'s' if len(bulk.ops) != 1 else ''}"
+    if culprit is not None:
+        site = format_site(bulk.frames[culprit][0]) or "an unknown line"
+        what = f"{bulk.ops[culprit].name}, recorded at {site}, failed in segment {task.index} "
+        what += f"({ops}, {bulk.phase})"
+    else:
+        sites = dict.fromkeys(format_site(f[0]) for f in bulk.frames if f[0][0])
+        where = ", ".join(list(sites)[:3]) or "an unknown line"
+        what = f"segment {task.index} ({ops} from {bulk.ops[0].name}, recorded at {where}) failed"
+    wrapped = ExecutionError(f"{what}: {_summary(error)}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _summary(error: BaseException) -> str:
+    """Type and text; of a traceback in XLA's text, which the cause keeps, its last line."""
+    text = str(error)
+    before, found, trace = text.partition("Traceback (most recent call last):")
+    if found:
+        return trace.strip().splitlines()[-1].strip()[:2000] or before
+    return f"{type(error).__name__}: {text[:2000]}"
+
+
+def _nothing() -> None:
+    """What is pushed to see what pushing costs."""
+
+
+def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the inputs of an op come from if it is a program of its own: from its leaves."""
+    leaf = {r: -1 - k for k, r in enumerate(dict.fromkeys(refs))}
+    return tuple(leaf[r] for r in refs)
+
+
+def _alone(node: tuple[Op, tuple[int, ...]], inputs: Sequence[Any]) -> Source:
+    """One op as a program of its own, which returns all of its results."""
+    avals = tuple(Aval(tuple(x.shape), str(x.dtype)) for x in inputs)
+    op = node[0]
+    return Source([node], avals, op.scalars, tuple(range(len(op.outputs))))

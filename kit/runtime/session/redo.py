@@ -1,0 +1,171 @@
+"""Taking back a write that turns out to have been wrong: what has read it since runs once more.
+
+A check is a flag that the device computes and nobody waits for, with pairs of values: what a write
+made, and what was there before. Until the flag is known, the segments issued since are kept. If it
+is raised, the old values take the place of the new ones, and each kept segment that has read them,
+or what came of them, is issued again: the same program on the same inputs and the same random
+numbers, as if the write had not been. The program that recorded them notices nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import ref
+
+import numpy as np
+
+from kit.runtime.recording.bulk import Bulk, Cell, Task, Value
+
+if TYPE_CHECKING:
+    from kit.runtime.session.session import Session
+
+__all__ = ["Check", "Redo", "same_task"]
+
+
+@dataclass(eq=False)
+class Check:
+    """A flag that is still open, and what to put back if it is raised."""
+
+    flag: Value
+    pairs: list[tuple[Value, Value]]  # (what the write made, what was there)
+    step: int  # of the session, in which the write was recorded
+    first: int  # the number of the first segment that may have read what the write made
+    at: dict[Bulk, int]  # bulks that were growing then -> how many ops they had
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A segment that may have to run again; the task itself forgets its leaves."""
+
+    number: int
+    task: Task
+    leaves: list[Cell]
+    results: list[tuple[ref[Value], int]] = field(default_factory=list)  # (value, place in wanted)
+
+
+class Redo:
+    """The open checks of one session, oldest first."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._open: list[Check] = []
+        self._kept: list[_Kept] = []
+        self._count = 0
+
+    @property
+    def is_on(self) -> bool:
+        """True while a check is open: segments must be noted."""
+        return bool(self._open)
+
+    def open(self, flag: Value, pairs: Sequence[tuple[Value, Value]]) -> None:
+        """Guard a write that has just been recorded, and may still be pending.
+
+        Args:
+            flag: one number, not zero if the write must be taken back.
+            pairs: (new, old) for each value that was written.
+        """
+        session = self._session
+        with session.lock:
+            session.donates = False  # a segment that runs again needs all that it has read
+            session.stepper.note_obstacle("a step is only known to be right one step later")
+            growing = {new.bulk: len(new.bulk.ops) for new, _ in pairs if new.bulk is not None}
+            check = Check(flag, list(pairs), session.step, self._count, growing)
+            if not session.is_planning:  # nothing runs then, so nothing is known
+                self._open.append(check)
+
+    def border(self, bulk: Bulk) -> int:
+        """Where the bulk must be split, because what follows reads a guarded write; or 0.
+
+        A write is taken back between two segments, so none may hold it and what has read it.
+        """
+        found = []
+        for check in self._open:
+            if (at := check.at.get(bulk)) is not None and at < len(bulk.ops):
+                slots = {new.slot for new, _ in check.pairs if new.bulk is bulk}
+                refs = [refs for _, refs in bulk.nodes()][at:]
+                if any(slots.intersection(r) for r in refs):
+                    found.append(at)
+        return min(found, default=0)
+
+    def note_split(self, bulk: Bulk, at: int, rest: Bulk) -> None:
+        """A bulk was split: what was at `i` in it is at `i - at` in the rest."""
+        for check in self._open:
+            before = check.at.pop(bulk, 0)
+            if before > at:
+                check.at[rest] = before - at
+
+    def note(self, task: Task, leaves: list[Cell], kept: Sequence[Value]) -> None:
+        """A segment was cut while a check is open."""
+        results = [(ref(value), i) for i, value in enumerate(kept)]
+        self._kept.append(_Kept(self._count, task, leaves, results))
+        self._count += 1
+
+    def concerns(self, cell: Cell) -> bool:
+        """True if the array there may be taken back."""
+        return any(cell.task is kept.task for kept in self._kept) or any(
+            new.cell is cell for check in self._open for new, _ in check.pairs
+        )
+
+    def close(self, until_step: int | None = None) -> None:
+        """Look at the flags, oldest first: all of them, or those opened up to this step."""
+        with self._session.lock:
+            while self._open and (until_step is None or self._open[0].step <= until_step):
+                if self._open[0].flag.cell is None:
+                    self._session.flush("check", everywhere=True)
+                if self._is_raised(self._open[0]):
+                    self._take_back(self._open[0])
+                self._open.pop(0)
+                first = self._open[0].first if self._open else self._count
+                self._kept = [kept for kept in self._kept if kept.number >= first]
+
+    def _is_raised(self, check: Check) -> bool:
+        session, cell = self._session, check.flag.cell
+        assert cell is not None, "what was pending has just been cut"
+        start = time.perf_counter_ns()
+        if cell.task is not None:
+            session.finish(cell.task)
+        session.note_check(start)
+        return cell.error is None and bool(np.any(np.asarray(cell.array) != 0))
+
+    def _take_back(self, check: Check) -> None:
+        session = self._session
+        session.flush("redo", everywhere=True)  # what is pending may have read them too
+        moved: dict[Cell, Cell] = {}
+        for new, old in check.pairs:
+            assert new.cell is not None, "what was pending has been cut"
+            assert old.cell is not None, "what was pending has been cut"
+            moved[new.cell] = old.cell
+            new.cell = old.cell
+        again = 0
+        for kept in self._kept:
+            if kept.number < check.first or not any(leaf in moved for leaf in kept.leaves):
+                continue
+            leaves = [moved.get(leaf, leaf) for leaf in kept.leaves]
+            task, cells = same_task(kept.task, session.next_segment(), leaves, kept.task.scalars)
+            task.cut, task.step, task.position = "redo", kept.task.step, kept.task.position
+            for output, cell in zip(kept.task.outputs, cells, strict=True):
+                if (before := output()) is not None:
+                    moved.setdefault(before, cell)  # not for what is put back itself
+            for holder, i in kept.results:
+                value = holder()
+                if value is not None and value.cell is not None and value.cell in moved:
+                    value.cell = cells[i]
+            kept.task, kept.leaves = task, leaves
+            session.issue(task)
+            again += 1
+        session.note_redo(again)
+
+
+def same_task(
+    old: Task, index: int, leaves: list[Cell], scalars: list[float]
+) -> tuple[Task, list[Cell]]:
+    """The task once more on other arrays, and the cells of its results, which the caller holds."""
+    task = Task(index, old.bulk, old.wanted, old.cut, old.key)
+    task.leaves, task.avals, task.dead, task.scalars = leaves, old.avals, old.dead, scalars
+    task.executable = old.executable
+    cells = [Cell(task, slot) for slot in old.wanted]
+    task.outputs = [ref(cell) for cell in cells]
+    return task, cells

@@ -1,0 +1,1 @@
+"""A step once more: retraced, replayed without its Python, or issued while it is recorded."""

@@ -1,0 +1,229 @@
+"""What one step did, as data flow, and in what two steps differ.
+
+A recorded step is pure data flow: its segments, and for each of their leaves where the array comes
+from (`Source`). Two steps in a row that are equal in that tell what the next one will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from numbers import Number
+from types import FunctionType, MethodType
+from typing import Any
+from weakref import ref
+
+from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.bulk import Cell, Task, Value
+
+__all__ = [
+    "Draw",
+    "Fetch",
+    "Recording",
+    "Source",
+    "alike",
+    "difference",
+    "is_held",
+    "is_same",
+    "numbers_in",
+    "numbers_of",
+    "reads_of",
+    "task_difference",
+    "type_of",
+]
+
+Fetch = Callable[[], Any]
+Source = tuple[Any, ...]  # ("made", steps ago, task, output), ("input", i) or ("fixed", Cell)
+
+
+class Draw(float):
+    """A number that the next random op takes: another one each time, and we know which."""
+
+    __slots__ = ()
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    """A result that the next step reads."""
+
+    holders: list[ref[Value]]  # in the program
+    number: int  # of the task that makes it
+    output: int
+    cell: Cell | None  # where it is now
+
+
+@dataclass(eq=False)
+class Recording:
+    """What one step did."""
+
+    tasks: list[Task] = field(default_factory=list)
+    sources: list[tuple[Source, ...]] = field(default_factory=list)  # of each task's leaves
+    numbers: dict[int, int] = field(default_factory=dict)  # id of a task -> its place in `tasks`
+    inputs: list[Cell] = field(default_factory=list)  # copied from the host, in order
+    contents: list[bytes | None] = field(default_factory=list)  # of each; None: a loader's batch
+    fetches: list[Fetch] = field(default_factory=list)
+    numbers_fetched: list[list[Any]] = field(default_factory=list)  # by each, beside its tensors
+    calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
+    looks: dict[int, Fetch] = field(default_factory=dict)  # give numbers that it has as constants
+    seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
+    alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
+    reads: list[Read] = field(default_factory=list)
+    fixed: dict[int, tuple[ref[Value], Cell]] = field(default_factory=dict)  # read, not made by it
+    seed: int = 0  # of its random numbers
+    obstacle: str = ""  # why this step cannot be replayed
+    result: Any = None  # what the step returned
+    draws: int = 0  # random numbers drawn before it
+
+
+def numbers_in(batch: Any) -> Iterator[Any]:
+    """The Python numbers in lists, tuples and dicts: a recorded step has them as constants."""
+    if isinstance(batch, Number):
+        yield batch
+    elif isinstance(batch, dict):
+        yield from numbers_in(list(batch.values()))
+    elif isinstance(batch, list | tuple):
+        for item in batch:
+            yield from numbers_in(item)
+
+
+def is_same(one: Any, other: Any, numbers: Sequence[Any]) -> bool:
+    """True for one function, and for a lambda or method that a loop makes anew each time.
+
+    Args:
+        numbers: what `numbers_of(other)` was when it had been called.
+    """
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return one is other
+    mine, theirs = _bound(one), _bound(other)
+    return (one.__code__ is other.__code__ and len(mine) == len(theirs)
+            and all(map(_is_equal, mine, theirs)) and numbers_of(one) == numbers)  # fmt: skip
+
+
+def numbers_of(function: Any) -> list[Any]:
+    """The numbers and texts that a function holds, in order; nothing of what is no plain one."""
+    if not isinstance(function, FunctionType):
+        return []
+    return [x if isinstance(x, Number | str) else None for x in _bound(function)]
+
+
+def _bound(function: FunctionType) -> list[Any]:
+    """What it has of its surroundings, beside globals."""
+    keywords = (function.__kwdefaults__ or {}).values()
+    found: list[Any] = [*(function.__defaults__ or ()), *keywords]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # it is empty
+            found.append(_EMPTY)
+    return found
+
+
+_EMPTY = object()
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and isinstance(a, Number | str) and a == b)
+
+
+def reads_of(now: Recording) -> list[Read]:
+    """The results that the next step reads, if it is equal to this one."""
+    holders: dict[tuple[int, int], list[ref[Value]]] = {}
+    for holder, number, i in now.alive:
+        holders.setdefault((number, i), []).append(holder)
+    read: dict[tuple[int, int], None] = dict.fromkeys(
+        (source[2], source[3])
+        for sources in now.sources
+        for source in sources
+        if source[0] == "made" and source[1] == 1
+    )
+    return [
+        Read(holders.get((number, i), []), number, i, now.tasks[number].outputs[i]())
+        for number, i in read
+    ]
+
+
+def is_held(last: Recording) -> bool:
+    """True if the program still holds, as they were, the arrays that the next step reads."""
+    for holder, cell in last.fixed.values():
+        value = holder()
+        if value is None or value.cell is not cell:
+            return False
+    for read in last.reads:
+        expected = read.cell
+        for holder in read.holders:
+            value = holder()
+            if value is not None and value.cell is expected:
+                break
+        else:
+            return False
+    return True
+
+
+def type_of(cell: Cell) -> Any:
+    """What a program that reads the array depends on."""
+    return cell.array.shape, cell.array.dtype
+
+
+def difference(last: Recording, now: Recording, *, replay: bool) -> str:
+    """The first thing in which two steps differ, in words; empty if there is none."""
+    if now.obstacle:
+        return now.obstacle
+    if len(last.tasks) != len(now.tasks):
+        return f"the step was cut into {len(now.tasks)} segments instead of {len(last.tasks)}"
+    for old, new in zip(last.tasks, now.tasks, strict=True):
+        if why := task_difference(old, new):
+            return why
+    if last.sources != now.sources or last.calls != now.calls:
+        return "the step reads arrays that the step before did not read, or from elsewhere"
+    if last.fetches != now.fetches or len(last.inputs) != len(now.inputs):
+        return "the step asks its loaders for other batches than the step before"
+    if not replay:
+        return ""
+    for old_data, new_data in zip(last.contents, now.contents, strict=True):
+        if old_data != new_data or old_data == b"":
+            return "the step copies other data from the host each time; let ctx.loader bring it"
+    for holder, number, i in last.alive:
+        value = holder()
+        if value is not None and value.cell is not None and id(value.cell.task) in last.numbers:
+            return f"the step keeps a tensor of each step, made at {_site(last.tasks[number], i)}"
+    return ""
+
+
+def alike(last: Recording, now: Recording) -> int:
+    """How many segments at the start of two steps are the same, and read from the same places."""
+    count = 0
+    for old, new, *sources in zip(last.tasks, now.tasks, last.sources, now.sources, strict=False):
+        if task_difference(old, new) or sources[0] != sources[1]:
+            break
+        count += 1
+    return count
+
+
+def task_difference(old: Task, new: Task) -> str:
+    """In what two segments differ, in words; empty if one can stand for the other."""
+    if old.key != new.key:
+        return f"the graph is another one ({new.bulk.phase}, {len(new.bulk.ops)} ops)"
+    for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
+        if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
+            return f"a Python number changes from step to step ({a:g}, {b:g}) at {_owner(new, i)}"
+    return ""
+
+
+def _owner(task: Task, scalar: int) -> str:
+    """The op and the line that a number belongs to."""
+    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+        scalar -= op.scalars
+        if scalar < 0:
+            return f"{format_site(frame[0])} ({op.name})"
+    return "an unknown line"
+
+
+def _site(task: Task, output: int) -> str:
+    slot = task.wanted[output]
+    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+        slot -= len(op.outputs)
+        if slot < 0:
+            return format_site(frame[0]) or "an unknown line"
+    return "an unknown line"

@@ -1,0 +1,435 @@
+"""Step modes: record each step, replay what was recorded, or guess it while it is recorded.
+
+retrace    record every step; equal segments reuse their executables
+replay     after `CONFIRM` equal steps, issue the known executables without running the step's
+           Python; record every `VERIFY_EVERY`th step to check
+speculate  issue the executables of the last step as soon as their inputs are there, while the
+           step is recorded; a segment that turns out to be equal takes over the results. Only the
+           first segments that did not change between the last two steps are guessed
+
+All three run the same executables on the same arrays: the numbers are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from kit.runtime.recording.bulk import Cell, Task, Value
+from kit.runtime.session.redo import same_task
+from kit.runtime.steps.recording import (
+    Draw,
+    Fetch,
+    Recording,
+    Source,
+    alike,
+    difference,
+    is_held,
+    is_same,
+    numbers_in,
+    numbers_of,
+    reads_of,
+    task_difference,
+    type_of,
+)
+
+if TYPE_CHECKING:
+    from kit.runtime.session.session import Session
+
+__all__ = ["CONFIRM", "VERIFY_EVERY", "Stepper"]
+
+CONFIRM = 3  # equal steps in a row before one is replayed
+VERIFY_EVERY = 32  # replayed steps between two recorded ones
+SMALL = 4096  # bytes of a host array that are kept, to see that the next step sends the same
+
+
+class Stepper:
+    """Runs the steps of one session, and remembers the last one."""
+
+    def __init__(self, session: Session, mode: str) -> None:
+        self.mode = mode
+        self.reasons: Counter[str] = Counter()  # why a step was recorded and not replayed
+        self.counts: Counter[str] = Counter()
+        self._session = session
+        self._now: Recording | None = None  # the step that is being recorded
+        self._last: Recording | None = None
+        self._equal = 0  # steps in a row that were equal to the one before
+        self._alike = 0  # first segments of the last step that were equal to those before
+        self._replayed = 0  # since the last recorded one
+        self._guesses: list[Task] = []
+        self._confirmed = 0  # guesses that the recording has reached
+        self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
+        self.is_fetching = False  # asking the loaders for the batches of a replay
+        self._step: Any = None  # the function
+        self._numbers: list[Any] = []  # that it held at the end of its last recorded call
+        self._draws = 0  # random numbers that the guesses have foreseen
+        self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        """Run one step and end it; gives what the step returns."""
+        session = self._session
+        if self.mode == "retrace":
+            result = step()
+            session.mark_step()
+            return result
+        if self.mode == "replay" and not is_same(step, self._step, self._numbers):
+            self.forget("another function was given as the step, or what it holds has changed")
+        self._step = step
+        if self.mode == "replay" and self._may_replay():
+            return self._replay(step)
+        self._begin()
+        try:
+            result = step()
+            session.mark_step()
+        except BaseException:
+            self._abandon()
+            self._now = None
+            self.forget()
+            raise
+        self._finish(result)
+        self._numbers = numbers_of(step)
+        return result
+
+    @property
+    def is_between(self) -> bool:
+        """True between two steps that may be replayed."""
+        return self.mode == "replay" and self._now is None
+
+    def forget(self, why: str = "") -> None:
+        """The next step may be another one: record it."""
+        if why and self._last is not None and self.mode == "replay":
+            self.reasons[why] += 1
+        self._last, self._equal, self._alike = None, 0, 0
+
+    def describe(self) -> list[str]:
+        """What the step mode came to, in words; nothing for `retrace`."""
+        c = self.counts
+        lines = []
+        if self.mode == "replay":
+            lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
+        elif self.mode == "speculate":
+            right, issued = c["speculate.right"], c["speculate.issued"]
+            lines.append(f"speculate: {right} of the {issued} segments issued ahead were right")
+        for why, n in self.reasons.most_common(3):
+            lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
+        return lines
+
+    # -- what the session tells ------------------------------------------------------------------
+
+    def note_input(self, cell: Cell, array: Any) -> None:
+        """An array was copied from the host."""
+        if (now := self._now) is not None:
+            now.inputs.append(cell)
+            now.contents.append(array.tobytes() if array.nbytes <= SMALL else b"")
+
+    def note_batch(self, cells: list[Cell]) -> None:
+        """A loader's thread has copied these from the host, for the step that fetches now."""
+        if (now := self._now) is not None:
+            now.inputs += cells
+            now.contents += [None] * len(cells)
+
+    def fetch(self, fetch: Fetch) -> Any:
+        """Ask a loader for a batch; what it copies to the device is the step's input."""
+        now = self._now
+        first = 0 if now is None else len(now.inputs)
+        if self._ahead and self._ahead[0][0] == fetch:
+            _, batch, cells = self._ahead.pop(0)
+            if now is not None:
+                now.inputs += cells
+        else:
+            batch = fetch()
+        if now is None:
+            return batch
+        now.fetches.append(fetch)
+        now.numbers_fetched.append(list(numbers_in(batch)))
+        now.contents[first:] = [None] * (len(now.inputs) - first)
+        self._guess()
+        return batch
+
+    def note_obstacle(self, what: str) -> None:
+        """The step did something that a replay could not do again."""
+        if self.mode == "replay" and self._now is not None and not self._now.obstacle:
+            self._now.obstacle = what
+
+    def note_call(self, call: Callable[[], Any]) -> None:
+        """The step has called this, and a replay has to, after as many segments."""
+        if (now := self._now) is not None:
+            now.calls.append((len(now.tasks), call))
+
+    def watch(self, thing: Any, looks_at: Callable[[Any], Callable[[], Any]]) -> None:
+        """The step takes numbers from this as constants: `looks_at(thing)()` gives them."""
+        now = self._now if self.mode == "replay" else None
+        if now is not None and id(thing) not in now.looks:
+            now.looks[id(thing)] = looks_at(thing)
+
+    def note_cut(
+        self, task: Task, kept: Sequence[Value], holders: Sequence[Value] = ()
+    ) -> Task | None:
+        """A segment was cut; gives the guess that has already run it, if there is one.
+
+        Args:
+            holders: through which the program has given each of the task's leaves.
+        """
+        now = self._now
+        if now is None:
+            return None
+        guess = self._confirm(task)
+        chosen = guess or task
+        number = len(now.tasks)
+        sources = tuple(self._source(leaf) for leaf in task.leaves)
+        now.sources.append(sources)
+        for source, holder in zip(sources, holders, strict=False):
+            if source[0] == "fixed":
+                now.fixed.setdefault(id(holder), (ref(holder), source[1]))
+        now.tasks.append(chosen)
+        now.numbers[id(chosen)] = number
+        now.alive += [(ref(value), number, i) for i, value in enumerate(kept)]
+        return guess
+
+    def _source(self, leaf: Cell) -> Source:
+        now, last = self._now, self._last
+        assert now is not None
+        if leaf.task is None:
+            for i, cell in enumerate(now.inputs):
+                if cell is leaf:
+                    return ("input", i)
+            return ("fixed", leaf)
+        for age, recording in ((0, now), (1, last)):
+            if recording is not None:
+                number = recording.numbers.get(id(leaf.task))
+                if number is not None:
+                    return ("made", age, number, recording.tasks[number].wanted.index(leaf.slot))
+        return ("fixed", leaf)
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._draws = self._session.random_calls
+        looks = [] if self._last is None else self._last.looks.values()
+        self._now = Recording(
+            draws=self._draws, seed=self._session.seed, seen=[(look, look()) for look in looks]
+        )
+        self._guesses, self._results, self._confirmed = [], [], 0
+        self._guess()
+
+    def _finish(self, result: Any) -> None:
+        now, last = self._now, self._last
+        assert now is not None
+        self._abandon()
+        returned: list[Value] = []
+
+        def note(value: Value) -> Value:
+            returned.append(value)
+            return value
+
+        for frontend in self._session.frontends:
+            frontend.renew(result, note)
+        own = set(map(id, returned))
+        now.result = result
+        now.alive = [a for a in now.alive if (v := a[0]()) is not None and id(v) not in own]
+        drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
+        if drawn != self._session.random_calls - now.draws:
+            self.note_obstacle("the step sets the state of the random numbers")
+        reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
+        self._equal = 0 if last is None or reason else self._equal + 1
+        self._alike = 0 if last is None else alike(last, now)
+        if reason:
+            late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
+            self.reasons[reason + late] += 1
+        elif self._equal:
+            now.reads = reads_of(now)
+        self._replayed = 0
+        self._now, self._last = None, now
+
+    # -- replay ----------------------------------------------------------------------------------
+
+    def _may_replay(self) -> bool:
+        last = self._last
+        if last is None or last.obstacle or self._equal < CONFIRM - 1:
+            return False
+        if self._session.stream.bulk is not None or not is_held(last):
+            self.forget("the program has changed what the step reads, between two steps")
+            return False
+        if last.seed != self._session.seed:
+            self.forget("the program has set the seed of the random numbers, between two steps")
+            return False
+        if any(look() != seen for look, seen in last.seen):
+            self.forget("the program has changed a number of an optimizer, or which modules train "
+                        "or need gradients, between two steps")  # fmt: skip
+            return False
+        return self._replayed < VERIFY_EVERY
+
+    def _replay(self, step: Callable[[], Any]) -> Any:
+        """The last step once more: its executables on the arrays of now, none of its Python."""
+        session, last = self._session, self._last
+        assert last is not None
+        inputs = self._fetch_again(last)
+        if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
+            self._equal = 0
+            return self.run(step)
+        try:
+            tasks, made = self._again(last, inputs)
+        except BaseException:  # nothing that the program holds has changed
+            self.forget()
+            raise
+        for holder, number, i in last.alive:
+            if (value := holder()) is not None:
+                value.cell = made[number][i]
+        for read in last.reads:
+            read.cell = made[read.number][read.output]
+
+        def renewed(value: Value) -> Value:
+            cell = value.cell
+            number = None if cell is None else last.numbers.get(id(cell.task))
+            if cell is None or number is None:
+                return value
+            new = Value(value.aval)
+            new.cell = made[number][last.tasks[number].wanted.index(cell.slot)]
+            return new
+
+        result = last.result
+        for frontend in session.frontends:
+            result = frontend.renew(result, renewed)
+        last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
+        last.result = result
+        self._replayed += 1
+        self.counts["replay.steps"] += 1
+        session.mark_step()
+        return result
+
+    def _fetch_again(self, last: Recording) -> list[Cell] | None:
+        """The inputs of the next step: fresh batches, and the small constants of the last one."""
+        for fetch in last.fetches[len(self._ahead) :]:  # less, if one has failed the last time
+            self._now = fresh = Recording()
+            self.is_fetching = True
+            try:
+                batch = fetch()
+            finally:
+                self._now, self.is_fetching = None, False
+            self._ahead.append((fetch, batch, fresh.inputs))
+        if [list(numbers_in(batch)) for _, batch, _ in self._ahead] != last.numbers_fetched:
+            self.reasons["the batch brings other numbers, beside its tensors, than the last"] += 1
+            return None
+        batches = [cell for _, _, cells in self._ahead for cell in cells]
+        old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
+        is_pending = self._session.stream.bulk is not None
+        if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
+            self.reasons["the batch has another shape, or computes on the device"] += 1
+            return None
+        self._ahead = []
+        rest = iter(batches)
+        return [
+            next(rest) if data is None else cell
+            for cell, data in zip(last.inputs, last.contents, strict=True)
+        ]
+
+    def _again(self, last: Recording, inputs: list[Cell]) -> tuple[list[Task], list[list[Cell]]]:
+        """Issue the tasks of the last step once more; gives the new ones, and what they make."""
+        session = self._session
+        tasks: list[Task] = []
+        made: list[list[Cell]] = []
+        calls = deque(last.calls)
+        start = time.perf_counter_ns()
+        for number, old in enumerate([*last.tasks, None]):
+            while calls and calls[0][0] == number:
+                session.note_replay(start)
+                calls.popleft()[1]()
+                start = time.perf_counter_ns()
+            if old is None:
+                break
+            leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
+            if old.again is not None:
+                task, cells = old.again(leaves)
+            else:
+                scalars = [session.next_random() if x.__class__ is Draw else x for x in old.scalars]
+                task, cells = same_task(old, session.next_segment(), leaves, scalars)
+                session.issue(task)
+            tasks.append(task)
+            made.append(cells)
+        session.note_replay(start)
+        return tasks, made
+
+    def _find(
+        self, last: Recording, source: Source, inputs: list[Cell], made: list[list[Cell]]
+    ) -> Cell:
+        if source[0] == "made":
+            _, age, number, i = source
+            if age == 0:
+                return made[number][i]
+            cell = last.tasks[number].outputs[i]()
+            assert cell is not None, "a leaf of the next step is held by the program"
+            return cell
+        if source[0] == "input":
+            return inputs[source[1]]
+        fixed: Cell = source[1]
+        return fixed
+
+    # -- speculate -------------------------------------------------------------------------------
+
+    def _guess(self) -> None:
+        """Issue the segments of the last step whose inputs are all there."""
+        last, now = self._last, self._now
+        if self.mode != "speculate" or last is None or now is None:
+            return
+        session = self._session
+        while len(self._guesses) < self._alike:
+            old = last.tasks[len(self._guesses)]
+            leaves = [
+                self._foresee(last, now, source) for source in last.sources[len(self._guesses)]
+            ]
+            if any(leaf is None for leaf in leaves):
+                return
+            scalars = [self._foresee_number(number) for number in old.scalars]
+            known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
+            task, cells = same_task(old, session.next_segment(), known, scalars)
+            task.is_guess, task.read = True, known
+            self._guesses.append(task)
+            self._results.append(cells)
+            self.counts["speculate.issued"] += 1
+            session.push(task)
+
+    def _foresee_number(self, number: float) -> float:
+        if number.__class__ is not Draw:
+            return number
+        self._draws += 1
+        return Draw(self._draws)
+
+    def _foresee(self, last: Recording, now: Recording, source: Source) -> Cell | None:
+        if source[0] == "input":
+            i = source[1]
+            if i < len(now.inputs):
+                return now.inputs[i]
+            return None
+        if source[0] == "made" and source[1] == 1:
+            return last.tasks[source[2]].outputs[source[3]]()
+        return self._find(last, source, [], self._results)
+
+    def _confirm(self, task: Task) -> Task | None:
+        """The guess for the segment that was cut just now, if it was right."""
+        if self._confirmed >= len(self._guesses):
+            return None
+        guess = self._guesses[self._confirmed]
+        is_right = (  # equal keys have equally many leaves
+            guess.key == task.key
+            and guess.scalars == task.scalars
+            and all(a is b for a, b in zip(guess.read, task.leaves, strict=True))
+        )
+        if not is_right:
+            self.reasons[task_difference(guess, task)] += 1
+            self._abandon()
+            return None
+        self._confirmed += 1
+        guess.is_guess, guess.read = False, []
+        self.counts["speculate.right"] += 1
+        return guess
+
+    def _abandon(self) -> None:
+        """The guesses that nobody has confirmed are wrong; those that wait need not run."""
+        for guess in self._guesses[self._confirmed :]:
+            self._session.cancel(guess)
+            guess.read = []
+            self.counts["speculate.wrong"] += 1
+        self._guesses, self._results = self._guesses[: self._confirmed], []

@@ -1,0 +1,1 @@
+"""Recurrent layers whose gates are taken apart in several ways."""

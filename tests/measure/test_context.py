@@ -1,0 +1,183 @@
+"""What a builder is given: loader, scaler, autocast; and what goes wrong, said clearly."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from kit.errors import SettingsError
+from kit.measure.context import Context, Workload, as_workload, workload
+from kit.runs.run import Settings
+from kit.workloads.text import IGNORE, MASK, MaskedText, corpus, tokenise, vocabulary
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    def __init__(self, length: int, *, fail_at: int = -1) -> None:
+        self.length, self.fail_at = length, fail_at
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.fail_at:
+            raise OSError("disk gone")
+        return torch.tensor(index), torch.tensor(index * 2)
+
+
+class Collecting(Numbers):
+    """After two items, waits for `go` and lets the garbage collector run, as it may anywhere."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.go, self.made = threading.Event(), 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.made += 1
+        if self.made > 2:
+            self.go.wait(timeout=30)
+            gc.collect()
+        return super().__getitem__(index)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def first(count: int, **settings: Any) -> list[list[int]]:
+    batches = Context(Settings(batch_size=3, **settings), "cpu").loader(Numbers(10))
+    return [next(batches)[0].tolist() for _ in range(count)]
+
+
+def test_batches_depend_on_the_seed_only() -> None:
+    assert first(7) == first(7)
+    assert first(7) != first(7, seed=1)
+
+
+def test_prefetch_gives_the_same_batches() -> None:
+    assert first(9, prefetch=2) == first(9)
+
+
+def test_an_exception_in_the_dataset_arrives_at_next_with_and_without_prefetch() -> None:
+    for prefetch in (0, 2):
+        settings = Settings(batch_size=2, prefetch=prefetch)
+        batches = Context(settings, "cpu").loader(Numbers(4, fail_at=3))
+        with pytest.raises(OSError, match="disk gone"):
+            list(itertools.islice(batches, 5))
+
+
+def test_an_iterable_of_batches_is_taken_as_it_is_and_again_from_the_start() -> None:
+    own = torch.utils.data.DataLoader(Numbers(6), batch_size=2)
+    for prefetch in (0, 2):
+        batches = Context(Settings(batch_size=5, prefetch=prefetch), "cpu").loader(own)
+        taken = [batch[0].tolist() for batch in itertools.islice(batches, 4)]
+        assert taken == [[0, 1], [2, 3], [4, 5], [0, 1]]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_that_ends_for_good_says_after_how_many_batches(prefetch: int) -> None:
+    once = (torch.ones(1) * i for i in range(3))
+    batches = Context(Settings(prefetch=prefetch), "cpu").loader(once)
+    with pytest.raises(SettingsError, match="ended after 3 batches"):
+        list(itertools.islice(batches, 5))
+
+
+def test_what_gives_no_batches_is_named() -> None:
+    with pytest.raises(SettingsError, match="not a int"):
+        Context(Settings(), "cpu").loader(3)
+
+
+def test_the_prefetch_thread_ends_with_its_iterator() -> None:
+    batches: Any = Context(Settings(batch_size=2, prefetch=3), "cpu").loader(Numbers(8))
+    next(batches)
+    assert any(t.name == "kit prefetch" for t in threading.enumerate())
+    batches.close()
+    del batches
+    assert not any(t.name == "kit prefetch" for t in threading.enumerate())
+
+
+def test_the_prefetch_thread_may_itself_collect_the_iterator() -> None:
+    """The garbage collector runs in any thread; a thread that joins itself is an error."""
+    data = Collecting(8)
+    batches: Any = Context(Settings(batch_size=2, prefetch=1), "cpu").loader(data)
+    next(batches)
+    knot: list[Any] = [batches]
+    knot.append(knot)
+    thread = next(t for t in threading.enumerate() if t.name == "kit prefetch")
+    gc.disable()
+    try:
+        del batches, knot
+        data.go.set()
+        thread.join(timeout=30)
+    finally:
+        gc.enable()
+    assert not thread.is_alive()
+
+
+def test_a_batch_keeps_its_shape_on_its_way_to_the_device() -> None:
+    class Pairs(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return {"pair": Pair(torch.tensor(index), torch.tensor(-index)), "name": "x"}
+
+    batch = next(Context(Settings(batch_size=3), "cpu").loader(Pairs(3)))
+    assert torch.equal(batch["pair"].first, -batch["pair"].second)
+    assert batch["name"] == ["x", "x", "x"]
+
+
+def test_a_dataset_smaller_than_a_batch_is_a_clear_error() -> None:
+    with pytest.raises(SettingsError, match="dataset has only 4 items"):
+        Context(Settings(batch_size=5), "cpu").loader(Numbers(4))
+
+
+def test_float32_needs_no_autocast_and_bfloat16_does() -> None:
+    x, w = torch.ones(2, 2), torch.ones(2, 2)
+    with Context(Settings(), "cpu").autocast():
+        assert (x @ w).dtype is torch.float32
+    with Context(Settings(dtype="bfloat16"), "cpu").autocast():
+        assert (x @ w).dtype is torch.bfloat16
+
+
+def test_the_decorator_names_the_workload_and_plain_functions_are_taken_too() -> None:
+    @workload
+    def mine(ctx: Context) -> Any:
+        """Mine."""
+        return lambda: ctx.batch_size
+
+    assert isinstance(mine, Workload)
+    assert (mine.name, mine.doc) == ("mine", "Mine.")
+    assert as_workload(lambda ctx: None).name == "<lambda>"
+    with pytest.raises(SettingsError, match=r"@kit\.workload"):
+        as_workload(3)
+
+
+def test_a_builder_that_forgets_to_return_its_step_is_told_so() -> None:
+    with pytest.raises(SettingsError, match="Add `return step`"):
+        as_workload(lambda ctx: None)(Context(Settings(), "cpu"))
+
+
+def test_the_text_is_real_and_the_vocabulary_is_fixed() -> None:
+    assert corpus().startswith("In the beginning God created the heaven and the earth.")
+    known = vocabulary(corpus(), 3000)
+    assert len(known) == 3000
+    assert list(known)[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenise("And God said, Let") == ["and", "god", "said", ",", "let"]
+
+
+def test_masking_asks_for_about_15_percent_and_hides_most_of_them() -> None:
+    data = MaskedText(length=64, size=3000)
+    ids = torch.stack([data[i][0] for i in range(400)])
+    labels = torch.stack([data[i][1] for i in range(400)])
+    asked = labels != IGNORE
+    assert 0.12 < asked.float().mean() < 0.18
+    assert 0.75 < (ids[asked] == MASK).float().mean() < 0.85
+    assert torch.equal(data[7][0], MaskedText(length=64, size=3000)[7][0])
+
+
+def test_a_text_that_is_too_short_is_a_clear_error() -> None:
+    with pytest.raises(SettingsError, match="fewer than a piece"):
+        MaskedText(length=64, text="In the beginning")

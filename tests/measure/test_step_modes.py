@@ -1,0 +1,404 @@
+"""Step modes: replayed and guessed steps give the same bits, and say why they could not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from kit.measure.context import Context, Workload, workload
+from kit.measure.experiment import run
+from kit.runs.run import Settings
+from kit.runtime.recording.bulk import Task
+from kit.runtime.session.session import MAX_AHEAD, Session
+from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
+from kit.torch.device import open_session
+
+
+def net(ctx: Context, **optimizer: Any) -> tuple[Any, Any, Any, Any]:
+    torch.manual_seed(ctx.seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+    ).to(ctx.device)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01, **optimizer)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 8), torch.randn(40, 1))
+    return model, opt, ctx.loader(data), ctx.scaler()
+
+
+@workload
+def regression(ctx: Context) -> Callable[[], Any]:
+    model, opt, batches, scaler = net(ctx, capturable=True)
+
+    def step() -> Any:
+        total = torch.zeros((), device=ctx.device)
+        for _ in range(ctx.accumulate):
+            x, y = next(batches)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()
+            total = total + loss.detach()
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+        return total
+
+    return step
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"mode": "lazy"},
+    {"mode": "lazy", "accumulate": 2, "prefetch": 2},
+    {"bulk_forward": 4, "bulk_backward": 9},
+    {"segment_mode": "launch"},
+    {"mode": "lazy", "loss_scaling": "dynamic, host check"},
+    {"mode": "lazy", "loss_scaling": "dynamic, on device"},
+    {"mode": "lazy", "loss_scaling": "dynamic, deferred"},
+]
+
+
+def test_a_replay_that_donates_gives_the_same_bits() -> None:
+    def losses(donates: bool) -> list[float]:
+        settings = Settings(mode="lazy", step_mode="replay", batch_size=4)
+        with open_session(settings) as session:
+            session.donates = donates
+            torch.manual_seed(0)
+            step = regression(Context(settings, "kit"))
+            kept = [session.run_step(step) for _ in range(12)]
+            assert session.metrics()["replay.steps"] > 4
+            return [x.item() for x in kept]
+
+    assert losses(True) == losses(False)
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
+    base = Settings(batch_size=4, steps=VERIFY_EVERY + 8, warmup=CONFIRM + 3, **changes)
+    recorded = run(regression, base)
+    for mode in ("replay", "speculate"):
+        other = run(regression, base.replace(step_mode=mode))
+        assert other.losses == recorded.losses
+        assert other.metrics["compile.count"] == recorded.metrics["compile.count"]
+        looks = changes.get("loss_scaling") in ("dynamic, host check", "dynamic, deferred")
+        if mode == "replay":
+            replayed = other.metrics.get("replay.steps", 0)
+            assert (replayed == 0) if looks else (replayed >= base.steps - 2)
+        else:
+            issued, right = (other.metrics[f"speculate.{x}"] for x in ("issued", "right"))
+            assert issued == right >= base.steps
+
+
+def test_a_replayed_step_is_drawn_from_its_own_kernels() -> None:
+    replayed = run(regression, Settings(mode="lazy", step_mode="replay", steps=3, warmup=8))
+    spans = [s for s in replayed.timeline.spans if s.kind != "kernel"]
+    assert {s.name for s in spans if s.kind == "plan"} >= {"replay"}
+    assert not [s for s in spans if s.kind == "record"]
+    assert [s for s in replayed.timeline.spans if s.kind == "kernel" and s.node >= 0]
+
+
+def reasons(build: Callable[[Context], Any], steps: int = 12) -> dict[str, int]:
+    with open_session(Settings(mode="lazy", step_mode="replay", batch_size=4)) as session:
+        step = Workload("w", build)(Context(session.settings, "kit"))
+        for _ in range(steps):
+            session.run_step(step)
+        assert "replay.steps" not in session.metrics()
+        assert any(
+            line.startswith("recorded") and "because" in line
+            for line in session.explain().splitlines()
+        )
+        return dict(session.stepper.reasons)
+
+
+def test_a_number_that_changes_each_step_is_named_with_its_line() -> None:
+    def build(ctx: Context) -> Any:
+        model, opt, batches, _ = net(ctx, foreach=True)  # it counts its steps in Python
+
+        def step() -> Any:
+            x, y = next(batches)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        return step
+
+    (reason, *_) = [r for r in reasons(build) if "number changes" in r]
+    assert "test_step_modes.py" in reason
+
+
+def test_an_optimizer_that_leaves_the_choice_open_can_be_replayed() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay", batch_size=4)) as session:
+        model, opt, batches, _ = net(Context(session.settings, "kit"))
+
+        def step() -> Any:
+            x, y = next(batches)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        for _ in range(12):
+            session.run_step(step)
+        assert session.metrics()["replay.steps"] > 4
+
+
+def test_a_step_that_waits_for_the_device_is_recorded_and_the_wait_is_named() -> None:
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+
+        def step() -> Any:
+            y = x * 2.5
+            assert y.sum().item() == 7.5
+            return y
+
+        return step
+
+    assert any("item at test_step_modes.py" in r for r in reasons(build))
+
+
+def test_a_step_that_keeps_its_tensors_is_recorded() -> None:
+    kept: list[Any] = []
+
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+
+        def step() -> Any:
+            kept.append(x * 2.5)
+            return kept[-1] + x
+
+        return step
+
+    assert any("keeps a tensor of each step" in r for r in reasons(build))
+    kept.clear()
+
+
+def test_a_step_that_sends_its_own_data_is_recorded() -> None:
+    def build(ctx: Context) -> Any:
+        x = torch.ones(3, device="kit")
+        return lambda: x * torch.randn(3).to("kit")
+
+    assert any("copies other data from the host" in r for r in reasons(build))
+
+
+def replaying(step: Callable[[], Any], session: Session, steps: int) -> list[Any]:
+    return [session.run_step(step) for _ in range(steps)]
+
+
+def test_tensors_of_the_program_follow_the_replayed_steps() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        weight = torch.zeros(2, device="kit")
+        grad = {}
+
+        def step() -> Any:
+            grad["now"] = weight * 2.0
+            weight.add_(1.0)
+            return weight.sum()
+
+        results = replaying(step, session, 10)
+        assert session.metrics()["replay.steps"] > 3
+        assert weight.tolist() == [10.0, 10.0]
+        assert grad["now"].tolist() == [18.0, 18.0]
+        assert [r.item() for r in results] == [2.0 * (i + 1) for i in range(10)]
+        weight.mul_(0.0)  # between two steps: a fresh start
+        assert session.run_step(step).item() == 2.0
+        assert session.run_step(step).item() == 4.0
+
+
+def test_a_batch_of_another_shape_is_recorded_and_not_lost() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        batches = iter([torch.full((2 if i != 8 else 5,), float(i)) for i in range(12)])
+
+        def step() -> Any:
+            return session.fetch(lambda_load).sum()
+
+        def lambda_load() -> Any:
+            return next(batches).to("kit")
+
+        got = [r.item() for r in replaying(step, session, 12)]
+        assert got == [i * (2.0 if i != 8 else 5.0) for i in range(12)]
+        assert session.metrics()["replay.steps"] > 2
+
+
+def test_a_batch_that_brings_another_number_is_recorded_and_not_lost() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        batches = iter([{"x": torch.ones(2), "more": [2.5 if i < 8 else 4.5]} for i in range(12)])
+
+        def load() -> Any:
+            batch = next(batches)
+            return {**batch, "x": batch["x"].to("kit")}
+
+        def step() -> Any:
+            batch = session.fetch(load)
+            return (batch["x"] * batch["more"][0]).sum()
+
+        got = [r.item() for r in replaying(step, session, 12)]
+        assert got == [5.0] * 8 + [9.0] * 4
+        assert session.metrics()["replay.steps"] > 2
+        assert any("other numbers" in reason for reason in session.stepper.reasons)
+
+
+def test_what_a_step_calls_is_called_again_at_its_place() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        seen: list[int] = []
+
+        def note() -> None:
+            seen.append(session.metrics()["segment.count"])
+
+        def step() -> Any:
+            y = x * 2
+            session.flush("test")
+            session.stepper.note_call(note)
+            note()
+            total = y.sum()
+            session.flush("test")
+            session.stepper.note_call(note)
+            note()
+            return total
+
+        replaying(step, session, 9)
+        assert session.metrics()["replay.steps"] > 2
+        assert seen == list(range(1, 19))
+
+
+def test_another_function_is_another_step() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        got = [session.run_step(lambda: (x * 2.5).sum()).item() for _ in range(8)]
+        assert session.metrics()["replay.steps"] > 2
+        assert [*got, session.run_step(lambda: (x * 4.5).sum()).item()] == [5.0] * 8 + [9.0]
+
+
+def test_what_a_program_keeps_or_changes_between_steps_stays_so() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        w = torch.zeros(2, device="kit")
+        other = torch.zeros(2, device="kit")
+
+        def step() -> Any:
+            w.add_(1.0)
+            return w.sum()
+
+        replaying(step, session, 8)
+        kept, copied = w.clone(), other.copy_(w)
+        assert session.run_step(step).item() == 18.0
+        assert session.run_step(step).item() == 20.0
+        assert (kept.tolist(), copied.tolist()) == ([8.0] * 2, [8.0] * 2)
+        before = session.metrics()["replay.steps"]
+        assert before > 2
+        w.mul_(0.0)
+        session.wait_all()
+        assert session.run_step(step).item() == 2.0
+        assert session.metrics()["replay.steps"] == before
+
+
+def test_a_loader_that_fails_in_a_replay_gives_its_batches_in_order_afterwards() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        first, second, fails = iter(range(100)), iter(range(100)), [False]
+
+        def load() -> Any:
+            return torch.full((2,), float(next(first))).to("kit")
+
+        def load_more() -> Any:
+            if fails[0]:
+                fails[0] = False
+                raise OSError("the disk is gone")
+            return torch.full((2,), float(next(second))).to("kit")
+
+        def step() -> Any:
+            return (session.fetch(load) * 100 + session.fetch(load_more)).sum()
+
+        got = [r.item() for r in replaying(step, session, 8)]
+        fails[0] = True
+        with pytest.raises(OSError, match="the disk is gone"):
+            session.run_step(step)
+        got += [r.item() for r in replaying(step, session, 4)]
+        assert got == [202.0 * i for i in range(12)]
+
+
+def test_a_change_is_found_at_the_next_check() -> None:
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(2, device="kit")
+        factor = [2.0 + 0.5]
+
+        def step() -> Any:
+            return (x * factor[0]).sum()
+
+        replaying(step, session, CONFIRM + 2)
+        factor[0] = 4.5
+        results = replaying(step, session, VERIFY_EVERY + 1)
+        assert results[0].item() == 5.0
+        assert results[-1].item() == 9.0
+        assert any("replayed steps later" in r for r in session.stepper.reasons)
+
+
+def test_an_error_in_a_step_ends_the_replay_and_the_session_goes_on() -> None:
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        x = torch.ones(2, device="kit")
+        fails = [False]
+
+        def step() -> Any:
+            y = x * 2.5
+            if fails[0]:
+                raise ValueError("mine")
+            return y + x
+
+        replaying(step, session, 5)
+        fails[0] = True
+        with pytest.raises(ValueError, match="mine"):
+            session.run_step(step)
+        fails[0] = False
+        assert session.run_step(step).tolist() == [3.5, 3.5]
+
+
+def test_a_wrong_guess_changes_nothing() -> None:
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        weight = torch.zeros(2, device="kit")
+
+        def step(sign: float) -> Any:
+            weight.add_(1.5) if sign > 0 else weight.sub_(0.5)
+            return weight.clone()
+
+        signs = [1, 1, 1, 1, -1, 1, 1, 1, -1, -1, 1]
+        got = [session.run_step(lambda s=s: step(s)) for s in signs]
+        expected, total = [], 0.0
+        for sign in signs:
+            total += 1.5 if sign > 0 else -0.5
+            expected.append([total, total])
+        assert [g.tolist() for g in got] == expected
+        metrics = session.metrics()
+        assert metrics["speculate.wrong"] >= 2
+        assert metrics["speculate.right"] >= 2
+
+
+def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        session.donates = True  # as on a GPU
+        weight = torch.zeros(1000, device="kit")
+        session.run_step(lambda: weight.add_(1.5))
+        session.wait_all()
+        old = weight.ref.read(weight.home).cell.array
+        session.run_step(lambda: weight.add_(1.5))
+        session.wait_all()
+        assert old.is_deleted()
+        snapshot = weight.clone()  # from now on somebody else needs it
+        session.run_step(lambda: weight.add_(1.5))
+        assert snapshot[0].item() == 3.0
+        assert weight[0].item() == 4.5
+
+
+def test_replayed_steps_leave_no_tasks_behind() -> None:
+    def tasks() -> int:
+        gc.collect()
+        return sum(type(o) is Task for o in gc.get_objects())
+
+    before = tasks()  # of others in this process
+    with open_session(Settings(mode="lazy", step_mode="replay")) as session:
+        x = torch.ones(4, device="kit")
+        for _ in range(3 * MAX_AHEAD):
+            session.run_step(lambda: (x * 2).sum())
+        session.wait_all()
+        assert session.stepper.counts["replay.steps"] > 2 * MAX_AHEAD
+        assert tasks() - before < 2 * MAX_AHEAD

@@ -1,0 +1,102 @@
+"""Which nodes a kernel computes, from the text of a compiled program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kit
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Fused, Run, Settings
+from kit.runtime.compiling.fusions import Instructions
+from kit.trace import KINDS, Span, Timeline
+from kit.workloads import bert, jax_mlp
+
+HLO = """HloModule jit_seg, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+%region_0 (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum.1 = f32[] add(%a, %b), metadata={op_name="jit(seg)/n7/reduce_sum"}
+}
+
+%fused_computation (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %mul.1 = f32[4]{0} multiply(%p, %p), metadata={op_name="jit(seg)/n2/mul"}
+  ROOT %add.1 = f32[4]{0} add(%mul.1, %p), metadata={op_name="jit(seg)/n3/add"}
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0), metadata={op_name="args[0]"}
+  %copy.1 = f32[4]{0} copy(%x)
+  %fusion.1 = f32[4]{0} fusion(%copy.1), kind=kLoop, calls=%fused_computation, metadata={op_name="jit(seg)/n3/add"}
+  %reduce.1 = f32[] reduce(%fusion.1), dimensions={0}, to_apply=%region_0, metadata={op_name="jit(seg)/n5/reduce"}
+  %while.1 = f32[] while(%reduce.1), condition=%region_0, body=%fused_computation
+  %copy.2 = f32[4]{0} copy(%fusion.1)
+  ROOT %tuple.1 = (f32[4]{0}, f32[]) tuple(%copy.2, %while.1)
+}
+"""  # noqa: E501
+
+
+def test_a_fusion_has_the_nodes_of_what_is_in_it_and_is_named_after_its_own() -> None:
+    found = Instructions(HLO)
+    assert found.members("fusion.1") == (2, 3)
+    assert found.root("fusion.1") == 3
+
+
+def test_regions_and_loop_bodies_are_inside_too() -> None:
+    found = Instructions(HLO)
+    assert found.members("reduce.1") == (5, 7)
+    assert found.members("while.1") == (2, 3, 7)
+    assert found.root("while.1") == 2
+
+
+def test_a_copy_is_charged_to_what_needed_it_or_else_to_what_it_was_made_from() -> None:
+    found = Instructions(HLO)
+    assert found.members("copy.1") == (2, 3)  # the fusion reads it
+    assert found.members("copy.2") == (2, 3)  # only the result holds it
+    assert found.root("copy.1") == 2
+
+
+def test_an_instruction_inside_a_fusion_is_found_by_its_own_name() -> None:
+    assert Instructions(HLO).members("mul.1") == (2,)
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n%x = ", HLO[:300], HLO.replace("%", "")])
+def test_any_text_gives_an_answer(text: str) -> None:
+    found = Instructions(text)
+    assert found.members("nothing of this name") == ()
+    assert found.root("nothing of this name") == -1
+    assert found.members("fusion.1") in ((), (2, 3), (3,))
+
+
+@pytest.mark.parametrize("workload", [bert, jax_mlp], ids=lambda w: w.name)
+@pytest.mark.parametrize("changes", [
+    {"mode": "lazy", "loss_scaling": "dynamic, on device"}, {"mode": "bulked"},
+    {"segment_mode": "launch"},
+], ids=str)  # fmt: skip
+def test_at_least_98_percent_of_device_time_is_named(workload: kit.Workload, changes: dict) -> None:
+    run = kit.run(workload, kit.Settings(steps=2, warmup=2, batch_size=2, **changes))
+    t = run.timeline
+    kernels = t.kind == KINDS.index("kernel")
+    lengths = (t.stop_ns - t.start_ns).astype(float)
+    assert lengths[kernels & (t.node >= 0)].sum() >= 0.98 * lengths[kernels].sum()
+    for fused in run.fused:
+        assert len(fused.nodes) > 1
+        assert set(fused.nodes) <= set(run.segments[fused.segment].nodes)
+    steps = int(t.where(kind="step").sum())
+    known = kernels & (t.node >= 0)
+    assert sum(node_ns(run).values()) == pytest.approx(lengths[known].sum() / steps, rel=1e-6)
+
+
+def test_a_kernels_time_is_shared_equally_among_its_nodes() -> None:
+    spans = [Span("host/main", "step 0", "step", 0, 100)] + [
+        Span("device/0", name, "kernel", start, start + 30, 0, node)
+        for name, start, node in (("fusion.1", 0, 2), ("dot", 40, 1), ("fusion.1", 70, 2))
+    ]
+    run = Run(Settings(), (), (), Timeline.of(spans), fused=(Fused(0, "fusion.1", (1, 2, 3)),))
+    assert node_ns(run) == {1: 50.0, 2: 20.0, 3: 20.0}
+    assert run.nodes_of(0, "fusion.1") == (1, 2, 3)
+    assert run.nodes_of(0, "dot", 1) == (1,)
+    assert run.nodes_of(0, "other") == ()
+    assert np.isclose(sum(node_ns(run).values()), 90.0)

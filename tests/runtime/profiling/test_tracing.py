@@ -1,0 +1,114 @@
+"""A trace leaves the step as it was, and a program runs only so far ahead of the device."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+import kit
+from kit.runtime.session.session import MAX_AHEAD
+from kit.widgets.segments import segments_html
+from kit.workloads import mlp
+
+
+def chain(x: Any, n: int) -> Any:
+    for _ in range(n):
+        x = x + 1
+    return x
+
+
+def traced(
+    session: Any, after_step: Callable[[], None] = lambda: None
+) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Trace three steps that each add 1 to a tensor 20 times."""
+    state = torch.zeros(3, device="kit")
+
+    def step() -> None:
+        nonlocal state
+        state = chain(state, 20)
+
+    def steps(end_step: Callable[[], None]) -> None:
+        for _ in range(3):
+            session.run_step(step)
+            end_step()
+            after_step()
+
+    found: tuple[Any, tuple[Any, ...], tuple[Any, ...]] = session.trace(steps)
+    return found
+
+
+def test_a_trace_keeps_no_arrays_alive() -> None:
+    """Otherwise each kernel writes to fresh memory, page fault by page fault: 3 times as slow."""
+    alive: list[int] = []
+
+    with kit.Session(kit.Settings(bulk_forward=1)) as session:
+
+        def count() -> None:
+            session.wait_all()
+            alive.append(len(jax.live_arrays()))
+
+        traced(session, count)
+    assert max(alive) - min(alive) < 10
+
+
+def test_a_graph_is_wanted_for_what_the_next_step_reads_however_it_is_cut() -> None:
+    wanted = []
+    for size in (1, 7, 1000):
+        with kit.Session(kit.Settings(bulk_forward=size)) as session:
+            _, (graph,), _ = traced(session)
+            wanted.append([(graph.ops.index(i), k) for i, k in graph.wanted])
+    assert wanted == [[(19, 0)]] * 3
+
+
+def test_a_trace_is_not_stopped_by_the_garbage_collector() -> None:
+    collected: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    with kit.Session(kit.Settings(bulk_forward=1)) as session:
+        x = torch.zeros(3, device="kit")
+
+        def steps(end_step: Callable[[], None]) -> None:
+            gc.callbacks.append(note)
+            session.run_step(lambda: chain(x, 400))
+            end_step()
+            gc.callbacks.remove(note)
+
+        session.trace(steps)
+        assert collected == []
+        assert gc.isenabled()
+
+
+def test_a_program_that_runs_ahead_waits_for_the_device_now_and_then() -> None:
+    slow = threading.Event()
+
+    def wait(x: Any) -> Any:
+        slow.wait(30)
+        return x
+
+    def erf(x: Any) -> Any:
+        return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    rules = kit.Rules({"aten.erf.default": erf}).over(kit.DEFAULT_RULES)
+    with kit.Session(kit.Settings(bulk_forward=1), rules=rules) as session:
+        x = torch.erf(torch.zeros(3, device="kit"))
+        timer = threading.Timer(1.0, slow.set)
+        timer.start()
+        y = chain(x, MAX_AHEAD * 3)
+        assert slow.is_set()  # it could not get so far ahead
+        assert y.tolist() == [MAX_AHEAD * 3.0] * 3
+        assert session.metrics()["ahead.count"] >= 1
+        timer.join()
+
+
+def test_launch_and_sync_overheads_are_measured_and_kept_with_the_run() -> None:
+    run = kit.run(mlp, kit.Settings(steps=1, warmup=1))
+    for name in ("overhead.launch_ns", "overhead.sync_ns"):
+        assert 0 < run.metrics[name] < 1e9
+    assert "launching next to nothing takes" in segments_html(run)
