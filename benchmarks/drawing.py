@@ -113,7 +113,7 @@ def write_page(path: Path, count: int) -> float:
     from bokeh.embed import file_html
     from bokeh.resources import INLINE
 
-    from kit.widgets.timeline import timeline_model, timeline_payload
+    from kit.widgets.timeline.view import timeline_model, timeline_payload
 
     timeline = big_timeline(count)
     begin = time.perf_counter()

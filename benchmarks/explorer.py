@@ -39,7 +39,7 @@ class Clocked:
 
 
 def explorer_of(clocked: Clocked, *, ahead: bool) -> Any:
-    from kit.widgets.explorer import Explorer
+    from kit.widgets.explorer.view import Explorer
 
     return Explorer(clocked.run, kit.Settings(steps=5, warmup=3), name="bench",
                     prepare=clocked.prepare if ahead else None)  # fmt: skip

@@ -26,8 +26,8 @@ from typing import Any
 from kit.ir import Aval, Graph, Node
 from kit.runs.run import Run, Settings
 from kit.trace import Timeline
-from kit.widgets import graph_dot
-from kit.widgets.graph import graph_model, graph_payload
+from kit.widgets.graph import dot as graph_dot
+from kit.widgets.graph.view import graph_model, graph_payload
 
 LIMIT_S = {27_000: 1.0, 67_000: 3.0}  # what opening may take, from issue 7.2 of the plan
 NAIVE_LIMIT_S = 60.0

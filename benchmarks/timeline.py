@@ -121,7 +121,7 @@ FILES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
 def open_here(path: str) -> None:
     """In the process of its own: open, draw, and say what that took."""
     import kit
-    from kit.widgets.timeline import timeline_payload
+    from kit.widgets.timeline.view import timeline_payload
 
     start = time.perf_counter()
     run = kit.open_trace(path)

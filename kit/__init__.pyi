@@ -49,19 +49,19 @@ from kit.torch.parallel.barrier import Barrier as Barrier
 from kit.torch.parallel.batch_norm import SyncBatchNorm as SyncBatchNorm
 from kit.torch.parallel.data_parallel import DataParallel as DataParallel
 from kit.torch.parallel.data_parallel import Shards as Shards
-from kit.widgets.compare import Comparison as Comparison
-from kit.widgets.compiles import CompileView as CompileView
-from kit.widgets.gaps import GapView as GapView
-from kit.widgets.graph import GraphView as GraphView
-from kit.widgets.kernels import KernelView as KernelView
-from kit.widgets.memory import MemoryView as MemoryView
-from kit.widgets.parallel import ParallelView as ParallelView
-from kit.widgets.plan import PlanView as PlanView
-from kit.widgets.run_diff import RunDiffView as RunDiffView
-from kit.widgets.segments import SegmentView as SegmentView
-from kit.widgets.source import SourceView as SourceView
-from kit.widgets.timeline import TimelineView as TimelineView
-from kit.widgets.whatif import WhatIfView as WhatIfView
+from kit.widgets.compare.view import Comparison as Comparison
+from kit.widgets.graph.view import GraphView as GraphView
+from kit.widgets.memory.view import MemoryView as MemoryView
+from kit.widgets.numbers.compiles import CompileView as CompileView
+from kit.widgets.numbers.gaps import GapView as GapView
+from kit.widgets.numbers.kernels import KernelView as KernelView
+from kit.widgets.numbers.parallel import ParallelView as ParallelView
+from kit.widgets.numbers.plan import PlanView as PlanView
+from kit.widgets.numbers.run_diff import RunDiffView as RunDiffView
+from kit.widgets.numbers.segments import SegmentView as SegmentView
+from kit.widgets.numbers.source import SourceView as SourceView
+from kit.widgets.numbers.whatif import WhatIfView as WhatIfView
+from kit.widgets.timeline.view import TimelineView as TimelineView
 
 __version__: str
 __all__: list[str]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kit.measure.search.autotune import Tuned
     from kit.runtime.rules.table import Rules
     from kit.runtime.session.session import Session as RuntimeSession
-    from kit.widgets.compare import Comparison
-    from kit.widgets.explorer import Explorer as ExplorerWidget
+    from kit.widgets.compare.view import Comparison
+    from kit.widgets.explorer.view import Explorer as ExplorerWidget
 
 __all__ = [
     "Explorer",
@@ -181,8 +181,8 @@ def compare(
         SettingsError: there is nothing to compare, or an argument is wrong; nothing has been run.
         Exception: whatever the workload raises, unchanged.
     """
-    from kit.widgets.compare import Comparison
-    from kit.widgets.compare_data import check_baseline
+    from kit.widgets.compare.data import check_baseline
+    from kit.widgets.compare.view import Comparison
 
     if isinstance(workload_or_runs, Run | Iterable):
         if settings is not None or (repeats, devices, processes, options) != (1, 1, 1, {}):
@@ -252,11 +252,11 @@ def autotune(
 
 def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
     """What a notebook shows of it; None elsewhere."""
-    from kit.widgets.progress import in_kernel
+    from kit.widgets.base.progress import in_kernel
 
     if not in_kernel():
         return None
-    from kit.widgets.tradeoff import TradeoffView
+    from kit.widgets.numbers.tradeoff import TradeoffView
 
     bundle: Mapping[str, Any] = TradeoffView(tuned.tried, tuned.summary())._repr_mimebundle_()
     return bundle
@@ -270,7 +270,7 @@ def _shown(progress: Progress | bool | None, title: str) -> Iterator[Progress | 
     elif progress is False:
         yield None
     else:
-        from kit.widgets.progress import progress_bar
+        from kit.widgets.base.progress import progress_bar
 
         with progress_bar(title) as report:
             yield report
@@ -362,7 +362,7 @@ def Explorer(
     from kit.measure.many.placed import Placed
     from kit.measure.search.prepare import Prepared
     from kit.reports.html import write_report
-    from kit.widgets.explorer import Explorer as Widget
+    from kit.widgets.explorer.view import Explorer as Widget
 
     placed = Placed.of(workload, devices, processes, options)
     prepared = Prepared(placed)  # what is compiled stays: going back to a setting is quick

@@ -118,9 +118,9 @@ def test_a_file_imports_only_what_its_room_may(path: Path):
         ("torch/scaling/scaler.py", "import jax"),
         ("jax/__init__.py", "from kit.torch.tensors.tensor import KitTensor"),
         ("jax/__init__.py", "import torch"),
-        ("widgets/explorer.py", "import kit.jax"),
-        ("widgets/explorer.py", "from kit.runtime import session"),
-        ("widgets/explorer.py", "from kit import torch"),
+        ("widgets/explorer/view.py", "import kit.jax"),
+        ("widgets/explorer/view.py", "from kit.runtime import session"),
+        ("widgets/explorer/view.py", "from kit import torch"),
         ("reports/html.py", "import torch"),
         ("workloads/bert.py", "from kit.widgets import theme"),
         ("workloads/bert.py", "import kit.api"),
@@ -136,7 +136,10 @@ def test_a_forbidden_import_is_found(file: str, source: str):
         ("torch/tensors/tensor.py", "import torch, json"),
         ("torch/scaling/scaler.py", "import torch"),
         ("jax/program.py", "import jax.numpy as jnp"),
-        ("reports/html.py", "from kit.widgets.timeline import timeline_model\nimport bokeh.embed"),
+        (
+            "reports/html.py",
+            "from kit.widgets.timeline.view import timeline_model\nimport bokeh.embed",
+        ),
     ],
 )
 def test_an_allowed_import_is_let_through(file: str, source: str):

@@ -191,7 +191,7 @@ def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
 
 def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace) -> Run:
     import kit
-    from kit.widgets.progress import progress_bar
+    from kit.widgets.base.progress import progress_bar
 
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
@@ -266,7 +266,7 @@ def _report(options: argparse.Namespace) -> int:
         _write_report([Run.load(name) for name in options.runs], options.output)
         return 0
     import kit
-    from kit.widgets.progress import progress_bar
+    from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
     sweep: dict[str, list[Any]] = {"loss_scaling": ["none", "dynamic, on device"],

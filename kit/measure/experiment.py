@@ -13,8 +13,6 @@ from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["run"]
 
-NATIVE = {"torch": "native", "jax": "jax_native"}  # framework -> what runs it alone
-
 
 def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
         cancelled: CancelledFn | None = None, cache: ExecutableCache | None = None,
@@ -34,13 +32,13 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
     chosen = as_workload(workload)
     try:
         if settings.mode == "torch":
-            native = import_module(f"kit.workloads.{NATIVE[chosen.framework]}")
+            native = import_module(f"kit.measure.native.{chosen.framework}")
             made: Run = native.measure(chosen, settings, progress=progress, cancelled=cancelled)
             return made
-        from kit.measure import kit_run as lazy_run
+        from kit.measure import kit_run
 
-        return lazy_run.measure(chosen, settings, progress=progress, cancelled=cancelled,
-                                cache=cache)  # fmt: skip
+        return kit_run.measure(chosen, settings, progress=progress, cancelled=cancelled,
+                               cache=cache)  # fmt: skip
     except Cancelled:
         raise
     except Exception as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.runs.run import MODES, UNLIMITED, Run
-from kit.widgets.theme import plain
+from kit.widgets.base.theme import plain
 
 __all__ = ["Axis", "axes_of", "cell_of"]
 

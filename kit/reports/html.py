@@ -24,17 +24,9 @@ from kit.errors import SettingsError
 from kit.reports.grid import Axis, axes_of, cell_of
 from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
-from kit.widgets.advice import advice_html
-from kit.widgets.compiles import recompiles_html
-from kit.widgets.gaps import gaps_html
-from kit.widgets.graph import GRAPH_JS, graph_js_args, graph_model, graph_payload
-from kit.widgets.kernels import folded_kernels_html
-from kit.widgets.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
-from kit.widgets.memory_tables import folded_memory_html
-from kit.widgets.page import POLICY, packed, page_scripts, unwarned
-from kit.widgets.segments import folded_segments_html
-from kit.widgets.source import source_html
-from kit.widgets.tables import (
+from kit.widgets.base.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
+from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
+from kit.widgets.base.tables import (
     breakdown_html,
     headline_html,
     run_notes_html,
@@ -42,7 +34,15 @@ from kit.widgets.tables import (
     sync_table_html,
     unlowered_html,
 )
-from kit.widgets.timeline import (
+from kit.widgets.graph.view import GRAPH_JS, graph_js_args, graph_model, graph_payload
+from kit.widgets.memory.tables import folded_memory_html
+from kit.widgets.numbers.advice import advice_html
+from kit.widgets.numbers.compiles import recompiles_html
+from kit.widgets.numbers.gaps import gaps_html
+from kit.widgets.numbers.kernels import folded_kernels_html
+from kit.widgets.numbers.segments import folded_segments_html
+from kit.widgets.numbers.source import source_html
+from kit.widgets.timeline.view import (
     TIMELINE_JS,
     timeline_js_args,
     timeline_model,
@@ -239,4 +239,4 @@ def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("kit.reports").joinpath(name).read_text("utf-8")
+    return resources.files(__package__).joinpath(name).read_text("utf-8")

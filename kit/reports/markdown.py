@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from kit.errors import SettingsError
 from kit.formats.export import run_markdown
 from kit.runs.run import Run
-from kit.widgets.compare import comparison_markdown
+from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",
            "step_time_table"]  # fmt: skip

@@ -82,7 +82,7 @@ function select(picked) {
   byId("selected").firstElementChild.textContent = `selected: ${inWords(picked)}`;
 }
 
-function inWords({nodes, sites, label}) { // as `selection_text` in kit/widgets/linked.py
+function inWords({nodes, sites, label}) { // as `selection_text` in kit/widgets/explorer/linked.py
   const ops = nodes.size ? `${nodes.size.toLocaleString("en")} op${nodes.size > 1 ? "s" : ""}` : "no ops";
   const where = sites.size > 1 ? `on ${sites.size} lines` : sites.size ? `at ${[...sites][0]}` : "";
   return [sites.has(label) || !label ? "" : `${label}:`, ops, where].filter(Boolean).join(" ");

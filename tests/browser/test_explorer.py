@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 CELL = """
 import pathlib, time
 from kit.runs.run import Settings
-from kit.widgets.explorer import Explorer
+from kit.widgets.explorer.view import Explorer
 from tests.factories import make_run
 
 go = pathlib.Path("go")

@@ -18,7 +18,7 @@ CELLS = (
     "import kit\nfrom tests.factories import make_run\nrun = make_run()",
     "kit.TimelineView(run)",
     "kit.GraphView(run)",
-    "from kit.widgets.explorer import Explorer\n"
+    "from kit.widgets.explorer.view import Explorer\n"
     "explorer = Explorer(lambda s, *, progress, cancelled: run)\nexplorer.wait()\nexplorer",
     "kit.SourceView(run)",
 )

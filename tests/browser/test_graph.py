@@ -16,12 +16,12 @@ from bokeh.resources import INLINE
 
 from kit.ir import Graph, Node
 from kit.runs.run import Run
-from kit.widgets.graph import GRAPH_JS, graph_model, graph_payload, graph_wasm
-from kit.widgets.graph_dot import run_dot
-from kit.widgets.graph_layout import place
+from kit.widgets.graph.dot import run_dot
+from kit.widgets.graph.layout import place
+from kit.widgets.graph.view import GRAPH_JS, graph_model, graph_payload, graph_wasm
 from tests.browser.labserver import Browser, Lab
 from tests.factories import make_run
-from tests.widgets.test_graph import AVAL, bert, check_placed, keys, run_of, scene_of
+from tests.widgets.graph.test_layout import AVAL, bert, check_placed, keys, run_of, scene_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -216,7 +216,7 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
         "import os; os.environ['PATH'] = '/nonexistent'\n"
         "from kit import GraphView\nfrom tests.factories import make_run\n"
         "view = GraphView(make_run())\nview",
-        "from kit.widgets.selection import Links\n"
+        "from kit.widgets.base.selection import Links\n"
         "view.expanded = frozenset({'forward/layers.0'})\n"
         "view.selection = Links(view.run).of_nodes(view.run.graphs[0].ops[:4], 'four ops')",
     ]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.runs.sources import Snippet
-from kit.widgets.listing import HIGHLIGHT_JS, PICK_JS
-from kit.widgets.selection import Links
-from kit.widgets.source import source_html
+from kit.widgets.base.listing import HIGHLIGHT_JS, PICK_JS
+from kit.widgets.base.selection import Links
+from kit.widgets.numbers.source import source_html
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
@@ -31,7 +31,7 @@ from dataclasses import replace
 import kit
 from ipywidgets import HTML, VBox
 from kit.runs.sources import Snippet
-from kit.widgets.selection import Links
+from kit.widgets.base.selection import Links
 from tests.factories import make_run
 
 lines = tuple(f"line_{i}()" for i in range(1, 91))

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.trace.active import launches
-from kit.widgets.timeline import TIMELINE_JS, timeline_model, timeline_payload
-from kit.widgets.timeline_range import range_metrics
+from kit.widgets.timeline.range import range_metrics
+from kit.widgets.timeline.view import TIMELINE_JS, timeline_model, timeline_payload
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
-from tests.widgets.test_timeline import BAD
+from tests.widgets.timeline.test_columns import BAD
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 WIDGETS = Path(__file__).parents[2] / "kit" / "widgets"
-MODEL_JS = (WIDGETS / "timeline_model.js").read_text()
+MODEL_JS = (WIDGETS / "timeline" / "model.js").read_text()
 
 # One bar of a row, or a pixel's share of those too narrow: as the script says, and counted by hand.
 LEVELS = """([data, a, b, width]) => {
@@ -347,7 +347,7 @@ def test_a_million_spans_come_apart_on_zooming(offline: Browser, tmp_path: Path)
 NOTEBOOK = """
 from ipywidgets import HTML, Button, VBox
 import kit
-from kit.widgets.selection import Selection
+from kit.widgets.base.selection import Selection
 from tests.factories import make_run
 
 run = make_run(kernels=30, steps=2)

@@ -21,7 +21,7 @@ import kit
 from kit.errors import RunFileError, SettingsError, TraceFileError
 from kit.runs.run import Fused, Run, Settings
 from kit.trace import KINDS, Span, SyncPoint, Timeline
-from kit.widgets.timeline import timeline_payload
+from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
 from tests.formats.chrome.fuzz_traces import look
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated

@@ -18,7 +18,7 @@ from kit.errors import TraceFileError
 from kit.formats.xplane import read_xplane
 from kit.runs.run import Run
 from kit.trace import Timeline, busy_fraction
-from kit.widgets.timeline import timeline_payload
+from kit.widgets.timeline.view import timeline_payload
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ class NodeChange:
 
 @dataclass(frozen=True)
 class RunDiff:
-    """What differs between two runs; `str()` says it, `kit.widgets.run_diff` draws it.
+    """What differs between two runs; `str()` says it, `kit.widgets.numbers.run_diff` draws it.
 
     Every sequence has the largest change first, slower or faster, but for `breakdown` and
     `settings`, which keep their order.

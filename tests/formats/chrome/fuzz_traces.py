@@ -18,7 +18,7 @@ from pathlib import Path
 
 import kit
 from kit.errors import RunFileError, TraceFileError
-from kit.widgets.timeline import timeline_payload
+from kit.widgets.timeline.view import timeline_payload
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
 

@@ -12,7 +12,7 @@ import torch
 
 import kit
 from kit.runtime.session.session import MAX_AHEAD
-from kit.widgets.segments import segments_html
+from kit.widgets.numbers.segments import segments_html
 from kit.workloads import mlp
 
 

@@ -1,0 +1,167 @@
+"""Tables whose rows can be picked, and light up when what they stand for is picked elsewhere.
+
+A row that can be picked is an element with `tables.row_attributes`: its place in the listing, the
+lines and the nodes that it stands for. A saved report and a notebook use the same two scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import traitlets
+from ipywidgets import HTML, Box, Layout, Text
+
+from kit.runs.run import Run
+from kit.widgets.base.page import View
+from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.base.tables import safe_text
+from kit.widgets.base.theme import error_html
+
+__all__ = ["HIGHLIGHT_JS", "LISTING_CSS", "PICK_JS", "Listing"]
+
+# Body of a function of (event): {nodes: Set, sites: Set, label} of the row that a click, Enter or
+# the space bar has picked; null for any other event.
+PICK_JS = """
+const row = event.target.closest && event.target.closest("[data-row]");
+if (!row || (event.type === "keydown" && event.key !== "Enter" && event.key !== " ")) return null;
+if (event.type === "click" && String(window.getSelection())) return null; // text is being copied
+if (event.type === "keydown") event.preventDefault();
+const nodes = new Set();
+for (const part of (row.dataset.nodes || "").split(",").filter(Boolean)) {
+  const [first, last] = part.split("-").map(Number);
+  for (let i = first; i <= (last ?? first); i += 1) nodes.add(i);
+}
+const site = row.dataset.site;
+return {nodes, sites: new Set(site ? [site] : []), label: row.dataset.label || site || ""};
+"""
+
+# Body of a function of (root, selection): marks the rows of a listing that belong to a selection
+# {nodes, sites}; a listing with a height of its own scrolls, if none of them can be seen.
+HIGHLIGHT_JS = """
+const holds = (text) => text.split(",").filter(Boolean).some((part) => {
+  const [first, last] = part.split("-").map(Number);
+  for (let i = first; i <= (last ?? first); i += 1) if (selection.nodes.has(i)) return true;
+  return false;
+});
+const found = [];
+for (const row of root.querySelectorAll("[data-row]")) {
+  const is = selection.sites.has(row.dataset.site)
+    || (selection.nodes.size > 0 && holds(row.dataset.nodes || ""));
+  row.classList.toggle("kit-picked", is);
+  row.setAttribute("aria-selected", String(is));
+  if (is) found.push(row);
+}
+const box = found.length && found[0].closest(".kit-source-lines");
+if (box) {
+  const [low, high] = [box.scrollTop, box.scrollTop + box.clientHeight];
+  if (!found.some((row) => row.offsetTop + row.offsetHeight > low && row.offsetTop < high)) {
+    box.scrollTop = found[0].offsetTop - box.clientHeight / 3;
+  }
+}
+"""
+
+LISTING_CSS = """
+[data-row] { cursor: pointer; }
+[data-row]:hover { background: rgba(128, 140, 155, 0.13); }
+[data-row]:focus-visible { outline: 2px solid #2f6db5; outline-offset: -2px; }
+.kit-picked { background: #f5b12e44 !important; box-shadow: inset 0 0 0 1px #c98a12; }
+"""
+
+# In a notebook the number of the row goes through a hidden text field to the kernel.
+_HANDLER = (
+    "const picked = ((event) => {" + PICK_JS + "})(event); if (!picked) return;"
+    "const view = this.closest('.kit-listing');"
+    "const field = view && view.querySelector('.kit-listing-pick input'); if (!field) return;"
+    "view.dataset.picks = Number(view.dataset.picks || 0) + 1;"
+    "field.value = event.target.closest('[data-row]').dataset.row + ' ' + view.dataset.picks;"
+    "for (const name of ['input', 'change']) field.dispatchEvent(new Event(name, {bubbles: true}));"
+)
+
+
+Drawn = tuple[str, Sequence[Selection]]  # the HTML, and what each row of it stands for
+
+
+class Listing(View):
+    """What `draw` makes of `run`; assigning `run` redraws. Picking a row sets `selection`.
+
+    Picking the same row again picks nothing. Assigning `selection` marks the rows that belong to
+    it: those that share a line or a node with it.
+    """
+
+    run = traitlets.Instance(Run, allow_none=True)
+    selection = traitlets.Instance(Selection)
+
+    def __init__(self, name: str, draw: Callable[[Run], Drawn], run: Run | None = None) -> None:
+        self.html = HTML(layout=Layout(width="auto"))
+        self._marks, self._field = HTML(), Text()
+        self._field.add_class("kit-listing-pick")
+        self._field.observe(self._picked, "value")
+        self._name, self._draw_run = name, draw
+        self._rows: Sequence[Selection] = ()
+        # In a box of its own: a box of texts and controls is no part of a page without a kernel.
+        hidden = Box([self._marks, self._field], layout=Layout(display="none"))
+        super().__init__([self.html, hidden], run=run, selection=NOTHING)
+        self.add_class("kit-listing")
+        self.add_class(self._class)
+
+    @property
+    def value(self) -> str:
+        """The HTML that is shown."""
+        return str(self.html.value)
+
+    @property
+    def _class(self) -> str:
+        return f"kit-listing-{self.model_id}"
+
+    @traitlets.observe("run")
+    def _draw(self, change: dict[str, Any]) -> None:
+        self.selection = NOTHING
+        try:
+            body, self._rows = ("", ()) if change["new"] is None else self._draw_run(change["new"])
+            handler = safe_text(_HANDLER, 10_000)
+            style = f"<style>{LISTING_CSS}</style>"
+            self.html.value = (
+                f'<div onclick="{handler}" onkeydown="{handler}" '
+                f'data-lm-suppress-shortcuts="true">{style}{body}</div>'
+                if body
+                else ""
+            )
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self._rows = ()
+            self.html.value = error_html(self._name, error)
+
+    @traitlets.observe("selection")
+    def _mark(self, change: dict[str, Any]) -> None:
+        """By a style that names rows, so that the listing keeps its focus and its place."""
+        picked: Selection = change["new"]
+        rows = [i for i, row in enumerate(self._rows)
+                if row.sites & picked.sites or row.nodes & picked.nodes]  # fmt: skip
+        self._marks.value = _marks(self._class, rows) if rows else ""
+
+    def _picked(self, change: dict[str, Any]) -> None:
+        number = re.match(r"\d{1,9}(?= )", change["new"])
+        if number is None or int(number[0]) >= len(self._rows):
+            return
+        picked = self._rows[int(number[0])]
+        self.selection = NOTHING if self.selection == picked else picked
+
+
+def _marks(name: str, rows: Sequence[int]) -> str:
+    """A style for these rows, and an image whose failure scrolls there; both hold only numbers."""
+    where = ", ".join(f".{name} [data-row='{i}']" for i in rows)
+    scroll = (
+        f"for (const view of document.querySelectorAll('.{name}')) {{"
+        f"const found = {list(rows)}.map((i) => view.querySelector(`[data-row='${{i}}']`))"
+        ".filter(Boolean); if (!found.length) continue;"
+        "const box = found[0].closest('.kit-source-lines'); if (!box) continue;"
+        "const top = (row) => row.offsetTop, low = box.scrollTop, high = low + box.clientHeight;"
+        "if (!found.some((row) => top(row) + row.offsetHeight > low && top(row) < high))"
+        "box.scrollTop = top(found[0]) - box.clientHeight / 3; }"
+    )
+    return (
+        f"<style>{where} {{background:#f5b12e44 !important;box-shadow:inset 0 0 0 1px #c98a12}}"
+        "</style>"
+        f'<img alt="" src="data:," onerror="{safe_text(scroll, 100_000)}">'
+    )

@@ -1,0 +1,195 @@
+"""`progress_bar`: how far something is, how long it took and will take.
+
+In a Jupyter kernel a bar under the cell, on a terminal one line that rewrites itself, elsewhere
+nothing. Only a kernel loads ipywidgets.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Protocol
+
+__all__ = ["Clock", "in_kernel", "progress_bar", "time_left"]
+
+Report = Callable[[str, float], None]
+_SHOW_EVERY_S = 0.1  # each change of a widget is a message to the page
+_WIDTH = 24  # characters of the bar on a terminal
+
+
+@contextmanager
+def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[Report]:
+    """A bar for the block: `with progress_bar("sweep") as report: report("run 1 of 3", 0.2)`.
+
+    It is gone after the block; if the block raises, it stays and says with what.
+
+    Args:
+        title: what is going on, in a word or two.
+        stream: the terminal; standard error if not given.
+
+    Units:
+        `report` takes a text and a fraction of the whole, from 0 to 1.
+    """
+    out = stream if stream is not None else sys.stderr
+    bar: _Bar
+    if in_kernel():
+        bar = _Widget(title)
+    elif out is not None and out.isatty():
+        bar = _Line(title, out)
+    else:
+        yield lambda text, fraction: None
+        return
+    clock = Clock()
+    shown = -_SHOW_EVERY_S
+
+    def report(text: str, fraction: float) -> None:
+        nonlocal shown
+        elapsed = clock.mark(fraction)
+        if elapsed - shown >= _SHOW_EVERY_S or fraction >= 1:
+            shown = elapsed
+            bar.show(text, min(max(fraction, 0.0), 1.0), clock.words)
+
+    bar.show("starting", 0.0, "")
+    try:
+        yield report
+    except BaseException as error:
+        bar.fail(_error_words(error), clock.words)
+        raise
+    bar.close()
+
+
+def in_kernel() -> bool:
+    """Whether this code runs in a Jupyter kernel; IPython is not loaded to find out."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class Clock:
+    """Elapsed time, and the time left if it goes on at the pace since the first mark.
+
+    A resumed sweep begins half done; what was done before says nothing about the pace.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._start_s = now()
+        self._first: tuple[float, float] | None = None  # (elapsed, fraction)
+        self._last = (0.0, 0.0)
+
+    def mark(self, fraction: float) -> float:
+        """The fraction that is done now; gives the seconds since the start."""
+        self._last = (self._now() - self._start_s, fraction)
+        if self._first is None:
+            self._first = self._last
+        return self._last[0]
+
+    @property
+    def words(self) -> str:
+        """`12 s, about 30 s left`."""
+        elapsed, fraction = self._last
+        left = time_left(self._first or (0.0, 0.0), self._last)
+        after = f", about {_duration(left)} left" if left is not None and fraction < 1 else ""
+        return f"{_duration(elapsed)}{after}"
+
+
+def time_left(first: tuple[float, float], last: tuple[float, float]) -> float | None:
+    """Seconds to fraction 1 at the pace between two (seconds, fraction); None if unknown."""
+    seconds, gained = last[0] - first[0], last[1] - first[1]
+    if seconds <= 0 or gained <= 0.01:  # too little to go by
+        return None
+    return seconds / gained * max(1 - last[1], 0.0)
+
+
+class _Bar(Protocol):
+    def show(self, text: str, fraction: float, times: str) -> None: ...
+
+    def fail(self, error: str, times: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Line:
+    """One line of a terminal, written over itself."""
+
+    def __init__(self, title: str, out: IO[str]) -> None:
+        self._title, self._out = title, out
+
+    def show(self, text: str, fraction: float, times: str) -> None:
+        full = round(fraction * _WIDTH)
+        bar = "█" * full + "░" * (_WIDTH - full)
+        after = f"  {times}" if times else ""  # before the text, which may be cut off
+        self._write(f"{bar} {fraction:4.0%}{after}  {self._title}: {text}")
+
+    def fail(self, error: str, times: str) -> None:
+        self._write(f"{self._title}: {error}  [after {times.split(',')[0]}]")
+        self._out.write("\n")
+        self._out.flush()
+
+    def close(self) -> None:
+        self._write("")
+
+    def _write(self, line: str) -> None:
+        # Nothing that moves the cursor or turns the text around: names are a stranger's.
+        safe = "".join(c if c.isprintable() else " " for c in line)
+        encoding = getattr(self._out, "encoding", None) or "utf-8"
+        safe = safe.encode(encoding, "replace").decode(encoding)
+        room = max(shutil.get_terminal_size().columns - 1, 10)
+        self._out.write(f"\r{safe[:room]}\x1b[K")
+        self._out.flush()
+
+
+class _Widget:
+    """A bar and a line of text in the output of the running cell."""
+
+    def __init__(self, title: str) -> None:
+        from IPython.display import display
+        from ipywidgets import HTML, FloatProgress, HBox, Layout
+
+        self._title = title
+        self._bar = FloatProgress(min=0.0, max=1.0, layout=Layout(width="220px", flex="0 0 auto"))
+        self._text = HTML(layout=Layout(flex="1 1 auto", min_width="0"))
+        self._box = HBox([self._bar, self._text], layout=Layout(align_items="center"))
+        self._box.add_class("kit-progress")
+        display(self._box)
+
+    def show(self, text: str, fraction: float, times: str) -> None:
+        self._bar.value = fraction
+        self._text.value = _html(f"{fraction:.0%}", f"{self._title}: {text}", times)
+
+    def fail(self, error: str, times: str) -> None:
+        self._bar.bar_style = "danger"
+        self._text.value = _html(self._title, error, f"after {times.split(',')[0]}")
+
+    def close(self) -> None:
+        for widget in (self._box, self._bar, self._text):  # closing a box leaves what is in it
+            widget.close()
+
+
+def _html(head: str, text: str, times: str) -> str:
+    from kit.widgets.base.tables import FONT, INK, MUTED, safe_text
+
+    return (
+        f'<div style="font:13px/1.5 {FONT};color:{INK};margin-left:10px;overflow-wrap:anywhere">'
+        f"<b>{safe_text(head, 40)}</b>&ensp;{safe_text(text, 300)}"
+        f'<span style="color:{MUTED};white-space:nowrap">&ensp;{safe_text(times)}</span></div>'
+    )
+
+
+def _error_words(error: BaseException) -> str:
+    line = str(error).strip().split("\n", 1)[0]
+    name = type(error).__name__
+    return f"{name}: {line}" if line else name
+
+
+def _duration(seconds: float) -> str:
+    """`8 s`, `2 min 05 s`, `1 h 03 min`."""
+    whole: Any = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

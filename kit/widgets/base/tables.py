@@ -1,0 +1,422 @@
+"""A run's numbers as HTML: headline cards, step breakdown, sync points, what to know about the run.
+
+Pure functions of a `Run`, shared by the live explorer and the report. Styles are inline, and
+colours are JupyterLab's variables with fallbacks, so the same text reads well in a light and in a
+dark notebook and in a plain page. Text from programs and traces goes through `safe_text`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import starmap
+
+import numpy as np
+
+from kit.runs.analysis.advice import sync_cure
+from kit.runs.run import UNLIMITED, Run
+from kit.trace import SyncPoint, sync_table
+from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.theme import COLORS
+
+__all__ = [
+    "breakdown_html",
+    "failure_html",
+    "headline_html",
+    "row_attributes",
+    "run_notes_html",
+    "safe_text",
+    "sync_picks",
+    "sync_table_html",
+    "unlowered_html",
+]
+
+INK = "var(--jp-ui-font-color1, #1f2933)"
+MUTED = "var(--jp-ui-font-color2, #5b6773)"
+PANEL = "var(--jp-layout-color1, #ffffff)"
+LINE = "var(--jp-border-color2, #dfe3e8)"
+TRACK = "var(--jp-layout-color2, #eef1f4)"
+FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"
+MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospace)"
+# Readable on white and on JupyterLab's dark background alike (contrast 3.9 or more on both).
+BETTER, WORSE = "#1f8f55", "#d9482b"
+
+_CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
+_UNSEEN = ("position:absolute;width:1px;height:1px;margin:-1px;padding:0;overflow:hidden;"
+           "clip-path:inset(50%);white-space:nowrap;border:0")  # fmt: skip
+_CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
+_MAX_ROWS = 12
+_MAX_TEXT = 160
+# Controls, lone surrogates (which no JSON message can carry) and marks that reorder text.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SWATCH = {
+    "device busy": "kernel",
+    "reduction": "reduction",
+    "compile": "compile",
+    "dispatch": "dispatch",
+    "forward recording": "forward",
+    "backward recording": "backward",
+    "update recording": "update",
+    "input": "input",
+    "sync wait": "wait",
+}
+
+
+def safe_text(text: object, limit: int = _MAX_TEXT) -> str:
+    """Escaped text without control characters, cut in the middle if longer than `limit`."""
+    clean = _UNSAFE.sub("\ufffd", str(text))
+    if len(clean) > limit:
+        keep = (limit - 1) // 2
+        clean = f"{clean[: limit - 1 - keep]}…{clean[len(clean) - keep :]}"
+    return escape(clean, quote=True)
+
+
+def headline_html(run: Run, previous: Run | None = None) -> str:
+    """Five cards: step time, busy and overlap fraction, sync wait, sync points; and their change.
+
+    A change is a sign, an arrow, a number and the word "better" or "worse": colour is not needed.
+    """
+    now = run.headline()
+    old = previous.headline() if previous is not None else None
+    cards = [
+        ("step time", _ms(now.step_ms), _spread(run), "step_ms", False),
+        ("device busy", _percent(now.device_busy_fraction), "of the traced step",
+         "device_busy_fraction", True),
+        ("overlap", _percent(now.overlap_fraction), "of recording, under a busy device",
+         "overlap_fraction", True),
+        ("sync wait", _ms(now.sync_wait_ms), "a step: host waits for device",
+         "sync_wait_ms", False),
+        ("sync points", _amount(now.syncs_per_step), "a step", "syncs_per_step", False),
+    ]  # fmt: skip
+    body = "".join(
+        _card(label, value, note, _change(getattr(now, field), getattr(old, field, math.nan),
+                                          more_is_better=more, points=field.endswith("fraction"))
+              if old is not None else "")
+        for label, value, note, field, more in cards
+    )  # fmt: skip
+    return (
+        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(100px,1fr));'
+        f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
+    )
+
+
+def sync_table_html(run: Run) -> str:
+    """Where the host waited, what that cost the device, and what would remove it."""
+    syncs, steps, which = _syncs(run)
+    if not steps:
+        return section("Sync points", sentence("No step was measured."))
+    if not syncs:
+        text = f"No sync points: in {which} the host never waited for the device."
+        return section("Sync points", sentence(text))
+    rows = sync_table(syncs, steps=steps, timeline=run.timeline)
+    most = max(rows[0].wait_ms_per_step, 1e-12)
+    cells = []
+    for row in rows[:_MAX_ROWS]:
+        via = f'<div style="color:{MUTED}">through {safe_text(row.via)}</div>' if row.via else ""
+        site = (
+            safe_text(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
+        )
+        change = sync_cure(row, run).change
+        cure = "".join(
+            f'<div style="color:{MUTED}">try {safe_text(name)}={safe_text(repr(value))}</div>'
+            for name, value in change.items()
+        )
+        idle = "unknown" if math.isnan(row.idle_ms_per_step) else _amount(row.idle_ms_per_step)
+        cells.append([
+            f'<div style="{_CODE}">{site}{via}{cure}</div>',
+            safe_text(row.cause, 60),
+            _amount(row.count_per_step),
+            _amount(row.wait_ms_per_step) + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
+            idle,
+        ])  # fmt: skip
+    more = len(rows) - _MAX_ROWS
+    rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
+    note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
+    if more > 0:
+        note += f" {more} more places, together {_amount(rest)} ms a step, are not shown."
+    heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
+    picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
+    rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14), attributes=picks)
+    return section("Sync points", rows_html + sentence(note))
+
+
+def sync_picks(run: Run) -> list[Selection]:
+    """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
+    syncs, steps, _ = _syncs(run)
+    rows = sync_table(syncs, steps=steps, timeline=run.timeline) if steps and syncs else ()
+    return [*map(Links(run).of_site, (row.site for row in rows[:_MAX_ROWS]))]
+
+
+def breakdown_html(run: Run) -> str:
+    """Where the mean traced step went; the `charged` column adds up to the step."""
+    rows = run.breakdown()
+    if not rows:
+        return section("Step breakdown", sentence("No step was traced."))
+    most = max(max(r.share for r in rows), 1e-12)
+    cells = []
+    for r in rows:
+        color = COLORS.get(_SWATCH.get(r.category, ""), "#9aa5b1")
+        swatch = (
+            f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+            f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
+        )
+        cells.append([
+            f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
+            _amount(r.total_ms),
+            _amount(r.exposed_ms),
+            f"{r.share:.1%}" + bar_html(r.share / most, color),
+        ])  # fmt: skip
+    total = ["<b>step</b>", "", f"<b>{_amount(sum(r.exposed_ms for r in rows))}</b>",
+             f"<b>{sum(r.share for r in rows):.1%}</b>"]  # fmt: skip
+    note = (
+        "Each instant of the traced step is charged once, to the device if it is busy. "
+        "The time column counts all of an activity, also what is hidden under another."
+    )
+    rows_html = table(["activity", "time ms", "charged ms", "share"], [*cells, total], "lrrr",
+                   widths=(40, 17, 19, 24), has_total=True)  # fmt: skip
+    return section("Step breakdown", rows_html + sentence(note))
+
+
+def unlowered_html(run: Run) -> str:
+    """Ops that had no rule and ran on the host, with their line; "" if there is none."""
+    if not run.unlowered:
+        return ""
+    found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
+    cells = [[f'<div style="{_CODE}">{safe_text(place)}</div>', f"{count:,}"]
+             for place, count in found[:_MAX_ROWS]]  # fmt: skip
+    more = len(found) - _MAX_ROWS
+    note = "Each waits for the device and copies to the host and back: give it a rule."
+    if more > 0:
+        note += f" {more} more are not shown."
+    rows_html = table(["op and line", "times"], cells, "lr", widths=(82, 18))
+    return section("Ops that ran on the host", rows_html + sentence(note))
+
+
+def run_notes_html(run: Run) -> str:
+    """What the numbers rest on: settings, machine, versions, cost of tracing, timeline notes."""
+    s = run.settings
+    sizes = (s.bulk_forward, s.bulk_backward)
+    forward, backward = ("unlimited" if x >= UNLIMITED else f"{x:,}" for x in sizes)
+    bulk = f", bulk {forward} forward, {backward} backward"
+    lines = [
+        f"<b>{safe_text(run.name or 'unnamed step', 80)}</b>, mode {safe_text(s.mode)}"
+        f"{bulk if s.mode == 'bulked' else ''}, batch {s.batch_size}, "
+        f"loss scaling {safe_text(s.loss_scaling)}, {safe_text(s.dtype)}"
+    ]
+    if run.environment:
+        pairs = list(run.environment.items())[:16]
+        lines.append(" · ".join(f"{safe_text(k, 40)} {safe_text(v, 80)}" for k, v in pairs))
+    lines.append(_tracing(run))
+    lines += [safe_text(note, 300) for note in run.timeline.notes[:8]]
+    body = "".join(f'<div style="margin:1px 0">{line}</div>' for line in lines)
+    return (
+        f'<div style="font:12px/1.5 {FONT};color:{MUTED};border-top:1px solid {LINE};'
+        f'padding-top:8px;overflow-wrap:anywhere">{body}</div>'
+    )
+
+
+def failure_html(error: BaseException, trace: str = "") -> str:
+    """An exception in a box: what it says first, the traceback folded away."""
+    name = type(error).__name__
+    first, _, rest = str(error).strip().partition("\n")
+    detail = (
+        f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
+        f"{safe_text(rest, 2000)}</div>"
+        if rest
+        else ""
+    )
+    folded = (
+        f'<details style="margin-top:6px"><summary style="cursor:pointer">traceback</summary>'
+        f'<pre style="font:11px/1.4 {MONO};max-height:320px;overflow:auto;margin:6px 0 0">'
+        f"{safe_text(trace, 20_000)}</pre></details>"
+        if trace
+        else ""
+    )
+    return (
+        f'<div role="alert" style="font:13px/1.5 {FONT};color:{INK};background:{PANEL};'
+        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_text(name)}</b> '
+        f"{safe_text(first, 600)}{detail}{folded}</div>"
+    )
+
+
+def _syncs(run: Run) -> tuple[Sequence[SyncPoint], int, str]:
+    """The sync points to show, the steps they come from, and how to call those steps."""
+    if run.step_times_ns and run.timeline.origin != "imported":  # else there are traced ones only
+        steps = len(run.step_times_ns)
+        return run.sync_points, steps, f"{steps} untraced step{'s' * (steps != 1)}"
+    steps = int(run.timeline.where(kind="step").sum())
+    return run.timeline.syncs, steps, f"{steps} traced step{'s' * (steps != 1)}"
+
+
+def _spread(run: Run) -> str:
+    times = run.step_times_ns
+    if len(times) < 2:
+        return "one step" if times else "no step was measured"
+    low, high = (float(x) / 1e6 for x in np.percentile(times, [10, 90]))
+    return f"median of {len(times)}, {_amount(low)} to {_amount(high)}"
+
+
+def _tracing(run: Run) -> str:
+    steps = run.timeline.intervals(kind="step")
+    if not len(steps) or not run.step_times_ns:
+        return f"timeline: {safe_text(run.timeline.origin)}; no traced step to compare with"
+    traced = float(np.median(steps[:, 1] - steps[:, 0])) / 1e6
+    change = (traced / run.step_ms - 1) if run.step_ms else math.nan
+    return (
+        f"timeline: {safe_text(run.timeline.origin)}; a traced step took {_ms(traced)}, "
+        f"an untraced one {_ms(run.step_ms)} ({_number(change, '+.0%')}){_coverage(run)}"
+    )
+
+
+def _coverage(run: Run) -> str:
+    """How much of the kernels' time is known by op; nothing where none was named after one."""
+    t = run.timeline
+    kernels = t.where(kind="kernel")
+    if not run.graphs or not kernels.any() or run.timeline.origin != "profiled":
+        return ""
+    lengths = (t.stop_ns - t.start_ns)[kernels]
+    named = lengths[t.node[kernels] >= 0].sum() / max(lengths.sum(), 1)
+    return f"; {named:.0%} of the kernels&#x27; time is known by op and line"
+
+
+def _change(now: float, old: float, *, more_is_better: bool, points: bool) -> str:
+    """`▼ −12 % better`, in green or red; words where a percentage is undefined."""
+    if math.isnan(now) or math.isnan(old):
+        return ""
+    delta = now - old
+    size = abs(delta) * 100 if points else abs(delta / old) * 100 if old else math.inf
+    if not delta or size < 0.5:
+        return f'<span style="color:{MUTED}">= unchanged</span>'
+    arrow, sign = ("▲", "+") if delta > 0 else ("▼", "−")
+    unit = " points" if points else "&thinsp;%"
+    amount = f"{sign}{size:,.0f}{unit}" if math.isfinite(size) else f"from 0 to {_amount(now)}"
+    if math.isfinite(size) and size >= 1000:
+        amount = f"{now / old:,.0f}&thinsp;×"
+    is_better = (delta > 0) == more_is_better
+    word, color = ("better", BETTER) if is_better else ("worse", WORSE)
+    return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>'
+
+
+def _card(label: str, value: str, note: str, change: str) -> str:
+    return (
+        f'<div style="background:{PANEL};border:1px solid {LINE};border-radius:8px;'
+        f'padding:9px 12px">'
+        f'<div style="font-size:12px;line-height:1.3;color:{MUTED}">{label}</div>'
+        f'<div style="font-size:clamp(16px,2.9cqi,22px);line-height:1.35;font-weight:600;'
+        f'white-space:nowrap;font-variant-numeric:tabular-nums">{value}</div>'
+        f'<div style="font-size:11px;line-height:1.4;color:{MUTED}">{note}</div>'
+        f'<div style="font-size:12px;line-height:1.4;min-height:17px">{change}</div></div>'
+    )
+
+
+def section(title: str, body: str) -> str:
+    """A body under its heading, which is also the caption of the tables in it."""
+    named = body.replace(_CAPTION, f'<caption style="{_UNSEEN}">{title}</caption>')
+    return (
+        f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:14px">'
+        f'<div role="heading" aria-level="3" style="font-weight:600;margin:0 0 4px">{title}</div>'
+        f"{named}</div>"
+    )
+
+
+def folded(line: str, body: str) -> str:
+    """A body behind a line that a click opens."""
+    return (
+        f'<details style="font:13px/1.6 {FONT};color:{INK}"><summary style="cursor:pointer">'
+        f'{line}</summary><div style="overflow-x:auto;max-width:980px;margin-top:6px">{body}</div>'
+        "</details>"
+    )
+
+
+def sentence(text: str) -> str:
+    return f'<div style="font-size:12px;line-height:1.45;color:{MUTED};margin-top:4px">{text}</div>'
+
+
+def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
+           widths: Sequence[int], has_total: bool = False,
+           attributes: Sequence[str] = ()) -> str:  # fmt: skip
+    """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`."""
+    side = {"l": "left", "r": "right"}
+    columns = "".join(f'<col style="width:{w}%">' for w in widths)
+    cell = "padding:3px 6px;vertical-align:top;background:none;border:0"
+    head = "".join(
+        f'<th scope="col" style="{cell};text-align:{side[a]};font-weight:500;font-size:12px;'
+        f'color:{MUTED}">{text}</th>'
+        for text, a in zip(heads, align, strict=True)
+    )
+    body = ""
+    for n, row in enumerate(rows):
+        weight = "2px" if has_total and n == len(rows) - 1 else "1px"
+        cells = "".join(
+            f'<{tag} style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums'
+            f'{more}">{text}</{tag[:2]}>'
+            for text, a, (tag, more) in zip(row, align, _tags(len(row)), strict=True)
+        )
+        more = f" {attributes[n]}" if n < len(attributes) else ""
+        body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
+    return (
+        f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;font-size:13px;'
+        f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
+        f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+def _tags(count: int) -> list[tuple[str, str]]:
+    """Tag and style of each cell of a row: the first one is its heading."""
+    return [('th scope="row"', ";font-weight:inherit"), *[("td", "")] * (count - 1)][:count]
+
+
+def row_attributes(i: int, picked: Selection) -> str:
+    """What makes an element row `i` of a listing, standing for `picked`; all text is escaped."""
+    site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
+    return (
+        f'tabindex="0" data-row="{i}" data-site="{safe_text(site, 400)}" '
+        f'data-nodes="{_ranges(picked.nodes)}" data-label="{safe_text(picked.label, 100)}"'
+    )
+
+
+def _ranges(nodes: Iterable[int]) -> str:
+    """`3, 4, 5, 9` as "3-5,9"."""
+    parts: list[list[int]] = []
+    for i in sorted(nodes):
+        if parts and parts[-1][1] == i - 1:
+            parts[-1][1] = i
+        else:
+            parts.append([i, i])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in parts)
+
+
+def bar_html(fraction: float, color: str) -> str:
+    """A thin bar, `fraction` of its cell wide."""
+    width = min(max(fraction, 0.0), 1.0) * 100
+    return (
+        f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px">'
+        f'<div style="height:3px;border-radius:2px;background:{color};width:{width:.1f}%">'
+        f"</div></div>"
+    )
+
+
+def _ms(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{_amount(value)} ms"
+
+
+def _amount(value: float) -> str:
+    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; "unknown" if undefined."""
+    if math.isnan(value):
+        return "unknown"
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 or not value else "&lt;0.001"
+
+
+def _percent(value: float) -> str:
+    return _number(value, ".0%")
+
+
+def _number(value: float, form: str) -> str:
+    return "unknown" if math.isnan(value) else format(value, form)

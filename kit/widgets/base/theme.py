@@ -1,0 +1,243 @@
+"""How kit's plots look: one colour for each kind of work, one font, one quiet figure style.
+
+The same kind has the same colour in every view, live or in a report. The colours stay apart for
+the three common kinds of colour blindness; `tests/widgets/base/test_theme.py` measures that.
+
+Figures are made in light colours, and the page turns them dark where its theme is: `page.js`, which
+every styled figure carries, knows the dark twin of each colour here. Kinds keep theirs. A column
+named `ink` is the colour of text on the fill in the column `color`; the page picks a readable one.
+In other columns of text colours only MUTED has a twin: it stands on the ground, the rest on fills.
+Who draws by a script of its own asks `window.kitPage.twin(color)`, again at each "kit-theme" event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from html import escape
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from bokeh.models import CustomJS, Plot, SaveTool
+
+__all__ = [
+    "BACKGROUND",
+    "COLORS",
+    "DARK",
+    "FAINT",
+    "FONT",
+    "GRID",
+    "INK",
+    "LABELS",
+    "MUTED",
+    "SEGMENT_COLORS",
+    "error_html",
+    "format_bytes",
+    "format_ns",
+    "hover_card",
+    "kind_color",
+    "on_color",
+    "page_js",
+    "plain",
+    "style_figure",
+    "tint",
+]
+
+FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+INK = "#1f2933"  # text
+MUTED = "#66727f"  # secondary text
+FAINT = "#9aa5b1"  # edges, ticks
+GRID = "#eceff3"
+BACKGROUND = "#ffffff"
+
+# What the neutral colours are where the page is dark. Everything pale that is not here becomes as
+# faint on the dark ground as it was on white; `page.js` works it out.
+DARK = MappingProxyType({
+    INK: "#e6eaf0",
+    MUTED: "#9aa7b5",
+    FAINT: "#6b7784",
+    GRID: "#2b323b",
+    BACKGROUND: "#171b21",
+    "#f4f6f8": "#1d2229",
+})  # fmt: skip
+
+# Least distance under simulated protanopia, deuteranopia and tritanopia, also from the dark ground:
+# 13 (CIE76), measured by the test. Recording has its phase's colour; warm red is kept for waiting.
+COLORS = MappingProxyType({
+    "forward": "#5674d8",
+    "backward": "#f5b12e",
+    "update": "#2f9e8f",
+    "input": "#f0e28c",
+    "plan": "#b4bcc0",
+    "lower": "#c3a2ef",
+    "compile": "#8f45ab",
+    "dispatch": "#a4e8fb",
+    "wait": "#dd5a3c",
+    "ahead": "#dfe8d3",
+    "kernel": "#587080",
+    "reduction": "#db57ba",
+})  # fmt: skip
+LABELS = MappingProxyType({
+    "forward": "forward",
+    "backward": "backward",
+    "update": "update",
+    "input": "input",
+    "plan": "plan",
+    "lower": "lower",
+    "compile": "compile",
+    "dispatch": "dispatch",
+    "wait": "wait (sync)",
+    "ahead": "host is ahead",
+    "kernel": "kernel",
+    "reduction": "reduction (gradients)",
+})  # fmt: skip
+# Neighbouring segments only have to differ from each other, so a short cycle is enough.
+SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
+_OTHER = "#8b97a3"
+_STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
+_INK, _MUTED = f"var(--kit-ink, {INK})", f"var(--kit-muted, {MUTED})"  # the same in HTML
+_CARD = f"var(--kit-card, {BACKGROUND})"
+_MATH = re.compile(r"\$\$|\\[(\[]")
+
+
+def kind_color(kind: str, name: str = "") -> str:
+    """The colour of a span: a `record` span has the colour of the phase that it is named after."""
+    if kind == "device step":
+        return _STEP_COLORS[name[-1:] in "13579"]
+    if kind == "record":
+        return COLORS.get(name, COLORS["forward"])
+    return COLORS.get(kind, _OTHER)
+
+
+def tint(color: str, amount: float) -> str:
+    """The colour mixed with white: `tint(c, 0)` is `c`, `tint(c, 1)` is white."""
+    parts = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(p + (255 - p) * amount):02x}" for p in parts)
+
+
+def on_color(color: str) -> str:
+    """A text colour that can be read on this background."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else BACKGROUND
+
+
+def plain(text: str, limit: int = 200) -> str:
+    """A stranger's text made safe to draw: one line, short, UTF-8, left to right, not TeX.
+
+    Bokeh escapes it in hover cards; this is about what escaping does not cover. A `$$` would start
+    MathJax, a lone surrogate cannot be written to a file, a bidi override turns labels around.
+    """
+    text = "".join(c if c.isprintable() else " " for c in text[: 4 * limit])
+    text = _MATH.sub(lambda m: m.group()[0] + "\u200b" + m.group()[1:], " ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def format_ns(ns: float) -> str:
+    """A time with the unit that reads best: `850 ns`, `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.3g} {unit}" if abs(ns) < 1000 * scale else f"{ns / scale:,.0f} s"
+    return f"{ns:.0f} ns"
+
+
+def format_bytes(size: float) -> str:
+    """A size with the unit that reads best: `64 B`, `1.5 kB`, `12 MB`."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "") -> str:
+    """A bokeh hover template; `@{column}` in it is replaced, and escaped, by bokeh.
+
+    `title`, `rows` and `swatch` are templates written by kit, never text from a program or trace.
+    """
+    mark = (
+        f'<span style="display:inline-block;width:10px;height:10px;border-radius:3px;'
+        f'margin-right:7px;background:{swatch}"></span>'
+        if swatch
+        else ""
+    )
+    lines = "".join(
+        f'<div style="display:flex;gap:10px"><span style="color:{_MUTED};min-width:62px">{name}'
+        f'</span><span style="white-space:pre-wrap;overflow-wrap:anywhere">{value}</span></div>'
+        for name, value in rows
+    )
+    return (
+        f'<div style="font:12px/1.5 {escape(FONT)};color:{_INK};background:{_CARD};max-width:380px;'
+        f'margin:-5px;padding:7px 9px">'
+        f'<div style="font-weight:600;margin-bottom:3px;overflow-wrap:anywhere">{mark}{title}'
+        f"</div>{lines}</div>"
+    )
+
+
+def error_html(view: str, error: BaseException) -> str:
+    """What a view shows under itself when a callback failed; everything in it is escaped."""
+    return (
+        f'<div role="alert" style="font:12px/1.5 {escape(FONT)};'
+        f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
+        f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
+        f"<b>{escape(view)}</b>: {escape(type(error).__name__)}: {escape(str(error))}</div>"
+    )
+
+
+@cache
+def page_js() -> str:
+    """A script for a page with views: it follows the theme, names controls, and knows undo's keys.
+
+    It does its work once in a page, however often it runs. `window.kitPage` is what it offers:
+    `isDark()`, `twin(color)`, the colour as the page's theme wants it, and `paint(figure)`. The
+    window gets a "kit-theme" event when the theme changes.
+    """
+    kept = [*COLORS.values(), *SEGMENT_COLORS, _OTHER]
+    values = {"TWINS": {**DARK, "ink": INK, "muted": MUTED}, "KEPT": kept,
+              "DARK_GROUND": DARK[BACKGROUND], "PAGE_CSS": _asset("page.css")}  # fmt: skip
+    given = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
+    return given + _asset("page.js")
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def style_figure(plot: Plot) -> Plot:
+    """Give a bokeh figure kit's look, light or dark as its page is, and return it."""
+    code = f"{page_js()}\nwindow.kitPage.paint(figure);"
+    plot.js_on_change("inner_width", CustomJS(args={"figure": plot}, code=code))
+    plot.background_fill_color = BACKGROUND
+    plot.border_fill_color = BACKGROUND
+    plot.outline_line_color = None
+    plot.min_border_right = 14
+    if not plot.select({"type": SaveTool}):
+        plot.add_tools(SaveTool())
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    for title in [plot.title]:
+        title.text_font, title.text_font_size, title.text_color = FONT, "14px", INK
+        title.text_font_style = "bold"
+    for axis in plot.axis:
+        axis.axis_line_color = None
+        axis.major_tick_line_color = None
+        axis.minor_tick_line_color = None
+        axis.major_label_text_font = axis.axis_label_text_font = FONT
+        axis.major_label_text_font_size = axis.axis_label_text_font_size = "11px"
+        axis.major_label_text_color = axis.axis_label_text_color = MUTED
+        axis.axis_label_text_font_style = "normal"
+    for grid in plot.grid:
+        grid.grid_line_color = GRID
+    for legend in plot.legend:
+        _style_legend(legend)
+    return plot
+
+
+def _style_legend(legend: Any) -> None:
+    legend.label_text_font, legend.label_text_font_size = FONT, "11px"
+    legend.label_text_color = MUTED
+    legend.border_line_color = None
+    legend.background_fill_alpha = 0.0
+    legend.glyph_width = legend.glyph_height = 13
+    legend.label_standoff, legend.spacing = 4, 12
+    legend.margin, legend.padding = 0, 2

@@ -1,0 +1,354 @@
+"""The timelines of several runs on one time axis: a strip for each run, and no machinery.
+
+`comparison_columns` turns runs into plain columns, and `kit.widgets.compare.view` draws them. A
+strip has the steps at its top, then a row for the recording thread, thinner ones for other host
+threads, one in which any device lane's work shows, and the steps as the device had them.
+
+Units:
+    x in milliseconds since the run's first traced step began; y in rows, growing downwards
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.runs.run import Run
+from kit.trace import KINDS, Timeline
+from kit.widgets.base.theme import COLORS, format_ns, kind_color, plain
+from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
+
+__all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
+
+SOURCES = ("bars", "steps", "syncs", "tracks", "texts", "titles")  # the keys that hold columns
+
+MAX_BARS = 600  # of one strip
+MAX_SYNCS = 200  # of one strip
+MAX_STEPS = 4  # of one strip
+_BUCKETS = 1000  # of the whole time axis: about a pixel each
+_NARROW_PX = 600  # a plot in a narrow notebook: texts must fit
+_MAX_TITLE = 84  # letters of a strip's title there
+_MAX_HOST_ROWS = 4
+_TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
+_HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
+_ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
+_FRAME_PX = 132  # title, note, axis and legend
+_STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
+Columns = dict[str, Any]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The part of a timeline that its strip shows, in nanoseconds of that timeline."""
+
+    begin: int
+    end: int
+    steps: NDArray[np.int64]  # (n, 2)
+
+    def ms(self, at: Any) -> Any:
+        return (at - self.begin) / 1e6
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a strip: its lanes, and where it is."""
+
+    label: str
+    lanes: tuple[int, ...]
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """Where one run is drawn."""
+
+    run: int
+    window: _Window
+    rows: tuple[_Row, ...]
+    top: float  # of the band of steps, under the title
+    end: float
+    x_end: float  # of the whole axis, milliseconds
+
+
+def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
+    """Everything that the figure shows, as numpy columns, text and numbers; nothing of bokeh.
+
+    At most `MAX_BARS` bars a run: those narrower than a pixel or so are merged with their
+    neighbours of the same kind, and `alpha` is the part of a bar that was busy. At most `MAX_STEPS`
+    steps of a run are shown.
+
+    Keys: `bars`, `steps`, `syncs`, `tracks`, `titles` (columns), `axis`, `kinds`, `title`, `note`,
+    `height` (pixels).
+
+    Raises:
+        SettingsError: there are no runs.
+    """
+    rows = comparison_rows(runs, baseline)
+    windows = [_window(run.timeline) for run in runs]
+    x_end = _axis_end([w.ms(w.end) for w in windows])
+    columns: Columns = {name: {} for name in SOURCES}
+    ticks: list[float] = []
+    labels: list[str] = []
+    y = 0.0
+    for i, (run, window) in enumerate(zip(runs, windows, strict=True)):
+        title = _title_lines(i, run, rows[i], window, x_end, baseline_tag(i, baseline, len(runs)))
+        top = y + _TITLE * len(title)
+        lanes, end = _rows(run.timeline, top + _STEPS + _GAP)
+        parts = _strip(run.timeline, _Strip(i, window, tuple(lanes), top, end, x_end))
+        parts["titles"] = {"y": [y + _TITLE * (k + 0.55) for k in range(len(title))], "text": title}
+        for name, part in parts.items():
+            for key, values in part.items():
+                columns[name].setdefault(key, []).extend(values)
+        ticks += [(r.top + r.bottom) / 2 for r in lanes]
+        labels += [r.label for r in lanes]
+        y = end + _SPACE
+    kinds = set(columns["bars"]["color"])
+    return {
+        **columns,
+        "axis": {"ticks": ticks, "labels": labels, "end": y - _SPACE + _GAP, "x_end": x_end},
+        "kinds": [k for k, color in COLORS.items() if color in kinds],
+        "title": _title(runs),
+        "note": _note(runs, columns),
+        "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX)) + _FRAME_PX,
+    }
+
+
+def _axis_end(ends: Sequence[float]) -> float:
+    """The longest strip's end, unless the shortest would then be too small to be read."""
+    known = [end for end in ends if end > 0]
+    return min(max(known), max(4 * min(known), 1.5 * float(np.median(known)))) if known else 1.0
+
+
+def _strip(timeline: Timeline, strip: _Strip) -> dict[str, Columns]:
+    return {
+        "bars": _bars(timeline, strip),
+        "steps": _steps(strip),
+        "syncs": _syncs(timeline, strip),
+        "tracks": _tracks(strip),
+        "texts": _texts(timeline, strip),
+    }
+
+
+def _window(timeline: Timeline) -> _Window:
+    """From the first traced step on; without steps, everything."""
+    if not len(timeline):
+        return _Window(0, 0, np.empty((0, 2), np.int64))
+    steps = timeline.intervals(kind="step")
+    shown = steps[:MAX_STEPS]
+    begin = int(shown[0, 0]) if len(shown) else int(timeline.start_ns.min())
+    is_cut = len(steps) > len(shown)
+    waits = [s.at_ns + s.wait_ns for s in timeline.syncs]
+    end = int(shown[:, 1].max()) if is_cut else max([int(timeline.stop_ns.max()), *waits])
+    return _Window(begin, max(end, begin), shown)
+
+
+def _rows(timeline: Timeline, top: float) -> tuple[list[_Row], float]:
+    """The rows of a strip from `top` down, and where they end: recording, other host, device."""
+    groups: dict[str, list[int]] = {"host": [], "device": []}
+    stepping = set(timeline.lane[timeline.kind == _DEVICE_STEP].tolist())
+    for i, lane in enumerate(timeline.lanes):
+        groups.setdefault("its steps" if i in stepping else _row_name(lane), []).append(i)
+    below = [(name, groups.pop(name)) for name in ("device", "its steps") if name in groups]
+    if len(groups) > _MAX_HOST_ROWS:
+        names = list(groups)[_MAX_HOST_ROWS - 1 :]
+        groups["other threads"] = [i for name in names for i in groups.pop(name)]
+    rows = []
+    for name, lanes in [*groups.items(), *below]:
+        height = _HEIGHTS.get(name, _THIN)
+        rows.append(_Row(plain(name, 16), tuple(lanes), top, top + height))
+        top += height + _GAP
+    return rows, top - _GAP
+
+
+def _row_name(lane: str) -> str:
+    group, _, rest = lane.partition("/")
+    if group == "host":
+        return rest if rest not in ("", "main") else "host"
+    return group
+
+
+def _bars(timeline: Timeline, strip: _Strip) -> Columns:
+    window, rows = strip.window, strip.rows
+    row_of = np.full(len(timeline.lanes), -1)
+    for i, place in enumerate(rows):
+        row_of[list(place.lanes)] = i
+    seen = timeline.kind != _STEP
+    spans = np.flatnonzero(
+        seen & (timeline.stop_ns > window.begin) & (timeline.start_ns < window.end)
+    )
+    left = np.maximum(timeline.start_ns[spans], window.begin)
+    right = np.minimum(timeline.stop_ns[spans], window.end)
+    row = row_of[timeline.lane[spans]]
+    on_device = np.isin(row, [i for i, r in enumerate(rows) if r.label == "device"])
+    left[on_device], right[on_device] = _apart(left[on_device], right[on_device])
+    kept = right > left
+    spans, left, right, row = spans[kept], left[kept], right[kept], row[kept]
+    names = [plain(n, 80) for n in timeline.names]
+    lanes = [plain(n, 60) for n in timeline.lanes]
+    color = [kind_color(KINDS[timeline.kind[i]], names[timeline.name[i]]) for i in spans]
+    first, left, right, busy, count = _merged(row, color, left, right, strip.x_end)
+    longest = spans[first]
+    width = np.maximum(right - left, 1)
+    return {
+        "left_ms": window.ms(left).tolist(),
+        "right_ms": window.ms(right).tolist(),
+        "top": [rows[i].top for i in row[first]],
+        "bottom": [rows[i].bottom for i in row[first]],
+        "color": [color[i] for i in first],
+        "alpha": np.clip(busy / width, 0.12, 1).tolist(),
+        "busy_ms": (busy / 1e6).tolist(),
+        "count": count.tolist(),
+        "kind": [KINDS[k] for k in timeline.kind[longest]],
+        "name": [names[n] if c == 1 else f"{c:,} spans, the longest is {names[n]}"
+                 for n, c in zip(timeline.name[longest], count.tolist(), strict=True)],
+        "lane": [lanes[i] for i in timeline.lane[longest]],
+        "duration": [format_ns(x) for x in busy.tolist()],
+        "start": [format_ns(x) for x in (left - window.begin).tolist()],
+        "run": [strip.run + 1] * len(first),
+    }  # fmt: skip
+
+
+def _apart(left: NDArray[np.int64], right: NDArray[np.int64],
+           ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    """Intervals by start, each without what those before it cover: their union, none twice."""
+    if not len(left):
+        return left, right
+    covered = np.concatenate([left[:1], np.maximum.accumulate(right)[:-1]])
+    begin = np.maximum(left, covered)
+    return begin, np.maximum(right, begin)
+
+
+def _merged(row: NDArray[np.int64], color: Sequence[str], left: NDArray[np.int64],
+            right: NDArray[np.int64], x_end: float) -> tuple[NDArray[np.int64], ...]:  # fmt: skip
+    """Join spans of one row and colour that are narrower than a pixel of the axis, or wider.
+
+    Returns:
+        for each bar: the place of its longest span, left, right, busy time, number of spans
+    """
+    n = len(left)
+    if not n:
+        return (np.empty(0, np.int64),) * 5
+    colors = np.unique(np.array(color), return_inverse=True)[1]
+    begin = left - left.min()
+    buckets = _BUCKETS
+    while True:
+        width = x_end * 1e6 / buckets
+        bucket = np.where(right - left < width, begin // width, -1.0 - np.arange(n))
+        keys = np.stack([row, colors, bucket.astype(np.int64)])
+        group = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+        if group.max() < MAX_BARS or buckets < 2:
+            break
+        buckets //= 2
+    busy = right - left
+    order = np.lexsort((-busy, group))
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    bars = (order[starts], np.minimum.reduceat(left[order], starts),
+            np.maximum.reduceat(right[order], starts), np.add.reduceat(busy[order], starts),
+            np.diff(starts, append=n))  # fmt: skip
+    outer_first = np.lexsort((-bars[2], bars[1]))  # what lies inside is painted over it
+    return tuple(column[outer_first] for column in bars)
+
+
+def _steps(strip: _Strip) -> Columns:
+    left, right = (strip.window.ms(strip.window.steps[:, k]).tolist() for k in (0, 1))
+    n = len(left)
+    return {
+        "left_ms": left,
+        "right_ms": right,
+        "top": [strip.top] * n,
+        "under": [strip.top + _STEPS] * n,
+        "bottom": [strip.end] * n,
+        "color": [kind_color("device step", str(i)) for i in range(n)],
+    }
+
+
+def _texts(timeline: Timeline, strip: _Strip) -> Columns:
+    """The names of the steps, on the host and on the device, where there is room."""
+    window = strip.window
+    found = [(a, b, f"step {i} · {format_ns(b - a)}", strip.top + _STEPS / 2)
+             for i, (a, b) in enumerate(window.steps.tolist())]  # fmt: skip
+    for row in (r for r in strip.rows if r.label == "its steps"):
+        for i in np.flatnonzero(timeline.kind == _DEVICE_STEP):
+            name = plain(timeline.names[timeline.name[i]], 40)
+            a, b = int(timeline.start_ns[i]), int(timeline.stop_ns[i])
+            found.append((a, b, name, (row.top + row.bottom) / 2))
+    columns: Columns = {"x": [], "y": [], "text": []}
+    for a, b, text, y in found[: 4 * MAX_STEPS]:
+        left, right = max(window.ms(a), 0.0), min(window.ms(b), window.ms(window.end), strip.x_end)
+        if 6 * len(text) < (right - left) * _NARROW_PX / strip.x_end:
+            for key, x in {"x": (left + right) / 2, "y": y, "text": text}.items():
+                columns[key].append(x)
+    return columns
+
+
+def _syncs(timeline: Timeline, strip: _Strip) -> Columns:
+    window = strip.window
+    inside = [s for s in timeline.syncs if window.begin <= s.at_ns <= window.end]
+    if len(inside) > MAX_SYNCS:
+        longest = sorted(inside, key=lambda s: -s.wait_ns)[:MAX_SYNCS]
+        inside = sorted(longest, key=lambda s: s.at_ns)
+    return {
+        "x": [window.ms(s.at_ns) for s in inside],
+        "right": [window.ms(min(s.at_ns + s.wait_ns, window.end)) for s in inside],
+        "top": [strip.top + _STEPS] * len(inside),
+        "bottom": [strip.end] * len(inside),
+        "cause": [plain(s.cause, 60) for s in inside],
+        "site": [plain(s.site, 80) or "(no line known)" for s in inside],
+        "via": [plain(s.via, 80) or "-" for s in inside],
+        "duration": [format_ns(s.wait_ns) for s in inside],
+        "run": [strip.run + 1] * len(inside),
+    }
+
+
+def _tracks(strip: _Strip) -> Columns:
+    """A pale ground as long as the strip, so that an idle device shows as a gap."""
+    return {
+        "top": [r.top for r in strip.rows],
+        "bottom": [r.bottom for r in strip.rows],
+        "right": [strip.window.ms(strip.window.end)] * len(strip.rows),
+    }
+
+
+def _title_lines(i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float,
+                 tag: str) -> list[str]:  # fmt: skip
+    """The settings and the numbers of a run: one line if there is room for it, else two."""
+    numbers = f"{amount(row.step_ms)} ms a step"
+    if not math.isnan(row.overlap_fraction):
+        numbers += f", {row.overlap_fraction:.0%} hidden"
+    if not len(run.timeline):
+        numbers += ", no spans were recorded"
+    elif not len(window.steps):
+        numbers += ", no step was traced"
+    if window.ms(window.end) > x_end:
+        numbers += f"; goes on to {amount(window.ms(window.end))} ms →"
+    label = plain(row.label, _MAX_TITLE - len(tag) - 4)
+    line = f"{i + 1}  {label}{tag}"
+    if len(line) + len(numbers) + 5 <= _MAX_TITLE:
+        return [f"{line}  —  {numbers}"]
+    return [line, f"{' ' * len(str(i + 1))}  {numbers}"]
+
+
+def _title(runs: Sequence[Run]) -> str:
+    origins = list(dict.fromkeys(run.timeline.origin for run in runs))
+    names = list(dict.fromkeys(plain(run.name, 24) for run in runs if run.name))
+    what = f" - {plain(', '.join(names), 24)}" if names else ""
+    return f"timelines (origin{'s' * (len(origins) > 1)}: {', '.join(origins)}){what}"
+
+
+def _note(runs: Sequence[Run], columns: Columns) -> str:
+    notes = ["▼ sync point: the host waits"] if columns["syncs"]["x"] else []
+    if any("hidden" in title for title in columns["titles"]["text"]):
+        notes.append("hidden: recorded while the device works")
+    if max(columns["bars"]["count"], default=1) > 1:
+        notes.append("paler: merged bars")
+    steps = max(int(run.timeline.where(kind="step").sum()) for run in runs)
+    if steps > MAX_STEPS:
+        notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
+    return " · ".join(notes)

@@ -1,0 +1,297 @@
+"""Several runs side by side: a table of their numbers, and their timelines on one time axis.
+
+`kit.compare` gives a `Comparison`. It holds finished runs and draws them; it runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from textwrap import wrap
+from typing import Any
+
+from bokeh.core.properties import value
+from bokeh.models import (
+    BoxZoomTool,
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    LabelSet,
+    Legend,
+    LegendItem,
+    PanTool,
+    Range1d,
+    ResetTool,
+    Title,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+from ipywidgets import HTML, Layout
+
+from kit.runs.run import Run
+from kit.widgets.base import tables
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.page import View
+from kit.widgets.base.tables import safe_text, section, sentence, table
+from kit.widgets.base.theme import (
+    BACKGROUND,
+    COLORS,
+    FONT,
+    INK,
+    LABELS,
+    MUTED,
+    hover_card,
+    style_figure,
+)
+from kit.widgets.compare.data import (
+    COLUMNS,
+    Cell,
+    ComparisonRow,
+    baseline_tag,
+    check_runs,
+    comparison_cells,
+    comparison_rows,
+    verdict,
+)
+from kit.widgets.compare.strips import SOURCES, comparison_columns
+
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "comparison_columns",
+    "comparison_figure",
+    "comparison_html",
+    "comparison_markdown",
+    "comparison_text",
+]
+
+_STAR = "★"
+_WIDTHS = (22, 11, 9, 9, 8, 9, 8, 8, 9, 7)
+_LEGEND_COLS = 6  # as many as fit beside each other in a narrow notebook
+_BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
+             ("run", "@run"))  # fmt: skip
+_SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
+_TEXT_HEAD = 9  # letters of a head's line on a terminal
+_LEAST_PX = 690  # narrower, the table scrolls
+_NOTE = (
+    "Step: median of the untraced steps, quartiles below. A sample: "
+    "the step over batch size and micro-batches. Recording hidden: the part of the host's "
+    "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
+    "which may take longer than untraced ones."
+)
+
+
+def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
+    """The numbers of the runs as a table, and which one is the fastest.
+
+    Raises:
+        SettingsError: there are no runs, or no run has the number `baseline`.
+    """
+    rows = comparison_rows(runs, baseline)
+    body = [
+        [_label(i, row, baseline_tag(i, baseline, len(runs)).strip(" ()")), *map(_cell, cells)]
+        for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
+    ]
+    heads = ("run", *(c.head for c in COLUMNS))
+    made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS)
+    wide = f'<div style="overflow-x:auto"><div style="min-width:{_LEAST_PX}px">{made}</div></div>'
+    lead = f'<div style="margin-bottom:4px">{safe_text(verdict(rows, baseline), 400)}</div>'
+    star = f"{_STAR} best of its column. " if len(runs) > 1 else ""
+    unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
+    return section("Comparison", lead + wide + sentence(star + _NOTE + unknown))
+
+
+def _label(i: int, row: ComparisonRow, tag: str) -> str:
+    return (
+        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_text(row.label)}</div>'
+        f'<div style="color:{tables.MUTED};font-size:12px">{tag}</div>'
+    )
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    if cell.is_best:
+        text = f'<b title="best of its column">{_STAR}&thinsp;{text}</b>'
+    if cell.note:
+        text += f'<div style="color:{tables.MUTED};font-size:11px">{escape(cell.note)}</div>'
+    return f'<div style="white-space:nowrap">{text}</div>'
+
+
+def comparison_markdown(runs: Sequence[Run], baseline: int = 0) -> str:
+    """The table as Markdown, the best of each column in bold; nothing in it is HTML."""
+    rows = comparison_rows(runs, baseline)
+    lines = [["run", *(c.head for c in COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
+    for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
+        tag = baseline_tag(i, baseline, len(runs))
+        texts = [_plain_cell(c) for c in cells]
+        lines.append(
+            [f"{i + 1}: {_markdown(row.label)}{tag}"]
+            + [f"**{t}**" if c.is_best else t for t, c in zip(texts, cells, strict=True)]
+        )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _markdown(text: str) -> str:
+    """Text that Markdown shows as it is: no cell ends, no HTML, no links, no emphasis."""
+    for mark in "\\`*_[]|":
+        text = text.replace(mark, "\\" + mark)
+    return escape(text, quote=False)
+
+
+def _plain_cell(cell: Cell) -> str:
+    text = f"{cell.text} ({cell.note})" if cell.note else cell.text
+    return text.replace("<", "&lt;")
+
+
+def comparison_text(runs: Sequence[Run], baseline: int = 0) -> str:
+    """The table for a terminal: aligned, the best of each column with a `*`, the labels last."""
+    rows = comparison_rows(runs, baseline)
+    heads = [wrap(c.head, _TEXT_HEAD) for c in COLUMNS]
+    deep = max(map(len, heads))
+    padded = [[""] * (deep - len(head)) + [f"{line} " for line in head] for head in heads]
+    lines = [["", *(head[k] for head in padded), "run" * (k == deep - 1)] for k in range(deep)]
+    for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
+        tag = baseline_tag(i, baseline, len(runs))
+        lines.append([str(i + 1), *map(_text_cell, cells), row.label + tag])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths[-1] = 0  # to the left, and as long as it is
+    aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
+    marks = (
+        ["* best of its column; in parentheses the quartiles of the steps"] if len(runs) > 1 else []
+    )
+    return "\n".join([*aligned, *marks, *filter(None, [verdict(rows, baseline)])])
+
+
+def _text_cell(cell: Cell) -> str:
+    note = f" ({cell.note})" if cell.note else ""
+    return f"{cell.text}{note}{'*' if cell.is_best else ' '}"
+
+
+def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
+    """One strip for each run, all with one time axis; a new figure each time.
+
+    Raises:
+        SettingsError: there are no runs, or no run has the number `baseline`.
+    """
+    columns = comparison_columns(runs, baseline)
+    axis = columns["axis"]
+    plot = figure(
+        x_range=Range1d(0, axis["x_end"], bounds=None),
+        y_range=Range1d(axis["end"], -0.1),
+        height=columns["height"],
+        sizing_mode="stretch_width",
+        min_width=420,
+        tools=[],
+        title=columns["title"],
+        x_axis_label="time since the first traced step began (ms)   -   drag: pan, "
+        "ctrl + wheel: zoom",
+        name="comparison",
+    )
+    plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",
+                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
+    plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
+    source = {name: ColumnDataSource(columns[name])
+              for name in SOURCES}  # fmt: skip
+    bars, marks = _draw(plot, source)
+    _add_legend(plot, columns["kinds"])
+    style_figure(plot)
+    plot.ygrid.grid_line_color = None
+    plot.yaxis[0].major_label_text_color = INK
+    _add_tools(plot, bars, marks)
+    return plot
+
+
+def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
+    red = COLORS["wait"]
+    steps, syncs = source["steps"], source["syncs"]
+    plot.quad(left=0, right="right", top="top", bottom="bottom", color="#f4f6f8", line_color=None,
+              source=source["tracks"], name="tracks")  # fmt: skip
+    plot.quad(left="left_ms", right="right_ms", top="top", bottom="under", color="color",
+              line_color=None, source=steps, name="steps")  # fmt: skip
+    plot.quad(left="x", right="right", top="top", bottom="bottom", source=syncs, color=red,
+              fill_alpha=0.16, line_color=None, name="waits")  # fmt: skip
+    bars = plot.quad(left="left_ms", right="right_ms", top="top", bottom="bottom",
+                     fill_color="color", fill_alpha="alpha", line_color=None, source=source["bars"],
+                     name="bars")  # fmt: skip
+    for x in ("left_ms", "right_ms"):
+        plot.segment(x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color="#8b97a3",
+                     line_width=1)  # fmt: skip
+    plot.segment(x0="x", x1="x", y0="top", y1="bottom", source=syncs, line_color=red,
+                 line_dash="dashed", line_width=1.3)  # fmt: skip
+    plot.text(x="x", y="y", text="text", source=source["texts"], text_align="center",
+              text_baseline="middle", text_font=value(FONT), text_font_size="10px",
+              text_color=MUTED)  # fmt: skip
+    marks = plot.scatter(x="x", y="top", source=syncs, marker="inverted_triangle", size=9,
+                         fill_color=red, line_color=BACKGROUND, name="syncs")  # fmt: skip
+    plot.add_layout(LabelSet(x=2, y="y", text="text", x_units="screen", source=source["titles"],
+                             text_font=value(FONT), text_font_size="11px", text_color=INK,
+                             text_font_style="bold", text_baseline="middle"))  # fmt: skip
+    return bars, marks
+
+
+def _add_legend(plot: figure, kinds: Sequence[str]) -> None:
+    items = []
+    for kind in kinds:
+        key = plot.quad(left=0, right=0, top=-2, bottom=-1, color=COLORS[kind], line_color=None)
+        items.append(LegendItem(label=LABELS[kind], renderers=[key]))
+    plot.add_layout(Legend(items=items, orientation="horizontal", name="kinds", ncols=_LEGEND_COLS,
+                           location="left"), "below")  # fmt: skip
+
+
+def _add_tools(plot: figure, bars: Any, marks: Any) -> None:
+    drag = PanTool(dimensions="width")
+    wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
+    card = hover_card("@name", _BAR_CARD, swatch="@color")
+    sync = hover_card("sync point: @cause", _SYNC_CARD, swatch=COLORS["wait"])
+    plot.add_tools(
+        drag,
+        wheel,
+        BoxZoomTool(dimensions="width"),
+        ResetTool(),
+        HoverTool(renderers=[bars], tooltips=card, point_policy="follow_mouse"),
+        HoverTool(renderers=[marks], tooltips=sync),
+    )
+    plot.toolbar.active_drag = drag
+    plot.toolbar.active_scroll = wheel
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Finished runs side by side: shown as a table and timelines in a notebook, as text elsewhere.
+
+    Args:
+        runs: one or more; a dozen can be read at once.
+        baseline: the place of the run that the others are compared with.
+
+    Raises:
+        SettingsError: there are no runs, or no run has the number `baseline`.
+    """
+
+    runs: tuple[Run, ...]
+    baseline: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(self.runs))
+        check_runs(self.runs, self.baseline)
+
+    def rows(self) -> tuple[ComparisonRow, ...]:
+        """The numbers of each run, in the order of `runs`."""
+        return comparison_rows(self.runs, self.baseline)
+
+    def to_markdown(self) -> str:
+        """The table as Markdown, for a report or an issue."""
+        return comparison_markdown(self.runs, self.baseline)
+
+    def view(self) -> View:
+        """A widget of the table and the timelines; displaying the comparison shows one."""
+        text = HTML(comparison_html(self.runs, self.baseline), layout=Layout(width="auto"))
+        return View([text, LivePlot(comparison_figure(self.runs, self.baseline))])
+
+    def __repr__(self) -> str:
+        return comparison_text(self.runs, self.baseline)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle: Any = self.view()._repr_mimebundle_(**options)
+        return {**bundle, "text/plain": repr(self)}

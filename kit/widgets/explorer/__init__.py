@@ -1,0 +1,1 @@
+"""The widget that runs a step again when a control moves."""

@@ -1,0 +1,147 @@
+"""Which settings were looked at: presets, undo and redo, and the settings as a line to share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import traitlets
+from ipywidgets import Button, Dropdown, HBox, Layout, Text
+
+from kit.errors import SettingsError
+from kit.runs.bulk_sizes import DEFAULT_BULK
+from kit.runs.run import Settings
+from kit.widgets.base.controls import labelled
+
+__all__ = ["PRESETS", "History", "HistoryBar", "preset"]
+
+_CUT = {"mode": "bulked", "step_mode": "retrace"}
+# name -> what it changes; all else stays as it is, so that two presets can be compared
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "native PyTorch": {**_CUT, "mode": "torch"},
+    "one op at a time": {**_CUT, "mode": "imperative"},
+    "MXNet's default: 15 ops": {**_CUT, "bulk_forward": DEFAULT_BULK,
+                                "bulk_backward": DEFAULT_BULK},
+    "lazy: one program a step": {**_CUT, "mode": "lazy"},
+    "no sync: scaling on the device": {"loss_scaling": "dynamic, on device"},
+    "replay: without its Python": {**_CUT, "mode": "lazy", "step_mode": "replay"},
+})  # fmt: skip
+MOST = 100  # settings that can be gone back to
+_CHOOSE = "choose …"
+
+
+def preset(settings: Settings) -> str:
+    """The name of the preset that these settings have in full; "" if of none."""
+    for name, change in PRESETS.items():
+        if all(getattr(settings, field) == value for field, value in change.items()):
+            return name
+    return ""
+
+
+class History:
+    """Settings in the order in which they were chosen, and where among them we are."""
+
+    def __init__(self, first: Settings) -> None:
+        self._all = [first]
+        self._at = 0
+
+    def note(self, settings: Settings) -> None:
+        """These are chosen now: what had been undone is forgotten."""
+        if settings != self._all[self._at]:
+            self._all = [*self._all[: self._at + 1], settings][-MOST:]
+            self._at = len(self._all) - 1
+
+    def move(self, step: int) -> Settings | None:
+        """The settings one step back (-1) or forth (1), which are now the chosen ones; or None."""
+        if not self.can(step):
+            return None
+        self._at += step
+        return self._all[self._at]
+
+    def can(self, step: int) -> bool:
+        """True if there is something to go back or forth to."""
+        return 0 <= self._at + step < len(self._all)
+
+
+class HistoryBar(HBox):
+    """Presets, reset, undo, redo, and a field with the settings as text; `settings` follows them.
+
+    `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended.
+    """
+
+    settings = traitlets.Instance(Settings)
+
+    def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
+        self._first, self._on_invalid = settings, on_invalid
+        self._history = History(settings)
+        self._is_following = False
+        self.preset = Dropdown(options=[_CHOOSE, *PRESETS], layout=Layout(width="auto"))
+        self.text = Text(continuous_update=False, placeholder="the defaults",
+                         layout=Layout(width="auto"))  # fmt: skip
+        self.reset = _button("Reset", "back to the settings that the explorer began with")
+        self.undo = _button("Undo", "the settings before (Ctrl+Z)", "kit-undo")
+        self.redo = _button("Redo", "the settings that were undone (Ctrl+Shift+Z)", "kit-redo")
+        buttons = HBox([self.undo, self.redo, self.reset], layout=Layout(grid_gap="6px"))
+        presets = labelled("preset", self.preset)
+        presets.layout.flex = "0 1 230px"
+        text = labelled("settings as text, to share: paste here, then Enter", self.text)
+        text.layout.flex = "1 1 280px"
+        super().__init__([presets, buttons, text], settings=settings, layout=Layout(
+            flex_flow="row wrap", align_items="flex-end", grid_gap="4px 14px"))  # fmt: skip
+        self.add_class("kit-history")
+        self.undo.on_click(lambda _: self.move(-1))
+        self.redo.on_click(lambda _: self.move(1))
+        self.reset.on_click(lambda _: self._choose(self._first))
+        self.preset.observe(self._take_preset, "value")
+        self.text.observe(self._take_text, "value")
+        self._follow()
+
+    def move(self, step: int) -> bool:
+        """Go one step back (-1) or forth (1); false if there is none."""
+        found = self._history.move(step)
+        if found is not None:
+            self.settings = found
+        return found is not None
+
+    def _choose(self, settings: Settings) -> None:
+        self.settings = settings
+        self._follow()
+
+    @traitlets.observe("settings")
+    def _settings_changed(self, change: dict[str, Any]) -> None:
+        self._history.note(change["new"])
+        self._follow()
+
+    def _follow(self) -> None:
+        if not hasattr(self, "redo"):
+            return  # still being made
+        self._is_following = True
+        try:
+            self.preset.value = preset(self.settings) or _CHOOSE
+            self.text.value = self.settings.to_string()
+            self.undo.disabled, self.redo.disabled = (not self._history.can(x) for x in (-1, 1))
+            self.reset.disabled = self.settings == self._first
+        finally:
+            self._is_following = False
+
+    def _take_preset(self, change: dict[str, Any]) -> None:
+        if not self._is_following and change["new"] in PRESETS:
+            self._choose(self.settings.replace(**PRESETS[change["new"]]))
+
+    def _take_text(self, change: dict[str, Any]) -> None:
+        if self._is_following:
+            return
+        try:
+            chosen = Settings.parse(change["new"])
+        except SettingsError as error:
+            self._on_invalid(error)
+        else:
+            self._choose(chosen)
+
+
+def _button(text: str, tip: str, name: str = "") -> Button:
+    button = Button(description=text, tooltip=tip, layout=Layout(width="auto"))
+    if name:
+        button.add_class(name)
+    return button

@@ -1,0 +1,1 @@
+"""The graph of a step: tree, layout, picture."""

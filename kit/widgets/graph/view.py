@@ -1,0 +1,298 @@
+"""The IR graph of a step, folded by phase and module, opened by clicking.
+
+`graph_payload` makes the scene of a run, `graph_model` a figure that shows one, and `GRAPH_JS` is
+what draws it in the page: places, colours, search, export. So opening a group asks no kernel, and
+the live view and the static report share everything. Text is drawn in the units of the plot: labels
+stay inside their boxes at any zoom.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+import traitlets
+from bokeh.core.properties import value
+from bokeh.models import (
+    BoxZoomTool,
+    ColumnDataSource,
+    CustomJS,
+    HoverTool,
+    PanTool,
+    Range1d,
+    ResetTool,
+    TapTool,
+    Text,
+    Title,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+from ipywidgets import HTML
+
+from kit.errors import KitError
+from kit.runs.run import Run
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.page import View
+from kit.widgets.base.selection import NOTHING, Links, Selection
+from kit.widgets.base.theme import (
+    COLORS,
+    FAINT,
+    FONT,
+    INK,
+    MUTED,
+    error_html,
+    hover_card,
+    style_figure,
+)
+from kit.widgets.graph.export import graph_dot, graph_svg
+from kit.widgets.graph.payload import COLOR_BY, graph_payload
+
+__all__ = [
+    "COLOR_BY",
+    "GRAPH_JS",
+    "GraphView",
+    "apply_graph",
+    "graph_figure",
+    "graph_js_args",
+    "graph_model",
+    "graph_payload",
+    "graph_wasm",
+]
+
+_PARTS = ("place.js", "view.js", "draw.js", "controls.js", "graph.js")
+_EMPTY: dict[str, tuple[str, ...]] = {
+    "frames": ("x", "y", "w", "h", "color", "line"),
+    "edges": ("xs", "ys", "width", "alpha", "name"),
+    "arrows": ("xs", "ys", "alpha"),
+    "boxes": ("x", "y", "w", "h", "label", "sublabel", "label_x", "label_y", "sublabel_x",
+              "sublabel_y", "align", "color", "line", "ink", "key", "kind", "name",
+              "what", "time", "place", "makes", "row"),
+    "bars": ("left", "right", "top", "bottom"),
+    "marks": ("x", "y", "w", "h", "line", "fill"),
+    "links": ("xs", "ys", "line"),
+    "message": ("x", "y", "text"),
+    "view": ("width", "height", "left", "top"),
+    "scene": (),  # `tags`: the scene
+    "state": (),  # `tags`: the last message between page and kernel, as JSON
+    "engine": (),  # `tags`: graphviz for the page, if it asked
+}  # fmt: skip
+
+_LONG = ("strings", "shapes", "dots")  # as JSON: bokeh would visit each of their values
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+# Defines `graphDraw(models, scene)` and its like, see graph.js; `models` are `graph_js_args`.
+GRAPH_JS = "\n".join(_asset(name) for name in _PARTS)
+
+
+def graph_wasm() -> str:
+    """Graphviz as a JavaScript module (0.8 MB), for pages whose kernel has no `dot`."""
+    return _asset("graphviz_wasm/graphviz.js")
+
+
+def graph_model(payload: Mapping[str, Any], *, expanded: Iterable[str] = (),
+                ) -> tuple[figure, dict[str, ColumnDataSource]]:  # fmt: skip
+    """The figure of a payload, and its sources by name: `boxes`, `edges`, `scene`, ..."""
+    sources = {name: ColumnDataSource({column: [] for column in columns})
+               for name, columns in _EMPTY.items()}  # fmt: skip
+    sources["state"].tags = [json.dumps({"from": "kit", "open": sorted(expanded)})]
+    plot = graph_figure(sources)
+    apply_graph(payload, plot, sources)
+    return plot, sources
+
+
+def apply_graph(payload: Mapping[str, Any], plot: figure,
+                sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+    """Show another payload in the same figure; the page draws it."""
+    plot.title.text = payload["title"]
+    texts = {name: json.dumps(payload[name]) for name in _LONG}
+    sources["scene"].tags = [{**payload, **texts}]
+
+
+def graph_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
+    """The `models` of `GRAPH_JS`, for the `args` of a CustomJS."""
+    return {"figure": plot, "note": plot.select_one({"name": "note"}), **sources}
+
+
+def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
+    """The plot of these sources, built once; the page fills and refills it."""
+    plot = figure(
+        x_range=Range1d(-12, 600),
+        y_range=Range1d(400, -12),
+        height=380,
+        sizing_mode="stretch_width",
+        tools=[],
+        title="IR graph",
+        min_width=420,
+        name="graph",
+    )
+    plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
+                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    style_figure(plot)
+    plot.axis.visible = False
+    plot.grid.visible = False
+    plot.rect(x="x", y="y", width="w", height="h", fill_color="color", line_color="line",
+              border_radius=10, source=sources["frames"], name="frames")  # fmt: skip
+    lines = plot.multi_line(xs="xs", ys="ys", line_width="width", line_alpha="alpha",
+                            line_color=FAINT, source=sources["edges"],
+                            hover_line_color=INK, name="edges")  # fmt: skip
+    plot.patches(xs="xs", ys="ys", fill_color=FAINT, fill_alpha="alpha", line_color=None,
+                 source=sources["arrows"])  # fmt: skip
+    plot.multi_line(xs="xs", ys="ys", line_color="line", line_width=2.2, line_alpha=0.85,
+                    source=sources["links"], name="links")  # fmt: skip
+    boxes = plot.rect(x="x", y="y", width="w", height="h", fill_color="color", line_color="line",
+                      line_width=1.3, border_radius=7, source=sources["boxes"],
+                      nonselection_fill_alpha=1.0, nonselection_line_alpha=1.0,
+                      name="boxes")  # fmt: skip
+    plot.rect(x="x", y="y", width="w", height="h", fill_color="fill", line_color="line",
+              line_width=2.4, border_radius=9, source=sources["marks"], name="marks")  # fmt: skip
+    plot.quad(left="left", right="right", top="top", bottom="bottom", fill_color=COLORS["kernel"],
+              line_color=None, source=sources["bars"], name="bars")  # fmt: skip
+    plot.text(x="x", y="y", text="text", source=sources["message"], text_align="center",
+              text_font=value(FONT), text_color=MUTED, text_font_size="13px")  # fmt: skip
+    for name, alpha, style in (("label", 1.0, "bold"), ("sublabel", 0.72, "normal")):
+        glyph = Text(x=f"{name}_x", y=f"{name}_y", text=name, text_align="align",
+                     text_baseline="middle", text_font=value(FONT), text_color="ink",
+                     text_alpha=alpha,
+                     text_font_style=style, text_font_size="11px")  # fmt: skip
+        plot.add_glyph(sources["boxes"], glyph, name=name)
+    _add_tools(plot, boxes, lines)
+    _drive(plot, sources)
+    return plot
+
+
+def _drive(plot: figure, sources: Mapping[str, ColumnDataSource]) -> None:
+    """Let the page's script know what changes; all of it is one CustomJS."""
+    models = graph_js_args(plot, sources)
+    code = f"{GRAPH_JS}\ngraphEvent({{{', '.join(models)}}}, cb_obj);"
+    driver = CustomJS(args=models, code=code)
+    for name in ("inner_width", "inner_height"):
+        plot.js_on_change(name, driver)
+    for name in ("start", "end"):
+        plot.x_range.js_on_change(name, driver)
+        plot.y_range.js_on_change(name, driver)
+    for name in ("scene", "state", "engine"):
+        sources[name].js_on_change("tags", driver)
+    sources["boxes"].selected.js_on_change("indices", driver)
+
+
+def _add_tools(plot: figure, boxes: Any, lines: Any) -> None:
+    drag, wheel = PanTool(), WheelZoomTool(modifiers={"ctrl": True})
+    tap = TapTool(renderers=[boxes])
+    card = hover_card("@name", (("what", "@what"), ("makes", "@makes"), ("device", "@time"),
+                                ("where", "@place")), swatch="@line")  # fmt: skip
+    plot.add_tools(
+        drag,
+        wheel,
+        BoxZoomTool(match_aspect=True),
+        ResetTool(),
+        tap,
+        HoverTool(renderers=[boxes], tooltips=card),
+        HoverTool(renderers=[lines], tooltips=hover_card("@name", ()), line_policy="interp"),
+    )
+    plot.toolbar.active_drag = drag
+    plot.toolbar.active_scroll = wheel
+    plot.toolbar.active_tap = tap
+
+
+class GraphView(View):
+    """Draws `run.graphs[0]`; assigning `run`, `against` or `expanded` redraws.
+
+    Clicking a group opens or closes it, in the page; `expanded` has the keys of the open ones.
+    Clicking an op sets `node` and `selection`, clicking a group with Shift sets `selection` to its
+    nodes. Setting `selection` rings the boxes that hold its nodes, and opens nothing. With
+    `against`, what has changed since that run is coloured, and ops that are gone are put back.
+    """
+
+    run = traitlets.Instance(Run, allow_none=True)
+    against = traitlets.Instance(Run, allow_none=True)
+    expanded = traitlets.Instance(frozenset, args=())
+    node = traitlets.Int(None, allow_none=True)
+    selection = traitlets.Instance(Selection)
+    color_by = traitlets.Enum(COLOR_BY, "phase")
+
+    def __init__(self, run: Run | None = None, *, against: Run | None = None) -> None:
+        self._is_ready = False
+        self._is_heard = False  # what changes now came from the page: do not send it back
+        self._sequence: Any = -1
+        self._error = HTML()
+        self._payload = self._make(run, against)
+        self.figure, self.sources = graph_model(self._payload)
+        self.sources["state"].on_change("tags", self._hear)
+        super().__init__([LivePlot(self.figure), self._error], run=run, against=against,
+                         selection=NOTHING)  # fmt: skip
+        self._is_ready = True
+
+    def svg(self) -> str:
+        """The picture as it is now, with the groups of `expanded` open, as SVG text."""
+        return graph_svg(self._payload, self.expanded)
+
+    def dot(self) -> str:
+        """The visible boxes as DOT text, open groups as clusters."""
+        return graph_dot(self._payload, self.expanded)
+
+    def _make(self, run: Run | None, against: Run | None) -> dict[str, Any]:
+        """The scene; a comparison that is not possible is said, and the run is drawn alone."""
+        try:
+            payload = graph_payload(run, against=against)
+            self._error.value = ""
+        except KitError as error:
+            payload = graph_payload(run)
+            self._error.value = error_html("graph", error)
+        return payload
+
+    @traitlets.observe("run", "against")
+    def _redraw(self, change: dict[str, Any]) -> None:
+        if not self._is_ready:
+            return  # the constructor has drawn it
+        try:
+            self._payload = self._make(self.run, self.against)
+            apply_graph(self._payload, self.figure, self.sources)
+            self._is_heard = True  # one message for all of it
+            self.node, self.selection = None, NOTHING
+            self._tell()
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("graph", error)
+        finally:
+            self._is_heard = False
+
+    @traitlets.observe("expanded", "selection", "color_by")
+    def _changed(self, change: dict[str, Any]) -> None:
+        if self._is_ready and not self._is_heard:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say to the page what is open and what is selected."""
+        picked = self.selection
+        message = {"from": "kit", "open": sorted(self.expanded), "color_by": self.color_by,
+                   "nodes": sorted(picked.nodes), "sites": sorted(picked.sites),
+                   "label": picked.label}  # fmt: skip
+        self.sources["state"].tags = [json.dumps(message)]
+
+    def _hear(self, attr: str, old: list[Any], new: list[Any]) -> None:
+        """Take what the page says: what is open, what was picked, whether it needs graphviz."""
+        message = json.loads(new[0]) if new else {}
+        if message.get("from") != "page" or message.get("sequence") == self._sequence:
+            return  # our own, or jupyter_bokeh calls twice
+        self._sequence = message.get("sequence")
+        self._is_heard = True
+        try:
+            self.expanded = frozenset(map(str, message.get("open", ())))
+            if message.get("color_by") in COLOR_BY:
+                self.color_by = message["color_by"]
+            if pick := message.get("pick"):
+                nodes = [int(i) for i in pick["nodes"]]
+                self.node = nodes[0] if pick["isOp"] and nodes else None
+                self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
+            if message.get("need") == "engine":
+                # New each time: a copy of the figure has missed what another one was sent.
+                self.sources["engine"].tags = [graph_wasm(), message.get("sequence")]
+        except Exception as error:  # noqa: BLE001 - a message's handler has nobody to raise to
+            self._error.value = error_html("graph", error)
+        finally:
+            self._is_heard = False

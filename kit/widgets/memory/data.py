@@ -1,0 +1,240 @@
+"""What the memory view shows, as plain columns: live bytes over the program, holders of the peak.
+
+`memory_payload` reads one run; everything in it is modelled from the graph, see `kit.memory`. Text
+of a user's program is made safe here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kit.ir import Graph
+from kit.runs.analysis.memory import Holder, MemoryReport, memory
+from kit.runs.analysis.nodes import node_ns
+from kit.runs.run import Run
+from kit.widgets.base.theme import COLORS, MUTED, format_bytes, format_ns, plain, tint
+
+__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "holder_groups", "mark_columns",
+           "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
+
+MAX_BARS = 1200  # of the area; more ops than that share one
+MAX_HOLDERS = 10
+NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
+# What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
+HOLDS = {
+    "variables": tint(COLORS["kernel"], 0.72),
+    "kept for another segment, or after the step": tint(COLORS["kernel"], 0.38),
+    "temporary": "#b07fd0",
+}
+_VARIABLE, _KEPT, _TEMPORARY = HOLDS
+# Ops that run a program of their own: what they make inside is nobody's value in the graph.
+_INSIDE = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})
+_AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
+         "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
+_NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
+_BARS = ("top", "bottom", "right", "middle", "color", "text", "size", "op", "site", "scope", "kind",
+         "life", "nodes")  # fmt: skip
+
+
+def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
+    """Everything that the figures show of a run.
+
+    Keys: `area`, `bands`, `phases`, `peak`, `bars`, `message` (columns), `title`, `note`, `unit`,
+    `end` (of the y axis), `ops`, `rows`.
+
+    Args:
+        most: bytes that the y axis has to reach beside the run's own peak, so that runs compare.
+    """
+    if run is None or not run.graphs:
+        return _nothing(run)
+    report, graph = memory(run), run.graphs[0]
+    top = max(report.peak, most, 1.0)
+    scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if top >= s),
+                       (1.0, "bytes"))  # fmt: skip
+    end = 1.16 * top / scale
+    groups = holder_groups(report, len(graph))
+    area = _area(report, graph, node_ns(run), scale)
+    edges = zip(area["left"], area["right"], strict=True)
+    bands = {"x": [x for edge in edges for x in edge]}  # a step for each op
+    for name in ("variables", "kept", "live"):
+        bands[name] = [v for v in area[name] for _ in range(2)]
+    bars = _bars(groups, report)
+    return {
+        "area": area,
+        "bands": bands,
+        "phases": _phases(report, graph, end),
+        "peak": _peak(report, graph, scale),
+        "bars": bars,
+        "message": {"x": [], "y": [], "text": []},
+        "title": f"memory over the program (origin: {report.origin}) - {_name(run)}",
+        "note": _note(report, graph, len(area["left"])),
+        "unit": unit,
+        "end": end,
+        "ops": max(len(report.nodes), 1),
+        "rows": max(len(groups), 1),
+    }
+
+
+def _nothing(run: Run | None) -> dict[str, Any]:
+    text = "no run" if run is None else NO_GRAPH
+    return {
+        "area": {name: [] for name in _AREA},
+        "bands": _NO_BANDS,
+        "phases": {"left": [], "right": [], "top": [], "bottom": [], "color": []},
+        "peak": {"x": [], "y": [], "text": [], "align": []},
+        "bars": {name: [] for name in _BARS},
+        "message": {"x": [0.5], "y": [0.5], "text": [text]},
+        "title": "memory over the program" + (f" - {_name(run)}" if run is not None else ""),
+        "note": "", "unit": "bytes", "end": 1.0, "ops": 1, "rows": 1,
+    }  # fmt: skip
+
+
+def _name(run: Run) -> str:
+    return plain(", ".join(x for x in (run.name, f"mode {run.settings.mode}") if x), 80)
+
+
+def short_op(op: str) -> str:
+    """`aten.mm.default` -> `mm`, safe to draw."""
+    return plain(op.removeprefix("aten.").removesuffix(".default"), 40)
+
+
+def unseen_inside(graph: Graph) -> list[str]:
+    """Ops of the graph that make values inside, which no model of the graph can count."""
+    return sorted({node.op for node in graph.nodes} & _INSIDE)
+
+
+def _area(report: MemoryReport, graph: Graph, times: Mapping[int, float], scale: float,
+          ) -> dict[str, list[Any]]:  # fmt: skip
+    """A bar for each op; where there are too many, for several, and it shows the fullest."""
+    columns: dict[str, list[Any]] = {name: [] for name in _AREA}
+    count = len(report.nodes)
+    each = max(-(-count // MAX_BARS), 1)
+    for start in range(0, count, each):
+        stop = min(start + each, count)
+        at = max(range(start, stop), key=lambda k: report.live[k])
+        node = graph.nodes[report.nodes[at]]
+        live, own = report.live[at], report.temporary[at]
+        members = list(report.nodes[start:stop])
+        ns = sum(times.get(i, 0.0) for i in members)
+        row = {
+            "left": start, "right": stop,
+            "variables": report.variables / scale, "kept": (live - own) / scale,
+            "live": live / scale,
+            "shade": COLORS.get(node.phase, MUTED), "color": COLORS.get(node.phase, MUTED),
+            "op": short_op(node.op) + (f" (fullest of {stop - start})" if each > 1 else ""),
+            "site": plain(node.site or "unknown"), "scope": plain(node.scope or "none"),
+            "phase": node.phase, "all": format_bytes(live), "own": format_bytes(own),
+            "written": format_bytes(sum(report.written[start:stop])),
+            "time": format_ns(ns) if ns else "unknown", "nodes": members,
+        }  # fmt: skip
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _phases(report: MemoryReport, graph: Graph, end: float) -> dict[str, list[Any]]:
+    """The strip under the area."""
+    columns: dict[str, list[Any]] = {n: [] for n in ("left", "right", "top", "bottom", "color")}
+    for at, i in enumerate(report.nodes):
+        color = COLORS.get(graph.nodes[i].phase, MUTED)
+        if columns["color"] and columns["color"][-1] == color:
+            columns["right"][-1] = at + 1
+            continue
+        for name, value in (("left", at), ("right", at + 1), ("top", -0.012 * end),
+                            ("bottom", -0.05 * end), ("color", color)):  # fmt: skip
+            columns[name].append(value)
+    return columns
+
+
+def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[Any]]:
+    if report.peak_node < 0:
+        return {"x": [], "y": [], "text": [], "align": []}
+    node = graph.nodes[report.peak_node]
+    at = report.nodes.index(report.peak_node)
+    text = f"peak {format_bytes(report.peak)}: {short_op(node.op)}"
+    if node.site:
+        text += f", {plain(node.site, 40)}"
+    share = at / max(len(report.nodes), 1)
+    align = "left" if share < 0.3 else "right" if share > 0.7 else "center"
+    return {"x": [at + 0.5], "y": [report.peak / scale], "text": [text], "align": [align]}
+
+
+def _note(report: MemoryReport, graph: Graph, bars: int) -> str:
+    parts = [f"{format_bytes(report.allocated)} written in {report.allocations:,} buffers"]
+    if bars < len(report.nodes):
+        parts.append(f"each bar is the fullest of {-(-len(report.nodes) // bars)} ops")
+    if inside := unseen_inside(graph):
+        parts.append(f"not counted: what {', '.join(inside)} makes inside")
+    return "  ·  ".join(parts)
+
+
+def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:
+    """Who holds the peak: (kind, values of one op and line), what holds most first."""
+    groups: dict[tuple[str, str, str], list[Holder]] = defaultdict(list)
+    for h in report.holders:
+        is_variable = h.first == 0 and h.last == count and h.op in ("parameter", "input", "scalar")
+        kind = _VARIABLE if is_variable else _KEPT if h.is_kept else _TEMPORARY
+        groups[kind, h.op, h.site].append(h)
+    found = [(kind, values) for (kind, _, _), values in groups.items()]
+    return sorted(found, key=lambda g: -sum(h.bytes for h in g[1]))[:MAX_HOLDERS]
+
+
+def _bars(groups: Sequence[tuple[str, list[Holder]]], report: MemoryReport,
+          ) -> dict[str, list[Any]]:  # fmt: skip
+    columns: dict[str, list[Any]] = {name: [] for name in _BARS}
+    for n, (kind, values) in enumerate(groups):
+        first, size = values[0], sum(h.bytes for h in values)
+        count = f"{len(values):,} × " if len(values) > 1 else ""
+        place = plain(first.site or first.scope, 48)
+        text = f"{count}{short_op(first.op)}" + (f"  ·  {place}" if place else "")
+        row = {
+            "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
+            "middle": n + 0.28, "color": HOLDS[kind], "text": text,
+            "size": f"{format_bytes(size)}  ({size / max(report.peak, 1):.0%})",
+            "op": f"{count}{short_op(first.op)}", "site": plain(first.site or "unknown"),
+            "scope": plain(first.scope or "none"), "kind": kind, "life": _life(values),
+            "nodes": sorted({h.node for h in values}),
+        }  # fmt: skip
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _life(values: Iterable[Holder]) -> str:
+    first, last = min(h.first for h in values), max(h.last for h in values)
+    return f"node {first:,} to {last:,}"
+
+
+def mark_columns(report: MemoryReport | None, nodes: frozenset[int], end: float,
+                 ) -> dict[str, list[Any]]:  # fmt: skip
+    """Where in the program these nodes run, and while what they make is live: quads to draw."""
+    columns: dict[str, list[Any]] = {n: [] for n in ("left", "right", "top", "bottom", "alpha")}
+    if report is None or not nodes:
+        return columns
+    place = {i: at for at, i in enumerate(report.nodes)}
+    ran = [(at, at + 1) for i, at in place.items() if i in nodes]
+    lives = []
+    for h in report.values:
+        if h.node in nodes:
+            first = place.get(h.first, 0)  # a variable is there from the beginning
+            lives.append((first, max(place.get(h.last, len(place) - 1), first) + 1))
+    for spans, top, bottom, alpha in ((ran, 0.87 * end, -0.012 * end, 0.5),
+                                      (lives, -0.062 * end, -0.09 * end, 1.0)):  # fmt: skip
+        for left, right in _union(spans):
+            for name, value in (("left", left), ("right", right), ("top", top),
+                                ("bottom", bottom), ("alpha", alpha)):  # fmt: skip
+                columns[name].append(value)
+    return columns
+
+
+def _union(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans that touch, joined."""
+    found: list[tuple[int, int]] = []
+    for left, right in sorted(spans):
+        if found and left <= found[-1][1]:
+            found[-1] = (found[-1][0], max(right, found[-1][1]))
+        else:
+            found.append((left, right))
+    return found

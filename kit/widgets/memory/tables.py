@@ -1,0 +1,303 @@
+"""Memory as HTML: variants side by side, what each op writes, and the section of a report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from itertools import starmap
+
+from kit.runs.analysis.memory import (
+    MemoryReport,
+    OpMemory,
+    VariantMemory,
+    memory,
+    memory_by_op,
+    memory_by_variant,
+)
+from kit.runs.run import Run
+from kit.widgets.base.selection import NOTHING, Links, Selection
+from kit.widgets.base.tables import (
+    MUTED,
+    TRACK,
+    bar_html,
+    folded,
+    row_attributes,
+    safe_text,
+    section,
+    sentence,
+    table,
+)
+from kit.widgets.base.theme import COLORS, format_bytes, format_ns, tint
+from kit.widgets.compare.data import amount, run_labels
+from kit.widgets.memory.data import (
+    HOLDS,
+    MAX_BARS,
+    MAX_HOLDERS,
+    holder_groups,
+    memory_payload,
+    short_op,
+    unseen_inside,
+)
+
+__all__ = ["by_op_html", "folded_memory_html", "memory_html", "memory_picks", "op_picks",
+           "variant_labels", "variants_html"]  # fmt: skip
+
+MAX_ROWS = 14
+_WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
+_NO_PARTS = (math.nan, math.nan)
+_PHASES = (COLORS["forward"], COLORS["backward"])
+_SHADE = tint(COLORS["kernel"], 0.5)
+
+
+def variants_html(runs: Sequence[Run]) -> str:
+    """A row for each run: time, and what it writes and holds; ratios are to the first."""
+    rows = memory_by_variant(runs)
+    heads = ("variant", "step", "device", "ops", "buffers", "written", "peak", "temporary")
+    labels = variant_labels(runs)
+    cells = [_variant(label, row, rows) for label, row in zip(labels, rows, strict=True)]
+    body = table(heads, cells, "lrrrrrrr", widths=(15, 11, 19, 8, 9, 18, 10, 10))
+    notes = (
+        "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step; "
+        f"{_mark(COLORS['forward'])}forward, {_mark(COLORS['backward'])}backward. Bytes are "
+        "modelled from the graph: each op writes what it makes. 2× is half of the first row."
+    )
+    inside = sorted({op for run in runs for graph in run.graphs for op in unseen_inside(graph)})
+    if inside:
+        notes += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+    return section("Variants: time, and the memory that they write", body + sentence(notes))
+
+
+def variant_labels(runs: Sequence[Run]) -> list[str]:
+    """What tells the runs apart, in words; what all of their names begin with is left out."""
+    labels = run_labels(runs)
+    words = [re.split(r"(?<=[:,]) ", label) for label in labels]
+    shared = 0
+    while len(runs) > 1 and all(w[: shared + 1] == words[0][: shared + 1] for w in words):
+        shared += 1
+        if shared == min(map(len, words)):
+            return labels
+    return [" ".join(w[shared:]) for w in words]
+
+
+def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> list[str]:
+    first = rows[0]
+    texts: list[tuple[str, Callable[[float], str], tuple[float, float]]] = [
+        ("step_ms", lambda ms: _time(ms * 1e6), _NO_PARTS),
+        ("device_ns", _time, (row.forward_ns, row.backward_ns)),
+        ("ops", _count, _NO_PARTS), ("buffers", _count, _NO_PARTS),
+        ("written", _bytes, (row.forward_written, row.backward_written)),
+        ("peak", _bytes, _NO_PARTS), ("temporary", _bytes, _NO_PARTS),
+    ]  # fmt: skip
+    cells = [f"<b>{safe_text(label, 60)}</b>"]
+    for name, form, parts in texts:
+        now, base = getattr(row, name), getattr(first, name)
+        is_ratio = row is not first and now > 0 and base > 0
+        ratio = f"{amount(base / now)}×" if is_ratio else "&nbsp;"
+        most = max((getattr(r, name) for r in rows if getattr(r, name) > 0), default=0.0)
+        bar = _bar(now, parts, most) if most and now == now else ""
+        more = "".join(
+            f'<span style="white-space:nowrap;margin-left:8px">{_mark(color)}{form(part)}</span>'
+            for part, color in zip(parts, _PHASES, strict=True)
+            if part == part
+        )
+        cells.append(
+            f'<div style="white-space:nowrap">{form(now)}</div>{bar}'
+            f'<div style="color:{MUTED};font-size:11px">{ratio}</div>'
+            + (f'<div style="color:{MUTED};font-size:11px">{more}</div>' if more else "")
+        )
+    return cells
+
+
+def _bar(now: float, parts: tuple[float, float], most: float) -> str:
+    """A thin bar; where forward and backward are known, in the colours of both."""
+    if parts[0] != parts[0]:
+        return bar_html(now / most, _SHADE)
+    pieces = "".join(
+        f'<div style="height:3px;background:{color};width:{100 * part / most:.1f}%"></div>'
+        for part, color in zip(parts, _PHASES, strict=True)
+    )
+    return (f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;'
+            f'display:flex;overflow:hidden">{pieces}</div>')  # fmt: skip
+
+
+def _time(ns: float) -> str:
+    return format_ns(ns) if ns > 0 else "–"  # no kernel is known to compute it
+
+
+def _bytes(size: float) -> str:
+    return "–" if math.isnan(size) else format_bytes(size)
+
+
+def _count(n: float) -> str:
+    return "–" if math.isnan(n) else f"{n:,.0f}"
+
+
+def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
+    """What each op of each phase writes beside the device's time for it, behind a line.
+
+    Args:
+        first: number of its first row in the listing that it is part of.
+
+    Raises:
+        GraphError: the run has no graph.
+    """
+    rows = memory_by_op(run)
+    total = sum(r.written for r in rows)
+    line = f"What writes: {format_bytes(total)} a step, by op"
+    shown = [_op(r, rows) for r in rows[:limit]]
+    shown.append(["<b>all</b>", "", f"<b>{sum(len(r.nodes) for r in rows):,}</b>",
+                  f"<b>{sum(r.buffers for r in rows):,}</b>", f"<b>{format_bytes(total)}</b>",
+                  f"<b>{_time(sum(r.device_ns for r in rows))}</b>"])  # fmt: skip
+    heads = ("op", "phase", "nodes", "buffers", "written", "device")
+    picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
+    body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
+                 attributes=picks[:limit])  # fmt: skip
+    more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
+    note = (f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
+            "that compute them.")  # fmt: skip
+    return folded(line, body + sentence(note))
+
+
+def op_picks(run: Run, rows: Sequence[OpMemory] | None = None) -> list[Selection]:
+    """What each row of `by_op_html` stands for."""
+    links = Links(run)
+    rows = memory_by_op(run) if rows is None else rows
+    return [links.of_nodes(r.nodes, f"{short_op(r.op)}, {r.phase}") for r in rows[:MAX_ROWS]]
+
+
+def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
+    color = COLORS.get(row.phase, MUTED)
+    mark = _mark(color)
+    slowest = max((r.device_ns for r in rows if r.device_ns > 0), default=0.0)
+    return [
+        f'<div style="overflow-wrap:anywhere">{mark}{safe_text(short_op(row.op))}</div>',
+        safe_text(row.phase),
+        f"{len(row.nodes):,}",
+        f"{row.buffers:,}",
+        format_bytes(row.written) + bar_html(row.written / max(rows[0].written, 1), _SHADE),
+        _time(row.device_ns)
+        + (bar_html(row.device_ns / slowest, COLORS["kernel"]) if slowest else ""),
+    ]
+
+
+def _mark(color: str) -> str:
+    return (f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+            f'background:{color};margin-right:6px"></span>')  # fmt: skip
+
+
+def memory_html(run: Run) -> str:
+    """The section of a report: live bytes as a picture, who holds the peak, what each op writes.
+
+    Its rows can be picked, as those of `kit.widgets.base.listing`.
+    """
+    if not run.graphs:
+        return section("Memory", sentence("Memory is modelled from the recorded graph; this run "
+                                          "has none."))  # fmt: skip
+    return _memory_html(run, memory(run))
+
+
+def _memory_html(run: Run, report: MemoryReport) -> str:
+    payload = memory_payload(run)
+    drawn = _picture(payload) + _key(len(report.nodes))
+    rows = _holders(run, report) + by_op_html(run, first=MAX_HOLDERS)
+    return section("Memory", sentence(_verdict(run, report)) + drawn + rows)
+
+
+def folded_memory_html(run: Run) -> str:
+    """The section behind a line that a click opens; "" for a run without a graph."""
+    if not run.graphs:
+        return ""
+    report = memory(run)
+    line = (f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
+            f"written in {report.allocations:,} buffers a step")  # fmt: skip
+    return folded(line, _memory_html(run, report))
+
+
+def _verdict(run: Run, report: MemoryReport) -> str:
+    text = (
+        f"Modelled from the graph: a step writes {format_bytes(report.allocated)} in "
+        f"{report.allocations:,} buffers; {format_bytes(report.variables)} are variables."
+    )
+    if report.peak_node < 0:
+        return text
+    node = run.graphs[0].nodes[report.peak_node]
+    where = f" at {safe_text(node.site, 60)}" if node.site else ""
+    text = (f"At most {format_bytes(report.peak)} are live at once: in the {safe_text(node.phase)} "
+            f"phase, at {safe_text(short_op(node.op))}{where}. {text}")  # fmt: skip
+    if inside := unseen_inside(run.graphs[0]):
+        text += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+    return text
+
+
+def _picture(payload: dict[str, dict[str, list[float]]]) -> str:
+    """The area as SVG, with steps as in the live view."""
+    area, end = payload["area"], float(payload["end"])  # type: ignore[arg-type]
+    ops = float(payload["ops"])  # type: ignore[arg-type]
+
+    def y(v: float) -> str:
+        return f"{_HIGH * (1 - v / end):.1f}"
+
+    def x(v: float) -> str:
+        return f"{_WIDE * v / ops:.1f}"
+
+    shapes = ""
+    for color, top in reversed(list(zip(HOLDS.values(), ("variables", "kept", "live"),
+                                        strict=True))):  # fmt: skip
+        steps = [f"{x(left)},{y(v)} {x(right)},{y(v)}" for left, right, v in
+                 zip(area["left"], area["right"], area[top], strict=True)]  # fmt: skip
+        shapes += f'<polygon fill="{color}" points="0,{_HIGH} {" ".join(steps)} {_WIDE},{_HIGH}"/>'
+    phases = payload["phases"]
+    for left, right, shade in zip(phases["left"], phases["right"], phases["color"], strict=True):
+        shapes += (f'<rect x="{x(left)}" y="{_HIGH + 3}" width="{x(right - left)}" height="7" '
+                   f'fill="{shade}"/>')  # fmt: skip
+    return (
+        f'<svg viewBox="0 0 {_WIDE} {_HIGH + 10}" preserveAspectRatio="none" role="img" '
+        f'aria-label="live bytes over the program" style="width:100%;height:{_HIGH + 10}px;'
+        f'display:block;margin:6px 0 2px">{shapes}</svg>'
+    )
+
+
+def _key(ops: int) -> str:
+    """What the colours of the picture mean."""
+    phases = {name: COLORS[name] for name in ("forward", "backward", "update")}
+    parts = "".join(
+        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
+        f'width:10px;height:10px;border-radius:2px;margin-right:5px;background:{color}"></span>'
+        f"{name}</span>"
+        for name, color in {**HOLDS, **phases}.items()
+    )
+    many = "; several share a bar, the fullest is shown" if ops > MAX_BARS else ""
+    return (f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
+            f"left to right: ops in program order{many}</div>")  # fmt: skip
+
+
+def memory_picks(run: Run) -> list[Selection]:
+    """What each row of `memory_html` stands for."""
+    if not run.graphs:
+        return []
+    held = _held_picks(run, memory(run))
+    return [*held, *[NOTHING] * (MAX_HOLDERS - len(held)), *op_picks(run)]
+
+
+def _held_picks(run: Run, report: MemoryReport) -> list[Selection]:
+    links = Links(run)
+    return [links.of_nodes((h.node for h in values), short_op(values[0].op))
+            for _, values in holder_groups(report, len(run.graphs[0]))]  # fmt: skip
+
+
+def _holders(run: Run, report: MemoryReport) -> str:
+    picks = [*starmap(row_attributes, enumerate(_held_picks(run, report)))]
+    rows = []
+    for kind, values in holder_groups(report, len(run.graphs[0])):
+        size, first = sum(h.bytes for h in values), values[0]
+        share = size / max(report.peak, 1)
+        rows.append([
+            f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
+            safe_text(first.site or first.scope, 60),
+            kind,
+            format_bytes(size),
+            f"{share:.0%}" + bar_html(share, HOLDS[kind]),
+        ])  # fmt: skip
+    return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
+                 widths=(30, 27, 21, 11, 11), attributes=picks)  # fmt: skip

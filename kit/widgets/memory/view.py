@@ -1,0 +1,267 @@
+"""The memory view: live bytes over the program, who holds the peak, and variants side by side.
+
+`memory_payload` is plain data, `memory_model` draws it; `memory_html` is the same for a report. All
+bytes are modelled from the graph, all times are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import traitlets
+from bokeh.core.properties import value
+from bokeh.events import SelectionGeometry
+from bokeh.models import (
+    ColumnDataSource,
+    HoverTool,
+    Legend,
+    LegendItem,
+    Range1d,
+    TapTool,
+    Title,
+)
+from bokeh.plotting import figure
+from ipywidgets import HTML, Layout, ToggleButtons
+
+from kit.errors import SettingsError
+from kit.runs.analysis.memory import MemoryReport, memory
+from kit.runs.run import Run
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.page import View
+from kit.widgets.base.selection import NOTHING, Links, Selection
+from kit.widgets.base.theme import COLORS, FONT, INK, MUTED, error_html, hover_card, style_figure
+from kit.widgets.memory.data import HOLDS, mark_columns, memory_payload
+from kit.widgets.memory.tables import (
+    by_op_html,
+    folded_memory_html,
+    memory_html,
+    op_picks,
+    variant_labels,
+    variants_html,
+)
+
+__all__ = ["MemoryView", "folded_memory_html", "memory_figures", "memory_html", "memory_model"]
+
+_SOURCES = ("area", "bands", "phases", "peak", "bars", "message")
+_NO_MARKS = mark_columns(None, frozenset(), 1.0)
+_AREA_CARD = (("live", "@all"), ("temporary", "@own"), ("writes", "@written"),
+              ("device", "@time"), ("line", "@site"), ("module", "@scope"),
+              ("phase", "@phase"))  # fmt: skip
+_BAR_CARD = (("holds", "@size of the peak"), ("is", "@kind"), ("live", "@life"),
+             ("line", "@site"), ("module", "@scope"))  # fmt: skip
+_BAR_PX = 32
+Figures = tuple[figure, figure]
+
+
+def memory_figures(run: Run | None) -> Figures:
+    """Live bytes over the program, and the holders of the peak, as two figures."""
+    return memory_model(memory_payload(run))[0]
+
+
+def memory_model(payload: Mapping[str, Any]) -> tuple[Figures, dict[str, ColumnDataSource]]:
+    """The figures of a payload, and their sources by name; `marks` is what is selected."""
+    sources = {name: ColumnDataSource(dict(payload[name])) for name in _SOURCES}
+    sources["marks"] = ColumnDataSource(dict(_NO_MARKS))
+    area, bars = _area_figure(sources), _bars_figure(sources["bars"])
+    _apply(payload, (area, bars), sources)
+    return (area, bars), sources
+
+
+def _apply(payload: Mapping[str, Any], figures: Figures,
+           sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+    area, bars = figures
+    for name in ("area", "bars"):
+        sources[name].selected.indices = []  # an old index must not name a new bar
+    area.title.text = payload["title"]
+    area.select_one({"name": "note"}).text = payload["note"]
+    area.yaxis[0].axis_label = f"live ({payload['unit']})"
+    area.x_range.update(start=0, end=payload["ops"])
+    area.y_range.update(start=-0.1 * payload["end"], end=payload["end"])
+    bars.y_range.update(start=payload["rows"], end=0)
+    bars.height = payload["rows"] * _BAR_PX + 44
+    sources["marks"].data = dict(_NO_MARKS)
+    for name in _SOURCES:
+        sources[name].data = dict(payload[name])
+
+
+def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
+    plot = figure(
+        x_range=Range1d(0, 1), y_range=Range1d(0, 1), height=300, sizing_mode="stretch_width",
+        min_width=420, tools=[], toolbar_location=None, title="memory over the program",
+        x_axis_label="ops in program order   -   click: select", name="memory",
+    )  # fmt: skip
+    plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",
+                          text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
+    area = sources["area"]
+    bands = zip(HOLDS.items(), (0, "variables", "kept"), ("variables", "kept", "live"), strict=True)
+    items = []
+    for (label, color), bottom, top in bands:
+        # one shape: bars side by side leave seams where several share a pixel
+        plot.varea(x="x", y1=bottom, y2=top, source=sources["bands"], fill_color=color,
+                   name=f"band {top}")  # fmt: skip
+        key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
+        items.append(LegendItem(label=label, renderers=[key]))
+    # what answers the pointer, over all of the op's height
+    whole = plot.quad(left="left", right="right", bottom=0, top="live", source=area,
+                      fill_alpha=0.0, line_color=None, name="ops",
+                      nonselection_fill_alpha=0.0)  # fmt: skip
+    plot.quad(left="left", right="right", bottom="bottom", top="top", color="color",
+              line_color=None, source=sources["phases"], name="phases")  # fmt: skip
+    plot.quad(left="left", right="right", bottom="bottom", top="top", fill_color=INK,
+              fill_alpha="alpha", line_color=INK, line_alpha="alpha", source=sources["marks"],
+              name="marks")  # fmt: skip
+    plot.scatter(x="x", y="y", source=sources["peak"], size=7, color=INK, name="peak")
+    plot.text(x="x", y="y", text="text", text_align="align", y_offset=-7, source=sources["peak"],
+              text_font=value(FONT), text_font_size="11px", text_color=INK)  # fmt: skip
+    plot.text(x="x", y="y", text="text", text_align="center", source=sources["message"],
+              text_font=value(FONT), text_font_size="13px", text_color=MUTED)  # fmt: skip
+    for phase in ("forward", "backward", "update"):
+        key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=COLORS[phase], line_color=None)
+        items.append(LegendItem(label=phase, renderers=[key]))
+    plot.add_layout(Legend(items=items, orientation="horizontal", location="left"), "below")
+    tap = TapTool(renderers=[whole])
+    card = hover_card("@op", _AREA_CARD, swatch="@color")
+    plot.add_tools(tap, HoverTool(renderers=[whole], tooltips=card, point_policy="follow_mouse"))
+    plot.toolbar.active_tap = tap
+    style_figure(plot)
+    plot.xgrid.grid_line_color = None
+    return plot
+
+
+def _bars_figure(source: ColumnDataSource) -> figure:
+    plot = figure(
+        x_range=Range1d(0, 1), y_range=Range1d(1, 0), height=200, sizing_mode="stretch_width",
+        min_width=420, tools=[], toolbar_location=None, name="holders",
+        title="who holds the peak   -   click a bar: select",
+    )  # fmt: skip
+    track = plot.quad(left=0, right=1, top="top", bottom="bottom", color="#eceff3",
+                      line_color=None, source=source, name="tracks",
+                      nonselection_fill_alpha=1.0)  # fmt: skip
+    bars = plot.quad(left=0, right="right", top="top", bottom="bottom", fill_color="color",
+                     line_color=None, source=source, name="bars", selection_line_color=INK,
+                     selection_line_width=2, nonselection_fill_alpha=0.45)  # fmt: skip
+    for x, text, align in ((0, "text", "left"), (1, "size", "right")):
+        plot.text(x=x, y="middle", text=text, text_align=align, text_baseline="middle",
+                  text_font=value(FONT), text_font_size="11.5px", text_color=INK,
+                  nonselection_text_alpha=0.7, source=source)  # fmt: skip
+    tap = TapTool(renderers=[track, bars])
+    card = hover_card("@op", _BAR_CARD, swatch="@color")
+    plot.add_tools(tap, HoverTool(renderers=[track], tooltips=card, point_policy="follow_mouse"))
+    plot.toolbar.active_tap = tap
+    style_figure(plot)
+    plot.axis.visible = False
+    plot.grid.visible = False
+    return plot
+
+
+def _by_op(run: Run) -> tuple[str, list[Selection]]:
+    return by_op_html(run), op_picks(run)
+
+
+class MemoryView(View):
+    """The memory of `run` over its program; several runs also side by side, as a table.
+
+    Assigning `run` redraws; one that is not among the `runs` takes their place. Clicking an op or a
+    holder of the peak sets `selection`; setting that shows where its nodes run, and while what they
+    make is live.
+
+    Args:
+        runs: a run, or several, such as the variants of one step.
+
+    Raises:
+        SettingsError: something among `runs` is not a run.
+    """
+
+    run = traitlets.Instance(Run, allow_none=True)
+    selection = traitlets.Instance(Selection, default_value=NOTHING)
+
+    def __init__(self, runs: Run | Sequence[Run] | None = None) -> None:
+        wanted: Any = () if runs is None else runs
+        given = tuple(wanted) if isinstance(wanted, Iterable) else (wanted,)
+        for run in given:
+            if not isinstance(run, Run):
+                raise SettingsError(f"MemoryView shows runs, not {type(run).__name__}")
+        self.runs: tuple[Run, ...] = given
+        self._report: MemoryReport | None = None
+        self._is_following = False
+        self.figures, self.sources = memory_model(memory_payload(None))
+        # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
+        for plot, name in zip(self.figures, ("area", "bars"), strict=True):
+            plot.on_event(SelectionGeometry, self._picker(name))
+        self.choice = ToggleButtons(options=[("", 0)], layout=Layout(display="none"),
+                                    style={"button_width": "auto"})  # fmt: skip
+        self.choice.observe(self._chosen, "value")
+        self.table, self.error = HTML(), HTML()
+        self.by_op = Listing("what writes", _by_op)
+        self.by_op.observe(self._row_picked, "selection")
+        plots = [LivePlot(plot) for plot in self.figures]
+        super().__init__([self.table, self.choice, *plots, self.by_op, self.error])
+        self._list_runs()
+        self.run = given[0] if given else None
+
+    def _list_runs(self) -> None:
+        """The table and the buttons of several runs; nothing for one."""
+        many = len(self.runs) > 1
+        self._most = max((memory(run).peak for run in self.runs if run.graphs), default=0)
+        self.table.value = variants_html(self.runs) if many else ""
+        labels = variant_labels(self.runs) if self.runs else [""]
+        self._is_following = True
+        self.choice.options = [(label[:60], i) for i, label in enumerate(labels)]
+        self.choice.layout.display = None if many else "none"
+        self._is_following = False
+
+    def _chosen(self, change: dict[str, Any]) -> None:
+        if not self._is_following and change["new"] is not None:
+            self.run = self.runs[change["new"]]
+
+    @traitlets.observe("run")
+    def _redraw(self, change: dict[str, Any]) -> None:
+        run = change["new"]
+        try:
+            if run is not None and not any(run is known for known in self.runs):
+                self.runs = (run,)
+                self._list_runs()
+            self._is_following = True
+            if run is not None:
+                self.choice.value = next(i for i, known in enumerate(self.runs) if known is run)
+            self._report = memory(run) if run is not None and run.graphs else None
+            _apply(memory_payload(run, self._most), self.figures, self.sources)
+            self.by_op.run = run if self._report is not None else None
+            self._links = Links(run)
+            self.error.value = ""
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self.error.value = error_html("memory", error)
+        finally:
+            self._is_following = False
+        self.selection = NOTHING
+
+    def _row_picked(self, change: dict[str, Any]) -> None:
+        if not self._is_following:
+            self.selection = change["new"]
+
+    def _picker(self, name: str) -> Any:
+        def pick(click: SelectionGeometry) -> None:
+            data, chosen = self.sources[name].data, self.sources[name].selected.indices
+            nodes = {i for at in chosen for i in data["nodes"][at]}
+            label = str(data["op"][chosen[0]]) if chosen else ""
+            self.selection = self._links.of_nodes(nodes, label)
+
+        return pick
+
+    @traitlets.observe("selection")
+    def _highlight(self, change: dict[str, Any]) -> None:
+        nodes = change["new"].nodes
+        end = float(self.figures[0].y_range.end)
+        self._is_following = True
+        try:
+            self.by_op.selection = change["new"]
+            self.sources["marks"].data = mark_columns(self._report, nodes, end)
+            for name in ("area", "bars"):
+                of = self.sources[name].data["nodes"]
+                self.sources[name].selected.indices = [
+                    at for at, members in enumerate(of) if not nodes.isdisjoint(members)
+                ]
+        finally:
+            self._is_following = False

@@ -1,0 +1,140 @@
+"""Compiles as a table, and what changed in the graph as two columns: HTML, and a widget of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ipywidgets import HTML, Dropdown, Layout
+
+from kit.ir.diff import GraphDiff
+from kit.runs.compiles import Compile, storms
+from kit.widgets.base.page import View
+from kit.widgets.base.tables import (
+    FONT,
+    INK,
+    LINE,
+    MONO,
+    MUTED,
+    safe_text,
+    section,
+    sentence,
+    table,
+)
+
+__all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
+
+MAX_ROWS = 20
+_BACKGROUND = {"changed": "#f2c14e33", "rewired": "#8a63d233", "added": "#1f8f5533",
+               "removed": "#d9482b33"}  # fmt: skip
+_WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": "other length",
+         "kept": "other results", "aliasing": "other sharing"}  # fmt: skip
+
+
+def compiles_html(compiles: Sequence[Compile]) -> str:
+    """Every compile with its reason, the recompile storms above; the latest rows if many."""
+    if not compiles:
+        return section("Compiles", sentence("Nothing was compiled: every program was known."))
+    warnings = "".join(
+        f'<div style="border-left:3px solid #d9482b;padding:2px 8px;margin:4px 0">'
+        f"{safe_text(line, 400)}</div>"
+        for line in storms(compiles)
+    )
+    rows = [_row(c) for c in compiles[-MAX_ROWS:]]
+    heads = ["step", "phase", "why", "where", "ms"]
+    body = table(heads, rows, "rlllr", widths=(8, 12, 46, 22, 12))
+    spent = sum(c.lower_ms + c.compile_ms for c in compiles)
+    note = f"{len(compiles):,} compiles took {spent:,.0f} ms."
+    if len(compiles) > MAX_ROWS:
+        note += f" The last {MAX_ROWS} are shown."
+    return section("Compiles", warnings + body + sentence(note))
+
+
+def recompiles_html(compiles: Sequence[Compile]) -> str:
+    """The same, but "" unless something was compiled again during the steps."""
+    again = [c for c in compiles if c.kind != "first"]
+    return compiles_html(again) if storms(again) else ""
+
+
+def _row(c: Compile) -> list[str]:
+    word = _WORD.get(c.kind, c.kind)
+    change = ""
+    if c.before or c.now:
+        code = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
+        change = f'<div style="{code}">{safe_text(c.before, 60)} → {safe_text(c.now, 60)}</div>'
+    disk = " (from disk)" if c.is_from_disk else ""
+    why = f"<b>{safe_text(word)}</b>, {c.ops:,} ops{change}"
+    where = f'<span style="font-family:{MONO};font-size:12px">{safe_text(c.site, 60)}</span>'
+    return [
+        f"{c.step:,}",
+        safe_text(c.phase),
+        why,
+        where,
+        f"{c.lower_ms + c.compile_ms:,.0f}{disk}",
+    ]
+
+
+def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
+    """Two aligned columns, old left and new right, around what differs."""
+    if diff.is_empty:
+        return sentence("The two graphs are the same.")
+    near: set[int] = set()
+    for i, row in enumerate(diff.rows):
+        if row.kind != "same":
+            near.update(range(i - context, i + context + 1))
+    shown = sorted(near & set(range(len(diff.rows))))[:limit]
+    cell = f"padding:2px 6px;vertical-align:top;font:12px/1.4 {MONO};overflow-wrap:anywhere"
+    body, last = "", -1
+    for i in shown:
+        if i != last + 1:
+            body += (f'<tr><td colspan="2" style="{cell};color:{MUTED}">… {i - last - 1:,} equal '
+                     "nodes</td></tr>")  # fmt: skip
+        row = diff.rows[i]
+        color = _BACKGROUND.get(row.kind, "transparent")
+        sides = "".join(
+            f'<td style="{cell};text-align:left;background:{color if text else "transparent"}">'
+            f"{safe_text(text, 200)}</td>"
+            for text in (row.left_text, row.right_text)
+        )
+        body += f'<tr style="border-top:1px solid {LINE};background:none">{sides}</tr>'
+        last = i
+    head = f"padding:2px 6px;text-align:left;font:500 12px/1.4 {FONT};color:{MUTED}"
+    return (
+        f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;color:{INK}">'
+        f'<thead><tr style="background:none"><th style="{head}">before</th>'
+        f'<th style="{head}">now</th></tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+class CompileView(View):
+    """The compiles of a run or of a session; of a session, the graph diff behind each, too.
+
+    Args:
+        source: has `compiles`; if it has `compile_diff(i)`, a menu chooses which diff is shown.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.table = HTML()
+        self.choice = Dropdown(layout=Layout(width="auto"))
+        self.diff = HTML()
+        super().__init__([self.table, self.choice, self.diff])
+        self.choice.observe(self._chosen, "value")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what has been compiled by now."""
+        compiles = tuple(self._source.compiles)
+        self.table.value = compiles_html(compiles)
+        can_diff = hasattr(self._source, "compile_diff")
+        again = [i for i, c in enumerate(compiles) if c.kind != "first"] if can_diff else []
+        self.choice.options = [
+            (f"step {compiles[i].step}: {compiles[i].sentence[:110]}", i) for i in again[::-1]
+        ]
+        self.choice.value = again[-1] if again else None
+        self.choice.layout.display = "" if again else "none"
+        self._chosen(None)
+
+    def _chosen(self, change: Any) -> None:
+        i = self.choice.value
+        self.diff.value = "" if i is None else diff_html(self._source.compile_diff(i))

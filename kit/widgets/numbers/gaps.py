@@ -1,0 +1,141 @@
+"""Why the device was idle, as a table: cause, line, milliseconds. HTML, and a widget of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import traitlets
+from ipywidgets import HTML
+
+from kit.runs.run import Run
+from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
+from kit.widgets.base.page import View
+from kit.widgets.base.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
+from kit.widgets.base.theme import COLORS, error_html
+from kit.widgets.compare.data import amount
+
+__all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
+
+MAX_ROWS = 12
+CAUSE_COLORS = {
+    "host recording": COLORS["forward"],
+    "compile": COLORS["compile"],
+    "dispatch": COLORS["dispatch"],
+    "sync point": COLORS["wait"],
+    "input": COLORS["input"],
+    "reduction": COLORS["reduction"],
+    "dependency": COLORS["plan"],
+    "program": COLORS["kernel"],
+    "unknown": COLORS["ahead"],
+}
+_SAID = {
+    "host recording": "the host was recording what comes next",
+    "compile": "a program was being compiled",
+    "dispatch": "a segment was being handed to the device",
+    "input": "the host prepared or copied a batch",
+    "reduction": "gradients were on their way between devices",
+    "dependency": "another device, or the kernel before, had to finish first",
+    "program": "between the kernels of one program",
+    "unknown": "nobody was seen to be at work",
+}
+
+
+def gaps_html(run: Run) -> str:
+    """Idle time by cause, with the line of each sync point, and the lines that were waited for."""
+    gaps = idle_gaps(run.timeline)
+    if not gaps:
+        known = bool(run.timeline.where(kind="kernel").any())
+        text = "The device was never idle." if known else "No kernel was seen: nothing is known."
+        return section("Why the device was idle", sentence(text))
+    rows = idle_table(gaps)
+    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    awaited = _awaited(run, gaps)
+    devices = count_devices(run.timeline)
+    parts = steps * devices
+    shown = [_row(row, awaited.get((row.cause, row.site), []), parts, rows[0].total_ms)
+             for row in rows[:MAX_ROWS]]  # fmt: skip
+    total = sum(row.total_ms for row in rows)
+    shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
+    note = _hta(gaps, devices)
+    if len(rows) > MAX_ROWS:
+        note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
+    heads = ("cause", "line", "pieces a step", "ms a step", "share")
+    body = table(heads, shown, "llrrr", widths=(31, 33, 10, 13, 13), has_total=True)
+    return section("Why the device was idle", _strip(rows) + body + sentence(note))
+
+
+def _strip(rows: Sequence[IdleRow]) -> str:
+    """All idle time as one bar, cut by cause."""
+    parts = "".join(
+        f'<div title="{safe_text(f"{r.cause} {r.share:.0%}")}" style="width:{r.share:.2%};'
+        f'background:{CAUSE_COLORS.get(r.cause, COLORS["plan"])}"></div>'
+        for r in rows
+    )
+    return (
+        '<div style="display:flex;height:12px;border-radius:3px;overflow:hidden;margin:2px 0 6px">'
+        f"{parts}</div>"
+    )
+
+
+def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[str]:
+    color = CAUSE_COLORS.get(row.cause, COLORS["plan"])
+    swatch = (
+        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
+    )
+    line = f'<span style="font-family:{MONO};font-size:12px">{safe_text(row.site)}</span>'
+    if not row.site:
+        line = f'<span style="color:{MUTED}">{_SAID.get(row.cause, "")}</span>'
+    if awaited:
+        then = ", ".join(safe_text(site, 60) for site in awaited)
+        line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
+    return [
+        f'<span style="white-space:nowrap">{swatch}{safe_text(row.cause)}</span>',
+        f'<div style="overflow-wrap:anywhere">{line}</div>',
+        amount(row.count / parts),
+        amount(row.total_ms / parts),
+        f"{row.share:.1%}" + bar_html(row.total_ms / max(most, 1e-12), color),
+    ]
+
+
+def _awaited(run: Run, gaps: Sequence[Gap]) -> dict[tuple[str, str], list[str]]:
+    """The lines whose kernels came after the gaps of each cause; at most the two that cost most."""
+    if not run.graphs:
+        return {}
+    nodes = run.graphs[0].nodes
+    spent: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for gap in gaps:
+        node = int(run.timeline.node[gap.before]) if gap.before >= 0 else -1
+        if node >= 0 and gap.cause != "program" and nodes[node].site:
+            spent[gap.cause, gap.site][nodes[node].site] += gap.length_ns
+    return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
+
+
+def _hta(gaps: Sequence[Gap], devices: int) -> str:
+    whole = sum(gap.length_ns for gap in gaps)
+    named = {name: sum(g.length_ns for g in gaps if g.hta == name) / whole for name in HTA_CAUSES}
+    parts = ", ".join(f"{name} {part:.0%}" for name, part in named.items())
+    of = f"the traced steps and of the {devices} devices" if devices > 1 else "the traced steps"
+    return (
+        f"Means of {of}; every instant in which no kernel of a device ran has one "
+        f"cause. By HTA's names: {parts}."
+    )
+
+
+class GapView(View):
+    """Why the device was idle in `run`; assigning `run` redraws."""
+
+    run = traitlets.Instance(Run, allow_none=True)
+
+    def __init__(self, run: Run | None = None) -> None:
+        self.table = HTML()
+        super().__init__([self.table], run=run)
+
+    @traitlets.observe("run")
+    def _draw(self, change: dict[str, Any]) -> None:
+        try:
+            self.table.value = "" if self.run is None else gaps_html(self.run)
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self.table.value = error_html("idle gaps", error)

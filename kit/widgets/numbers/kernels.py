@@ -1,0 +1,150 @@
+"""The kernels of a run as a table: what each computes and how near it comes to the ceilings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import starmap
+
+from kit.runs.analysis.kernels import Ceilings, KernelCost, kernel_table
+from kit.runs.run import Run
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.tables import (
+    MONO,
+    MUTED,
+    bar_html,
+    folded,
+    row_attributes,
+    safe_text,
+    section,
+    sentence,
+    table,
+)
+from kit.widgets.base.theme import COLORS, format_bytes
+from kit.widgets.compare.data import amount
+
+__all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
+
+MAX_ROWS = 20
+_HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
+_WIDTHS = (20, 27, 6, 9, 9, 8, 7, 7, 7)
+
+
+def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS) -> str:
+    """The table of `kernels_drawn` alone."""
+    return kernels_drawn(run, ceilings, limit=limit)[0]
+
+
+def kernels_drawn(
+    run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS
+) -> tuple[str, list[Selection]]:
+    """The `limit` kernels that had most of the device's time, and the sums of all.
+
+    With the HTML comes what each of its rows stands for: the nodes that the kernel computes.
+
+    Args:
+        ceilings: what rates are held against, `kit.measure_ceilings()`; without it that column is
+            left empty.
+    """
+    rows = kernel_table(run, ceilings=ceilings)
+    if not rows:
+        return section("Kernels", sentence("No kernel was seen.")), []
+    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
+    cells.append(_total(rows, steps))
+    note = (
+        "Share of the time in which the device was busy: where kernels run side by side an instant "
+        "is divided among them, so shares add up to 100%. Bytes and arithmetic are modelled from "
+        "the shapes of the graph, rates are over the time in which the kernel ran."
+    )
+    if len(rows) > limit:
+        rest = sum(row.kernel.share for row in rows[limit:])
+        note = f"{len(rows) - limit:,} more kernels have {rest:.0%} of the time. {note}"
+    if ceilings is not None:
+        note += (
+            f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
+            f"{amount(ceilings.gflop_s)} GFLOP/s."
+        )
+    links = Links(run)
+    picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
+    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
+                 attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
+    return section("Kernels", body + sentence(note)), picks
+
+
+def folded_kernels_html(run: Run) -> str:
+    """The table behind a line that a click opens; "" where no kernel was seen."""
+    return folded_kernels(run)[0]
+
+
+def folded_kernels(run: Run) -> tuple[str, list[Selection]]:
+    """`folded_kernels_html`, and what each row of it stands for."""
+    if not run.timeline.where(kind="kernel").any():
+        return "", []
+    body, picks = kernels_drawn(run)
+    return folded("Kernels: what each computes, how long it takes, what it moves", body), picks
+
+
+def _row(row: KernelCost, steps: int, most: float) -> list[str]:
+    kernel = row.kernel
+    where = f"segment {kernel.segment}" if kernel.segment >= 0 else "no segment"
+    name = (
+        f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
+        f'{safe_text(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
+    )
+    best = "" if math.isnan(row.of_ceiling) else f"{row.of_ceiling:.0%}"
+    if best:
+        best += f'<div style="color:{MUTED};font-size:11px">{safe_text(row.limit)}</div>'
+    return [
+        name,
+        _computes(row),
+        amount(kernel.count / steps),
+        amount(kernel.charged_ms / steps),
+        f"{kernel.share:.1%}" + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
+        _bytes(row.bytes_read + row.bytes_written),
+        amount(row.gb_s),
+        amount(row.gflop_s) if row.flops else "",
+        best,
+    ]
+
+
+def _computes(row: KernelCost) -> str:
+    """The first ops, and the lines and modules that they come from."""
+    if not row.ops:
+        return f'<span style="color:{MUTED}">unknown</span>'
+    ops = _listed([op.removeprefix("aten.").removesuffix(".default") for op in row.ops], 3)
+    place = _listed(row.sites, 2)
+    scope = _listed(row.scopes, 1)
+    where = " · ".join(x for x in (place, scope) if x)
+    return (
+        f'<div style="overflow-wrap:anywhere">{ops}'
+        f'<div style="color:{MUTED};font-size:12px">{where}</div></div>'
+    )
+
+
+def _listed(texts: Sequence[str], limit: int) -> str:
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(safe_text(text, 60) for text in texts[:limit]) + more
+
+
+def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
+    busy = sum(row.kernel.charged_ms for row in rows) / steps
+    runs = sum(row.kernel.count for row in rows) / steps
+    moved = sum(row.bytes_read + row.bytes_written for row in rows if row.nodes)
+    return ["<b>device busy</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
+            "<b>100%</b>", f"<b>{_bytes(moved)}</b>", "", "", ""]  # fmt: skip
+
+
+def _bytes(size: float) -> str:
+    return "?" if math.isnan(size) else format_bytes(size)
+
+
+class KernelView(Listing):
+    """The kernels of `run`, against `ceilings` if they are given; assigning `run` redraws.
+
+    Picking a row sets `selection` to the nodes that the kernel computes.
+    """
+
+    def __init__(self, run: Run | None = None, ceilings: Ceilings | None = None) -> None:
+        super().__init__("kernels", lambda r: kernels_drawn(r, ceilings), run)

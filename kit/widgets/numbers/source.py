@@ -1,0 +1,262 @@
+"""The user's lines with what each costs in the margin: recording, device time, waits.
+
+`source_html` is a pure function of a run, shared by the live view and the report. Its rows can be
+picked, see `kit.widgets.base.listing`; `data-row` is a line's place among `line_costs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
+from kit.runs.run import Run
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.tables import (
+    FONT,
+    INK,
+    LINE,
+    MONO,
+    MUTED,
+    PANEL,
+    row_attributes,
+    safe_text,
+    section,
+    sentence,
+)
+from kit.widgets.base.theme import COLORS
+from kit.widgets.numbers.excerpt import code_html, listing
+
+__all__ = ["SourceView", "source_html", "source_picks"]
+
+MAX_FILES = 12
+MAX_LINES = 400  # with a cost, the dearest
+HEIGHT_PX = 620
+
+_COLUMNS = "5px 40px 68px 68px 60px minmax(240px, 1fr)"
+_STYLE = f"""<style>
+.kit-listing .widget-html-content {{min-width:0}}
+.kit-source-lines {{max-height:{HEIGHT_PX}px;overflow:auto;position:relative;
+  border:1px solid {LINE};border-radius:6px;
+  background:{PANEL};color:{INK};font:12px/1.6 {MONO}}}
+.kit-source-lines .kit-line {{display:grid;grid-template-columns:{_COLUMNS};min-width:max-content}}
+.kit-source-lines .kit-line > span {{padding:0 6px;white-space:pre;text-align:right;
+  position:relative;font-variant-numeric:tabular-nums}}
+.kit-source-lines .kit-line > .kit-heat {{padding:0}}
+.kit-source-lines .kit-line > .kit-number {{color:{MUTED};padding:0 6px 0 4px}}
+.kit-source-lines .kit-line > .kit-code {{text-align:left;padding-left:14px}}
+.kit-source-lines .kit-head {{position:sticky;top:0;z-index:1;background:{PANEL};color:{MUTED};
+  border-bottom:1px solid {LINE};font-family:{FONT};padding:3px 0}}
+.kit-source-lines .kit-file {{font-family:{FONT};padding:7px 10px 3px;border-top:1px solid {LINE}}}
+.kit-source-lines .kit-file:first-of-type {{border-top:0}}
+.kit-source-lines .kit-gap, .kit-source-lines summary {{color:{MUTED};font-family:{FONT};
+  font-size:11px;padding:1px 10px 1px 58px;cursor:default}}
+.kit-source-lines summary {{cursor:pointer}}
+.kit-source-lines i {{position:absolute;right:6px;top:17px;height:3px;border-radius:2px}}
+.kit-source-lines b.kit-k {{font-weight:600}}
+.kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
+.kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
+.kit-source-lines .kit-wait {{color:{COLORS["wait"]};font-family:{FONT};display:block}}
+</style>"""
+
+
+def source_html(run: Run, rows: Sequence[LineCost] | None = None) -> str:
+    """The lines of the program that cost something, with some around them, file by file.
+
+    Everything that comes from the program is escaped.
+
+    Args:
+        rows: `line_costs(run)`, if they are known already.
+    """
+    rows = line_costs(run) if rows is None else rows
+    if not any(row.site for row in rows):
+        is_native = run.settings.mode == "torch"
+        why = "mode 'torch' does not record ops" if is_native else "it has no ops"
+        return section("Source lines", sentence(f"What each line costs is not known: {why}."))
+    body = _most(rows) + _table(run, rows) + sentence(_note(run, rows))
+    return section("Source lines", _STYLE + body)
+
+
+def source_picks(run: Run, rows: Sequence[LineCost] | None = None) -> list[Selection]:
+    """What each `data-row` of `source_html` stands for: a line, and the nodes that it recorded."""
+    rows = line_costs(run) if rows is None else rows
+    return [*map(Links(run).of_site, (row.site for row in rows))]
+
+
+def _most(rows: Sequence[LineCost]) -> str:
+    """The dearest line of each column, in a sentence."""
+    said = []
+    for what, field in (("waits most", "wait_ms"), ("has most of the device", "device_ms"),
+                        ("takes longest to record", "recording_ms")):  # fmt: skip
+        row = max((r for r in rows if r.site), key=lambda r: getattr(r, field))
+        if ms := _ms(getattr(row, field)):
+            said.append(f"<b>{safe_text(row.site, 60)}</b> {what}, {ms} ms a step")
+    return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
+
+
+def _table(run: Run, rows: Sequence[LineCost]) -> str:
+    scale = _Scale(run, rows)
+    shown = set(sorted(range(len(rows)), key=lambda i: -rows[i].total_ms)[:MAX_LINES])
+    of_file: dict[str, dict[int, int]] = {}
+    for i, row in enumerate(rows):
+        if row.site and i in shown:
+            file, line = place_of(row.site)
+            of_file.setdefault(file, {})[line] = i
+    for snippet in run.sources:
+        of_file.setdefault(snippet.file, {})
+    parts = []
+    for file, costs in list(of_file.items())[:MAX_FILES]:
+        parts.append(_file_head(file, [rows[i] for i in costs.values()]))
+        for piece in listing(file, costs, run.sources):
+            parts.append(piece if isinstance(piece, str) else _folded(
+                [_line(number, text, rows, costs.get(number, -1), scale)
+                 for number, text in piece.lines], piece.is_folded))  # fmt: skip
+    return (
+        '<div class="kit-source-lines" role="grid" tabindex="-1" '
+        f'aria-label="source lines and what they cost">{_HEAD}{"".join(parts)}</div>'
+    )
+
+
+class _Scale:
+    """What the longest bar of each column stands for; and what each row does."""
+
+    def __init__(self, run: Run, rows: Sequence[LineCost]) -> None:
+        self.picks = source_picks(run, rows)
+        known = [row for row in rows if row.site]
+        self.record = max((row.recording_ms for row in known), default=0.0)
+        self.device = max((row.device_ms for row in known), default=0.0)
+        self.wait = max((row.wait_ms for row in known), default=0.0)
+        self.total = max((row.total_ms for row in known), default=0.0)
+
+
+_HEADS = ("line", "record", "device", "wait")
+_HEAD = (
+    '<div class="kit-line kit-head" role="row"><span class="kit-heat"></span>'
+    + "".join(f'<span role="columnheader">{text}</span>' for text in _HEADS)
+    + '<span class="kit-code" role="columnheader">&#8592; ms a step</span></div>'
+)
+
+
+def _file_head(file: str, rows: Sequence[LineCost]) -> str:
+    sums = " · ".join(
+        f"{name} {_ms(sum(getattr(row, field) for row in rows)) or '0'}"
+        for name, field in (("record", "recording_ms"), ("device", "device_ms"),
+                            ("wait", "wait_ms"))
+    )  # fmt: skip
+    costs = f'<span style="color:{MUTED}"> {sums} ms a step</span>' if rows else ""
+    return f'<div class="kit-file" role="row"><b>{safe_text(file, 80)}</b>{costs}</div>'
+
+
+def _folded(lines: Sequence[str], is_folded: bool) -> str:
+    if not is_folded:
+        return "".join(lines)
+    return f"<details><summary>{len(lines)} lines without cost</summary>{''.join(lines)}</details>"
+
+
+def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale: _Scale) -> str:
+    code = f'<span style="color:{MUTED}">(its text was not kept)</span>'
+    code = code if text is None else code_html(text)
+    if i < 0:
+        return (
+            f'<div class="kit-line" role="row"><span></span><span class="kit-number">{number}'
+            f'</span><span></span><span></span><span></span><span class="kit-code">{code}</span>'
+            "</div>"
+        )
+    row = rows[i]
+    heat = row.total_ms / scale.total if scale.total else 0.0
+    cells = "".join((
+        f'<span class="kit-heat" style="background:rgba(214,90,40,{0.06 + 0.94 * heat:.2f})">'
+        "</span>",
+        f'<span class="kit-number">{number or ""}</span>',
+        f'<span role="gridcell">{_ms(row.recording_ms)}{_phases_bar(row, scale.record)}</span>',
+        f'<span role="gridcell">{_ms(row.device_ms)}'
+        f'{_bar(row.device_ms, scale.device, COLORS["kernel"])}</span>',
+        f'<span role="gridcell">{_ms(row.wait_ms)}'
+        f'{_bar(row.wait_ms, scale.wait, COLORS["wait"])}</span>',
+        f'<span class="kit-code" role="gridcell">{code}{_sync(row)}</span>',
+    ))  # fmt: skip
+    return (
+        f'<div class="kit-line" role="row" {row_attributes(i, scale.picks[i])} '
+        f'title="{_title(row)}">{cells}</div>'
+    )
+
+
+def _sync(row: LineCost) -> str:
+    if not row.syncs:
+        return ""
+    often = "once a step" if row.syncs == 1 else f"{row.syncs:.3g} times a step"
+    idle = f", then the device is idle for {_ms(row.idle_ms)} ms" if row.idle_ms >= 5e-4 else ""
+    causes = "; ".join(safe_text(cause, 120) for cause in row.causes[:3])
+    return (
+        f'<span class="kit-wait">&#9660; sync point, {often}: waits '
+        f"{_ms(row.wait_ms) or '0'} ms{idle} ({causes})</span>"
+    )
+
+
+def _title(row: LineCost) -> str:
+    parts = [f"{phase} {row.record_ms[phase]:.3f}" for phase in PHASES if row.record_ms[phase]]
+    record = f"recording: {', '.join(parts)} ms; " if parts else ""
+    return (
+        f"{safe_text(row.site, 100)}: {record}{len(row.nodes):,} ops. Click to show them elsewhere"
+    )
+
+
+def _phases_bar(row: LineCost, most: float) -> str:
+    """One thin bar in the colours of the phases."""
+    whole = row.recording_ms
+    if not whole or not most:
+        return ""
+    stops, at = [], 0.0
+    for phase in PHASES:
+        until = at + 100 * row.record_ms[phase] / whole
+        if until > at:
+            stops.append(f"{COLORS[phase]} {at:.1f}% {until:.1f}%")
+        at = until
+    return _bar(whole, most, f"linear-gradient(90deg,{','.join(stops)})")
+
+
+def _bar(value: float, most: float, color: str) -> str:
+    width = 56 * value / most if most else 0.0
+    return f'<i style="width:{width:.1f}px;background:{color}"></i>' if width >= 0.5 else ""
+
+
+def _ms(value: float) -> str:
+    """Milliseconds, three figures; "" for what is less than half a microsecond."""
+    if not value >= 5e-4:
+        return ""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
+def _note(run: Run, rows: Sequence[LineCost]) -> str:
+    if any(t >= 0 for t in run.recorded_ns):
+        how = "timed op by op in a traced step"
+    elif run.settings.step_mode == "replay":
+        how = "none, the traced steps were replayed"
+    else:
+        how = "divided by the number of ops, because this run was not timed op by op"
+    text = (
+        f"Recording: {how}; an op of the backward pass belongs to the line of its forward op. "
+        "Device: where kernels overlap their time is divided. Waits are those of the measured "
+        "steps. The three overlap in time."
+    )
+    rest = next((row for row in rows if not row.site), None)
+    if rest is not None and (rest.total_ms >= 5e-4 or rest.syncs):
+        text += (
+            f" Of no known line: recording {_ms(rest.recording_ms) or '0'} ms, device "
+            f"{_ms(rest.device_ms) or '0'} ms, wait {_ms(rest.wait_ms) or '0'} ms."
+        )
+    if len(rows) > MAX_LINES:
+        text += f" The {MAX_LINES} dearest of {len(rows):,} lines are shown."
+    return text
+
+
+class SourceView(Listing):
+    """The lines of `run` with their costs; assigning `run` redraws. A click sets `selection`."""
+
+    def __init__(self, run: Run | None = None) -> None:
+        super().__init__("source lines", _drawn, run)
+
+
+def _drawn(run: Run) -> tuple[str, list[Selection]]:
+    rows = line_costs(run)
+    return source_html(run, rows), source_picks(run, rows)

@@ -1,0 +1,192 @@
+"""Predictions beside what was measured: a table, two strips on one time axis, and sliders.
+
+`whatif_html` and `whatif_figure` are pure functions of a run and its predictions. `WhatIfView` asks
+the model again at each move of a slider: nothing is run, and the answer comes in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import traitlets
+from bokeh.plotting import figure
+from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
+
+from kit.runs.run import UNLIMITED, Run, Settings
+from kit.runs.whatif.predict import Model, Prediction
+from kit.widgets.base import tables
+from kit.widgets.base.controls import bulk_slider, labelled
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.page import View
+from kit.widgets.base.tables import safe_text
+from kit.widgets.base.theme import error_html, plain
+from kit.widgets.compare.view import comparison_figure
+from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_payload
+
+__all__ = ["WhatIfView", "modelled_run", "whatif_figure", "whatif_html"]
+
+SPEEDS = (0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
+_NOT_COMPARED = ("steps", "warmup", "seed")  # they do not change what a step takes
+_CELL = f"padding:3px 12px 3px 0;border-bottom:1px solid {tables.LINE};vertical-align:top"
+_HEAD = f"{_CELL};text-align:left"
+_NUMBER = f"{_CELL};text-align:right;white-space:nowrap"
+
+
+def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[Run] = ()) -> str:
+    """A table "predicted against measured": a row a prediction, with what it assumed.
+
+    Args:
+        run: what the predictions were made from.
+        measured: runs; the one of a prediction's settings stands beside it, with the error.
+    """
+    heads = ("settings", "predicted", "measured", "error", "segments", "syncs")
+    head = "".join(f'<th style="{_HEAD if i == 0 else _NUMBER}">{h}</th>' for i, h in
+                   enumerate(heads))  # fmt: skip
+    rows = "".join(_row(run, p, measured) for p in predictions)
+    notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
+    assumed = "".join(f"<li>{safe_text(text, 400)}</li>" for text in notes)
+    return (
+        f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">'
+        f"<b>predicted against measured</b> (origin: modelled), from "
+        f"{safe_text(run.name or 'a run', 60)} at {_ms(run.step_ms)} a step"
+        f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
+        + (f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
+           f"{assumed}</ul></div>" if assumed else "")
+        + "</div>"
+    )  # fmt: skip
+
+
+def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
+    found = next((r for r in measured if _alike(r.settings, p.settings)), None)
+    time = found.step_ms if found is not None else math.nan
+    error = p.step_ms / time - 1 if time > 0 else math.nan
+    cells = (_ms(p.step_ms), _ms(time), "" if math.isnan(error) else f"{error:+.1%}",
+             f"{p.segments:,}", f"{p.syncs:,}")  # fmt: skip
+    words = safe_text(_words(run.settings, p.settings), 120)
+    numbers = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in cells)
+    return f'<tr><td style="{_CELL}">{words}</td>{numbers}</tr>'
+
+
+def _alike(a: Settings, b: Settings) -> bool:
+    same = {name: getattr(b, name) for name in _NOT_COMPARED}
+    return a.replace(**same) == b
+
+
+def _words(base: Settings, other: Settings) -> str:
+    """What is set otherwise: `mode='lazy', batch_size=2`."""
+    mine, theirs = base.as_dict(), other.as_dict()
+    changed = [f"{k}={v!r}" for k, v in theirs.items() if v != mine[k] and k not in _NOT_COMPARED]
+    return ", ".join(changed) or "as measured"
+
+
+def _ms(ms: float) -> str:
+    return "" if math.isnan(ms) else f"{ms:.2f} ms"
+
+
+def modelled_run(run: Run, prediction: Prediction) -> Run:
+    """A prediction in the form of a run, for the views that draw runs: its one step is modelled."""
+    return replace(
+        run,
+        settings=prediction.settings,
+        losses=(),
+        step_times_ns=(round(prediction.step_ms * 1e6),),
+        timeline=prediction.timeline,
+        sync_points=prediction.timeline.syncs,
+        unlowered={},
+        compiles=(),
+    )
+
+
+def whatif_figure(run: Run, prediction: Prediction) -> figure:
+    """The measured timeline and, under it and pale, the modelled one; a new figure each time."""
+    plot = comparison_figure([run, modelled_run(run, prediction)])
+    plot.title.text = (
+        f"measured (origin: {run.timeline.origin}) and below it what was predicted "
+        f"(origin: {prediction.timeline.origin}) - {plain(run.name, 24)}"
+    )
+    bars = plot.select_one({"name": "bars"})
+    data = bars.data_source.data
+    second = max(plot.select_one({"name": "steps"}).data_source.data["top"])  # its band of steps
+    data["alpha"] = [a * (0.45 if top >= second else 1.0)
+                     for a, top in zip(data["alpha"], data["top"], strict=True)]  # fmt: skip
+    bars.glyph.line_color = "color"  # pale bars keep their outline
+    return plot
+
+
+class WhatIfView(View):
+    """Sliders over the model of one run; `view.prediction` is what it says now.
+
+    Args:
+        run: a measured run with a graph: not one of mode "torch".
+
+    Raises:
+        SettingsError: nothing can be predicted from this run.
+    """
+
+    prediction = traitlets.Instance(Prediction)
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._model = Model(run)
+        self.prediction = self._model.predict()
+        forward, backward = run.settings.bulk_sizes
+        self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
+        self.speed = SelectionSlider(options=[(f"{s:g} x", s) for s in SPEEDS], value=1.0,
+                                     layout=Layout(width="auto"))  # fmt: skip
+        places = {(s.site, s.via, s.cause): s for s in self._model.syncs}
+        self._syncs = tuple(places.values())
+        self.without = tuple(
+            Checkbox(value=False, indent=False, layout=Layout(width="auto"),
+                     description=plain(f"without {s.cause} at {s.site or s.via}", 60))
+            for s in self._syncs
+        )  # fmt: skip
+        self.figure, self.sources = timeline_model(timeline_payload(self._drawn()))
+        self.text, self.error = HTML(), HTML()
+        controls = [labelled("bulk size, forward", self.forward),
+                    labelled("bulk size, backward and update", self.backward),
+                    labelled("device speed", self.speed)]  # fmt: skip
+        grid = GridBox(controls, layout=Layout(
+            grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))", grid_gap="4px 18px",
+            width="auto"))  # fmt: skip
+        super().__init__([grid, *self.without, self.text, LivePlot(self.figure), self.error])
+        self._say()
+        for control in (self.forward, self.backward, self.speed, *self.without):
+            control.observe(self._moved, "value")
+
+    def _moved(self, change: Any) -> None:
+        try:
+            self.prediction = self._model.predict(
+                self._settings(),
+                without=[s for s, box in zip(self._syncs, self.without, strict=True) if box.value],
+                device_speed=self.speed.value,
+            )
+            apply_timeline(timeline_payload(self._drawn()), self.figure, self.sources)
+            self._say()
+            self.error.value = ""
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self.error.value = error_html("what if", error)
+
+    def _settings(self) -> Settings:
+        """The run's own settings, unless a bulk size was moved."""
+        sizes = self.forward.value, self.backward.value
+        base = self.run.settings
+        if sizes == tuple(min(n, UNLIMITED) for n in base.bulk_sizes):
+            return base
+        if sizes == (UNLIMITED, UNLIMITED):
+            return base.replace(mode="lazy")
+        return base.replace(mode="bulked", bulk_forward=sizes[0], bulk_backward=sizes[1])
+
+    def _drawn(self) -> Run:
+        return modelled_run(self.run, self.prediction)
+
+    def _say(self) -> None:
+        now = self.prediction
+        ratio = self.run.step_ms / now.step_ms if now.step_ms > 0 else math.nan
+        lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
+        body = "<br>".join(safe_text(line, 400) for line in lines)
+        self.text.value = (
+            f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
+        )

@@ -1,0 +1,279 @@
+"""The kernel timeline: what host and device did when, and where the host waited.
+
+`timeline_payload` turns a run into plain columns, `timeline_model` puts them into a bokeh figure,
+and `TIMELINE_JS` replaces the columns of a figure that is already drawn. The live view and the
+static report share all three, so they cannot differ.
+
+The figure carries the columns to the browser and the choices back; the bars are painted on a canvas
+over it, by JavaScript in the browser. Measured with a million spans, bokeh's own glyphs took
+seconds a frame (`benchmarks/drawing.py` measures this view).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import traitlets
+from bokeh.models import ColumnDataSource, CustomJS, Range1d
+from bokeh.plotting import figure
+from ipywidgets import HTML, VBox
+
+from kit.runs.run import Run
+from kit.trace import Timeline
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.page import View, static_page
+from kit.widgets.base.selection import NOTHING, Links, Selection
+from kit.widgets.base.theme import error_html, format_ns, page_js, plain
+from kit.widgets.timeline.payload import as_run, flat, timeline_payload, timeline_title
+from kit.widgets.timeline.range import RangeMetrics, around, range_metrics
+
+__all__ = [
+    "TIMELINE_JS",
+    "TimelineView",
+    "apply_timeline",
+    "timeline_js_args",
+    "timeline_model",
+    "timeline_payload",
+    "timeline_title",
+]
+
+MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
+MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range is marked
+# Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
+# clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
+# reply: what Python says of that range.
+_EMPTY: dict[str, dict[str, list[Any]]] = {
+    "timeline": {},
+    "picked": {"kind": [""], "index": [-1], "serial": [0]},
+    "lit": {"nodes": [""], "sites": [""], "label": [""], "serial": [0]},
+    "marked": {"start": [], "stop": []},
+    "reply": {"text": [""]},
+}
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+@cache
+def _attach_js() -> str:
+    """Runs in the browser once the figure is laid out; its arguments are `timeline_js_args`."""
+    parts = [_asset(f"{part}.js") for part in ("model", "plot", "events", "paint")]
+    return "\n".join([
+        "const view = cb_context.index.find_one(figure);",
+        "if (!view || view.el.kitTimeline?.root.isConnected) return;",
+        page_js(),
+        f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};",
+        *parts,
+        "const models = {figure, timeline, picked, lit, marked, reply};",
+        "view.el.kitTimeline = new TimelinePlot(view, models);",
+    ])  # fmt: skip
+
+
+# For a page that holds such a figure: `drawTimeline`, `timelineHighlight` and `timelineOnPick`.
+TIMELINE_JS = (
+    "const {drawTimeline, timelineHighlight, timelineOnPick} = (() => {\n"
+    f"{_asset('model.js')}\n{_asset('page.js')}\n"
+    "return {drawTimeline, timelineHighlight, timelineOnPick};\n})();\n"
+)
+
+
+def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:
+    """The figure of a payload, and its sources by name: `timeline`, `picked`, `lit`, ..."""
+    sources = {name: ColumnDataSource({k: list(v) for k, v in data.items()}, name=name)
+               for name, data in _EMPTY.items()}  # fmt: skip
+    sources["timeline"].name = "timeline columns"  # the figure itself is called timeline
+    plot = figure(
+        x_range=Range1d(0, 1),
+        y_range=Range1d(0, 1),
+        sizing_mode="stretch_width",
+        toolbar_location=None,
+        tools=[],
+        title="kernel timeline",
+        min_width=300,
+        name="timeline",
+    )
+    plot.axis.visible = False
+    plot.grid.visible = False
+    plot.outline_line_color = None
+    plot.title.text_color = None
+    plot.scatter(x=[], y=[])  # bokeh warns of a figure without any glyph
+    attach = CustomJS(args=timeline_js_args(plot, sources), code=_attach_js())
+    plot.js_on_change("inner_width", attach)
+    apply_timeline(payload, plot, sources)
+    return plot, sources
+
+
+def apply_timeline(payload: Mapping[str, Any], plot: figure,
+                   sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+    """Draw another payload in the same figure: `drawTimeline` of `TIMELINE_JS` in Python."""
+    serial = {"serial": list(sources["picked"].data["serial"])}
+    for name in ("lit", "marked", "reply"):  # they point into what is replaced
+        if sources[name].data != _EMPTY[name]:
+            sources[name].data = {**_EMPTY[name], **serial} if name == "lit" else dict(_EMPTY[name])
+    plot.title.text = payload["title"]
+    plot.height = payload["height"]
+    sources["timeline"].data = flat(payload)
+
+
+def timeline_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
+    """The models that `TIMELINE_JS` asks for, by name."""
+    return {"figure": plot, **sources}
+
+
+class TimelineView(View):
+    """Draws a run or a timeline; assigning `run` redraws.
+
+    Clicking a bar sets `segment`, `node` and `selection`; assigning `selection` highlights what
+    belongs to it. Dragging with Shift sets `range_ns`, and `range_metrics()` says what it holds.
+    `below` and `outline` can be assigned later, too.
+
+    Args:
+        run: a `Run`, or a `Timeline` alone.
+        below: a second run, stacked under the first on the same time axis.
+        outline: a prediction, drawn as outlines under the measured spans.
+    """
+
+    run = traitlets.Instance(Run, allow_none=True)
+    segment = traitlets.Int(None, allow_none=True)
+    node = traitlets.Int(None, allow_none=True)
+    selection = traitlets.Instance(Selection)
+    range_ns: Any = traitlets.Tuple(default_value=None, allow_none=True)  # (start, stop)
+    below = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
+                            default_value=None, allow_none=True)  # fmt: skip
+    outline = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
+                              default_value=None, allow_none=True)  # fmt: skip
+
+    def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
+                 outline: Run | Timeline | None = None) -> None:  # fmt: skip
+        run = as_run(run) if isinstance(run, Timeline) else run
+        self._payload = timeline_payload(run, below=below, outline=outline)
+        self.figure, self.sources = timeline_model(self._payload)
+        self.sources["picked"].on_change("data", self._picked)
+        self.sources["marked"].on_change("data", self._marked)
+        self._error = HTML()
+        self._drawn = run, below, outline
+        self._links = Links(run)
+        self._is_pick = False
+        super().__init__([LivePlot(self.figure), self._error], run=run, below=below,
+                         outline=outline)  # fmt: skip
+
+    @traitlets.default("selection")
+    def _nothing(self) -> Selection:
+        return NOTHING
+
+    def __repr__(self) -> str:
+        return f"TimelineView({self._payload['summary']})"
+
+    def page(self) -> str:
+        """What is shown now, as one HTML document; with very many spans, the shortest are joined.
+
+        A notebook keeps it beside the live view, and a million spans would make that 10 MB.
+        """
+        if len(self._payload["spans"]["key"]) <= MAX_STATIC_SPANS:
+            return super().page()
+        small = timeline_payload(self.run, below=self.below, outline=self.outline,
+                                 max_spans=MAX_STATIC_SPANS)  # fmt: skip
+        return static_page(VBox([LivePlot(timeline_model(small)[0])]), repr(self))
+
+    def range_metrics(self) -> RangeMetrics | None:
+        """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""
+        if self.range_ns is None or self.run is None:
+            return None
+        return range_metrics(self.run.timeline, *self.range_ns)
+
+    @traitlets.observe("run", "below", "outline")
+    def _redraw(self, change: dict[str, Any]) -> None:
+        wanted = self.run, self.below, self.outline
+        if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
+            return
+        self._drawn = wanted
+        try:
+            self.selection, self.range_ns = NOTHING, None
+            self.segment = self.node = None
+            self._links = Links(self.run)
+            self._payload = timeline_payload(self.run, below=self.below, outline=self.outline)
+            apply_timeline(self._payload, self.figure, self.sources)
+            self._error.value = ""
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)
+
+    @traitlets.observe("selection")
+    def _highlight(self, change: dict[str, Any]) -> None:
+        selection = change["new"]
+        if not self._is_pick:
+            self.segment = self.node = None
+        self.sources["lit"].data = {
+            "nodes": [" ".join(map(str, sorted(selection.nodes)))],
+            "sites": ["\n".join(sorted(plain(site) for site in selection.sites))],
+            "label": [plain(selection.label)],
+            "serial": list(self.sources["picked"].data["serial"]),  # the last click that it knows
+        }
+
+    def _picked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        kind, index = new["kind"][0], int(new["index"][0])
+        try:
+            self._is_pick = True
+            self.selection = self._chosen(kind, index)
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)
+        finally:
+            self._is_pick = False
+
+    def _chosen(self, kind: str, index: int) -> Selection:
+        """What a picked span or sync point stands for; `segment` and `node` are set on the way."""
+        self.segment = self.node = None
+        if kind == "sync":
+            syncs = self._payload["syncs"]
+            mine = self.run is not None and not syncs["part"][index]
+            site = self.run.timeline.syncs[index].site if mine and self.run else ""
+            return self._links.of_site(site) if site else NOTHING
+        keys, key = self._payload["keys"], self._payload["spans"]["key"]
+        if kind != "span" or not 0 <= index < len(key):
+            return NOTHING
+        k = int(key[index])
+        if keys["part"][k]:
+            return NOTHING  # nodes and lines are the first run's
+        own = self._payload["spans"]["segment"]
+        segment = int(own[index]) - 1 if len(own) else int(keys["segment"][k])
+        node = int(keys["node"][k])
+        self.segment = segment if segment >= 0 else None
+        self.node = node if node >= 0 else None
+        if keys["kind"][k] == "kernel":
+            return self._links.of_nodes(map(int, keys["nodes"][k].split()),
+                                        f"kernel {keys['name'][k]}")  # fmt: skip
+        return self._links.of_segment(segment) if segment >= 0 else NOTHING
+
+    def _marked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        starts = [round(x) for x in new["start"]]
+        self.range_ns = (starts[0], round(new["stop"][0])) if starts else None
+
+    @traitlets.observe("range_ns")
+    def _measure(self, change: dict[str, Any]) -> None:
+        wanted = change["new"]
+        shown = self.sources["marked"].data
+        if wanted is None:
+            if len(shown["start"]):
+                self.sources["marked"].data = dict(_EMPTY["marked"])
+            return
+        if [round(x) for x in shown["start"]] != [wanted[0]]:
+            self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
+        try:
+            if self.run is not None and not self._payload["parts"]["gaps_known"][0]:
+                self.sources["reply"].data = {"text": [_told_idle(self.run.timeline, *wanted)]}
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)
+
+
+def _told_idle(timeline: Timeline, start_ns: int, stop_ns: int) -> str:
+    """Idle time by cause, where a payload does not have it: lines of "what", a tab, "how long"."""
+    origin = int(timeline.start_ns.min())
+    near = around(timeline, start_ns + origin, stop_ns + origin)
+    if int(near.where(kind="kernel").sum()) > MAX_LIVE_KERNELS:
+        return "idle by cause\tsee view.range_metrics(), which takes a while"
+    idle = range_metrics(timeline, start_ns, stop_ns).idle_ns
+    return "\n".join(f"idle: {cause}\t{format_ns(ns)}" for cause, ns in idle.items())

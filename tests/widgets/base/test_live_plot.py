@@ -1,0 +1,74 @@
+"""A figure in a notebook: when its snapshot is renewed, and when patches are enough."""
+
+from __future__ import annotations
+
+import json
+
+from bokeh.plotting import figure
+
+from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.graph.view import GraphView
+from tests.factories import make_run
+
+
+def _title(live):
+    return str(live.render_bundle["docs_json"]).count("new title")
+
+
+def _lay_out(live, plot, width):
+    """What the front end sends when a view is laid out."""
+    content = {"event": "jsevent", "kind": "ModelChanged", "model": {"id": plot.id},
+               "attr": "inner_width", "new": width}  # fmt: skip
+    live._handle_custom_msg(content, [])
+
+
+def test_a_change_made_before_the_view_exists_is_in_the_snapshot_it_draws():
+    plot = figure(title="old")
+    live = LivePlot(plot)
+    plot.title.text = "new title"
+    assert _title(live) == 0
+    live._view_count = 1
+    assert _title(live) == 1
+
+
+def test_a_change_made_while_the_view_is_built_is_drawn_again_when_it_is_laid_out():
+    plot = figure(title="old")
+    live = LivePlot(plot)
+    live._view_count = 1
+    plot.title.text = "new title"
+    assert _title(live) == 0
+    _lay_out(live, plot, 600)
+    assert _title(live) == 1
+
+
+def test_once_laid_out_changes_go_as_patches_and_the_view_is_kept():
+    plot = figure(title="old")
+    live = LivePlot(plot)
+    live._view_count = 1
+    _lay_out(live, plot, 600)
+    before = live.render_bundle
+    plot.title.text = "new title"
+    _lay_out(live, plot, 500)
+    assert live.render_bundle == before
+
+
+def test_a_second_view_of_a_changed_figure_gets_a_new_snapshot():
+    plot = figure(title="old")
+    live = LivePlot(plot)
+    live._view_count = 1
+    _lay_out(live, plot, 600)
+    plot.title.text = "new title"
+    live._view_count = 2
+    assert _title(live) == 1
+
+
+def test_what_the_front_end_opens_is_heard_once():
+    view, heard = GraphView(make_run()), []
+    view.observe(lambda change: heard.append(change["new"]), "expanded")
+    live = next(child for child in view.children if isinstance(child, LivePlot))
+    message = json.dumps({"from": "page", "sequence": 1, "open": ["forward/layers.0"]})
+    content = {"event": "jsevent", "kind": "ModelChanged", "attr": "tags", "new": [message],
+               "model": {"id": view.sources["state"].id}}  # fmt: skip
+    live._handle_custom_msg(content, [])
+    assert view.expanded == {"forward/layers.0"}
+    assert len(heard) == 1

@@ -1,0 +1,86 @@
+"""Views as pages of their own: what stays of them without a kernel."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from base64 import b64decode
+from html import unescape
+
+import pytest
+from ipywidgets import HTML, Button, HBox, IntSlider, VBox
+
+from kit.ir.plan import OpStream
+from kit.widgets.base.page import View, framed, packed, static_page
+from kit.widgets.numbers.gaps import GapView
+from kit.widgets.numbers.plan import PlanView
+from kit.widgets.numbers.whatif import WhatIfView
+from tests.factories import HOSTILE, make_run
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def test_texts_stay_and_controls_go_with_their_labels():
+    labelled = VBox([HTML("batch size"), IntSlider()])
+    bar = HBox([Button(description="Run again"), HTML("not run yet")])
+    page = static_page(VBox([HTML("<b>a heading</b>"), labelled, bar]))
+    assert "<b>a heading</b>" in page
+    assert "batch size" not in page
+    assert "Run again" not in page
+
+
+def test_what_is_hidden_stays_hidden():
+    hidden = HTML("secret")
+    hidden.layout.display = "none"
+    assert "secret" not in static_page(VBox([hidden]))
+
+
+def test_a_figure_brings_bokeh_and_its_data_along(caplog: pytest.LogCaptureFixture):
+    page = static_page(WhatIfView(make_run()))
+    found = {name: gzip.decompress(b64decode(text)).decode() for name, text in re.findall(
+        r'octet-stream" id="(\w+)">([^<]*)<', page)}  # fmt: skip
+    assert "Bokeh" in found["bokehjs"]
+    assert "kernel timeline" in found["models"]
+    assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert caplog.text == ""  # no warning that callbacks in Python will not be called
+    assert len(page) < 700_000
+
+
+def test_a_view_shows_its_page_where_no_widget_can_be():
+    bundle = WhatIfView(make_run())._repr_mimebundle_()
+    assert {WIDGET, "text/html", "text/plain"} <= set(bundle)
+    assert bundle["text/html"].startswith("<iframe srcdoc=")
+    assert bundle["text/plain"].startswith("WhatIfView(")
+    assert bundle["text/plain"] in unescape(bundle["text/html"])  # where frames are taken out
+
+
+def test_a_view_of_text_needs_no_frame():
+    html = GapView(make_run())._repr_mimebundle_()["text/html"]
+    assert "Why the device was idle" in html
+    assert "<iframe" not in html
+    assert "<script" not in html
+
+
+def test_a_page_in_a_frame_cannot_leave_it():
+    inside = '</iframe><script>alert(1)</script>"'
+    html = framed(inside, 100, inside)
+    assert html.count("<") == 2  # the frame's own tags
+    assert inside in unescape(html)
+
+
+def test_hostile_text_stays_text_in_a_page():
+    page = static_page(GapView(make_run(hostile=True)))
+    assert "<img src=x" not in page
+    assert "alert('kit')</script>" not in page
+    assert "</script><script>" not in packed("x", HOSTILE.encode(errors="replace"))
+
+
+def test_an_empty_view_is_an_empty_page():
+    assert "<body>" in static_page(View())
+    assert View()._repr_mimebundle_()["text/html"] == ""
+
+
+def test_a_plan_is_a_page_as_well():
+    run = make_run()
+    view = PlanView(OpStream.of(run.graphs[0], run.segments), 5, 5)
+    assert "octet-stream" in view.page()

@@ -1,0 +1,221 @@
+"""The HTML of a run: right numbers, said in words too, and nothing of a stranger's text live."""
+
+from __future__ import annotations
+
+import dataclasses
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.runs.run import UNLIMITED, Run, Settings
+from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.base.tables import (
+    breakdown_html,
+    failure_html,
+    headline_html,
+    run_notes_html,
+    safe_text,
+    sync_table_html,
+    unlowered_html,
+)
+from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+
+TABLES = (headline_html, sync_table_html, breakdown_html, unlowered_html, run_notes_html)
+TAGS = {"div", "span", "b", "table", "caption", "thead", "tbody", "colgroup", "col", "tr", "th",
+        "td", "details", "summary", "pre"}  # fmt: skip
+VOID = {"col"}
+
+
+class Reader(HTMLParser):
+    """The text, the tags in order, and whether every tag was closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.names: set[str] = set()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.names |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def __str__(self):
+        return " ".join(" ".join(self.text).split())
+
+
+def run_with(step_ms: float, syncs: int = 0, wait_ms: float = 0.0) -> Run:
+    """Two untraced steps; each waits `syncs` times."""
+    points = [SyncPoint(0, int(wait_ms * 1e6), "item", "train.py:4", "lib.py:2")] * (2 * syncs)
+    return Run(Settings(steps=2), (1.0, 1.0), (int(step_ms * 1e6),) * 2, Timeline.of([]),
+               tuple(points))  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(), make_run(hostile=True),
+                                 make_run(Settings(mode="torch"))])  # fmt: skip
+def test_every_table_is_well_formed_and_has_only_our_tags(table, run):
+    page = Reader(table(run))
+    assert set(page.tags) <= TAGS
+    assert not any(name.startswith("on") for name in page.names)
+    assert "nan" not in str(page)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_hostile_text_can_be_sent_as_json_and_stays_short(table):
+    html = table(make_run(hostile=True))
+    assert html.encode("utf-8")  # no lone surrogate
+    assert "\x00" not in html
+    assert "\u202e" not in html
+    assert "<script" not in html
+    assert len(html) < 20_000
+
+
+@given(st.text())
+def test_safe_text_never_opens_a_tag_and_can_always_be_encoded(text):
+    safe = safe_text(text)
+    assert not set("<>\"'") & set(safe)
+    assert safe.encode("utf-8") is not None
+
+
+def test_safe_text_keeps_both_ends_of_a_long_name():
+    assert safe_text("abcdefghij", 7) == "abc…hij"
+    assert safe_text("abcdefg", 7) == "abcdefg"
+
+
+def test_a_faster_step_is_better_in_words_and_sign():
+    text = str(Reader(headline_html(run_with(5.0), run_with(10.0))))
+    assert "step time 5 ms median of 2, 5 to 5 ▼ −50 % better" in text
+
+
+def test_a_slower_step_is_worse():
+    assert "▲ +100 % worse" in str(Reader(headline_html(run_with(10.0), run_with(5.0))))
+
+
+def test_sync_points_that_appear_from_none_have_no_percentage():
+    text = str(Reader(headline_html(run_with(5.0, syncs=3, wait_ms=1.0), run_with(5.0))))
+    assert "▲ from 0 to 3 worse" in text
+    assert "= unchanged" in text  # the step time
+
+
+def test_a_higher_fraction_is_better_and_counted_in_points():
+    def busy(ns: int) -> Run:
+        spans = [Span("host/main", "step", "step", 0, 100), Span("device/0", "k", "kernel", 0, ns)]
+        return dataclasses.replace(run_with(1.0), timeline=Timeline.of(spans))
+
+    text = str(Reader(headline_html(busy(75), busy(50))))
+    assert "device busy 75% of the traced step ▲ +25 points better" in text
+
+
+def test_the_first_run_and_an_unknown_number_show_no_change():
+    for html in (headline_html(run_with(5.0)), headline_html(run_with(5.0), empty_run())):
+        assert "better" not in html
+        assert "worse" not in html
+
+
+def test_what_cannot_be_known_is_called_unknown():
+    assert str(Reader(headline_html(empty_run()))).count("unknown") == 5
+
+
+def test_sync_points_are_counted_and_timed_a_step():
+    text = str(Reader(sync_table_html(run_with(5.0, syncs=3, wait_ms=1.5))))
+    assert "train.py:4 through lib.py:2 try step_mode='speculate' item 3 4.5 unknown" in text
+    assert "2 untraced steps" in text
+
+
+def test_without_untraced_steps_the_traced_ones_are_counted_and_said():
+    spans = [Span("host/main", f"step {i}", "step", 10 * i, 10 * i + 10) for i in range(2)]
+    timeline = Timeline.of(spans, [SyncPoint(3, 2_000_000, "print", "a.py:1")])
+    run = Run(Settings(), (), (), timeline)
+    text = str(Reader(sync_table_html(run)))
+    assert "a.py:1 try step_mode='speculate' print 0.5 1 unknown" in text
+    assert "2 traced steps" in text
+
+
+def test_no_sync_point_is_said_in_words():
+    text = str(Reader(sync_table_html(run_with(5.0))))
+    assert "No sync points: in 2 untraced steps the host never waited" in text
+    assert "No step was measured" in sync_table_html(empty_run())
+
+
+def test_many_places_are_cut_with_their_sum_said():
+    points = [SyncPoint(0, 1_000_000, "item", f"a.py:{i}") for i in range(20)]
+    run = Run(Settings(), (1.0,), (10_000_000,), Timeline.of([]), tuple(points))
+    assert "8 more places, together 8 ms a step, are not shown" in sync_table_html(run)
+
+
+def test_the_breakdown_lists_every_category_and_its_sum():
+    run = make_run()
+    text = str(Reader(breakdown_html(run)))
+    assert all(row.category in text for row in run.breakdown())
+    step = sum(row.exposed_ms for row in run.breakdown())
+    assert f"step {step:.3g} 100.0%" in text
+
+
+def test_a_run_without_traced_steps_has_no_breakdown():
+    assert "No step was traced" in breakdown_html(empty_run())
+
+
+def test_unlowered_ops_are_listed_most_frequent_first():
+    run = dataclasses.replace(make_run(), unlowered={"a at x.py:1": 2, "b at y.py:2": 30})
+    text = str(Reader(unlowered_html(run)))
+    assert text.index("b at y.py:2 30") < text.index("a at x.py:1 2")
+    assert unlowered_html(make_run()) == ""
+
+
+def test_the_notes_say_machine_tracing_and_clock():
+    text = str(Reader(run_notes_html(make_run())))
+    assert "device imaginary · kit 0.0" in text
+    assert "a traced step took" in text
+    assert "100% of the kernels' time is known by op and line" in text
+    assert "synthetic" in text
+    assert "bulk 15 forward, 15 backward" in text
+    unlimited = make_run(Settings(bulk_forward=UNLIMITED))
+    assert "bulk unlimited forward, 15 backward" in str(Reader(run_notes_html(unlimited)))
+    assert "bulk" not in str(Reader(run_notes_html(make_run(Settings(mode="lazy")))))
+
+
+def test_the_notes_of_an_empty_run_claim_nothing():
+    assert "no traced step to compare with" in run_notes_html(empty_run())
+
+
+def test_a_failure_shows_its_first_line_and_folds_the_traceback_away():
+    html = failure_html(ValueError(f"bad {HOSTILE}\nline two"), "Traceback <b>\n")
+    page = Reader(html)
+    assert "ValueError bad" in str(page)
+    assert "script" not in page.tags
+    assert html.index("</b>") < html.index("<details")
+    assert "Traceback <b>" in str(page)
+    assert "details" not in failure_html(ValueError("bad"))
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(0.0004, "<0.001 ms"), (0.0123, "0.0123 ms"),
+                                           (1.234, "1.23 ms"), (1240.4, "1,240 ms"), (0, "0 ms"),
+                                           (999.9, "1,000 ms")])  # fmt: skip
+def test_times_have_three_figures_and_no_exponent(ms, shown):
+    assert f"step time {shown} " in str(Reader(headline_html(run_with(ms))))
+
+
+def test_tables_have_a_caption_and_headings_of_rows_and_columns():
+    html = breakdown_html(make_run()) + sync_table_html(make_run())
+    assert html.count("<caption ") == html.count("<table ") == 2
+    assert ">Step breakdown</caption>" in html
+    assert ">Sync points</caption>" in html
+    assert "<!--caption-->" not in html
+    assert html.count('<th scope="row"') == html.count("<tr ") - 2
+    assert html.count('<th scope="col"') == 4 + 5
+    assert html.count("<th ") == html.count("</th>")
+    assert 'role="heading" aria-level="3"' in html

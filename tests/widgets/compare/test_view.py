@@ -1,0 +1,450 @@
+"""`kit.compare`: rows and strips against brute force, hostile text, and real runs of a workload."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from bokeh.embed import file_html
+from bokeh.models import Legend
+from bokeh.resources import INLINE
+from hypothesis import given
+from hypothesis import strategies as st
+from nbclient import NotebookClient
+
+import kit
+from kit.errors import Cancelled, SettingsError
+from kit.measure.search.rounds import median_run
+from kit.runs.run import LOSS_SCALING, STEP_MODES, Run, Settings
+from kit.trace import KINDS, Span, SyncPoint, Timeline
+from kit.widgets.base.theme import COLORS
+from kit.widgets.compare.data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict
+from kit.widgets.compare.strips import MAX_BARS, MAX_STEPS, MAX_SYNCS
+from kit.widgets.compare.view import (
+    Comparison,
+    comparison_columns,
+    comparison_figure,
+    comparison_html,
+    comparison_markdown,
+    comparison_text,
+)
+from tests.factories import empty_run, make_run, one_span_run
+
+QUICK = Settings(steps=3, warmup=2, batch_size=2, mode="lazy")
+CHECK = QUICK.replace(loss_scaling="dynamic, host check")
+
+
+def _run(*spans: Any, syncs: Any = (), times: Any = (1_000_000,), settings: Any = None) -> Run:
+    timeline = Timeline.of([Span(*s) for s in spans], syncs, "profiled")
+    settings = settings or Settings()
+    return Run(settings=settings, losses=(1.0,), step_times_ns=times, timeline=timeline)
+
+
+def _covered(run: Run, kind: str) -> np.ndarray:
+    """Which nanoseconds of the timeline are inside a span of this kind."""
+    inside = np.zeros(int(run.timeline.stop_ns.max()), bool)
+    for span in run.timeline.spans:
+        if span.kind == kind:
+            inside[span.start_ns : span.stop_ns] = True
+    return inside
+
+
+def _of_run(columns: dict[str, Any], what: str, run: int) -> list[dict[str, Any]]:
+    part = columns[what]
+    rows = [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
+    return [row for row in rows if row["run"] == run + 1]
+
+
+def test_a_rows_numbers_are_those_counted_nanosecond_by_nanosecond():
+    run = make_run(Settings(batch_size=4, accumulate=3, bulk_forward=5, bulk_backward=5), syncs=2)
+    (row,) = comparison_rows([run])
+    kernel, step, record, wait, copy = (
+        _covered(run, kind) for kind in ("kernel", "step", "record", "wait", "input")
+    )
+    recording = record & ~wait & ~copy
+    assert row.device_busy_fraction == pytest.approx((kernel & step).sum() / step.sum())
+    assert row.overlap_fraction == pytest.approx((recording & kernel).sum() / recording.sum())
+    assert row.device_idle_ms == pytest.approx((step & ~kernel).sum() / 3 / 1e6)
+    times = sorted(t / 1e6 for t in run.step_times_ns)
+    assert row.step_ms == pytest.approx((times[4] + times[5]) / 2)
+    assert (row.step_low_ms, row.step_high_ms) == pytest.approx(
+        tuple(np.quantile(times, [0.25, 0.75]))
+    )
+    assert row.sample_ms == pytest.approx(row.step_ms / 12)
+    assert row.syncs_per_step == len(run.sync_points) / 10 == 2
+    assert row.sync_wait_ms == pytest.approx(sum(s.wait_ns for s in run.sync_points) / 10 / 1e6)
+    assert (row.ratio, row.loss) == (1.0, run.losses[-1])
+
+
+def test_a_ratio_is_to_the_baseline():
+    runs = [replace(make_run(), step_times_ns=(t,)) for t in (4_000_000, 2_000_000, 3_000_000)]
+    assert [r.ratio for r in comparison_rows(runs)] == [1.0, 0.5, 0.75]
+    assert [r.ratio for r in comparison_rows(runs, baseline=1)] == [2.0, 1.0, 1.5]
+
+
+def test_a_label_names_only_the_settings_that_differ():
+    base = Settings(mode="lazy", batch_size=16)
+    runs = [make_run(base.replace(loss_scaling=s)) for s in ("none", "dynamic, on device")]
+    assert run_labels(runs) == ["loss scaling none", "loss scaling dynamic, on device"]
+    runs.append(make_run(base.replace(batch_size=4)))
+    assert run_labels(runs)[2] == "loss scaling none · batch size 4"
+
+
+def test_a_label_leaves_out_what_has_no_effect_in_its_mode():
+    lazy = make_run(Settings(mode="lazy"))
+    native = make_run(Settings(mode="torch", bulk_forward=7, step_mode="replay"))
+    cut = make_run(Settings(bulk_forward=30, bulk_backward=7))
+    assert run_labels([native, lazy]) == ["torch (native)", "lazy"]
+    bulked = make_run(Settings(bulk_forward=5, bulk_backward=5))
+    assert run_labels([bulked, cut]) == ["bulk size 5", "bulk size 30 forward, 7 backward"]
+
+
+settings = st.builds(
+    Settings,
+    mode=st.sampled_from(["imperative", "bulked", "lazy"]),
+    bulk_forward=st.sampled_from([1, 15]),
+    step_mode=st.sampled_from(STEP_MODES),
+    loss_scaling=st.sampled_from(LOSS_SCALING),
+    batch_size=st.integers(1, 3),
+    accumulate=st.integers(1, 2),
+    prefetch=st.integers(0, 2),
+    seed=st.integers(0, 1),
+)
+
+
+@given(st.lists(settings, min_size=2, max_size=6))
+def test_labels_are_the_same_only_where_nothing_in_effect_differs(chosen: list[Settings]):
+    labels = run_labels([replace(empty_run(), settings=s) for s in chosen])
+    same = {s if s.mode == "bulked" else s.replace(bulk_forward=15) for s in chosen}
+    assert len(set(labels)) == len(chosen)
+    assert sum("(again" in label for label in labels) == len(chosen) - len(same)
+
+
+def test_the_best_of_a_column_is_marked_with_all_that_read_the_same():
+    slow = replace(make_run(syncs=2), step_times_ns=(3_000_000,))
+    runs = [slow, *(replace(make_run(), step_times_ns=(t,)) for t in (1_000_000, 1_000_001))]
+    best = [[c.is_best for c in cells] for cells in comparison_cells(comparison_rows(runs))]
+    heads = [c.head for c in COLUMNS]
+    assert [row[heads.index("step ms")] for row in best] == [False, True, True]
+    assert [row[heads.index("sync points a step")] for row in best] == [False, True, True]
+    assert not any(row[heads.index("final loss")] for row in best)
+
+
+def test_where_all_read_the_same_or_one_is_known_nothing_is_best():
+    for runs in ([make_run(), make_run()], [make_run(), empty_run()]):
+        cells = comparison_cells(comparison_rows(runs))
+        assert not any(c.is_best for row in cells for c in row)
+
+
+def test_the_verdict_names_the_fastest_and_warns_of_noise():
+    def timed(*ms: float) -> Run:
+        return replace(make_run(), step_times_ns=tuple(int(x * 1e6) for x in ms))
+
+    said = verdict(comparison_rows([timed(10, 10.1), timed(8, 8.1)]))
+    assert said == "Run 2 is the fastest: 8.05 ms a step, 20% less than the baseline, run 1."
+    noisy = verdict(comparison_rows([timed(8, 10, 12), timed(7, 9.9, 13)]))
+    assert "the difference may be noise" in noisy
+    assert "No run is faster than the baseline" in verdict(comparison_rows([timed(1), timed(2)]))
+    assert verdict(comparison_rows([timed(1)])) == ""
+
+
+def test_other_batch_sizes_are_judged_by_the_sample():
+    small = replace(make_run(Settings(batch_size=4)), step_times_ns=(4_000_000,))
+    large = replace(make_run(Settings(batch_size=8)), step_times_ns=(6_000_000,))
+    said = verdict(comparison_rows([small, large]))
+    assert said == "Run 2 is the fastest: 0.75 ms a sample, 25% less than the baseline, run 1."
+
+
+def test_time_begins_at_each_runs_first_traced_step():
+    early = ("device/0", "old", "kernel", 0, 1_500_000)
+    step = ("host/main", "step 0", "step", 1_000_000, 3_000_000)
+    run = _run(early, step, syncs=[SyncPoint(2_000_000, 500_000, "item", "a.py:1")])
+    columns = comparison_columns([run])
+    (bar,) = _of_run(columns, "bars", 0)
+    assert (bar["left_ms"], bar["right_ms"], bar["busy_ms"]) == (0.0, 0.5, 0.5)
+    assert (columns["steps"]["left_ms"], columns["steps"]["right_ms"]) == ([0.0], [2.0])
+    assert (columns["syncs"]["x"], columns["syncs"]["right"]) == ([1.0], [1.5])
+
+
+def test_all_strips_share_one_axis_that_ends_with_the_longest():
+    runs = [make_run(seed=i, steps=i + 2) for i in range(3)]
+    columns = comparison_columns(runs)
+    ends = [int(r.timeline.stop_ns.max() - r.timeline.intervals(kind="step")[0, 0]) for r in runs]
+    assert columns["axis"]["x_end"] == pytest.approx(max(ends) / 1e6)
+    figure = comparison_figure(runs)
+    assert (figure.x_range.start, figure.x_range.end) == (0, columns["axis"]["x_end"])
+
+
+def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
+    def lasting(ms: int) -> Run:
+        stop = ms * 1_000_000
+        return _run(
+            ("host/main", "step 0", "step", 0, stop), ("host/main", "forward", "record", 0, stop)
+        )
+
+    columns = comparison_columns([lasting(1), lasting(1), lasting(100)])
+    assert columns["axis"]["x_end"] == 4
+    titles = columns["titles"]["text"]
+    assert [("goes on to 100 ms" in t) for t in titles] == [False, False, True]
+    assert max(columns["bars"]["right_ms"]) == 100
+
+
+@pytest.mark.parametrize("kernels", [40, 3000])
+def test_a_strip_has_few_bars_and_they_hold_all_of_the_devices_time(kernels: int):
+    run = make_run(kernels=kernels, steps=MAX_STEPS)
+    bars = _of_run(comparison_columns([run]), "bars", 0)
+    assert len(bars) <= MAX_BARS
+    assert sum(b["count"] for b in bars) == (run.timeline.kind != KINDS.index("step")).sum()
+    device = [b for b in bars if b["color"] == COLORS["kernel"]]
+    assert sum(b["busy_ms"] for b in device) == pytest.approx(_covered(run, "kernel").sum() / 1e6)
+
+
+times = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 3)),
+                 min_size=1, max_size=60)  # fmt: skip
+
+
+@given(times)
+def test_the_device_row_is_the_union_of_its_lanes(kernels: list[tuple[int, int, int]]):
+    step = ("host/main", "step 0", "step", 0, 3100)
+    run = _run(step, *((f"device/{d}", "k", "kernel", a, a + n) for a, n, d in kernels))
+    bars = _of_run(comparison_columns([run]), "bars", 0)
+    busy = _covered(run, "kernel")
+    assert sum(b["busy_ms"] for b in bars) == pytest.approx(busy.sum() / 1e6)
+    drawn = np.zeros(len(busy), bool)
+    for bar in bars:
+        left, right = round(bar["left_ms"] * 1e6), round(bar["right_ms"] * 1e6)
+        assert bar["alpha"] == pytest.approx(max(bar["busy_ms"] * 1e6 / (right - left), 0.12))
+        drawn[left:right] = True
+    assert (drawn | ~busy).all()
+
+
+def test_what_interrupts_recording_is_painted_after_it():
+    run = _run(("host/main", "step 0", "step", 0, 100), ("host/main", "forward", "record", 0, 100),
+               ("host/main", "item", "wait", 40, 60))  # fmt: skip
+    colors = comparison_columns([run])["bars"]["color"]
+    assert colors == [COLORS["forward"], COLORS["wait"]]
+
+
+def test_host_threads_have_rows_of_their_own_and_many_share_one():
+    step = ("host/main", "step 0", "step", 0, 100)
+    few = _run(step, ("host/loader", "batch", "input", 0, 50), ("device/0", "k", "kernel", 0, 9))
+    assert comparison_columns([few])["axis"]["labels"] == ["host", "loader", "device"]
+    many = _run(step, *((f"host/thread {i}", "x", "input", i, i + 1) for i in range(9)))
+    labels = comparison_columns([many])["axis"]["labels"]
+    assert labels == ["host", "thread 0", "thread 1", "other threads", "device"]
+
+
+def test_steps_as_the_device_had_them_are_not_device_work():
+    run = _run(("host/main", "step 0", "step", 0, 100), ("device/0", "k", "kernel", 10, 20),
+               ("steps on the device", "step 0", "device step", 10, 90))  # fmt: skip
+    columns = comparison_columns([run])
+    assert columns["axis"]["labels"] == ["host", "device", "its steps"]
+    kernels = [b for b in _of_run(columns, "bars", 0) if b["kind"] == "kernel"]
+    assert sum(b["busy_ms"] for b in kernels) == pytest.approx(10 / 1e6)
+    assert "step 0" in columns["texts"]["text"]
+
+
+def test_only_the_first_steps_and_the_longest_waits_are_drawn():
+    run = make_run(steps=MAX_STEPS + 3)
+    columns = comparison_columns([run])
+    assert len(columns["steps"]["left_ms"]) == MAX_STEPS
+    assert f"the first {MAX_STEPS} of {MAX_STEPS + 3}" in columns["note"]
+    assert max(columns["bars"]["right_ms"]) <= columns["steps"]["right_ms"][-1]
+    waits = [SyncPoint(i, i, "item") for i in range(MAX_SYNCS + 50)]
+    busy = _run(("host/main", "step 0", "step", 0, 1000), syncs=waits)
+    x = comparison_columns([busy])["syncs"]["x"]
+    assert [round(1e6 * v) for v in x] == list(range(50, MAX_SYNCS + 50))
+
+
+def test_the_title_says_where_the_timelines_come_from():
+    recorded = replace(empty_run(), timeline=Timeline.of([], origin="modelled"))
+    assert "(origin: profiled)" in comparison_columns([make_run(), make_run()])["title"]
+    assert "(origins: profiled, modelled)" in comparison_columns([make_run(), recorded])["title"]
+
+
+def test_the_legend_has_the_kinds_that_are_drawn():
+    legend = comparison_figure([make_run()]).select_one(Legend)
+    labels = [item.label.value for item in legend.items]
+    assert labels == ["forward", "backward", "update", "input", "plan", "lower", "compile",
+                      "dispatch", "wait (sync)", "kernel"]  # fmt: skip
+
+
+SETS = {
+    "one": [make_run()],
+    "twelve": [make_run(Settings(seed=i), seed=i) for i in range(12)],
+    "torch": [make_run(Settings(mode="torch")), make_run()],
+    "nothing recorded": [empty_run(), one_span_run()],
+    "hostile": [make_run(hostile=True), make_run(Settings(mode="torch"), hostile=True, syncs=3)],
+}
+
+
+@pytest.mark.parametrize("runs", SETS.values(), ids=SETS)
+def test_every_form_is_made_and_nothing_hostile_is_markup(runs: list[Run]):
+    html = comparison_html(runs)
+    assert html.count("<tr") == len(runs) + 1
+    page = file_html(comparison_figure(runs), INLINE)
+    markdown = comparison_markdown(runs)
+    for text in (html, markdown):
+        assert "<script" not in text.replace("&lt;script", "")
+    assert "alert('kit')</script>" not in page
+    assert "<script>alert" not in page
+    cells = [len(line.replace("\\|", "").split("|")) for line in markdown.splitlines()]
+    assert cells == [len(COLUMNS) + 3] * (len(runs) + 2)
+    lines = comparison_text(runs).splitlines()
+    assert sum(line.lstrip().startswith(f"{i + 1} ") for i in range(len(runs)) for line in lines)
+    assert all(line.isprintable() for line in lines)
+    json.dumps(comparison_columns(runs), allow_nan=False)
+
+
+def test_a_torch_run_has_no_worker_row():
+    labels = comparison_columns(SETS["torch"])["axis"]["labels"]
+    assert labels == ["host", "device", "host", "worker", "device"]
+
+
+def test_twelve_strips_do_not_overlap():
+    columns = comparison_columns(SETS["twelve"])
+    tops, bottoms = columns["tracks"]["top"], columns["tracks"]["bottom"]
+    assert all(above < top for above, top in zip(bottoms[:-1], tops[1:], strict=True))
+    assert len(columns["titles"]["y"]) >= 12
+    assert columns["height"] < 1500
+
+
+def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
+    runs = [make_run(), make_run(Settings(mode="torch"))]
+    for i, run in enumerate(runs):
+        run.save(tmp_path / f"{i}.kit")
+    made = kit.compare([Run.load(tmp_path / "0.kit"), Run.load(tmp_path / "1.kit")], baseline=1)
+    assert [r.settings for r in made.runs] == [r.settings for r in runs]
+    assert made.baseline == 1
+    assert made.rows() == comparison_rows(runs, 1)
+    assert repr(made) == comparison_text(runs, 1)
+    assert made.to_markdown() == comparison_markdown(runs, 1)
+    assert kit.compare(runs[0]).runs == (runs[0],)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (([],), "nothing to compare"),
+    ((lambda ctx: None,), "nothing to compare"),
+    ((lambda ctx: None, []), "nothing to compare"),
+    ((lambda ctx: None, [3]), "must be a kit.Settings, not int"),
+    ((["a"],), "only runs can be compared; number 0 is a str"),
+    (([make_run()], [Settings()]), "these runs are finished"),
+], ids=lambda x: x if isinstance(x, str) else "call")  # fmt: skip
+def test_what_cannot_be_compared_is_refused(arguments: Any, words: str):
+    with pytest.raises(SettingsError, match=words):
+        kit.compare(*arguments)
+
+
+@pytest.mark.parametrize("baseline", [-1, 2, True, 0.0, "0"])
+def test_a_baseline_that_is_no_place_of_a_run_is_refused_before_anything_runs(baseline: Any):
+    with pytest.raises(
+        SettingsError, match="baseline must be the place of one of the runs, 0 to 1"
+    ):
+        kit.compare([make_run(), make_run()], baseline=baseline)
+    with pytest.raises(SettingsError, match="baseline must be"):
+        kit.compare(kit_must_not_run, [QUICK, CHECK], baseline=baseline)
+
+
+@pytest.mark.parametrize("repeats", [0, 1.5, True])
+def test_repeats_that_are_no_count_are_refused(repeats: Any):
+    with pytest.raises(SettingsError, match="repeats must be a whole number of at least 1"):
+        kit.compare(kit_must_not_run, [QUICK], repeats=repeats)
+
+
+def kit_must_not_run(ctx: Any) -> Any:
+    raise AssertionError("the workload was built")
+
+
+def test_real_settings_are_run_and_their_waits_differ():
+    from kit.workloads import mlp
+
+    texts: list[str] = []
+    made = kit.compare(mlp, [CHECK, CHECK.replace(loss_scaling="dynamic, on device"),
+                             CHECK.replace(mode="torch")],
+                       progress=lambda text, fraction: texts.append(text))  # fmt: skip
+    assert [r.syncs_per_step for r in made.rows()] == [1, 0, 0]
+    losses = [r.loss for r in made.rows()]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
+    assert texts[-1].startswith("run 3 of 3")
+    columns = comparison_columns(made.runs)
+    assert len(columns["syncs"]["x"]) == len(made.runs[0].timeline.syncs) > 0
+    assert set(columns["syncs"]["run"]) == {1}
+
+
+def test_a_jax_workload_has_its_own_baseline():
+    from kit.workloads import jax_mlp
+
+    made = kit.compare(jax_mlp, [QUICK.replace(mode="torch"), QUICK], progress=False)
+    assert [r.label for r in made.rows()] == ["jax.jit (native)", "lazy"]
+    assert not math.isnan(made.rows()[0].device_busy_fraction)
+    assert "jax.jit (native)" in comparison_html(made.runs)
+
+
+def test_repeats_take_turns_and_the_median_run_is_kept():
+    import torch
+
+    order: list[int] = []
+
+    def step_of(ctx: Any) -> Any:
+        order.append(ctx.batch_size)
+        weight = torch.ones(2, device=ctx.device, requires_grad=True)
+
+        def step() -> Any:
+            loss = (weight * ctx.batch_size).sum()
+            loss.backward()
+            weight.grad = None
+            return loss
+
+        return step
+
+    one = QUICK.replace(batch_size=1, steps=2, warmup=1, mode="torch")
+    made = kit.compare(step_of, [one, one.replace(batch_size=2)], repeats=3, progress=False)
+    assert order == [1, 2] * 3
+    assert [r.settings.batch_size for r in made.runs] == [1, 2]
+
+
+@pytest.mark.parametrize(("times", "kept"), [([5, 8, 3], 5), ([4, 1, 3, 2], 2), ([7], 7)])
+def test_the_median_of_several_runs_is_the_faster_one_in_the_middle(times: list[int], kept: int):
+    runs = [replace(empty_run(), step_times_ns=(t * 1_000_000,)) for t in times]
+    assert median_run(runs).step_ms == kept
+
+
+def test_cancelling_ends_a_comparison():
+    from kit.workloads import mlp
+
+    asked = iter([False] * 3 + [True])
+    with pytest.raises(Cancelled):
+        kit.compare(mlp, [QUICK, CHECK], cancelled=lambda: next(asked), progress=False)
+
+
+def test_a_notebook_shows_a_comparison_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    make_run(hostile=True).save(tmp_path / "a.kit")
+    make_run(Settings(mode="lazy")).save(tmp_path / "b.kit")
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(
+        "import kit\nkit.compare([kit.Run.load('a.kit'), kit.Run.load('b.kit')])")]  # fmt: skip
+    NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (shown,) = (o for o in book.cells[0].outputs if o.output_type == "execute_result")
+    assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(
+        shown.data
+    )
+    assert "run" in shown.data["text/plain"]
+    assert "<script" not in shown.data["text/html"]
+    assert not [o for o in book.cells[0].outputs if o.output_type in ("error", "stream")]
+
+
+def test_outside_of_a_kernel_a_view_is_made_too():
+    made = Comparison((make_run(), make_run(Settings(mode="lazy"))))
+    assert "Comparison" in made.view().children[0].value
+    assert made._repr_mimebundle_()["text/plain"] == repr(made)

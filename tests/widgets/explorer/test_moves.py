@@ -1,0 +1,416 @@
+"""What a move starts: a model's picture, one run, and compiling ahead once all is idle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import Cancelled, SettingsError
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Settings
+from kit.widgets.explorer.history import MOST, PRESETS, History, preset
+from kit.widgets.explorer.rerun import Newest, Reruns
+from kit.widgets.explorer.view import Explorer
+from tests.factories import make_run
+
+LONG_S = 20.0
+QUICK = Settings(steps=2, warmup=0)
+
+
+class Step:
+    """A step that counts, and that can be made to wait."""
+
+    def __init__(self) -> None:
+        self.started: list[Settings] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    def __call__(self, settings, /, *, progress, cancelled):
+        self.started.append(settings)
+        assert self.gate.wait(LONG_S)
+        if self.error is not None:
+            raise self.error
+        if cancelled():
+            raise Cancelled("stopped")
+        return make_run(settings, steps=1)
+
+
+class Prepare:
+    """Compiles nothing, and notes what for; at `block` it waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.asked: list[Settings] = []
+        self.block = False
+        self.error: BaseException | None = None
+        self.entered, self.left = threading.Event(), threading.Event()
+        self.idle = threading.Semaphore(0)
+
+    def __call__(self, settings, /, *, progress, cancelled):
+        self.asked.append(settings)
+        progress("1 of 2 programs", 0.5)
+        self.entered.set()
+        if self.error is not None:
+            raise self.error
+        if self.block:
+            while not cancelled():
+                threading.Event().wait(0.001)
+            self.left.set()
+            raise Cancelled("gave way")
+        return 2
+
+
+@pytest.fixture
+def explore() -> Iterator[Callable[..., Explorer]]:
+    made = []
+
+    def make(step=None, settings=QUICK, **options) -> Explorer:
+        made.append(Explorer(step or Step(), settings, **options))
+        return made[-1]
+
+    yield make
+    for explorer in made:
+        explorer.close()
+
+
+def until(claim: Callable[[], bool]) -> None:
+    for _ in range(20_000):
+        if claim():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it never came true")
+
+
+def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
+    step = Step()
+    explorer = explore(step)
+    measured = explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(bulk_forward=5)
+    until(lambda: explorer.announcer.value.startswith("modelled: "))
+    assert explorer.timeline.run.timeline.origin == "modelled"
+    assert explorer.run is measured
+    assert "MODELLED" in explorer.headline.value
+    assert "kit-modelled" in explorer.timeline._dom_classes
+    assert "kit-stale" in explorer.advice._dom_classes
+    step.gate.set()
+    run = explorer.wait(LONG_S)
+    assert explorer.timeline.run is run
+    assert "MODELLED" not in explorer.headline.value
+    assert "kit-modelled" not in explorer.timeline._dom_classes
+    assert explorer.timeline.outline is not None  # what was expected, under what was measured
+    assert explorer.timeline.outline.origin == "modelled"
+    assert "kit-stale" not in explorer.advice._dom_classes
+    assert explorer.announcer.value.startswith("measured in ")
+
+
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+def test_a_model_that_is_not_confirmed_makes_way_for_the_last_measurement(explore, how):
+    step = Step()
+    explorer = explore(step)
+    measured = explorer.wait(LONG_S)
+    step.gate.clear()
+    step.error = ValueError("no") if how == "fail" else None
+    explorer.set(bulk_forward=5)
+    until(lambda: "MODELLED" in explorer.headline.value and len(step.started) == 2)
+    if how == "cancel":
+        explorer.cancel()
+    step.gate.set()
+    with pytest.raises((ValueError, Cancelled)):
+        explorer.wait(LONG_S)
+    assert explorer.timeline.run is measured
+    assert "MODELLED" not in explorer.headline.value
+    assert "kit-stale" not in explorer.advice._dom_classes
+
+
+def test_what_no_model_knows_is_only_measured(explore):
+    step = Step()
+    explorer = explore(step)
+    measured = explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(dtype="bfloat16")
+    until(lambda: len(step.started) == 2)
+    assert explorer.timeline.run is measured
+    step.gate.set()
+    assert explorer.wait(LONG_S).predicted_ms == 0
+
+
+def test_a_burst_of_200_moves_runs_once_shows_the_newest_and_then_all_is_idle(explore, monkeypatch):
+    monkeypatch.setattr("kit.widgets.explorer.view.REST_S", 1.0)  # on a machine that is slow, too
+    step, prepare = Step(), Prepare()
+    explorer = explore(step, prepare=prepare)
+    explorer.wait(LONG_S)
+    until(lambda: "is ready" in explorer.ahead.text.value)
+    before = len(prepare.asked)
+    sizes = [2, 4, 16, 32]
+    for i in range(200):
+        explorer.controls.batch_size.value = sizes[i % 4]
+    run = explorer.wait(LONG_S)
+    assert run.settings.batch_size == 32
+    assert [s.batch_size for s in step.started] == [8, 32]  # the first, and the last of the burst
+    assert len(explorer.runs) == 2
+    until(lambda: "is ready" in explorer.ahead.text.value and explorer._newest.wait(0))
+    assert len(prepare.asked) <= before + 16
+    assert len(set(prepare.asked)) == len(prepare.asked)  # nothing is prepared twice
+    assert explorer.history.undo.disabled is False
+
+
+def test_a_request_rests_until_the_clock_says_so_and_a_newer_one_takes_its_place():
+    now = [0.0]
+    step = Step()
+    reruns = Reruns(step, clock=lambda: now[0])
+    for i in range(1, 201):
+        reruns.request(QUICK.replace(batch_size=i), rest_s=0.15)
+        now[0] += 0.05
+    assert step.started == []
+    now[0] += 1.0
+    reruns.request(QUICK.replace(batch_size=7))  # without a rest
+    assert reruns.wait(LONG_S).settings.batch_size == 7
+    assert [s.batch_size for s in step.started] == [7]
+    reruns.request(QUICK, rest_s=1e6)
+    reruns.cancel()  # it need not rest for that
+    with pytest.raises(Cancelled):
+        reruns.wait(LONG_S)
+    reruns.request(QUICK, rest_s=1e6)
+    assert reruns.close(LONG_S)
+
+
+def test_the_neighbours_are_compiled_ahead_the_control_moved_last_first(explore):
+    prepare = Prepare()
+    explorer = explore(prepare=prepare)
+    explorer.wait(LONG_S)
+    until(lambda: "is ready" in explorer.ahead.text.value)
+    first = list(prepare.asked)
+    fields = ("bulk_forward", "bulk_backward", "batch_size", "mode", "loss_scaling", "accumulate",
+              "dtype")  # fmt: skip
+    changed = [[f for f in fields if getattr(s, f) != getattr(QUICK, f)] for s in first]
+    assert all(len(names) == 1 for names in changed)
+    assert {"batch_size", "bulk_forward", "mode"} <= {names[0] for names in changed}
+    assert all(s.mode != "torch" for s in first)
+    assert f"{2 * len(first)} programs compiled ahead" in explorer.ahead.text.value
+    explorer.controls.batch_size.value = 4
+    explorer.wait(LONG_S)
+    until(lambda: len(prepare.asked) > len(first) and "is ready" in explorer.ahead.text.value)
+    assert prepare.asked[len(first)].batch_size == 2  # on, to the side that it went to
+
+
+def test_compiling_ahead_gives_way_to_a_request_and_ends_with_close(explore):
+    prepare, step = Prepare(), Step()
+    prepare.block = True
+    explorer = explore(step, prepare=prepare)
+    explorer.wait(LONG_S)
+    assert prepare.entered.wait(LONG_S)
+    assert not explorer._reruns.is_busy  # nobody has to wait for it
+    explorer.set(batch_size=16)
+    assert explorer.wait(LONG_S).settings.batch_size == 16
+    assert prepare.left.is_set()
+    prepare.left.clear()
+    until(lambda: len(prepare.asked) > 1)
+    thread = explorer._reruns._thread
+    explorer.close()
+    assert prepare.left.wait(LONG_S)
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [ValueError("<b>broken</b>"), SystemExit()])
+def test_what_fails_ahead_is_not_shown_and_not_tried_again(explore, error):
+    prepare, step = Prepare(), Step()
+    prepare.error = error
+    explorer = explore(step, prepare=prepare)
+    explorer.wait(LONG_S)
+    until(lambda: "is ready" in explorer.ahead.text.value)
+    count = len(prepare.asked)
+    assert count > 3
+    assert explorer.failure.value == ""
+    explorer._reruns.resume()
+    step.error = ValueError("<b>broken</b>")
+    explorer.set(batch_size=4)
+    with pytest.raises(ValueError, match="broken"):
+        explorer.wait(LONG_S)
+    assert "&lt;b&gt;broken" in explorer.failure.value
+    assert len(set(prepare.asked)) == len(prepare.asked)
+
+
+def test_compiling_ahead_can_be_switched_off_and_is_not_offered_without_a_means(explore):
+    assert explore(auto_run=False).ahead.layout.display == "none"
+    prepare = Prepare()
+    explorer = explore(prepare=prepare, auto_run=False)
+    explorer.ahead.is_on.value = False
+    explorer.rerun()
+    explorer.wait(LONG_S)
+    explorer.set(batch_size=16)
+    explorer.wait(LONG_S)
+    assert prepare.asked == []
+    explorer.ahead.is_on.value = True
+    until(lambda: "is ready" in explorer.ahead.text.value)
+    assert prepare.asked
+
+
+def test_nothing_is_compiled_ahead_while_a_cell_runs(explore, monkeypatch):
+    hooks: dict[str, list[Any]] = {"pre_run_cell": [], "post_run_cell": []}
+
+    class Shell:
+        kernel = object()
+
+        class events:
+            @staticmethod
+            def register(event, hook):
+                hooks[event].append(hook)
+
+            @staticmethod
+            def unregister(event, hook):
+                hooks[event].remove(hook)
+
+    monkeypatch.setattr("kit.widgets.explorer.ahead.get_ipython", Shell)
+    prepare = Prepare()
+    prepare.block = True
+    explorer = explore(prepare=prepare)
+    explorer.wait(LONG_S)  # in the cell that made it
+    assert prepare.asked == []
+    hooks["post_run_cell"][0](None)
+    assert prepare.entered.wait(LONG_S)
+    hooks["pre_run_cell"][0](None)
+    assert prepare.left.wait(LONG_S)
+    explorer.close()
+    assert hooks == {"pre_run_cell": [], "post_run_cell": []}
+
+
+def test_closing_does_not_wait_for_a_run_that_never_ends(explore):
+    step = Step()
+    explorer = explore(step, prepare=Prepare())
+    explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(bulk_forward=5)
+    until(lambda: len(step.started) == 2)
+    explorer.close()
+    thread = explorer._reruns._thread
+    assert thread.is_alive()
+    assert thread.daemon  # it does not keep the kernel alive either
+    step.gate.set()
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+    assert explorer.run.settings == QUICK
+
+
+def test_undo_redo_and_reset_run_the_settings_again(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    assert explorer.history.undo.disabled
+    assert not explorer.undo()
+    explorer.set(batch_size=16)
+    explorer.controls.bulk_forward.value = UNLIMITED
+    explorer.history.undo.click()
+    assert explorer.wait(LONG_S).settings == QUICK.replace(batch_size=16)
+    assert explorer.undo()
+    assert explorer.settings == QUICK
+    assert explorer.redo()
+    assert explorer.redo()
+    assert not explorer.redo()
+    assert explorer.settings.bulk_forward == UNLIMITED
+    explorer.history.reset.click()
+    assert explorer.settings == QUICK
+    assert explorer.history.reset.disabled
+    assert explorer.undo()
+    assert explorer.wait(LONG_S).settings.bulk_forward == UNLIMITED
+
+
+def test_a_preset_changes_what_it_names_and_is_named_when_the_settings_are_its(explore):
+    explorer = explore(auto_run=False, settings=QUICK.replace(batch_size=4))
+    for name, change in PRESETS.items():
+        explorer.history.preset.value = name
+        assert explorer.settings.batch_size == 4
+        assert {field: getattr(explorer.settings, field) for field in change} == dict(change)
+        assert explorer.controls.mode.value == explorer.settings.mode
+        explorer.history.preset.value = "native PyTorch"
+    assert explorer.history.preset.value == "native PyTorch"
+    explorer.set(mode="bulked", bulk_forward=7)
+    assert explorer.history.preset.value == explorer.history.preset.options[-2]  # scaling stayed
+    assert preset(Settings(bulk_forward=7)) == ""
+
+
+def test_settings_as_text_are_taken_and_junk_is_a_message(explore):
+    explorer = explore(auto_run=False)
+    text = explorer.history.text
+    assert text.value == QUICK.to_string() == "steps=2&warmup=0"
+    text.value = "batch_size=4&loss_scaling=dynamic, on device&steps=2"
+    assert explorer.settings == Settings(batch_size=4, loss_scaling="dynamic, on device", steps=2)
+    assert text.value == "loss_scaling=dynamic,+on+device&batch_size=4&steps=2"
+    before = explorer.settings
+    text.value = "batch_siz=<script>"
+    assert explorer.settings == before
+    assert "did you mean" in explorer.failure.value
+    assert text.value == "batch_siz=<script>"  # to be mended
+    with pytest.raises(SettingsError):
+        Settings.parse(text.value)
+
+
+@given(st.lists(st.one_of(st.sampled_from(["undo", "redo"]), st.integers(1, 4)), max_size=30))
+def test_a_history_is_like_a_list_with_a_place_in_it(moves: list[Any]):
+    history = History(QUICK)
+    chosen, at = [QUICK], 0
+    for move in moves:
+        if isinstance(move, int):
+            settings = QUICK.replace(batch_size=move)
+            history.note(settings)
+            if settings != chosen[at]:
+                chosen, at = [*chosen[: at + 1], settings], at + 1
+        else:
+            step = -1 if move == "undo" else 1
+            found = history.move(step)
+            if 0 <= at + step < len(chosen):
+                at += step
+                assert found == chosen[at]
+            else:
+                assert found is None
+    assert (history.can(-1), history.can(1)) == (at > 0, at + 1 < len(chosen))
+
+
+def test_a_history_is_bounded():
+    history = History(QUICK)
+    for i in range(1, 3 * MOST):
+        history.note(QUICK.replace(batch_size=i))
+    steps = 0
+    while history.move(-1):
+        steps += 1
+    assert steps == MOST - 1
+
+
+def test_views_can_be_put_beside_the_graph(explore):
+    from ipywidgets import HTML
+
+    explorer = explore(auto_run=False)
+    views = HTML("a"), HTML("b")
+    explorer.add_view("source", views[0])
+    explorer.add_view("memory", views[1])
+    tabs = explorer._left.children[0]
+    assert tabs.children == (explorer.graph, *views)
+    assert tuple(tabs.titles) == ("IR graph", "source", "memory")
+
+
+def test_the_newest_item_wins_also_where_one_fails(caplog):
+    gate, done = threading.Event(), []
+
+    def act(item):
+        assert gate.wait(LONG_S)
+        if item == "bad":
+            raise ValueError("bad")
+        done.append(item)
+
+    newest = Newest(act, "test")
+    for item in ("bad", 1, 2, 3):
+        newest.put(item)
+    gate.set()
+    assert newest.wait(LONG_S)
+    newest.put(4)
+    assert newest.wait(LONG_S)
+    newest.close()
+    newest.put(5)
+    assert newest.wait(LONG_S)
+    assert done[-2:] == [3, 4]
+    assert set(done) <= {3, 4}

@@ -1,0 +1,375 @@
+"""The explorer without a browser: controls rerun the step, and every view shows the newest run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import kit
+from kit.errors import Cancelled, SessionError, SettingsError
+from kit.runs.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
+from kit.widgets.base.selection import NOTHING, Links
+from kit.widgets.explorer.view import MAX_RUNS, Explorer
+from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+
+LONG_S = 20.0
+QUICK = Settings(steps=2, warmup=0)
+
+
+def quick_step(settings, /, *, progress, cancelled):
+    progress("measuring", 0.5)
+    return make_run(settings, steps=1, kernels=5 + settings.batch_size)
+
+
+def shown(explorer: Explorer) -> dict[str, str]:
+    return {name: getattr(explorer, name).value
+            for name in ("headline", "syncs", "breakdown", "unlowered", "notes")}  # fmt: skip
+
+
+@pytest.fixture
+def explore() -> Iterator[Callable[..., Explorer]]:
+    made = []
+
+    def make(step=quick_step, settings=QUICK, **options) -> Explorer:
+        made.append(Explorer(step, settings, **options))
+        return made[-1]
+
+    yield make
+    for explorer in made:
+        explorer.close()
+
+
+def test_it_runs_at_once_and_every_view_shows_the_run(explore):
+    explorer = explore(name="mlp")
+    run = explorer.wait(LONG_S)
+    assert explorer.run is run
+    assert explorer.runs == [run]
+    assert explorer.timeline.run is run
+    assert explorer.graph.run is run
+    assert run.settings == explorer.settings == QUICK
+    assert "step time" in explorer.headline.value
+    assert "train.py:44" in explorer.syncs.value
+    assert "measured in" in explorer.status.value
+    assert explorer.progress.layout.display == "none"
+    assert explorer.cancel_button.disabled
+
+
+def test_without_auto_run_nothing_runs_until_asked(explore):
+    explorer = explore(auto_run=False)
+    assert explorer.run is None
+    with pytest.raises(SessionError, match="nothing was run yet"):
+        explorer.wait(LONG_S)
+    explorer.rerun_button.click()
+    assert explorer.wait(LONG_S).settings == QUICK
+
+
+@pytest.mark.parametrize(
+    ("control", "value"),
+    [("mode", "lazy"), ("bulk_forward", UNLIMITED), ("bulk_backward", 1), ("batch_size", 16),
+     ("loss_scaling", "static"), ("dtype", "bfloat16")],
+)  # fmt: skip
+def test_moving_a_control_reruns_with_its_value(explore, control, value):
+    explorer = explore()
+    before = explorer.wait(LONG_S)
+    pictures = shown(explorer)
+    getattr(explorer.controls, control).value = value
+    run = explorer.wait(LONG_S)
+    assert run is not before
+    assert run.settings == QUICK.replace(**{control: value})
+    assert shown(explorer) != pictures
+    assert explorer.runs == [before, run]
+
+
+def test_the_headline_shows_the_change_from_the_run_before(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    assert "better" not in explorer.headline.value
+    explorer.set(batch_size=32)
+    explorer.wait(LONG_S)
+    assert "better" in explorer.headline.value or "worse" in explorer.headline.value
+
+
+def test_the_controls_offer_every_mode_and_loss_scaling_and_wait_for_the_slider_to_rest(explore):
+    controls = explore(auto_run=False).controls
+    assert [value for _, value in controls.mode.options] == list(MODES)
+    assert tuple(controls.loss_scaling.options) == LOSS_SCALING
+    assert controls.bulk_forward.options[-1] == ("unlimited", UNLIMITED)
+    sliders = (controls.bulk_forward, controls.bulk_backward, controls.batch_size)
+    assert not any(slider.continuous_update for slider in sliders)
+
+
+def test_bulk_sizes_can_be_moved_only_in_mode_bulked(explore):
+    explorer = explore(auto_run=False)
+    for mode in MODES:
+        explorer.set(mode=mode)
+        assert explorer.controls.bulk_forward.disabled == (mode != "bulked")
+        assert explorer.controls.bulk_backward.disabled == (mode != "bulked")
+
+
+def test_set_moves_the_controls_and_starts_one_run(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    explorer.set(bulk_forward=50, batch_size=4, mode="lazy")
+    assert explorer.wait(LONG_S).settings == QUICK.replace(
+        bulk_forward=50, batch_size=4, mode="lazy"
+    )
+    controls = explorer.controls
+    assert (controls.bulk_forward.value, controls.batch_size.value) == (50, 4)
+    assert controls.mode.value == "lazy"
+    assert len(explorer.runs) == 2
+
+
+@pytest.mark.parametrize("unusual", [Settings(bulk_forward=7, bulk_backward=12_345, batch_size=3),
+                                     Settings(bulk_forward=10**9, batch_size=1)])  # fmt: skip
+def test_settings_that_no_control_offers_are_added_to_it(explore, unusual):
+    explorer = explore(settings=unusual)
+    assert explorer.wait(LONG_S).settings == unusual
+    assert explorer.controls.batch_size.value == unusual.batch_size
+    values = [x for _, x in explorer.controls.bulk_forward.options]
+    assert values == sorted(set(values))
+    explorer.set(batch_size=77)
+    assert explorer.wait(LONG_S).settings == unusual.replace(batch_size=77)
+
+
+def test_impossible_settings_are_refused_and_nothing_changes(explore):
+    explorer = explore()
+    run = explorer.wait(LONG_S)
+    for wrong in ({"batch_size": 0}, {"mode": "eager"}, {"bulk": 3}):
+        with pytest.raises(SettingsError):
+            explorer.set(**wrong)
+    assert explorer.settings == QUICK
+    assert explorer.wait(LONG_S) is run
+
+
+def test_an_impossible_value_in_a_control_is_a_message_and_the_control_goes_back(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    explorer.controls.batch_size.options = [("0", 0), *explorer.controls.batch_size.options]
+    explorer.controls.batch_size.value = 0
+    assert "batch_size must be a whole number" in explorer.failure.value
+    assert explorer.controls.batch_size.value == explorer.settings.batch_size == 8
+    explorer.set(batch_size=16)
+    assert explorer.wait(LONG_S).settings.batch_size == 16
+    assert explorer.failure.value == ""
+
+
+def test_a_failed_run_is_shown_escaped_the_picture_stays_and_the_next_run_works(explore):
+    def step(settings, /, *, progress, cancelled):
+        if settings.batch_size == 32:
+            raise RuntimeError(f"no memory {HOSTILE}")
+        return make_run(settings, steps=1)
+
+    explorer = explore(step)
+    run = explorer.wait(LONG_S)
+    pictures = shown(explorer)
+    explorer.set(batch_size=32)
+    with pytest.raises(RuntimeError, match="no memory"):
+        explorer.wait(LONG_S)
+    assert "<b style" in explorer.failure.value
+    assert "<script" not in explorer.failure.value
+    assert "<details" in explorer.failure.value
+    assert "the run failed" in explorer.status.value
+    assert shown(explorer) == pictures
+    assert explorer.run is run
+    explorer.set(batch_size=16)
+    assert explorer.wait(LONG_S).settings.batch_size == 16
+    assert explorer.failure.value == ""
+
+
+def test_cancel_keeps_the_picture_and_says_so(explore):
+    entered = threading.Event()
+
+    def step(settings, /, *, progress, cancelled):
+        if settings.batch_size == 16:
+            entered.set()
+            assert stopped.wait(LONG_S)
+            assert cancelled()
+            raise Cancelled("stopped")
+        return make_run(settings, steps=1)
+
+    stopped = threading.Event()
+    explorer = explore(step)
+    run = explorer.wait(LONG_S)
+    explorer.set(batch_size=16)
+    assert entered.wait(LONG_S)
+    assert not explorer.cancel_button.disabled
+    assert explorer.progress.layout.display == ""
+    explorer.cancel_button.click()
+    stopped.set()
+    with pytest.raises(Cancelled):
+        explorer.wait(LONG_S)
+    assert explorer.run is run
+    assert explorer.failure.value == ""
+    assert "cancelled" in explorer.status.value
+    assert explorer.cancel_button.disabled
+
+
+def test_only_the_newest_of_many_moves_is_kept(explore):
+    first, entered = threading.Event(), threading.Event()
+
+    def step(settings, /, *, progress, cancelled):
+        entered.set()
+        assert first.wait(LONG_S)
+        return make_run(settings, steps=1)
+
+    explorer = explore(step)
+    assert entered.wait(LONG_S)
+    for size in (2, 4, 16, 32):
+        explorer.controls.batch_size.value = size
+    first.set()
+    assert explorer.wait(LONG_S).settings.batch_size == 32
+    assert [run.settings.batch_size for run in explorer.runs] == [32]
+
+
+def test_progress_is_shown_and_bounded(explore):
+    seen = []
+
+    def step(settings, /, *, progress, cancelled):
+        for text, fraction in (("warm <b>up</b>", -1.0), ("half", 0.5), ("over", 7.0)):
+            progress(text, fraction)
+            seen.append((explorer.progress.value, explorer.status.value))
+        return make_run(settings, steps=1)
+
+    explorer = explore(step, auto_run=False)
+    explorer.rerun()
+    explorer.wait(LONG_S)
+    assert [value for value, _ in seen] == [0.0, 0.5, 1.0]
+    assert "warm &lt;b&gt;up" in seen[0][1]
+
+
+@pytest.mark.parametrize("odd", [empty_run(), one_span_run(), make_run(hostile=True),
+                                 make_run(Settings(mode="torch"))])  # fmt: skip
+def test_any_run_can_be_drawn_after_any_other(explore, odd):
+    waiting = [make_run(steps=1), odd, make_run(steps=1), odd]
+
+    def step(settings, /, *, progress, cancelled):
+        return waiting.pop()
+
+    explorer = explore(step, auto_run=False)
+    while waiting:
+        expected = waiting[-1]
+        explorer.rerun()
+        assert explorer.wait(LONG_S).timeline is expected.timeline
+    assert explorer.failure.value == ""
+    for html in shown(explorer).values():
+        html.encode("utf-8")
+
+
+def test_a_hostile_title_is_escaped_and_short(explore):
+    explorer = explore(auto_run=False, title=HOSTILE)
+    heading = explorer.children[0].value
+    assert "<script" not in heading
+    assert heading.encode("utf-8")
+    assert len(heading) < 1000
+
+
+def test_the_report_is_written_from_all_runs(explore, tmp_path):
+    calls = []
+    explorer = explore(
+        write_report=lambda runs, path, **options: calls.append((runs, path, options)), name="mlp"
+    )
+    explorer.wait(LONG_S)
+    explorer.set(batch_size=4)
+    explorer.wait(LONG_S)
+    explorer.save(tmp_path / "r.html")
+    assert calls == [(explorer.runs, tmp_path / "r.html",
+                      {"title": "mlp", "current": explorer.run})]  # fmt: skip
+    assert "saved 2 runs to" in explorer.status.value
+    assert "r.html" in explorer.status.value
+
+
+def test_a_report_that_cannot_be_written_is_shown_by_the_button_and_raised_by_save(explore):
+    def refuse(runs, path, **options):
+        raise OSError("disk full")
+
+    explorer = explore(write_report=refuse)
+    explorer.wait(LONG_S)
+    with pytest.raises(OSError, match="disk full"):
+        explorer.save("r.html")
+    explorer.save_button.click()
+    assert "disk full" in explorer.failure.value
+
+
+def test_saving_before_the_first_run_says_what_to_do(explore):
+    explorer = explore(auto_run=False, write_report=lambda *a, **k: None)
+    with pytest.raises(SessionError, match="wait for the first one"):
+        explorer.save("r.html")
+
+
+def test_text_only_front_ends_see_the_run_in_one_line(explore):
+    explorer = explore(auto_run=False)
+    assert repr(explorer) == "Explorer(no run yet)"
+    explorer.rerun()
+    explorer.wait(LONG_S)
+    text = explorer._repr_mimebundle_()["text/plain"]
+    assert text.startswith("Explorer(Run('synthetic', mode 'bulked', 1.")
+    assert "\n" not in text
+
+
+def test_observers_are_told_of_each_run(explore):
+    explorer = explore(auto_run=False)
+    seen: list[Run] = []
+    explorer.observe(lambda change: seen.append(change["new"]), "run")
+    explorer.rerun()
+    assert seen == [explorer.wait(LONG_S)]
+
+
+def test_old_runs_are_dropped_beyond_the_limit(explore):
+    explorer = explore(auto_run=False)
+    run = make_run(steps=1)
+    explorer.runs = [run] * MAX_RUNS
+    explorer.rerun()
+    newest = explorer.wait(LONG_S)
+    assert len(explorer.runs) == MAX_RUNS
+    assert explorer.runs[-1] is newest
+
+
+def test_close_ends_the_thread_and_a_control_then_says_so(explore):
+    explorer = explore()
+    explorer.wait(LONG_S)
+    thread = explorer._reruns._thread
+    explorer.close()
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+    explorer.controls.batch_size.value = 2
+    assert "closed" in explorer.failure.value
+
+
+def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(explore):
+    explorer = explore()
+    first = explorer.wait(LONG_S)
+    assert first.predicted_ms == 0
+    assert "the model" not in explorer.status.value
+    explorer.set(bulk_forward=5)
+    second = explorer.wait(LONG_S)
+    assert second.predicted_ms == pytest.approx(kit.predict(first, second.settings).step_ms)
+    assert "the model had said" in explorer.status.value
+    explorer.set(dtype="bfloat16")  # of which no model knows
+    assert explorer.wait(LONG_S).predicted_ms == 0
+
+
+def test_what_is_picked_in_one_view_is_picked_in_all_and_gone_with_the_run(explore):
+    explorer = explore(lambda settings, **_: make_run(settings))
+    run = explorer.wait(30)
+    picked = Links(run).of_nodes(run.graphs[0].ops[:3], "three ops")
+    explorer.graph.selection = picked
+    views = (explorer.timeline, explorer.source, explorer.syncs, explorer.kernels)
+    assert {view.selection for view in views} == {picked}
+    assert "three ops: 3 ops" in explorer.selected.text.value
+    explorer.rerun()
+    explorer.wait(30)
+    assert {view.selection for view in (explorer.graph, *views)} == {NOTHING}
+
+
+def test_runs_become_markdown(explore):
+    explorer = explore(auto_run=False)
+    with pytest.raises(SessionError, match="no run to report yet"):
+        explorer.to_markdown()
+    explorer.rerun()
+    assert explorer.wait(LONG_S).to_markdown() == explorer.to_markdown()
+    explorer.set(batch_size=16)
+    explorer.wait(LONG_S)
+    assert "batch size 16" in explorer.to_markdown()
+    assert explorer.to_markdown().startswith("# synthetic")

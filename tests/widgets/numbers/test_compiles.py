@@ -1,0 +1,72 @@
+"""The compile table and the graph diff: reasons, storms, hostile text, a menu of diffs."""
+
+from __future__ import annotations
+
+from kit.ir import Aval, Graph, Node
+from kit.ir.diff import GraphDiff
+from kit.runs.compiles import Compile
+from kit.widgets.numbers.compiles import CompileView, compiles_html, diff_html, recompiles_html
+from tests.factories import make_run
+
+F = Aval((4,), "float32")
+EVIL = "<script>alert(1)</script>"
+
+
+def note(step: int, kind: str = "constant", site: str = "train.py:41") -> Compile:
+    return Compile(step=step, segment=0, phase="forward", kind=kind, sentence=f"now {step}", ops=3,
+                   site=site, before=str(step - 1), now=str(step), compile_ms=5.0)  # fmt: skip
+
+
+def graph(op: str, attr: str) -> Graph:
+    leaf = Node("input", (), (), (F,))
+    return Graph((leaf, Node(op, ((0, 0),), (("arg1", attr),), (F,), site=EVIL)))
+
+
+class Source:
+    def __init__(self, *compiles: Compile) -> None:
+        self.compiles = compiles
+
+    def compile_diff(self, i: int) -> GraphDiff:
+        return graph("aten.add", str(i)).diff(graph("aten.add", "9"))
+
+
+def test_nothing_compiled_says_so() -> None:
+    assert "Nothing was compiled" in compiles_html([])
+    assert recompiles_html([]) == recompiles_html([note(0, "first")]) == ""
+
+
+def test_a_table_has_a_row_for_each_compile_and_names_the_storm() -> None:
+    html = compiles_html([note(0, "first"), *(note(i) for i in range(1, 6))])
+    assert html.count('<tr style="border-top') == 6
+    assert "recompile storm at train.py:41" in html
+    assert "4 → 5" in html
+
+
+def test_text_from_the_program_is_escaped() -> None:
+    html = compiles_html([note(1, site=EVIL)]) + diff_html(graph("a", EVIL).diff(graph("b", EVIL)))
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_diff_shows_both_sides_and_equal_graphs_say_so() -> None:
+    html = diff_html(graph("aten.add", "1").diff(graph("aten.add", "2")))
+    assert "arg1=1" in html
+    assert "arg1=2" in html
+    assert "the same" in diff_html(graph("a", "1").diff(graph("a", "1")))
+
+
+def test_the_view_offers_the_diff_of_each_recompile_and_follows_the_session() -> None:
+    view = CompileView(Source(note(0, "first")))
+    assert view.choice.layout.display == "none"
+    view._source = Source(note(0, "first"), note(1), note(2))
+    view.refresh()
+    assert [value for _, value in view.choice.options] == [2, 1]
+    assert "arg1=2" in view.diff.value
+    view.choice.value = 1
+    assert "arg1=1" in view.diff.value
+
+
+def test_a_run_has_compiles_but_no_diffs() -> None:
+    view = CompileView(make_run())
+    assert view.choice.layout.display == "none"
+    assert view.diff.value == ""

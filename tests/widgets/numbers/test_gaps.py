@@ -1,0 +1,83 @@
+"""The table of idle time: causes, lines and milliseconds; a stranger's text stays text."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.runs.analysis.summary import summary
+from kit.runs.run import Run, Settings
+from kit.trace import Span, SyncPoint, Timeline, idle_gaps
+from kit.trace.gaps import GAP_CAUSES
+from kit.widgets.numbers.gaps import CAUSE_COLORS, GapView, bar_html, gaps_html
+from tests.factories import empty_run, make_run, one_span_run
+
+MS = 1_000_000
+
+
+def run_of(site: str = "train.py:7") -> Run:
+    spans = [Span("host/main", "step 0", "step", 0, 10 * MS),
+             Span("host/main", "forward", "record", 7 * MS, 10 * MS),
+             Span("device/0 k", "k", "kernel", 0, 5 * MS)]  # fmt: skip
+    sync = SyncPoint(3 * MS, 2 * MS, "item", site)
+    return Run(Settings(), (1.0,), (10 * MS,), Timeline.of(spans, [sync]))
+
+
+def test_causes_lines_and_milliseconds_are_said() -> None:
+    text = gaps_html(run_of())
+    assert "train.py:7" in text
+    assert "40.0%" in text
+    assert "host recording" in text
+    assert "60.0%" in text
+    assert "<b>5</b>" in text
+    assert "host wait 0%, kernel wait 0%, other 100%" in text
+
+
+def test_idle_time_of_several_devices_is_their_mean_and_fits_into_the_step() -> None:
+    one = run_of()
+    spans = [*one.timeline.spans, Span("device/1 k", "k", "kernel", 0, 8 * MS)]
+    both = Run(Settings(), (1.0,), (10 * MS,), Timeline.of(spans, one.timeline.syncs))
+    text = gaps_html(both)
+    assert "<b>3.5</b>" in text  # of 5 and 2
+    assert "Means of the traced steps and of the 2 devices" in text
+    assert "ms a step, mean of 2 devices" in summary(both)
+    assert "mean of" not in summary(one)
+
+
+def test_the_lines_that_were_waited_for_are_named() -> None:
+    run = make_run(syncs=0)
+    assert any(g.before >= 0 and g.cause != "program" for g in idle_gaps(run.timeline))
+    assert "next to run: train.py:" in gaps_html(run)
+
+
+def test_every_cause_has_a_colour_of_its_own() -> None:
+    assert set(CAUSE_COLORS) == set(GAP_CAUSES)
+    assert len(set(CAUSE_COLORS.values())) == len(GAP_CAUSES)
+
+
+@pytest.mark.parametrize("site", ["<img src=x onerror=alert(1)>", "</div><script>x</script>"])
+def test_a_strangers_line_is_text(site: str) -> None:
+    text = gaps_html(run_of(site))
+    assert "<img" not in text
+    assert "<script" not in text
+    hostile = gaps_html(make_run(hostile=True, syncs=2))
+    assert "<script" not in hostile
+    assert "\x1b" not in hostile
+
+
+def test_a_run_without_kernels_or_without_gaps_says_so() -> None:
+    assert "No kernel was seen" in gaps_html(empty_run())
+    assert "never idle" in gaps_html(one_span_run())
+
+
+def test_a_bar_stays_in_its_cell() -> None:
+    assert "width:100.0%" in bar_html(7, "#000000")
+    assert "width:0.0%" in bar_html(-1, "#000000")
+
+
+def test_a_new_run_is_drawn_and_none_clears_the_view() -> None:
+    view = GapView(run_of())
+    assert "train.py:7" in view.table.value
+    view.run = run_of("train.py:9")
+    assert "train.py:9" in view.table.value
+    view.run = None
+    assert view.table.value == ""

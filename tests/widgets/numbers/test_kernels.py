@@ -1,0 +1,52 @@
+"""The kernel table as HTML: rows, sums, ceilings; a stranger's text stays text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kit.runs.analysis.kernels import Ceilings
+from kit.runs.run import Fused
+from kit.widgets.numbers.kernels import KernelView, kernels_html
+from tests.factories import empty_run, make_run, one_span_run
+
+
+def test_a_kernel_is_shown_with_what_it_computes_and_its_part_of_the_time() -> None:
+    run = make_run()
+    run = replace(run, fused=(Fused(0, "fusion.0", run.segments[0].nodes),))
+    text = kernels_html(run)
+    for said in ("fusion.0", "segment 0", "mm", "train.py:", "device busy", "100%", "GB/s"):
+        assert said in text
+    assert "Measured at best" not in text
+
+
+def test_ceilings_are_said() -> None:
+    text = kernels_html(make_run(), Ceilings(12.0, 140.0))
+    assert "12 GB/s, 140 GFLOP/s" in text
+    assert "memory" in text
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    text = kernels_html(make_run(kernels=30), limit=4)
+    assert "26 more kernels have" in text
+
+
+def test_a_strangers_names_are_text() -> None:
+    text = kernels_html(make_run(hostile=True), Ceilings(12.0, 140.0))
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "\ud800" not in text
+
+
+def test_runs_of_which_little_is_known_are_shown() -> None:
+    assert "No kernel was seen" in kernels_html(empty_run())
+    assert "unknown" in kernels_html(one_span_run())
+
+
+def test_a_new_run_is_drawn_and_none_clears_the_view() -> None:
+    view = KernelView(make_run(), Ceilings(12.0, 140.0))
+    assert "Measured at best" in view.value
+    view.run = one_span_run()
+    assert "unknown" in view.value
+    view.run = None
+    assert view.value == ""

@@ -1,0 +1,47 @@
+"""The diff of two runs as HTML; a stranger's text stays text."""
+
+from __future__ import annotations
+
+from kit.runs.analysis.diff import diff_runs
+from kit.runs.run import Settings
+from kit.widgets.numbers.run_diff import RunDiffView, run_diff_html
+from tests.factories import empty_run, make_run, one_span_run
+
+
+def test_settings_steps_and_what_changed_are_said() -> None:
+    diff = diff_runs(make_run(), make_run(Settings(mode="lazy"), scopes=4, seed=3))
+    text = run_diff_html(diff)
+    for said in ("mode: &#x27;bulked&#x27; → <b>&#x27;lazy&#x27;</b>", "Where the traced step went",
+                 "Got slower", "Appeared", "slower", "faster"):  # fmt: skip
+        assert said in text
+    assert "Vanished" not in text
+    assert "Vanished" in run_diff_html(diff_runs(make_run(scopes=4), make_run()))
+
+
+def test_a_long_list_says_how_much_is_not_shown() -> None:
+    diff = diff_runs(make_run(scopes=3), make_run(scopes=9, seed=1))
+    assert f"{len(diff.appeared) - 2:,} more are not shown." in run_diff_html(diff, limit=2)
+
+
+def test_a_strangers_text_is_text() -> None:
+    diff = diff_runs(make_run(hostile=True), make_run(hostile=True, scopes=4, seed=1))
+    text = run_diff_html(diff)
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\x1b" not in text
+
+
+def test_runs_of_which_little_is_known_are_compared() -> None:
+    for run in (empty_run(), one_span_run()):
+        text = run_diff_html(diff_runs(run, make_run()))
+        assert "Appeared" in text
+        assert "Kernels" in text
+
+
+def test_a_new_diff_is_drawn_and_none_clears_the_view() -> None:
+    view = RunDiffView(diff_runs(make_run(), make_run(seed=1)))
+    assert "Two runs" in view.table.value
+    view.diff = diff_runs(make_run(), make_run(Settings(batch_size=3)))
+    assert "batch_size" in view.table.value
+    view.diff = None
+    assert view.table.value == ""

@@ -1,0 +1,139 @@
+"""The what-if views: what stands in them, and that a slider asks the model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import kit
+from kit.errors import SettingsError
+from kit.runs.run import Run, Settings
+from kit.runs.whatif.predict import predict
+from kit.widgets.numbers.whatif import WhatIfView, modelled_run, whatif_figure, whatif_html
+from tests.factories import make_run
+
+
+def measured(settings: Settings | None = None, **more: int) -> Run:
+    made = make_run(settings, **more)
+    return replace(made, metrics={"overhead.launch_ns": 7000.0, "overhead.sync_ns": 9000.0})
+
+
+def test_the_table_has_a_row_for_each_prediction():
+    run = measured()
+    html = whatif_html(run, [predict(run), predict(run, Settings(mode="lazy"))])
+    assert html.count("<tr>") == 3
+    assert "predicted against measured" in html
+    assert "as measured" in html
+    assert "mode=&#x27;lazy&#x27;" in html
+
+
+def test_a_measured_run_of_the_same_settings_stands_beside_its_prediction():
+    run = measured()
+    prediction = predict(run)
+    slower = replace(run, step_times_ns=tuple(2 * t for t in run.step_times_ns))
+    html = whatif_html(run, [prediction], [slower])
+    assert f"{slower.step_ms:.2f} ms" in html
+    assert "-50.0%" in html
+
+
+def test_steps_and_seed_do_not_keep_a_measured_run_from_its_prediction():
+    run = measured()
+    other = replace(run, settings=run.settings.replace(steps=99, seed=3))
+    assert re.search(r"[+-]0\.0%", whatif_html(run, [predict(run)], [other]))
+
+
+def test_a_prediction_that_nobody_measured_has_no_error():
+    run = measured()
+    assert "%" not in whatif_html(run, [predict(run, Settings(mode="lazy"))], [run])
+
+
+def test_assumptions_are_said_once():
+    run = measured()
+    made = [predict(run, Settings(bulk_forward=n)) for n in (2, 3)]
+    text = "written and read at the rate"
+    assert whatif_html(run, made).count(text) == 1
+
+
+def test_hostile_text_is_escaped():
+    run = measured(hostile=True)
+    html = whatif_html(run, [predict(run, Settings(mode="lazy"))])
+    assert "<script" not in html
+    assert "<img" not in html
+
+
+def test_the_figure_says_measured_and_modelled():
+    run = measured()
+    plot = whatif_figure(run, predict(run, Settings(mode="lazy")))
+    assert "origin: profiled" in plot.title.text
+    assert "origin: modelled" in plot.title.text
+
+
+def test_the_modelled_strip_is_paler_than_the_measured_one():
+    run = measured()
+    plot = whatif_figure(run, predict(run))
+    data = plot.select_one({"name": "bars"}).data_source.data
+    tops = sorted(set(data["top"]))
+    upper = [a for a, top in zip(data["alpha"], data["top"], strict=True) if top == tops[0]]
+    lower = [a for a, top in zip(data["alpha"], data["top"], strict=True) if top == tops[-1]]
+    assert max(lower) < max(upper)
+
+
+def test_a_modelled_run_has_the_predicted_time_and_timeline():
+    run = measured()
+    prediction = predict(run, Settings(mode="lazy"))
+    made = modelled_run(run, prediction)
+    assert made.step_ms == pytest.approx(prediction.step_ms, abs=1e-5)
+    assert made.timeline.origin == "modelled"
+
+
+def test_the_view_begins_with_the_replay():
+    run = measured()
+    view = WhatIfView(run)
+    assert view.prediction.step_ms == pytest.approx(run.step_ms, rel=1e-3)
+    assert "origin: modelled" in view.figure.title.text
+
+
+def test_a_slider_asks_the_model():
+    run = measured()
+    view = WhatIfView(run)
+    view.speed.value = 10.0
+    assert view.prediction.step_ms == predict(run, device_speed=10.0).step_ms
+    assert "1/10" in view.text.value
+
+
+def test_the_bulk_sizes_are_those_of_the_sliders():
+    view = WhatIfView(measured())
+    view.forward.value, view.backward.value = 5, 50
+    assert view.prediction.settings.bulk_sizes == (5, 50)
+
+
+def test_no_limit_in_both_phases_is_mode_lazy():
+    view = WhatIfView(measured())
+    view.forward.value = view.backward.value = view.forward.options[-1][1]
+    assert view.prediction.settings.mode == "lazy"
+
+
+def test_a_sync_point_can_be_taken_away():
+    view = WhatIfView(measured(syncs=2))
+    (box,) = view.without
+    before = view.prediction.syncs
+    box.value = True
+    assert view.prediction.syncs == before - 1
+
+
+def test_a_failure_is_shown_under_the_view():
+    view = WhatIfView(measured())
+    view.speed.set_trait("options", [("1 x", 1.0), ("none", -1.0)])
+    view.speed.value = -1.0
+    assert "device_speed must be above 0" in view.error.value
+
+
+def test_a_run_of_plain_torch_cannot_be_asked():
+    with pytest.raises(SettingsError):
+        WhatIfView(make_run(Settings(mode="torch")))
+
+
+def test_the_view_is_public():
+    assert kit.WhatIfView is WhatIfView

@@ -1,0 +1,234 @@
+"""The timeline's view: what a click, a selection, a range and a new run do to its traits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import TimelineError
+from kit.ir import Graph, Node
+from kit.trace import SyncPoint, idle_gaps
+from kit.trace.timeline import COLUMNS
+from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.timeline import columns as timeline_data
+from kit.widgets.timeline import range as timeline_range
+from kit.widgets.timeline import view as timeline_module
+from kit.widgets.timeline.payload import flat
+from kit.widgets.timeline.range import around, range_metrics
+from kit.widgets.timeline.view import (
+    TimelineView,
+)
+from tests.factories import empty_run, make_run
+from tests.widgets.timeline.test_columns import _timeline, pick
+
+
+def bar_of(view, wanted):
+    keys = view.sources["timeline"].data["keys.kind"][0]
+    return next(i for i, k in enumerate(view.sources["timeline"].data["spans.key"][0])
+                if keys[k] == wanted)  # fmt: skip
+
+
+def test_clicking_a_kernel_selects_its_nodes_and_lines_and_nothing_echoes():
+    run = make_run()
+    view = TimelineView(run)
+    i = bar_of(view, "kernel")
+    changes = []
+    view.observe(lambda change: changes.append(change["new"]), "selection")
+    pick(view, "span", i)
+    assert view.node is not None
+    assert view.selection.nodes == {view.node}
+    assert view.selection.sites == {run.graphs[0].nodes[view.node].site}
+    assert view.selection.label.startswith("kernel ")
+    assert view.sources["lit"].data["nodes"] == [str(view.node)]
+    assert view.sources["picked"].data["index"] == [i]
+    assert len(changes) == 1
+    pick(view, "", -1)
+    assert (view.segment, view.node, view.selection) == (None, None, NOTHING)
+    assert view.sources["lit"].data["nodes"] == [""]
+
+
+def test_clicking_a_dispatch_selects_its_segment_and_a_sync_point_its_line():
+    run = make_run()
+    view = TimelineView(run)
+    pick(view, "span", bar_of(view, "dispatch"))
+    assert view.selection.nodes == set(run.segments[view.segment].nodes)
+    pick(view, "sync", 1)
+    assert view.selection.sites == {run.timeline.syncs[1].site}
+    assert view.segment is None
+
+
+def test_a_selection_from_elsewhere_is_handed_to_the_browser_and_not_set_again():
+    view = TimelineView(make_run())
+    changes = []
+    view.observe(lambda change: changes.append(change["new"]), "selection")
+    chosen = Selection(frozenset({4, 2}), frozenset({"b.py:2", "a.py:1"}), "two nodes")
+    view.selection = chosen
+    handed = {"nodes": ["2 4"], "sites": ["a.py:1\nb.py:2"], "label": ["two nodes"], "serial": [0]}
+    assert view.sources["lit"].data == handed
+    assert changes == [chosen]
+    assert view.sources["picked"].data["index"] == [-1]
+
+
+def test_a_new_run_drops_selection_and_range_before_its_columns_come():
+    view = TimelineView(make_run())
+    pick(view, "span", bar_of(view, "kernel"))
+    view.range_ns = (0, 1000)
+    seen = []
+
+    def look(attr, old, new):
+        seen.append((view.selection, view.range_ns, view.segment))
+
+    view.sources["timeline"].on_change("data", look)
+    view.run = make_run(seed=4, kernels=12)
+    assert seen == [(NOTHING, None, None)]
+    assert view.sources["lit"].data["nodes"] == [""]
+    assert view.sources["marked"].data["start"] == []
+
+
+def test_a_second_run_and_a_prediction_can_be_shown_later():
+    view = TimelineView(make_run(), outline=make_run(seed=2))
+    assert view.sources["timeline"].data["parts.outline"] == [[False, True]]
+    view.below = make_run(seed=3).timeline
+    assert view.sources["timeline"].data["parts.outline"] == [[False, True, False]]
+    view.outline = None
+    assert view.sources["timeline"].data["parts.outline"] == [[False, False]]
+    spans, keys = (view.sources["timeline"].data[x][0] for x in ("spans.key", "keys.part"))
+    pick(view, "span", next(i for i, k in enumerate(spans) if keys[k] == 1))
+    assert view.selection == NOTHING  # its nodes are not the first run's
+    pick(view, "sync", len(view.run.timeline.syncs))
+    assert view.selection == NOTHING
+
+
+def test_a_range_from_the_browser_and_one_from_python_give_the_same_numbers():
+    view = TimelineView(make_run())
+    assert view.range_metrics() is None
+    view.sources["marked"].data = {"start": [99.8], "stop": [500_000.2]}
+    assert view.range_ns == (100, 500_000)
+    assert view.range_metrics() == range_metrics(view.run.timeline, 100, 500_000)
+    view.range_ns = (5, 77)
+    assert view.sources["marked"].data == {"start": [5], "stop": [77]}
+    view.range_ns = None
+    assert view.sources["marked"].data == {"start": [], "stop": []}
+
+
+def test_python_says_why_devices_were_idle_where_the_page_cannot(monkeypatch):
+    monkeypatch.setattr(timeline_data, "MAX_GAP_KERNELS", 3)
+    view = TimelineView(make_run())
+    view.range_ns = (0, view.run.timeline.duration_ns)
+    assert "idle: " in view.sources["reply"].data["text"][0]
+    monkeypatch.setattr(timeline_module, "MAX_LIVE_KERNELS", 3)
+    view.range_ns = (0, 1000)
+    assert "view.range_metrics()" in view.sources["reply"].data["text"][0]
+
+
+def test_a_timeline_alone_is_drawn_too():
+    timeline = make_run().timeline
+    view = TimelineView(timeline)
+    assert view.run.timeline is timeline
+    pick(view, "span", bar_of(view, "kernel"))
+    assert view.selection == NOTHING  # there is no graph whose nodes it could name
+
+
+def test_the_page_that_a_notebook_keeps_joins_spans_where_there_are_many(monkeypatch):
+    small = len(TimelineView(make_run()).page())
+    many = [("device/0 a", f"k{i % 9}", "kernel", i * 100, i * 100 + i % 77, -1, -1)
+            for i in range(40_000)]  # fmt: skip
+    view = TimelineView(_timeline(*many))
+    assert len(view.sources["timeline"].data["spans.key"][0]) == 40_000
+    monkeypatch.setattr(timeline_module, "MAX_STATIC_SPANS", 500)
+    whole = len(view.page())
+    monkeypatch.undo()
+    assert len(view.page()) > whole + 50_000
+    assert whole < small + 10_000
+
+
+def test_a_failed_redraw_is_shown_under_the_view_and_the_next_one_works(monkeypatch):
+    view = TimelineView(make_run())
+
+    def fail(run, **_):
+        raise ValueError("<b>broken</b>")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline_module, "timeline_payload", fail)
+        view.run = make_run(seed=1)
+    assert "timeline</b>: ValueError: &lt;b&gt;broken" in view.children[-1].value
+    view.run = empty_run()
+    assert view.children[-1].value == ""
+    assert view.sources["timeline"].data["message"] == ["no spans were recorded"]
+
+
+def test_the_whole_picture_is_one_column_a_row():
+    row = flat({"a": {"x": [1, 2], "y": "z"}, "b": 3})
+    assert row == {"a.x": [[1, 2]], "a.y": ["z"], "b": [3]}
+
+
+kinds_and_lanes = st.sampled_from([
+    ("host/main", "record"), ("host/main", "wait"), ("host/main", "input"),
+    ("host/loader", "record"), ("device/0 a", "kernel"), ("device/0 b", "kernel"),
+    ("device/1 a", "kernel"),
+])  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(kinds_and_lanes, st.integers(0, 40), st.integers(0, 15)), max_size=14),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 12)), max_size=4),
+    st.integers(-5, 60), st.integers(0, 40),
+)  # fmt: skip
+def test_what_a_range_holds_equals_counting_its_nanoseconds(given_spans, waits, low, length):
+    t = _timeline(*((lane, "x", kind, a, a + n) for (lane, kind), a, n in given_spans),
+                  syncs=[SyncPoint(a, n, "item") for a, n in waits])  # fmt: skip
+    origin = min((a for _, a, _ in given_spans), default=0)
+    inside = range(low + origin, low + origin + length)
+
+    def at(wanted):
+        return {x for (lane, kind), a, n in given_spans for x in range(a, a + n)
+                if wanted(lane, kind) and x in inside}  # fmt: skip
+
+    busy = at(lambda _, kind: kind == "kernel")
+    recording = at(lambda lane, kind: kind == "record" and "loader" not in lane)
+    recording -= at(lambda _, kind: kind in ("wait", "input"))
+    found = range_metrics(t, low, low + length)
+    for device in ("device/0", "device/1"):
+        wanted = at(lambda lane, kind, d=device: kind == "kernel" and lane.startswith(d))
+        assert found.busy_ns.get(device, 0) == len(wanted)
+    assert (found.recording_ns, found.hidden_ns) == (len(recording), len(recording & busy))
+    assert found.waited_ns == sum(len(set(range(a, a + n)) & set(inside)) for a, n in waits)
+    assert found.length_ns == length
+
+
+def test_all_of_the_time_has_the_idle_time_of_the_whole_run():
+    t = make_run(syncs=2).timeline
+    gaps = idle_gaps(t)
+    found = range_metrics(t, 0, t.duration_ns)
+    assert sum(found.idle_ns.values()) == sum(g.length_ns for g in gaps)
+    assert list(found.idle_ns.values()) == sorted(found.idle_ns.values(), reverse=True)
+
+
+def test_near_a_range_the_causes_are_those_of_the_whole_run(monkeypatch):
+    t = make_run(syncs=2, steps=6, kernels=30).timeline
+    steps = t.intervals(kind="step")
+    low, high = int(steps[2, 0]) + 1000, int(steps[3, 1]) - 1000
+    whole = range_metrics(t, low, high)
+    near = around(t, low, high)
+    assert near.intervals(kind="step").tolist() == steps[1:5].tolist()
+    monkeypatch.setattr(timeline_range, "EXACT_KERNELS", 3)
+    assert range_metrics(t, low, high) == whole
+    alone = replace(t, **{c: getattr(t, c)[t.where(kind="kernel")] for c in COLUMNS})
+    assert 0 < len(around(alone, low, low + 100_000)) < len(alone)
+
+
+def test_a_range_that_ends_before_it_begins_is_an_error():
+    with pytest.raises(TimelineError, match="ends at 3 ns, before it begins at 9 ns"):
+        range_metrics(make_run().timeline, 9, 3)
+
+
+def test_a_line_that_no_node_has_still_marks_its_sync_points():
+    graph = Graph((Node("input", (), (), (), "train.py:1", "forward", ""),), ())
+    run = replace(make_run(), graphs=(graph,), segments=(), fused=())
+    view = TimelineView(run)
+    pick(view, "sync", 0)
+    assert view.selection.nodes == frozenset()
+    assert view.selection.sites == {run.timeline.syncs[0].site}
