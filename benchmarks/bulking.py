@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 import kit
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 from kit.runs.run import UNLIMITED
 from kit.runtime.engine.engine import Engine
 from kit.workloads import bert_of, flips, mlp

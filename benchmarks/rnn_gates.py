@@ -34,8 +34,8 @@ import jax.numpy as jnp
 import torch
 
 import kit
-from kit.measure.context import Context
-from kit.measure.jax_context import JaxContext
+from kit.measure.base.context import Context
+from kit.measure.base.jax import JaxContext
 from kit.runs.analysis.memory import memory
 from kit.runtime.session.session import current_session
 from kit.trace import Timeline

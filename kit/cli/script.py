@@ -51,7 +51,7 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
     if not script.is_file():
         raise FileNotFoundError(2, "there is no such script", str(script))
     found = _globals_of(script, arguments)
-    from kit.measure.context import Workload
+    from kit.measure.base.context import Workload
 
     known = {key: x for key, x in found.items() if isinstance(x, Workload)}
     own = {k: x for k, x in known.items() if getattr(x.build, "__module__", "") == _NAME}

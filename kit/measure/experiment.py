@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from kit.errors import Cancelled
-from kit.measure.context import as_workload
-from kit.measure.loop import CancelledFn, Progress
+from kit.measure.base.context import as_workload
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.runs.run import Run, Settings
 from kit.runtime.session.executor import ExecutableCache
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.ir.plan import OpStream
-from kit.measure.context import Context, Workload, as_workload
-from kit.measure.loop import loop
+from kit.measure.base.context import Context, Workload, as_workload
+from kit.measure.base.loop import loop
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.lower import format_site
@@ -110,7 +110,7 @@ def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
 def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
     """The same for a workload of jax: torch is not loaded."""
     from kit.jax.frontend import JaxFrontend
-    from kit.measure.jax_context import JaxContext
+    from kit.measure.base.jax import JaxContext
 
     session = Session(settings, cache=cache, frontends=(JaxFrontend(),))
     return session, lambda: JaxContext(settings, "kit"), {}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 
 __all__ = ["LAYOUTS", "MODELS", "Inception3", "ResNet50", "convnet", "inception_v3",
            "inception_v3_inference", "resnet50_v1b", "resnet50_v1b_inference"]  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 
 from kit.jax.frontend import device_put
 from kit.jax.steps import step as jax_step
-from kit.measure.context import Context, workload
+from kit.measure.base.context import Context, workload
 
 __all__ = ["jax_mlp"]
 

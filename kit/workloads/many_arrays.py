@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 from kit.torch.hybrid.hybrid import hybridize
 from kit.torch.hybrid.multi import reset_arrays
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 from kit.workloads.text import IGNORE, MaskedText
 
 __all__ = ["SIZES", "Bert", "Size", "bert", "bert_of"]

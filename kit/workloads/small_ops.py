@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kit.measure.context import Context, workload
+from kit.measure.base.context import Context, workload
 
 __all__ = ["flips", "mlp"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kit.measure.context import Context, Workload, workload
+from kit.measure.base.context import Context, Workload, workload
 from kit.measure.experiment import run
 from kit.runs.run import Settings
 from kit.runtime.recording.bulk import Task

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import kit
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 from kit.workloads.convnets import LAYOUTS, MODELS, convnet
 
 

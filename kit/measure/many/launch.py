@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.measure.context import as_workload
-from kit.measure.loop import CancelledFn, Progress
+from kit.measure.base.context import as_workload
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.portable import check_importable, portable
 from kit.runs.run import Run, Settings
 from kit.runtime.processes.channel import free_port

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit.errors import SettingsError
-from kit.measure.context import Workload, as_workload
+from kit.measure.base.context import Workload, as_workload
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.experiment import run as run_alone
-from kit.measure.loop import CancelledFn, Progress
 from kit.runs.run import Run, Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from kit.errors import RAISED_AT, ExecutionError, SettingsError
-from kit.measure.context import Workload
+from kit.measure.base.context import Workload
 
 __all__ = ["check_importable", "let_go", "portable"]
 

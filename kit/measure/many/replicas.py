@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from kit.errors import Cancelled, SettingsError
-from kit.measure.context import Context, as_workload
-from kit.measure.loop import CancelledFn, Progress, no_loss
+from kit.measure.base.context import Context, as_workload
+from kit.measure.base.loop import CancelledFn, Progress, no_loss
 from kit.measure.many.joined import Seen, added, join
 from kit.measure.many.placed import check_options, name_of
-from kit.runs.analysis.gradients import Backward, exposed_ms, fit_backward
+from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.cache import ExecutableCache
@@ -372,7 +372,7 @@ def measure_backward(
     net: DataParallel, step: Callable[[], Any], bulks: Sequence[int] = (1, 3, 20), *,
     rounds: int = 3, steps: int = 4,
 ) -> Backward:  # fmt: skip
-    """What the model of `kit.runs.analysis.gradients` needs to know of this step, measured here.
+    """What the model of `kit.runs.gradients` needs to know of this step, measured here.
 
     Leaves `net` with the last bulk size, cut by size, all gradients in one bucket, and no link.
     """

@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
-from kit.measure.context import as_workload
-from kit.measure.jax_context import JaxContext
-from kit.measure.loop import CancelledFn, Progress, loop
+from kit.measure.base.context import as_workload
+from kit.measure.base.jax import JaxContext
+from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.lower import format_site

@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, as_workload
-from kit.measure.loop import CancelledFn, Progress, loop
+from kit.measure.base.context import Context, as_workload
+from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
-from kit.measure.loop import CancelledFn, Progress
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placed import Placed
 from kit.measure.search.tuned import (
     Programs,

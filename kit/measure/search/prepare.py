@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit.errors import Cancelled
-from kit.measure.context import Workload
+from kit.measure.base.context import Workload
+from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.kit_run import open_workload
-from kit.measure.loop import CancelledFn, Progress, loop
 from kit.measure.many.placed import Placed
 from kit.runs.run import Run, Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.measure.loop import CancelledFn, Progress
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placed import Placed
 from kit.runs.run import Run, Settings
 from kit.runtime.session.executor import ExecutableCache

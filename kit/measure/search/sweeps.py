@@ -41,8 +41,8 @@ from kit.errors import (
     SweepError,
     SweepInterrupted,
 )
-from kit.measure.context import Workload
-from kit.measure.loop import CancelledFn, Progress
+from kit.measure.base.context import Workload
+from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placed import Placed
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.runs.run import Run, Settings

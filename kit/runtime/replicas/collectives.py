@@ -27,7 +27,7 @@ import numpy as np
 
 from kit.errors import SessionError
 from kit.ir import Aval
-from kit.runs.analysis.gradients import Link
+from kit.runs.gradients import Link
 from kit.runtime.processes.join import Processes
 from kit.runtime.recording.bulk import Cell, Op, Task, Value, pending
 from kit.runtime.replicas.arrays import Shapes, add_up, fit, in_words, moved, readable_on

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from kit.errors import SessionError, SettingsError
-from kit.runs.analysis.gradients import Link
+from kit.runs.gradients import Link
 from kit.runtime.recording.bulk import Value
 from kit.runtime.replicas.session import ReplicaSession
 from kit.torch.constants import parts_of

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from kit.errors import SessionError, SettingsError
-from kit.runs.analysis.gradients import Link
+from kit.runs.gradients import Link
 from kit.runs.run import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import Processes, current_processes

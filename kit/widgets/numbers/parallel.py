@@ -17,7 +17,7 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, GridBox, Layout, SelectionSlider
 
 from kit.errors import SettingsError
-from kit.runs.analysis.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
+from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
 from kit.widgets.base.controls import labelled
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View

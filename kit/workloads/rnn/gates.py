@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload
+from kit.measure.base.context import Context, Workload
 from kit.workloads.rnn.cells import CELLS, GATES, GatedRNN
 
 __all__ = ["LOOPS", "rnn_gates"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from kit.jax.frontend import device_put
 from kit.jax.steps import step as jax_step
-from kit.measure.context import Context
+from kit.measure.base.context import Context
 
 __all__ = ["GATES", "build", "cell_of", "predict"]
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import kit
 from kit.errors import SessionError, SettingsError
-from kit.runs.analysis.gradients import exposed_ms
+from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run
 
 SETTINGS = kit.Settings(batch_size=8, steps=9, warmup=2)

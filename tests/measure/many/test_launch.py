@@ -22,7 +22,7 @@ from torch import nn
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.measure.many.launch import run_processes
-from kit.runs.analysis.gradients import exposed_ms
+from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run, Settings
 from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import current_processes

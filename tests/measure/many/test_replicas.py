@@ -22,7 +22,7 @@ from kit.measure.many.replicas import (
     measured_curve,
     run,
 )
-from kit.runs.analysis.gradients import predict_parallel
+from kit.runs.gradients import predict_parallel
 
 LAYERS, WIDTH = 5, 8
 

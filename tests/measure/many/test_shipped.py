@@ -10,7 +10,7 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
-from kit.measure.context import Context
+from kit.measure.base.context import Context
 from kit.measure.many.replicas import ReplicaContext, run
 from kit.workloads import (
     bert,

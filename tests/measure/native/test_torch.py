@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kit.errors import Cancelled, SettingsError
-from kit.measure.context import Context
+from kit.measure.base.context import Context
 from kit.measure.experiment import run
 from kit.measure.native.events import timeline_of
 from kit.measure.native.torch import measure

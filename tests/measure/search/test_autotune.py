@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import Cancelled, SettingsError
-from kit.measure.context import Workload
+from kit.measure.base.context import Workload
 from kit.measure.search.autotune import BULK_SIZES, axes_of
 from kit.measure.search.tuned import (
     Programs,
@@ -71,7 +71,7 @@ CLOCK = Clock()
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     CLOCK.is_of_sleeps = False
-    monkeypatch.setattr("kit.measure.loop.time", CLOCK)
+    monkeypatch.setattr("kit.measure.base.loop.time", CLOCK)
 
 
 class Sleepy:

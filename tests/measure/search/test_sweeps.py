@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import Cancelled, KitError, SettingsError, SweepError, SweepInterrupted
-from kit.measure.context import Workload
+from kit.measure.base.context import Workload
 from kit.runs.run import Run, Settings
 from tests.factories import HOSTILE, make_run
 

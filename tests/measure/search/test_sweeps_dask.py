@@ -21,7 +21,7 @@ from distributed.utils import get_mp_context
 
 import kit
 from kit.errors import Cancelled, ExecutionError, SweepError, SweepInterrupted
-from kit.measure.context import Workload
+from kit.measure.base.context import Workload
 from kit.runs.run import Run, Settings
 
 NATIVE = Settings(mode="torch", steps=1, warmup=0)

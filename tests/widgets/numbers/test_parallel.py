@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kit.errors import SettingsError
-from kit.runs.analysis.gradients import Backward, Link, best_buckets, predict_parallel
+from kit.runs.gradients import Backward, Link, best_buckets, predict_parallel
 from kit.widgets.numbers.parallel import ParallelView, curve_columns, lane_columns
 
 STEP = Backward(60, tuple((3 * i, 100_000) for i in range(1, 21)), 2e4, 5e4, 1e6, 2e5)

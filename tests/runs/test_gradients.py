@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import SettingsError, TimelineError
-from kit.runs.analysis.gradients import (
+from kit.runs.gradients import (
     Backward,
     Link,
     best_buckets,

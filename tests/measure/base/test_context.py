@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kit.errors import SettingsError
-from kit.measure.context import Context, Workload, as_workload, workload
+from kit.measure.base.context import Context, Workload, as_workload, workload
 from kit.runs.run import Settings
 from kit.workloads.text import IGNORE, MASK, MaskedText, corpus, tokenise, vocabulary
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.jax.frontend import device_put
-from kit.measure.context import Context
-from kit.measure.loading import fetched, prefetched
+from kit.measure.base.context import Context
+from kit.measure.base.loading import fetched, prefetched
 from kit.runtime.session.session import current_session
 
 __all__ = ["JaxContext"]

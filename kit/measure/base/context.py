@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, overload
 
 from kit.errors import SettingsError
-from kit.measure.loading import endless, fetched, prefetched
+from kit.measure.base.loading import endless, fetched, prefetched
 from kit.runs.run import Settings
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
@@ -181,7 +181,7 @@ class Context:
         Args:
             loss: a tensor or an array of one number.
         """
-        from kit.measure.loop import detached
+        from kit.measure.base.loop import detached
 
         return detached(loss)
 

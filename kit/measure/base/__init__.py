@@ -1,0 +1,1 @@
+"""What a builder is given, batches, and the loop that times steps."""
