@@ -118,8 +118,11 @@ def engine_cost(rounds: int, ops: int) -> None:
     for name, ms in found.items():
         us = ms * 1e3 / (ops // 20 if name.endswith("each") else ops)
         rows.append((name, us, us / (found["inline call"] * 1e3 / ops)))
-    table("(a) The engine: no-ops pushed and completed, one worker",
-          ("", "us an op", "x an inline call"), rows)  # fmt: skip
+    table(
+        "(a) The engine: no-ops pushed and completed, one worker",
+        ("", "us an op", "x an inline call"),
+        rows,
+    )
 
 
 # -- (b) ------------------------------------------------------------------------------------------
@@ -146,8 +149,11 @@ def curves(title: str, found: dict[str, dict[int, tuple[float, float, float]]]) 
     sizes = list(next(iter(found.values())))
     rows = [[name, *(points[k][0] for k in sizes), fit(points)] for name, points in found.items()]
     ops = max(p[1] for points in found.values() for p in points.values())
-    table(f"{title}: ms by bulk size ({ops:.0f} ops)",
-          ("", *map(name_of, sizes), "T = N c + S s"), rows)  # fmt: skip
+    table(
+        f"{title}: ms by bulk size ({ops:.0f} ops)",
+        ("", *map(name_of, sizes), "T = N c + S s"),
+        rows,
+    )
     for name, points in found.items():
         ideal = [f"{name_of(k)}: {p[2]:.0f} ({math.ceil(p[1] / k)})" for k, p in points.items()]
         print(f"\n{name}: segments (and ceil(N / k)): {', '.join(ideal)}")
@@ -305,8 +311,9 @@ def on_kit(part: str, session: Any, weights: list[Any], x: Any, y: Any) -> tuple
 def against_jit(rounds: int, steps: int, width: int, layers: int = 8, batch: int = 64) -> None:
     """One program for everything, against the same written by hand."""
     rng = np.random.default_rng(0)
-    weights = [(rng.normal(size=(width, width)) / width**0.5).astype("float32")
-               for _ in range(layers)]  # fmt: skip
+    weights = [
+        (rng.normal(size=(width, width)) / width**0.5).astype("float32") for _ in range(layers)
+    ]
     data = [rng.normal(size=(batch, width)).astype("float32") for _ in range(2)]
     settings = kit.Settings(mode="lazy", segment_mode="fuse")
     rows = []
@@ -320,8 +327,11 @@ def against_jit(rounds: int, steps: int, width: int, layers: int = 8, batch: int
             off = max((abs(a / b - 1) for a, b in pairs), default=math.nan)
         rows.append((f"{part}, {step_mode}", found["kit"] / steps, found["jax"] / steps,
                      found["kit"] / found["jax"], off))  # fmt: skip
-    table(f"(c) MLP, {layers} layers of {width}, batch {batch}: fuse unlimited against jax.jit",
-          ("", "kit ms", "jax.jit ms", "ratio", "largest difference of a loss"), rows)  # fmt: skip
+    table(
+        f"(c) MLP, {layers} layers of {width}, batch {batch}: fuse unlimited against jax.jit",
+        ("", "kit ms", "jax.jit ms", "ratio", "largest difference of a loss"),
+        rows,
+    )
 
 
 def repeat(function: Way, times: int) -> None:
@@ -339,8 +349,10 @@ def main() -> None:
     quick, part = options.quick, options.part
     rounds = 2 if quick else options.rounds
     sizes = QUICK_SIZES if quick else SIZES
-    print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, torch {torch.__version__}, "
-          f"jax {jax.__version__}")  # fmt: skip
+    print(
+        f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, torch {torch.__version__}, "
+        f"jax {jax.__version__}"
+    )
     if part in (None, "a"):
         engine_cost(3 if quick else 7, 5_000 if quick else 20_000)
     if part in (None, "b"):

@@ -102,10 +102,14 @@ def big_timeline(count: int) -> Any:
     return Timeline(
         lanes=LANES,
         names=(*(f"kernel_{i}" for i in range(400)), "step"),
-        start_ns=start[order], stop_ns=stop[order],
-        segment=np.full(len(order), -1, np.int32), node=np.full(len(order), -1, np.int32),
-        syncs=tuple(syncs), origin="imported", **{k: v[order] for k, v in columns.items()},
-    )  # fmt: skip
+        start_ns=start[order],
+        stop_ns=stop[order],
+        segment=np.full(len(order), -1, np.int32),
+        node=np.full(len(order), -1, np.int32),
+        syncs=tuple(syncs),
+        origin="imported",
+        **{k: v[order] for k, v in columns.items()},
+    )
 
 
 def write_page(path: Path, count: int) -> float:
@@ -174,8 +178,10 @@ def main() -> None:
             print("".join(f"{cell:>14}" for cell in cells))
     slowest = max(found[k][0] for k in MOVES)
     is_met = found["first"] <= LIMIT_FIRST_S * 1e3 and slowest <= 1000 / LIMIT_FPS
-    print(f"limits (first picture {LIMIT_FIRST_S:g} s, {LIMIT_FPS:g} frames a second): "
-          f"{'met' if is_met else 'not met'}")  # fmt: skip
+    print(
+        f"limits (first picture {LIMIT_FIRST_S:g} s, {LIMIT_FPS:g} frames a second): "
+        f"{'met' if is_met else 'not met'}"
+    )
 
 
 if __name__ == "__main__":

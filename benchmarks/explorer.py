@@ -41,8 +41,12 @@ class Clocked:
 def explorer_of(clocked: Clocked, *, ahead: bool) -> Any:
     from kit.widgets.explorer.view import Explorer
 
-    return Explorer(clocked.run, kit.Settings(steps=5, warmup=3), name="bench",
-                    prepare=clocked.prepare if ahead else None)  # fmt: skip
+    return Explorer(
+        clocked.run,
+        kit.Settings(steps=5, warmup=3),
+        name="bench",
+        prepare=clocked.prepare if ahead else None,
+    )
 
 
 def until_ready(explorer: Any) -> float:
@@ -81,16 +85,20 @@ def burst(explorer: Any, clocked: Clocked, moves: int, seconds: float) -> None:
         time.sleep(max(0.0, start + (i + 1) * seconds / moves - time.perf_counter()))
     took = time.perf_counter() - start
     run = explorer.wait()
-    print(f"{moves} moves in {took:.1f} s: {clocked.runs - before[0]} runs started, the newest is "
-          f"shown: {run.settings == explorer.settings == explorer.timeline.run.settings}, measured "
-          f"{time.perf_counter() - start - took:.2f} s after the last move")  # fmt: skip
+    print(
+        f"{moves} moves in {took:.1f} s: {clocked.runs - before[0]} runs started, the newest is "
+        f"shown: {run.settings == explorer.settings == explorer.timeline.run.settings}, measured "
+        f"{time.perf_counter() - start - took:.2f} s after the last move"
+    )
     until_ready(explorer)
     explorer._newest.wait()
     cpu, wall = time.process_time(), time.perf_counter()
     time.sleep(2.0)
     busy = (time.process_time() - cpu) / (time.perf_counter() - wall)
-    print(f"then {clocked.preparations - before[1]} settings were prepared; after that the process "
-          f"used {busy:.1%} of a core over 2 s")  # fmt: skip
+    print(
+        f"then {clocked.preparations - before[1]} settings were prepared; after that the process "
+        f"used {busy:.1%} of a core over 2 s"
+    )
 
 
 def main() -> None:
@@ -116,21 +124,27 @@ def main() -> None:
             f"{len(first.segments)} segments; first picture {time.perf_counter() - start:.2f} s"
         )
         if ahead:
-            print(f"neighbours compiled in {until_ready(explorer):.1f} s of idle time, "
-                  f"{clocked.preparations} settings")  # fmt: skip
+            print(
+                f"neighbours compiled in {until_ready(explorer):.1f} s of idle time, "
+                f"{clocked.preparations} settings"
+            )
         modelled = []
         for change in ({"bulk_forward": 20}, {"batch_size": 16}, {"bulk_backward": 10},
                        {"batch_size": 8}, {"mode": "lazy"}):  # fmt: skip
             ms, s, run = move(explorer, **change)
             modelled.append(ms)
             count, ns = (run.metrics.get(f"compile.{x}", 0) for x in ("count", "ns"))
-            print(f"{change!s:24} modelled {ms:6.0f} ms   measured {s:5.2f} s   compiled {count} "
-                  f"({ns / 1e9:.2f} s)")  # fmt: skip
+            print(
+                f"{change!s:24} modelled {ms:6.0f} ms   measured {s:5.2f} s   compiled {count} "
+                f"({ns / 1e9:.2f} s)"
+            )
             if ahead:
                 until_ready(explorer)
         known = [x for x in modelled if x == x]
-        print(f"modelled picture: median {statistics.median(known):.0f} ms, most "
-              f"{max(known):.0f} ms, {len(modelled) - len(known)} without")  # fmt: skip
+        print(
+            f"modelled picture: median {statistics.median(known):.0f} ms, most "
+            f"{max(known):.0f} ms, {len(modelled) - len(known)} without"
+        )
         if ahead:
             explorer.set(mode="bulked")
             explorer.wait()

@@ -68,8 +68,9 @@ class Step:
     def var(self, kind: str) -> int:
         return self.add(kind, [])
 
-    def chain(self, ops: tuple[str, ...], inputs: list[int], scope: str,
-              phase: str = "forward") -> int:  # fmt: skip
+    def chain(
+        self, ops: tuple[str, ...], inputs: list[int], scope: str, phase: str = "forward"
+    ) -> int:
         x = inputs[0]
         for op in ops:
             x = self.add(op, [x, *inputs[1:]], scope, phase)
@@ -158,8 +159,10 @@ def main() -> None:
     args = options.parse_args()
     folder = tempfile.TemporaryDirectory()
     page = Page(Path(folder.name)) if args.browser else None
-    print(f"{'nodes':>7}{'ops':>7}{'groups':>8}{'shapes':>8}{'scene s':>9}{'cpu s':>7}{'gz MB':>7}"
-          f"{'draw ms':>9}{'open all ms':>13}{'one dot s':>11}{'ratio':>8}")  # fmt: skip
+    print(
+        f"{'nodes':>7}{'ops':>7}{'groups':>8}{'shapes':>8}{'scene s':>9}{'cpu s':>7}{'gz MB':>7}"
+        f"{'draw ms':>9}{'open all ms':>13}{'one dot s':>11}{'ratio':>8}"
+    )
     ended = not args.no_naive
     for layers in args.layers:
         graph = Graph(tuple(Step(layers).nodes))

@@ -79,8 +79,10 @@ def chains(rounds: int) -> None:
                 session.wait_all()
     m = {name: statistics.median(values) for name, values in times.items()}
     for tag in ("", " with autograd"):
-        print(f"chain{tag}: eager {m['eager' + tag]:.2f} us/op, kit records in "
-              f"{m['kit' + tag]:.2f} us/op: {m['kit' + tag] / m['eager' + tag]:.1f}x")  # fmt: skip
+        print(
+            f"chain{tag}: eager {m['eager' + tag]:.2f} us/op, kit records in "
+            f"{m['kit' + tag]:.2f} us/op: {m['kit' + tag] / m['eager' + tag]:.1f}x"
+        )
     print(f"chain backward: kit records in {m['kit backward']:.2f} us/op")
 
 
@@ -214,8 +216,12 @@ def medians(rows: list[tuple[float, float]]) -> tuple[float, float]:
 
 def recording(rounds: int) -> None:
     """Milliseconds to record the 4-layer step, sessions one after another."""
-    kinds = {"AdamW": {}, "AdamW, fused": {"fused": True}, "AdamW, one by one": {"foreach": False},
-             "AdamW, fused, GradScaler": {"fused": True, "scaled": True}}  # fmt: skip
+    kinds = {
+        "AdamW": {},
+        "AdamW, fused": {"fused": True},
+        "AdamW, one by one": {"foreach": False},
+        "AdamW, fused, GradScaler": {"fused": True, "scaled": True},
+    }
     for name, changes in kinds.items():
         step = Kit("retrace", **changes)
         host, whole = medians([step.once() for _ in range(rounds * 8)])
@@ -233,9 +239,11 @@ def replaying(rounds: int) -> None:
         ours = medians([replay.once() for _ in range(20)])
         hosts.append(ours[0] / by_hand[0])
         wholes.append(ours[1] / by_hand[1])
-    print(f"replay against jax.jit: host time {statistics.median(hosts):.2f}x "
-          f"({ours[0]:.2f} and {by_hand[0]:.2f} ms), step {statistics.median(wholes):.2f}x "
-          f"({ours[1]:.1f} and {by_hand[1]:.1f} ms)")  # fmt: skip
+    print(
+        f"replay against jax.jit: host time {statistics.median(hosts):.2f}x "
+        f"({ours[0]:.2f} and {by_hand[0]:.2f} ms), step {statistics.median(wholes):.2f}x "
+        f"({ours[1]:.1f} and {by_hand[1]:.1f} ms)"
+    )
     replay.close()
     retrace, ratios = Kit("retrace", fused=True), []
     for _ in range(rounds):
@@ -264,8 +272,10 @@ def memory(steps: int) -> None:
         step.session.run_step(step.step)
     step.session.wait_all()
     last = live_bytes() - before
-    print(f"live memory at step end: {first / by_hand:.2f}x jax.jit ({first / 1e6:.1f} MB); after "
-          f"{steps} more steps {(last - first) / 1e6:+.3f} MB")  # fmt: skip
+    print(
+        f"live memory at step end: {first / by_hand:.2f}x jax.jit ({first / 1e6:.1f} MB); after "
+        f"{steps} more steps {(last - first) / 1e6:+.3f} MB"
+    )
     step.close()
 
 
@@ -280,9 +290,11 @@ def compiling() -> None:
         session.wait_all()
         ours = max(c.lower_ms + c.compile_ms for c in session.compiles)
         total = sum(c.lower_ms + c.compile_ms for c in session.compiles)
-    print(f"12-layer step from cold: kit {ours:.0f} ms, jax.jit {by_hand:.0f} ms: "
-          f"{ours / by_hand:.2f}x; all {total:.0f} ms of the first three steps "
-          f"{total / by_hand:.2f}x")  # fmt: skip
+    print(
+        f"12-layer step from cold: kit {ours:.0f} ms, jax.jit {by_hand:.0f} ms: "
+        f"{ours / by_hand:.2f}x; all {total:.0f} ms of the first three steps "
+        f"{total / by_hand:.2f}x"
+    )
 
 
 def main() -> None:

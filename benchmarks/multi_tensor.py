@@ -102,9 +102,11 @@ def torch_rows() -> list[Row]:
     return [
         ("torch CPU: loop of a.zero_()", repeated(WAYS["loop"], arrays)),
         ("torch CPU: _foreach_zero_", repeated(WAYS["foreach"], arrays)),
-        ("torch CPU: zero_grad(set_to_none=False)",
-         repeated(lambda _: optimizer.zero_grad(set_to_none=False), None)),
-    ]  # fmt: skip
+        (
+            "torch CPU: zero_grad(set_to_none=False)",
+            repeated(lambda _: optimizer.zero_grad(set_to_none=False), None),
+        ),
+    ]
 
 
 def jax_rows() -> list[Row]:
@@ -228,26 +230,31 @@ def parameters(small: bool, rounds: int, is_quick: bool) -> None:
     with kit.Session(kit.Settings(mode="lazy")) as session, torch.no_grad():
         theirs, ours = some(), some("kit")
         rows: list[Row] = [
-            ("torch: norm of _foreach_norm",
-             lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(theirs)))),
+            (
+                "torch: norm of _foreach_norm",
+                lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(theirs))),
+            ),
             ("kit.global_norm", partial(kit.global_norm, ours)),
             ("torch: isfinite, each", lambda: all(bool(t.isfinite().all()) for t in theirs)),
             ("kit.all_finite", partial(kit.all_finite, ours)),
-        ]  # fmt: skip
+        ]
         holders = [torch.nn.Parameter(t, requires_grad=True) for t in theirs]
         for h, g in zip(holders, some(), strict=True):
             h.grad = g
         grads = some("kit")
         rows += [
-            ("torch: clip_grad_norm_(foreach=True)",
-             lambda: torch.nn.utils.clip_grad_norm_(holders, 1e-3, foreach=True)),
+            (
+                "torch: clip_grad_norm_(foreach=True)",
+                lambda: torch.nn.utils.clip_grad_norm_(holders, 1e-3, foreach=True),
+            ),
             ("kit.clip_by_global_norm", lambda: kit.clip_by_global_norm(grads, 1e-3)),
-        ]  # fmt: skip
+        ]
         found |= measured(also_alone(rows, is_quick), rounds, session.wait_all)
         del grads, rows
         each = torch.optim.AdamW(holders, lr=1e-3, foreach=True)
-        fused = torch.optim.AdamW([torch.nn.Parameter(h.detach().clone()) for h in holders],
-                                  lr=1e-3, fused=True)  # fmt: skip
+        fused = torch.optim.AdamW(
+            [torch.nn.Parameter(h.detach().clone()) for h in holders], lr=1e-3, fused=True
+        )
         for p, h in zip(fused.param_groups[0]["params"], holders, strict=True):
             p.grad = h.grad
         grads = some("kit")
@@ -260,14 +267,18 @@ def parameters(small: bool, rounds: int, is_quick: bool) -> None:
         ]
         found |= measured(also_alone(rows, is_quick), rounds, session.wait_all)
         del each, fused
-        sgd = [torch.optim.SGD(holders, lr=1e-3, momentum=0.9, **{how: True})
-               for how in ("foreach", "fused")]  # fmt: skip
+        sgd = [
+            torch.optim.SGD(holders, lr=1e-3, momentum=0.9, **{how: True})
+            for how in ("foreach", "fused")
+        ]
         rows = [
             ("torch: SGD(momentum=0.9, foreach=True)", sgd[0].step),
             ("torch: SGD(momentum=0.9, fused=True)", sgd[1].step),
-            ("kit.multi_sgd(momentum=0.9)",
-             lambda: kit.multi_sgd(ours, grads, state[0], lr=1e-3, momentum=0.9)),
-        ]  # fmt: skip
+            (
+                "kit.multi_sgd(momentum=0.9)",
+                lambda: kit.multi_sgd(ours, grads, state[0], lr=1e-3, momentum=0.9),
+            ),
+        ]
         found |= measured(also_alone(rows, is_quick), rounds, session.wait_all)
         lamb: list[Row] = [
             ("kit.multi_lamb", lambda: kit.multi_lamb(ours, grads, *state, step, lr=1e-3))

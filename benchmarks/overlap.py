@@ -57,11 +57,15 @@ def main() -> None:
         for name in chosen:
             runs[name].append(kit.run(workload, base.replace(**MODES[name])))
     environment = next(iter(runs.values()))[-1].environment
-    print(f"BERT {options.size}, batch {options.batch}, {options.steps} steps, "
-          f"{options.rounds} rounds, NPROC={os.environ.get('NPROC', 'unset')}, "
-          f"{environment['device']}")  # fmt: skip
-    print(f"{'':28}{'ms':>8}{'a batch':>9}{'x native':>10}{'x none':>8}{'busy':>7}{'hidden':>8}"
-          f"{'syncs':>7}{'wait ms':>9}{'idle ms':>9}")  # fmt: skip
+    print(
+        f"BERT {options.size}, batch {options.batch}, {options.steps} steps, "
+        f"{options.rounds} rounds, NPROC={os.environ.get('NPROC', 'unset')}, "
+        f"{environment['device']}"
+    )
+    print(
+        f"{'':28}{'ms':>8}{'a batch':>9}{'x native':>10}{'x none':>8}{'busy':>7}{'hidden':>8}"
+        f"{'syncs':>7}{'wait ms':>9}{'idle ms':>9}"
+    )
     for name in chosen:
         print(row(name, runs))
 

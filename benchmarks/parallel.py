@@ -52,13 +52,17 @@ def overhead(devices: int, rounds: int) -> None:
         times.append((time.perf_counter() - start) * 1e6)
     pool.close()
     print(f"hand-over to {devices} threads and back: {statistics.median(times):.0f} us, median")
-    print(f"\n{'layers':>7}{'width':>7}{'batch':>7} {'steps':8}{'one device':>12}"
-          f"{devices:>6} devices{'ratio':>9}{'of CPU time':>13}")  # fmt: skip
+    print(
+        f"\n{'layers':>7}{'width':>7}{'batch':>7} {'steps':8}{'one device':>12}"
+        f"{devices:>6} devices{'ratio':>9}{'of CPU time':>13}"
+    )
     for layers, width, batch in ((6, 512, 512), (6, 512, 2048), (24, 128, 512), (24, 128, 64)):
         for mode in ("retrace", "replay"):
             one, several, ratio, cpu = compared(layers, width, batch, mode, devices, rounds)
-            print(f"{layers:>7}{width:>7}{batch:>7} {mode:8}{one:>9.2f} ms{several:>11.2f} ms"
-                  f"{ratio:>9.2f}{cpu:>13.2f}")  # fmt: skip
+            print(
+                f"{layers:>7}{width:>7}{batch:>7} {mode:8}{one:>9.2f} ms{several:>11.2f} ms"
+                f"{ratio:>9.2f}{cpu:>13.2f}"
+            )
 
 
 def compared(
@@ -94,9 +98,11 @@ def curve(devices: int, rounds: int) -> None:
         step = stepper(net, 256, width)
         costs = measure_backward(net, step, rounds=rounds)
         size = sum(n for _, n in costs.gradients) / 1e6
-        print(f"\n{costs.ops} ops backward, {len(costs.gradients)} gradients of {size:.2f} MB in "
-              f"buckets of {bucket_mb} MB; {costs.op_ns / 1e3:.0f} us an op, "
-              f"{costs.segment_ns / 1e3:.0f} us a segment")  # fmt: skip
+        print(
+            f"\n{costs.ops} ops backward, {len(costs.gradients)} gradients of {size:.2f} MB in "
+            f"buckets of {bucket_mb} MB; {costs.op_ns / 1e3:.0f} us an op, "
+            f"{costs.segment_ns / 1e3:.0f} us a segment"
+        )
         print("bucket: a segment ends when one is full; of the size that the model finds best")
         names = [str(k) if k < 1000 else "all" for k in BULKS]
         print(f"{'ms a step, ops a segment:':40}" + "".join(f"{n:>8}" for n in names) + "  bucket")
@@ -111,8 +117,11 @@ def curve(devices: int, rounds: int) -> None:
             times = measured_curve(net, step, cells, rounds=rounds)
             said = [modelled(costs, c, devices) for c in cells]
             print(f"{name + ', measured':40}" + "".join(f"{ms:>8.1f}" for ms in times))
-            print(f"{name + ', modelled':40}" + "".join(f"{ms:>8.1f}" for ms in said)
-                  + f"  ({best:.2f} MB)")  # fmt: skip
+            print(
+                f"{name + ', modelled':40}"
+                + "".join(f"{ms:>8.1f}" for ms in said)
+                + f"  ({best:.2f} MB)"
+            )
 
 
 def modelled(costs: Backward, cell: dict[str, Any], devices: int) -> float:
@@ -126,18 +135,27 @@ def model() -> None:
     print("\nmodelled: 50 layers of 3 ops, 20 us an op, 100 MB of gradients; ms a step, each with")
     print("the best bucket size for it, for ops a segment:")
     sizes = (1, 3, 15, 60, 150)
-    print(f"{'segment':>8}{'devices':>8}{'link':>20}"
-          + "".join(f"{k:>8}" for k in sizes) + "  bucket")  # fmt: skip
+    print(
+        f"{'segment':>8}{'devices':>8}{'link':>20}" + "".join(f"{k:>8}" for k in sizes) + "  bucket"
+    )
     for segment_us in (10, 55):
         costs = Backward(150, gradients, 20e3, segment_us * 1e3, 2e6, 5e5)
-        for devices, link in ((2, kit.Link(5, 200)), (8, kit.Link(5, 200)), (8, kit.Link(20, 25)),
-                              (64, kit.Link(20, 25))):  # fmt: skip
-            row = [best_buckets(costs, link, devices=devices, cut="size", bulk=k)[1].step_ns / 1e6
-                   for k in sizes]  # fmt: skip
+        for devices, link in (
+            (2, kit.Link(5, 200)),
+            (8, kit.Link(5, 200)),
+            (8, kit.Link(20, 25)),
+            (64, kit.Link(20, 25)),
+        ):
+            row = [
+                best_buckets(costs, link, devices=devices, cut="size", bulk=k)[1].step_ns / 1e6
+                for k in sizes
+            ]
             aware = best_buckets(costs, link, devices=devices)[1].step_ns / 1e6
             name = f"{link.latency_us:g} us, {link.gb_per_s:g} GB/s"
-            print(f"{segment_us:>5} us{devices:>8}{name:>20}"
-                  + "".join(f"{ms:>8.2f}" for ms in [*row, aware]))  # fmt: skip
+            print(
+                f"{segment_us:>5} us{devices:>8}{name:>20}"
+                + "".join(f"{ms:>8.2f}" for ms in [*row, aware])
+            )
 
 
 def main() -> None:

@@ -109,8 +109,12 @@ def table(title: str, rows: Rows, rounds: int) -> Found:
     return found
 
 
-def kit_row(shape: dict[str, Any], gates: str, settings: kit.Settings, loop: str = "unrolled",
-            ) -> Callable[[], None]:  # fmt: skip
+def kit_row(
+    shape: dict[str, Any],
+    gates: str,
+    settings: kit.Settings,
+    loop: str = "unrolled",
+) -> Callable[[], None]:
     """One step of a session of its own, ended and waited for."""
     where = copy_context()
     workload = rnn_gates(gates=gates, loop=loop, **shape)
@@ -148,11 +152,14 @@ def jax_row(shape: dict[str, Any], gates: str, batch: int, *, is_jitted: bool, u
     keys = iter(jax.random.split(jax.random.key(0), 100))
     wide = scanned.GATES[cell] * hidden
     params = [
-        {"w_input": jax.random.normal(next(keys), (hidden, wide)) / hidden**0.5,
-         "w_hidden": jax.random.normal(next(keys), (hidden, wide)) / hidden**0.5,
-         "b_input": jnp.zeros(wide), "b_hidden": jnp.zeros(wide)}
+        {
+            "w_input": jax.random.normal(next(keys), (hidden, wide)) / hidden**0.5,
+            "w_hidden": jax.random.normal(next(keys), (hidden, wide)) / hidden**0.5,
+            "b_input": jnp.zeros(wide),
+            "b_hidden": jnp.zeros(wide),
+        }
         for _ in range(shape["layers"])
-    ]  # fmt: skip
+    ]
     x = jax.random.normal(next(keys), (batch, length, hidden))
 
     def loss(params: Any) -> Any:
@@ -189,8 +196,9 @@ def op_by_op(shape: dict[str, Any], batch: int, rounds: int, ways: tuple[str, ..
     settings = kit.Settings(mode="imperative", batch_size=batch)
     rows: Rows = {f"kit: {g}": kit_row(shape, g, settings) for g in ways}
     rows |= {f"jax: {g}": jax_row(shape, g, batch, is_jitted=False) for g in COMPARED}
-    rows |= {f"torch: {g}": torch_row(shape, g, settings)
-             for g in (*COMPARED, "torch") if g in ways}  # fmt: skip
+    rows |= {
+        f"torch: {g}": torch_row(shape, g, settings) for g in (*COMPARED, "torch") if g in ways
+    }
     return table(f"Op by op, T=4, {_layers(shape)}", rows, rounds)
 
 
@@ -223,8 +231,10 @@ def written(shape: dict[str, Any], batch: int, ways: tuple[str, ...]) -> dict[st
         for each cell, how many times fewer bytes multigate joins than slices do
     """
     print(f"\nBytes written, T=16, {shape['layers']} layers\n")
-    print("| | launches | buffers | MB written | forward | backward | x less | joining | x less | "
-          "peak MB |")  # fmt: skip
+    print(
+        "| | launches | buffers | MB written | forward | backward | x less | joining | x less | "
+        "peak MB |"
+    )
     print("| --- |" + " ---: |" * 9)
     joined: dict[str, dict[str, int]] = {}
     for cell in ("lstm", "gru"):
@@ -234,27 +244,36 @@ def written(shape: dict[str, Any], batch: int, ways: tuple[str, ...]) -> dict[st
             graph = kit.plan(workload, kit.Settings(mode="imperative", batch_size=batch)).graph
             found = memory(kit.Run(settings=kit.Settings(), losses=(), step_times_ns=(),
                                    timeline=Timeline.of([]), graphs=(graph,)))  # fmt: skip
-            nodes = [(graph.nodes[i], size)
-                     for i, size in zip(found.nodes, found.written, strict=True)]  # fmt: skip
-            each = {p: sum(size for n, size in nodes if n.phase == p)
-                    for p in ("forward", "backward")}  # fmt: skip
+            nodes = [
+                (graph.nodes[i], size) for i, size in zip(found.nodes, found.written, strict=True)
+            ]
+            each = {
+                p: sum(size for n, size in nodes if n.phase == p) for p in ("forward", "backward")
+            }
             joins = joined[cell][gates] = sum(
-                size for n, size in nodes if n.phase == "backward"
-                and n.op.split(".")[1] in ("slice_backward", "cat", "add"))  # fmt: skip
+                size
+                for n, size in nodes
+                if n.phase == "backward" and n.op.split(".")[1] in ("slice_backward", "cat", "add")
+            )
             first = first or found.allocated
             less = f"{joined[cell]['slice'] / joins:.2f}" if joins else "all"
-            print(f"| {cell}, {gates} | {sum(n > 0 for n in found.buffers):,} | "
-                  f"{found.allocations:,} | {found.allocated / 1e6:.1f} | "
-                  f"{each['forward'] / 1e6:.1f} | {each['backward'] / 1e6:.1f} | "
-                  f"{first / found.allocated:.2f} | {joins / 1e6:.1f} | {less} | "
-                  f"{found.peak / 1e6:.1f} |", flush=True)  # fmt: skip
+            print(
+                f"| {cell}, {gates} | {sum(n > 0 for n in found.buffers):,} | "
+                f"{found.allocations:,} | {found.allocated / 1e6:.1f} | "
+                f"{each['forward'] / 1e6:.1f} | {each['backward'] / 1e6:.1f} | "
+                f"{first / found.allocated:.2f} | {joins / 1e6:.1f} | {less} | "
+                f"{found.peak / 1e6:.1f} |",
+                flush=True,
+            )
     return {cell: by["slice"] / by["multigate"] for cell, by in joined.items()}
 
 
 def summary(found: dict[str, Found], joined: dict[str, float]) -> None:
     """Print what was aimed at next to what was measured, and the same work in three libraries."""
-    print("\n| against slices | aimed at | clock | CPU time | least CPU time | "
-          "jax in the same run: clock | CPU time | least CPU time |")  # fmt: skip
+    print(
+        "\n| against slices | aimed at | clock | CPU time | least CPU time | "
+        "jax in the same run: clock | CPU time | least CPU time |"
+    )
     print("| --- |" + " ---: |" * 7)
     for part, gates, what, aim in AIMED:
         rows = found.get(part, {})
@@ -291,8 +310,10 @@ def main() -> None:
     shape = {"cell": asked.cell, "layers": asked.layers, "hidden": asked.hidden}
     ways = COMPARED if asked.quick else GATES
     rounds = 3 if asked.quick else asked.rounds
-    print(f"{asked.cell}, {asked.layers} layers of {asked.hidden}, batch {asked.batch}; "
-          f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(
+        f"{asked.cell}, {asked.layers} layers of {asked.hidden}, batch {asked.batch}; "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     parts = asked.only.split(",")
     joined = written(shape, asked.batch, ways) if "bytes" in parts else {}
     found: dict[str, Found] = {}

@@ -76,9 +76,12 @@ def engine_round(seed: int) -> int:
             fails, pause = mine.random() < 0.05, mine.random() < 0.02
 
             def run(
-                key: tuple[int, int] = (thread, number), reads: Any = tuple(reads),
-                writes: Any = tuple(writes), fails: bool = fails, pause: bool = pause,
-            ) -> None:  # fmt: skip
+                key: tuple[int, int] = (thread, number),
+                reads: Any = tuple(reads),
+                writes: Any = tuple(writes),
+                fails: bool = fails,
+                pause: bool = pause,
+            ) -> None:
                 with lock:
                     ran[key] = ran.get(key, 0) + 1
                     for i in {*reads, *writes}:
@@ -182,8 +185,10 @@ def main() -> None:
             first_mb = memory_mb()
     faulthandler.cancel_dump_traceback_later()
     grown = memory_mb() - first_mb if first_mb else 0.0
-    print(f"{rounds} rounds, {operations:,} operations, memory {grown:+.1f} MB since round 40, "
-          f"{threading.active_count() - threads:+d} threads")  # fmt: skip
+    print(
+        f"{rounds} rounds, {operations:,} operations, memory {grown:+.1f} MB since round 40, "
+        f"{threading.active_count() - threads:+d} threads"
+    )
     if grown > 60 or threading.active_count() > threads:
         raise SystemExit("it grew")
 

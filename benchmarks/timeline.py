@@ -51,8 +51,9 @@ def torch_events(count: int, *, gpu: bool) -> Iterator[str]:
         at += 18.0
 
 
-def event(cat: str, name: str, ts: float, dur: float, pid: int = 5369, tid: int = 5369,
-          **args: int) -> str:  # fmt: skip
+def event(
+    cat: str, name: str, ts: float, dur: float, pid: int = 5369, tid: int = 5369, **args: int
+) -> str:
     whole = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur,
              "args": {"External id": 7, "Ev Idx": 9, **args}}  # fmt: skip
     return json.dumps(whole, indent=2)
@@ -95,8 +96,10 @@ def write_profile(path: Path, count: int) -> None:
         return number(key << 3 | 2) + number(len(value)) + value
 
     def table(key: int, names: list[bytes]) -> bytes:
-        return b"".join(field(key, field(1, i) + field(2, field(1, i) + field(2, name)))
-                        for i, name in enumerate(names, 1))  # fmt: skip
+        return b"".join(
+            field(key, field(1, i) + field(2, field(1, i) + field(2, name)))
+            for i, name in enumerate(names, 1)
+        )
 
     body = []
     for i in range(count // 2):
@@ -152,8 +155,10 @@ def main() -> None:
                                   capture_output=True, text=True, env=os.environ)  # fmt: skip
             opened, drawn, peak, spans, syncs = json.loads(done.stdout)
             over = "" if opened < LIMIT_S and peak < LIMIT_GIB else "  OVER THE LIMIT"
-            print(f"{name:<20}{path.stat().st_size / 1e6:>7.0f}{opened:>8.1f}{drawn:>8.1f}"
-                  f"{peak:>7.2f}{spans:>11,}{syncs:>8,}{over}")  # fmt: skip
+            print(
+                f"{name:<20}{path.stat().st_size / 1e6:>7.0f}{opened:>8.1f}{drawn:>8.1f}"
+                f"{peak:>7.2f}{spans:>11,}{syncs:>8,}{over}"
+            )
             path.unlink()
 
 

@@ -85,9 +85,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.folder:
         options.folder.mkdir(parents=True, exist_ok=True)
-    print(f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
-          f"NPROC={os.environ.get('NPROC', 'unset')}, {options.rounds} rounds of {options.steps} "
-          f"steps. {TARGETS}")  # fmt: skip
+    print(
+        f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"NPROC={os.environ.get('NPROC', 'unset')}, {options.rounds} rounds of {options.steps} "
+        f"steps. {TARGETS}"
+    )
     print(f"{'':14}{'pairs':>7}{'itself':>9}{'again':>9}{'changed':>9}{'90th':>8}{'Spearman':>10}")
     totals: list[list[float]] = [[], [], []]
     for name in options.only:
@@ -106,12 +108,16 @@ def main() -> None:
     print(f"simulating 1,000 segments takes {simulation_ms():.1f} ms")
 
 
-def row(name: str, errors: list[float], itself: list[float], again: list[float],
-        rank: float) -> None:  # fmt: skip
+def row(
+    name: str, errors: list[float], itself: list[float], again: list[float], rank: float
+) -> None:
     """One line of the table."""
-    print(f"{name:14}{len(errors):7}{_percent(max(itself))}{_percent(statistics.median(again))}"
-          f"{_percent(statistics.median(errors))}{_percent(float(np.percentile(errors, 90)), 8)}"
-          f"{rank:10.2f}", flush=True)  # fmt: skip
+    print(
+        f"{name:14}{len(errors):7}{_percent(max(itself))}{_percent(statistics.median(again))}"
+        f"{_percent(statistics.median(errors))}{_percent(float(np.percentile(errors, 90)), 8)}"
+        f"{rank:10.2f}",
+        flush=True,
+    )
 
 
 def _percent(share: float, width: int = 9) -> str:
@@ -159,8 +165,7 @@ def predicted(runs: dict[int, kit.Run]) -> Pairs:
         second = [*_second(runs, i, j)]
         wanted = runs[j].settings
         try:
-            made = (kit.predict([runs[i], *second], wanted) if second
-                    else models[i].predict(wanted))  # fmt: skip
+            made = kit.predict([runs[i], *second], wanted) if second else models[i].predict(wanted)
         except SettingsError:
             continue  # it says that this cannot be known from that
         found[i, j] = made.step_ms / runs[j].step_ms

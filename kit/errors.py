@@ -127,8 +127,9 @@ class SweepError(KitError, RuntimeError):
         failures: what the other cells raised, by their settings.
     """
 
-    def __init__(self, runs: Sequence[Any], failures: Mapping[Any, BaseException],
-                 names: Sequence[str] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, runs: Sequence[Any], failures: Mapping[Any, BaseException], names: Sequence[str] = ()
+    ) -> None:
         """`names`: the settings that tell the cells apart."""
         self.runs, self.failures, self.names = list(runs), dict(failures), tuple(names)
         lines = []

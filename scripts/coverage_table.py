@@ -88,8 +88,9 @@ def _run_batch(kind: str, numbers: list[int], found: dict[int, Verdict]) -> list
         return []
     command = [sys.executable, __file__, "--worker", kind, *map(str, numbers)]
     environment = {**os.environ, **ENVIRONMENT}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                               text=True, env=environment)  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
     timer = threading.Timer(PATIENCE, process.kill)
     timer.start()
     now = -1

@@ -52,8 +52,10 @@ def explorer(folder: Path) -> None:
         browser.wait_for_canvases(4)
         page.wait_for_timeout(3000)
         shoot(page, IMAGES / "explorer.png")
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme',"
-                      " {theme: 'JupyterLab Dark'})")  # fmt: skip
+        page.evaluate(
+            "window.jupyterapp.commands.execute('apputils:change-theme',"
+            " {theme: 'JupyterLab Dark'})"
+        )
         page.set_viewport_size({"width": 760, "height": 2450})
         page.wait_for_timeout(3000)
         shoot(page, IMAGES / "explorer_dark_narrow.png")
@@ -72,8 +74,12 @@ def shoot(page: Page, path: Path) -> None:
 
 def report(folder: Path) -> None:
     """A report of nine runs, as it opens."""
-    subprocess.run([sys.executable, "-c", REPORT], cwd=folder, check=True,
-                   env={**os.environ, "NPROC": "1", "PYTHONPATH": str(ROOT)})  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-c", REPORT],
+        cwd=folder,
+        check=True,
+        env={**os.environ, "NPROC": "1", "PYTHONPATH": str(ROOT)},
+    )
     with open_browser(offline=True, width=1400, height=1000) as browser:
         browser.page.goto((folder / "report.html").as_uri())
         browser.wait_for_canvases(2)

@@ -117,8 +117,9 @@ def _graph(scopes: int, evil: str) -> Graph:
     return Graph(tuple(nodes), ((loss, 0), *((i, 0) for i in updated))).check()
 
 
-def _cut(graph: Graph, settings: Settings, syncs: int,
-         evil: str) -> tuple[Graph, tuple[Segment, ...]]:  # fmt: skip
+def _cut(
+    graph: Graph, settings: Settings, syncs: int, evil: str
+) -> tuple[Graph, tuple[Segment, ...]]:
     """Segments of at most the settings' bulk sizes, within one phase each."""
     forward, backward = settings.bulk_sizes
     groups: list[tuple[list[int], str]] = []
@@ -229,8 +230,11 @@ class _Machine:
 
     def _wait(self) -> None:
         start = self.host_ns
-        self._host(f"item at train.py:44{self.evil}", "wait",
-                   max(self.device_ns - start, 0) + self._some(2_000))  # fmt: skip
+        self._host(
+            f"item at train.py:44{self.evil}",
+            "wait",
+            max(self.device_ns - start, 0) + self._some(2_000),
+        )
         self.syncs.append(SyncPoint(start, self.host_ns - start, "item" + self.evil,
                                     "train.py:44" + self.evil,
                                     "torch/amp/grad_scaler.py:371" + self.evil))  # fmt: skip

@@ -19,9 +19,13 @@ KIT = Path(__file__).parents[1] / "kit"
 _DATA = ["errors", "text", "ir", "trace", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
-    *_RECORDING, "runtime/compiling", "runtime/profiling", "runtime/steps", "runtime/processes",
+    *_RECORDING,
+    "runtime/compiling",
+    "runtime/profiling",
+    "runtime/steps",
+    "runtime/processes",
     "runtime/session",
-]  # fmt: skip
+]
 _RUNTIME = [*_SESSION, "runtime/replicas"]
 _TENSORS = [*_RUNTIME, "torch/tensors"]
 _OPS = [*_TENSORS, "torch/ops", "torch/scaling", "torch/hybrid"]

@@ -36,9 +36,13 @@ def add(machine: Path, name: str, body: str) -> None:
 def call(machine: Path, *command: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("CI", "MAKEFLAGS", "MAKELEVEL")}
     return subprocess.run(
-        command, cwd=ROOT, env={**env, "PATH": str(machine)}, capture_output=True, text=True,
+        command,
+        cwd=ROOT,
+        env={**env, "PATH": str(machine)},
+        capture_output=True,
+        text=True,
         timeout=60,
-    )  # fmt: skip
+    )
 
 
 def test_a_user_without_root_is_told_what_to_install(machine: Path):

@@ -55,8 +55,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem not in LIVE],
-                         ids=lambda path: path.stem)  # fmt: skip
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.stem not in LIVE], ids=lambda path: path.stem
+)
 def test_a_notebook_runs_from_top_to_bottom(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path
 ):

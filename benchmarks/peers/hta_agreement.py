@@ -53,8 +53,11 @@ def main() -> int:
 
 def compared(seed: int, theirs: dict[str, float], ours: dict[str, float]) -> bool:
     """Print where the two differ by more than HTA's own rounding."""
-    found = {name: (value, ours.get(name)) for name, value in theirs.items()
-             if abs(ours.get(name, float("inf")) - value) > 0.006}  # fmt: skip
+    found = {
+        name: (value, ours.get(name))
+        for name, value in theirs.items()
+        if abs(ours.get(name, float("inf")) - value) > 0.006
+    }
     for name, (value, own) in found.items():
         print(f"trace {seed}: {name}: HTA {value}, kit {own}")
     return bool(found)
@@ -63,20 +66,24 @@ def compared(seed: int, theirs: dict[str, float], ours: dict[str, float]) -> boo
 def hta_says(path: Path) -> dict[str, float]:
     from hta.trace_analysis import TraceAnalysis
 
-    analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent),
-                             include_last_profiler_step=True)  # fmt: skip
+    analysis = TraceAnalysis(
+        trace_files={0: str(path)}, trace_dir=str(path.parent), include_last_profiler_step=True
+    )
     whole = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-    idle = analysis.get_idle_time_breakdown(ranks=[0], visualize=False,
-                                            consecutive_kernel_delay=DELAY_US)[0]  # fmt: skip
+    idle = analysis.get_idle_time_breakdown(
+        ranks=[0], visualize=False, consecutive_kernel_delay=DELAY_US
+    )[0]
     overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
     kernels = analysis.get_gpu_kernel_breakdown(visualize=False)[1]
     return {
         "idle": float(whole["idle_time(us)"]),
         "overlap": float(overlap["comp_comm_overlap_pctg"]),
         **{f"{r.stream} {r.idle_category}": float(r.idle_time) for r in idle.itertuples()},
-        **{f"{name} mean": float(mean)
-           for name, mean in zip(kernels["name"], kernels["mean (us)"], strict=True)},
-    }  # fmt: skip
+        **{
+            f"{name} mean": float(mean)
+            for name, mean in zip(kernels["name"], kernels["mean (us)"], strict=True)
+        },
+    }
 
 
 def kit_says(path: Path) -> dict[str, float]:
@@ -92,9 +99,11 @@ def kit_says(path: Path) -> dict[str, float]:
     sent = names == COMMUNICATION
     busy = union_ns(times)
     both = union_ns(times[sent]) + union_ns(times[~sent]) - busy
-    causes = {f"{lane.rsplit(' ', 1)[1]} {cause.replace(' ', '_')}": ns / 1e3
-              for lane, parts in hta_idle(timeline, DELAY_US * 1000).items()
-              for cause, ns in parts.items()}  # fmt: skip
+    causes = {
+        f"{lane.rsplit(' ', 1)[1]} {cause.replace(' ', '_')}": ns / 1e3
+        for lane, parts in hta_idle(timeline, DELAY_US * 1000).items()
+        for cause, ns in parts.items()
+    }
     return {
         "idle": (times[:, 1].max() - times[:, 0].min() - busy) / 1e3,
         "overlap": 100 * both / union_ns(times[sent]),
@@ -107,8 +116,9 @@ def trace(rng: random.Random) -> dict[str, Any]:
     """Three steps of 120 launches: some back to back, some late, kernels on two streams."""
     events: list[dict[str, Any]] = []
 
-    def add(cat: str, name: str, ts: int, dur: int, tid: int = 7, pid: int = 7,
-            **args: Any) -> None:  # fmt: skip
+    def add(
+        cat: str, name: str, ts: int, dur: int, tid: int = 7, pid: int = 7, **args: Any
+    ) -> None:
         events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts,
                        "dur": dur, "args": args})  # fmt: skip
 

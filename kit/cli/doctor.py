@@ -28,9 +28,9 @@ QUICK_S = 10.0
 _FRONT_ENDS = ("@jupyter-widgets/jupyterlab-manager", "@bokeh/jupyter_bokeh")
 _DEVICES = {
     "torch": "import torch; n = torch.cuda.device_count(); print(', '.join("
-             "torch.cuda.get_device_name(i) for i in range(n)) or 'cpu only')",
+    "torch.cuda.get_device_name(i) for i in range(n)) or 'cpu only')",
     "jax": "import jax; print(', '.join(f'{d.platform} ({d.device_kind})' for d in jax.devices()))",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,22 @@ def doctor(*, full: bool = False) -> tuple[str, bool]:
     """The report as text, and whether all that kit needs is there."""
     found = findings(full=full)
     width = max(len(f.what) for f in found)
-    lines = [f"overlap-kit {__version__}, Python {platform.python_version()} on "
-             f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores", ""]  # fmt: skip
+    lines = [
+        f"overlap-kit {__version__}, Python {platform.python_version()} on "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "",
+    ]
     for f in found:
         lines.append(f"{f.state:<7}  {f.what:<{width}}  {f.text}")
         if f.cure:
             lines.append(f"{'':<7}  {'':<{width}}  -> {f.cure}")
     bad = sum(f.state == BAD for f in found)
-    lines += ["", "all that kit needs is there" if not bad else
-              f"{bad} thing{'s' * (bad != 1)} to put right, see the arrows"]  # fmt: skip
+    lines += [
+        "",
+        "all that kit needs is there"
+        if not bad
+        else f"{bad} thing{'s' * (bad != 1)} to put right, see the arrows",
+    ]
     if not full:
         lines.append("kit doctor --full also imports torch and jax and lists their devices")
     return "\n".join(lines), not bad
@@ -146,9 +153,13 @@ def _dot() -> Finding:
 def _front_end(name: str) -> Finding:
     """The JavaScript half of a widget package, which JupyterLab loads."""
     more = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
-    places = [Path(sys.prefix, "share/jupyter"), Path("/usr/local/share/jupyter"),
-              Path("/usr/share/jupyter"), Path.home() / ".local/share/jupyter",
-              *map(Path, filter(None, more))]  # fmt: skip
+    places = [
+        Path(sys.prefix, "share/jupyter"),
+        Path("/usr/local/share/jupyter"),
+        Path("/usr/share/jupyter"),
+        Path.home() / ".local/share/jupyter",
+        *map(Path, filter(None, more)),
+    ]
     for place in places:
         if (place / "labextensions" / name / "package.json").is_file():
             return Finding(name, OK, "JupyterLab finds it")
@@ -203,8 +214,9 @@ def _devices(name: str) -> Finding:
     said, status = _ask([sys.executable, "-c", _DEVICES[name]], LIMIT_S)
     what = f"{name} devices"
     if status:
-        return Finding(what, BAD, f"import {name} fails: {said}",
-                       f"python -c 'import {name}' says more")  # fmt: skip
+        return Finding(
+            what, BAD, f"import {name} fails: {said}", f"python -c 'import {name}' says more"
+        )
     return Finding(what, OK, said)
 
 

@@ -93,9 +93,12 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Any:
         made = commands.add_parser(
-            name, help=line, description=cleandoc(act.__doc__ or ""), epilog=_ENVIRONMENT,
+            name,
+            help=line,
+            description=cleandoc(act.__doc__ or ""),
+            epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
+        )
         made.set_defaults(act=act)
         return made
 
@@ -110,20 +113,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("script", type=Path, metavar="SCRIPT.py",
-                        help="its own arguments may follow after --")  # fmt: skip
-    parser.add_argument("--workload", default="", metavar="NAME",
-                        help="which one, if the script has several")  # fmt: skip
+    parser.add_argument(
+        "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
+    )
+    parser.add_argument(
+        "--workload", default="", metavar="NAME", help="which one, if the script has several"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes",
                         help="a setting, such as bulk_forward=50; may be repeated")  # fmt: skip
     parser.add_argument("--devices", type=int, default=1, metavar="N",
                         help="split each batch over so many devices, of each process")  # fmt: skip
     parser.add_argument("--processes", type=int, default=1, metavar="N",
                         help="in so many processes; on this machine, without --rank")  # fmt: skip
-    parser.add_argument("--rank", type=int, metavar="R",
-                        help="of the only process of this host, from 0")  # fmt: skip
-    parser.add_argument("--coordinator", default="", metavar="HOST:PORT",
-                        help="where process 0 waits for the others; with --rank")  # fmt: skip
+    parser.add_argument(
+        "--rank", type=int, metavar="R", help="of the only process of this host, from 0"
+    )
+    parser.add_argument(
+        "--coordinator",
+        default="",
+        metavar="HOST:PORT",
+        help="where process 0 waits for the others; with --rank",
+    )
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS",
                         help="how long devices and processes wait for each other")  # fmt: skip
     parser.add_argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file")
@@ -233,11 +243,16 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def _view_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, metavar="TRACE",
-                        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one "
-                             "*.xplane.pb), or a *.kitrun")  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, metavar="PAGE.html",
-                        help="also write an HTML page")  # fmt: skip
+    parser.add_argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one "
+        "*.xplane.pb), or a *.kitrun",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"
+    )
 
 
 def _view(options: argparse.Namespace) -> int:
@@ -252,8 +267,9 @@ def _view(options: argparse.Namespace) -> int:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN",
-                        help="saved runs (*.kitrun); none: run BERT and sweep")  # fmt: skip
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="saved runs (*.kitrun); none: run BERT and sweep"
+    )
     parser.add_argument("-o", "--output", default="report.html", help="default: report.html")
     parser.add_argument("--fast", action="store_true", help="a small sweep with few steps")
 
@@ -269,8 +285,10 @@ def _report(options: argparse.Namespace) -> int:
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
-    sweep: dict[str, list[Any]] = {"loss_scaling": ["none", "dynamic, on device"],
-                                   "batch_size": [2]}  # fmt: skip
+    sweep: dict[str, list[Any]] = {
+        "loss_scaling": ["none", "dynamic, on device"],
+        "batch_size": [2],
+    }
     settings = kit.Settings(steps=3, warmup=2) if options.fast else None
     with progress_bar("kit report") as progress:
         path = kit.report(bert, sweep if options.fast else None, options.output,

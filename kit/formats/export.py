@@ -36,8 +36,7 @@ _TOP_KERNELS = 20
 _MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
 _PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
 _STEP = KINDS.index("step")
-_HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope",
-         "site")  # fmt: skip
+_HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope", "site")
 
 
 def export_trace(run: Run, path: str | os.PathLike[str]) -> Path:
@@ -85,8 +84,12 @@ def _chrome(run: Run) -> Iterator[str]:
         "tracks": {str(i): lane for i, (lane, _, _) in enumerate(tracks, 1)},
     }
     yield f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n'
-    events = [*_metadata(tracks), *_spans(run, track, tracks), *_syncs(t, len(tracks)),
-              *_flows(t, track, tracks)]  # fmt: skip
+    events = [
+        *_metadata(tracks),
+        *_spans(run, track, tracks),
+        *_syncs(t, len(tracks)),
+        *_flows(t, track, tracks),
+    ]
     yield ",\n".join(json.dumps(e, separators=(",", ":"), allow_nan=False) for e in events)
     yield "\n]}\n"
 
@@ -107,8 +110,10 @@ def _tracks(t: Timeline) -> tuple[NDArray[np.int64], list[_Track]]:
             layer = _layers(t.start_ns[mask], t.stop_ns[mask])
             track[mask] = len(tracks) + layer
             name = "steps" if is_step else lane
-            tracks += [(lane, _PROCESSES.get(group, 4), name if not k else f"{name} ({k + 1})")
-                       for k in range(int(layer.max()) + 1)]  # fmt: skip
+            tracks += [
+                (lane, _PROCESSES.get(group, 4), name if not k else f"{name} ({k + 1})")
+                for k in range(int(layer.max()) + 1)
+            ]
     return track, tracks
 
 

@@ -159,15 +159,19 @@ class _Profile:
         middle = np.sort(start)[len(start) // 2]
         near = (np.abs(start - middle) < _DAY_NS) & (stop - start < _DAY_NS)
         if out := int((~near).sum()):
-            self.notes.append(f"{out:,} events more than a day away from the others, or that long, "
-                              "were left out")  # fmt: skip
+            self.notes.append(
+                f"{out:,} events more than a day away from the others, or that long, were left out"
+            )
         zero = int(start[near].min(initial=middle))
         begin, end = ((x[near] - zero).astype(np.int64) for x in (start, stop))
         for what, missing in _MISSING.items():
             if not (kind[near] == KINDS.index(what)).any():
                 self.notes.append(missing)
-        syncs = [SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via) for s in self.syncs
-                 if 0 <= s.at_ns - zero < 2 * _DAY_NS and s.wait_ns < _DAY_NS]  # fmt: skip
+        syncs = [
+            SyncPoint(s.at_ns - zero, s.wait_ns, s.cause, s.site, s.via)
+            for s in self.syncs
+            if 0 <= s.at_ns - zero < 2 * _DAY_NS and s.wait_ns < _DAY_NS
+        ]
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
         return Imported(timeline, "jax profile", self.environment)
@@ -214,8 +218,10 @@ class _Profile:
             found = list(_host_events(line))
             if any(e.step >= 0 or _kind(e.name) for e in found):
                 threads.append((cut_name(line.name)[:80] or "thread", found))
-        order = sorted(range(len(threads)), key=lambda i: (
-            -sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])))  # fmt: skip
+        order = sorted(
+            range(len(threads)),
+            key=lambda i: (-sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])),
+        )
         for rank, i in enumerate(order):
             name, events = threads[i]
             taken = sum(n == name for n, _ in threads)
@@ -250,8 +256,9 @@ class _Profile:
         library = [m for m in frames if m["file"] in _library_files() - {"profiler.py"}]
         site = f"{user[-1]['file']}:{user[-1]['line']}" if user else ""
         via = f"{library[-1]['file']}:{library[-1]['line']}" if library else ""
-        self.syncs.append(SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site,
-                                    via))  # fmt: skip
+        self.syncs.append(
+            SyncPoint(event.start_ns, event.stop_ns - event.start_ns, cause, site, via)
+        )
 
 
 def _host_events(line: Any) -> Iterator[_Event]:
@@ -302,8 +309,9 @@ def _kind(name: str) -> str:
 
 def _library_files() -> frozenset[str]:
     """File names of jax, numpy and Python: the profiler writes no folders."""
-    return _names_below(tuple(os.path.dirname(sys.modules[m].__file__ or "")
-                              for m in ("jax", "numpy", "os")))  # fmt: skip
+    return _names_below(
+        tuple(os.path.dirname(sys.modules[m].__file__ or "") for m in ("jax", "numpy", "os"))
+    )
 
 
 @cache

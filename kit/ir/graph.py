@@ -138,8 +138,9 @@ class Graph:
                 raise GraphError(f"phase {node.phase!r} is not one of {PHASES}: {_line(i, node)}")
             for source, output in node.inputs:
                 if not 0 <= source < i or not 0 <= output < len(self.nodes[source].avals):
-                    raise GraphError(f"input %{source}.{output} is not an earlier value: "
-                                     f"{_line(i, node)}")  # fmt: skip
+                    raise GraphError(
+                        f"input %{source}.{output} is not an earlier value: {_line(i, node)}"
+                    )
         for source, output in self.wanted:
             if not 0 <= source < len(self.nodes) or not 0 <= output < len(self.nodes[source].avals):
                 raise GraphError(f"wanted value %{source}.{output} does not exist")

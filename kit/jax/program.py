@@ -74,9 +74,7 @@ class Program:
 
     def bind(self, session: Session) -> Bound:
         """Intern the ops in a session, and put the constants on its device."""
-        ops = [
-            session.intern(e.name, e.template, e.avals, e.outputs, 0) for e in self.equations
-        ]  # fmt: skip
+        ops = [session.intern(e.name, e.template, e.avals, e.outputs, 0) for e in self.equations]
         return Bound(self, ops, [session.constant(_own(c), "parameter") for c in self.constants])
 
 

@@ -119,9 +119,9 @@ def _array(value: Any) -> str:
 def primitive_text(value: Any) -> str:
     """Two primitives may have one name; those of jax are known by theirs."""
     name = value.name
-    known = {
-        id(getattr(room, f"{name}_p", None)) for room in (core.primitives, jax.lax)
-    } | {id(ad.add_jaxvals_p)}  # fmt: skip
+    known = {id(getattr(room, f"{name}_p", None)) for room in (core.primitives, jax.lax)} | {
+        id(ad.add_jaxvals_p)
+    }
     return str(name) if id(value) in known else f"{name}@{id(value):x}"
 
 

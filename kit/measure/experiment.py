@@ -37,8 +37,9 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
             return made
         from kit.measure import kit_run
 
-        return kit_run.measure(chosen, settings, progress=progress, cancelled=cancelled,
-                               cache=cache)  # fmt: skip
+        return kit_run.measure(
+            chosen, settings, progress=progress, cancelled=cancelled, cache=cache
+        )
     except Cancelled:
         raise
     except Exception as error:

@@ -48,8 +48,12 @@ class Axis:
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
-        return {"name": self.name, "label": self.label, "number": self.is_number,
-                "values": [_text(v) for v in self.values]}  # fmt: skip
+        return {
+            "name": self.name,
+            "label": self.label,
+            "number": self.is_number,
+            "values": [_text(v) for v in self.values],
+        }
 
 
 def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:

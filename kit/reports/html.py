@@ -161,8 +161,10 @@ def _position(runs: Sequence[Run], current: Run | None) -> int:
 def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
     h = run.headline()
     numbers = {"step": run.step_ms, "busy": h.device_busy_fraction, "wait": h.sync_wait_ms}
-    return {"at": [a.index(run) for a in axes],
-            **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()}}  # fmt: skip
+    return {
+        "at": [a.index(run) for a in axes],
+        **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()},
+    }
 
 
 def _run_block(run: Run, pool: dict[str, int], most: int) -> dict[str, Any]:

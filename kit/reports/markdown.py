@@ -102,8 +102,10 @@ def step_time_table(runs: Iterable[Run]) -> str:
             f"each batch size needs one run in mode 'torch' and one in another mode; native has "
             f"{sorted(native)}, kit has {sorted(kit)}"
         )
-    rows = [(str(b), f"{native[b]:.2f}", f"{kit[b]:.2f}", f"{native[b] / kit[b]:.2f}x")
-            for b in sorted(native)]  # fmt: skip
+    rows = [
+        (str(b), f"{native[b]:.2f}", f"{kit[b]:.2f}", f"{native[b] / kit[b]:.2f}x")
+        for b in sorted(native)
+    ]
     return _table(("batch size", "native torch (ms)", "kit (ms)", "speedup of kit"), rows)
 
 

@@ -113,8 +113,10 @@ def _pack(run: Run) -> bytes:
     head["timeline"] = {"origin": t.origin, "kinds": list(KINDS), **texts}
     text = json.dumps(head, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_JSON_BYTES:
-        raise RunFileError(f"the run's graphs and texts take {len(text):,} bytes as JSON, more "
-                           f"than {MAX_JSON_BYTES:,}")  # fmt: skip
+        raise RunFileError(
+            f"the run's graphs and texts take {len(text):,} bytes as JSON, more "
+            f"than {MAX_JSON_BYTES:,}"
+        )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, _JSON, text)
@@ -149,8 +151,10 @@ def _members(data: bytes) -> dict[str, bytes]:
                 raise RunFileError("its members are not those of a run")
             for m in members:
                 if m.file_size > _MEMBERS[m.filename]:
-                    raise RunFileError(f"{m.filename} would unpack to {m.file_size:,} bytes, more "
-                                       f"than {_MEMBERS[m.filename]:,}")  # fmt: skip
+                    raise RunFileError(
+                        f"{m.filename} would unpack to {m.file_size:,} bytes, more "
+                        f"than {_MEMBERS[m.filename]:,}"
+                    )
             return {m.filename: archive.read(m) for m in members}
     except RunFileError:
         raise
@@ -167,8 +171,10 @@ def _unpack(members: dict[str, bytes]) -> Run:
         raise RunFileError("it was not written by overlap-kit")
     version = head.pop("version", None)
     if type(version) is not int or not 1 <= version <= VERSION:
-        raise RunFileError(f"its format is version {str(version)[:20]}; this kit reads versions "
-                           f"up to {VERSION}: a newer kit may read it")  # fmt: skip
+        raise RunFileError(
+            f"its format is version {str(version)[:20]}; this kit reads versions "
+            f"up to {VERSION}: a newer kit may read it"
+        )
     columns = {c: _column(members[f"timeline/{c}.npy"], c) for c in COLUMNS}
     timeline = _timeline(head.pop("timeline", None), columns)
     hints = get_type_hints(Run)
@@ -216,8 +222,9 @@ def _check(run: Run) -> None:
     """What `Run` itself does not check, and every view relies on."""
     t = run.timeline
     if len(t) > MAX_SPANS:
-        raise RunFileError(f"a timeline of {len(t):,} spans is longer than {MAX_SPANS:,}: trace "
-                           f"fewer steps")  # fmt: skip
+        raise RunFileError(
+            f"a timeline of {len(t):,} spans is longer than {MAX_SPANS:,}: trace fewer steps"
+        )
     _within(t.kind, "kind", 0, len(KINDS))
     _within(t.lane, "lane", 0, len(t.lanes))
     _within(t.name, "name", 0, len(t.names))

@@ -144,8 +144,7 @@ class Settings:
         return cls(**read_text(text, Settings().as_dict()))
 
 
-_LEAST = {"batch_size": 1, "accumulate": 1, "prefetch": 0,
-          "steps": 1, "warmup": 0, "seed": 0}  # fmt: skip
+_LEAST = {"batch_size": 1, "accumulate": 1, "prefetch": 0, "steps": 1, "warmup": 0, "seed": 0}
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -25,8 +25,9 @@ _FIXED = {"bulk_forward": DEFAULT_BULK, "bulk_backward": DEFAULT_BULK, "bulk_inf
 def write_text(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """What differs from the defaults, in their order; "" if nothing does."""
     own = {**defaults, **_FIXED}
-    return "&".join(f"{name}={_written(name, values[name])}" for name in defaults
-                    if values[name] != own[name])  # fmt: skip
+    return "&".join(
+        f"{name}={_written(name, values[name])}" for name in defaults if values[name] != own[name]
+    )
 
 
 def read_text(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from kit.trace.timeline import KINDS, Timeline
 
-__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches",
-           "without"]  # fmt: skip
+__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches", "without"]
 
 LOADER = "host/loader"
 NONE = -1

@@ -194,8 +194,9 @@ class _Search:
         for kind, i in self._events():
             if kind == 0:
                 value = self.k_value[i]
-                best_kernel = i if best_kernel < 0 or value > self.k_value[best_kernel] else (
-                    best_kernel)  # fmt: skip
+                best_kernel = (
+                    i if best_kernel < 0 or value > self.k_value[best_kernel] else (best_kernel)
+                )
                 recent = i if recent < 0 or value > self.k_value[recent] else recent
             elif kind == 1:
                 value = self.w_value[i] + self.work(i, self.w_stop[i])
@@ -207,8 +208,11 @@ class _Search:
                 recent = NONE
             elif kind == 3:
                 lane = int(self.timeline.lane[self.workers[i]])
-                options = [(best_worker[lane][0], (_WORKER, best_worker[lane][1]))] if (
-                    lane in best_worker) else []  # fmt: skip
+                options = (
+                    [(best_worker[lane][0], (_WORKER, best_worker[lane][1]))]
+                    if (lane in best_worker)
+                    else []
+                )
                 if self.cut_of[i] >= 0:
                     options.append((self.h_value[self.cut_of[i]], (_HOST, self.cut_of[i])))
                 self.w_value[i], self.w_from[i] = _most(options)
@@ -270,9 +274,10 @@ class _Search:
         if what == _HOST:
             return self._host_back(i, later, found)
         starts, stops, spans, come = (
-            (self.w_start, self.w_stop, self.workers, self.w_from[i]) if what == _WORKER
+            (self.w_start, self.w_stop, self.workers, self.w_from[i])
+            if what == _WORKER
             else (self.k_start, self.k_stop, self.kernels, self.k_from[i])
-        )  # fmt: skip
+        )
         start, stop, span = starts[i], min(stops[i], later), int(spans[i])
         if stop < later:
             reason = "the steps end" if not found else "not begun yet"
@@ -358,12 +363,16 @@ def _merged(raw: list[_Raw]) -> Iterator[PathEdge]:
     for start, stop, kind, why, site, segment, span, work in raw:
         edge = PathEdge(kind, start, stop, why, site, segment, span, work)
         behind = 2 if len(kept) > 1 and kept[-1].kind == "delay" else 1
-        if kept and kept[-behind].kind == kind and kind != "delay" and (
-            kept[-behind].segment == segment and kept[-behind].site == site
-        ):  # fmt: skip
+        if (
+            kept
+            and kept[-behind].kind == kind
+            and kind != "delay"
+            and (kept[-behind].segment == segment and kept[-behind].site == site)
+        ):
             first = kept[-behind]
-            kept[-behind:] = [replace(first, stop_ns=stop, work_ns=first.work_ns + work,
-                                      count=first.count + 1)]  # fmt: skip
+            kept[-behind:] = [
+                replace(first, stop_ns=stop, work_ns=first.work_ns + work, count=first.count + 1)
+            ]
         else:
             kept.append(edge)
     yield from kept

@@ -252,8 +252,9 @@ def _hta(gaps: Gaps, launched: Ints, delay_ns: int) -> Ints:
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
-    def __init__(self, timeline: Timeline, device: str, gaps: Gaps, everywhere: Gaps,
-                 handed: Pieces) -> None:  # fmt: skip
+    def __init__(
+        self, timeline: Timeline, device: str, gaps: Gaps, everywhere: Gaps, handed: Pieces
+    ) -> None:
         self.timeline, self.device, self.gaps_ = timeline, device, gaps
         launched, self.launch = launches(timeline, gaps.after)
         self.hta = _hta(gaps, launched, HTA_DELAY_NS)

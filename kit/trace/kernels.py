@@ -90,9 +90,7 @@ def charged_ns(times: NDArray[np.int64]) -> NDArray[np.float64]:
     return charged
 
 
-def _unions(
-    times: NDArray[np.int64], group: NDArray[np.intp], groups: int
-) -> NDArray[np.float64]:  # fmt: skip
+def _unions(times: NDArray[np.int64], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
     """Time in at least one interval of each group."""
     order = np.lexsort((times[:, 0], group))
     low = int(times[:, 0].min())

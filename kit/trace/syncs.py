@@ -79,9 +79,7 @@ def sync_table(
     for place, waits in groups.items():
         per_step = len(waits) / steps
         idle_ms = idle[place] * per_step / 1e6 if place in idle else math.nan
-        rows.append(
-            SyncRow(*place, len(waits), per_step, sum(waits) / steps / 1e6, idle_ms)
-        )  # fmt: skip
+        rows.append(SyncRow(*place, len(waits), per_step, sum(waits) / steps / 1e6, idle_ms))
     return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
 
 

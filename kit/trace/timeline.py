@@ -175,8 +175,12 @@ class Timeline:
             mask &= np.isin(self.lane, wanted)
         return mask
 
-    def intervals(self, *, kind: str | None = None, lane: str | None = None,
-                  ) -> NDArray[np.int64]:  # fmt: skip
+    def intervals(
+        self,
+        *,
+        kind: str | None = None,
+        lane: str | None = None,
+    ) -> NDArray[np.int64]:
         """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""
         mask = self.where(kind=kind, lane=lane)
         return np.stack([self.start_ns[mask], self.stop_ns[mask]], axis=1)

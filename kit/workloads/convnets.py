@@ -66,12 +66,14 @@ class Bottleneck(nn.Module):
         outputs = 4 * width
         self.reduce = _unit(inputs, width, 1)
         self.conv = _unit(width, width, 3, stride=stride, padding=1)
-        self.expand = nn.Sequential(nn.Conv2d(width, outputs, 1, bias=False),
-                                    nn.BatchNorm2d(outputs))  # fmt: skip
+        self.expand = nn.Sequential(
+            nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-                                          nn.BatchNorm2d(outputs))  # fmt: skip
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape: (N, C, H, W) to (N, 4 width, H / stride, W / stride)."""
@@ -165,40 +167,56 @@ class Inception3(nn.Module):
         n = w(192)
         many_a, many_c, many_e = size.blocks
         for pool in (32, 64, 64)[:many_a]:  # A: 5x5 and two 3x3
-            blocks.append(Branches(
-                _way(n, (w(64), 1)), _way(n, (w(48), 1), (w(64), 5, 2)),
-                _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 1)), _pooled(n, w(pool)),
-            ))  # fmt: skip
+            blocks.append(
+                Branches(
+                    _way(n, (w(64), 1)),
+                    _way(n, (w(48), 1), (w(64), 5, 2)),
+                    _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 1)),
+                    _pooled(n, w(pool)),
+                )
+            )
             n = 2 * w(64) + w(96) + w(pool)
-        blocks.append(Branches(  # B: to half the size
-            _way(n, (w(384), 3, 0, 2)), _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 0, 2)),
-            nn.MaxPool2d(3, 2),
-        ))  # fmt: skip
+        blocks.append(
+            Branches(  # B: to half the size
+                _way(n, (w(384), 3, 0, 2)),
+                _way(n, (w(64), 1), (w(96), 3, 1), (w(96), 3, 0, 2)),
+                nn.MaxPool2d(3, 2),
+            )
+        )
         n += w(384) + w(96)
         row, column = ((1, 7), (0, 3)), ((7, 1), (3, 0))
         for c in (w(128), w(160), w(160), w(192))[:many_c]:  # C: 7x7 as 1x7 and 7x1
-            blocks.append(Branches(
-                _way(n, (w(192), 1)), _way(n, (c, 1), (c, *row), (w(192), *column)),
-                _way(n, (c, 1), (c, *column), (c, *row), (c, *column), (w(192), *row)),
-                _pooled(n, w(192)),
-            ))  # fmt: skip
+            blocks.append(
+                Branches(
+                    _way(n, (w(192), 1)),
+                    _way(n, (c, 1), (c, *row), (w(192), *column)),
+                    _way(n, (c, 1), (c, *column), (c, *row), (c, *column), (w(192), *row)),
+                    _pooled(n, w(192)),
+                )
+            )
             n = 4 * w(192)
         self.auxiliary_at = len(blocks) - 1
         self.auxiliary = Auxiliary(n, w(128), w(768), size.classes) if size.auxiliary else None
-        blocks.append(Branches(  # D: to half the size
-            _way(n, (w(192), 1), (w(320), 3, 0, 2)),
-            _way(n, (w(192), 1), (w(192), *row), (w(192), *column), (w(192), 3, 0, 2)),
-            nn.MaxPool2d(3, 2),
-        ))  # fmt: skip
+        blocks.append(
+            Branches(  # D: to half the size
+                _way(n, (w(192), 1), (w(320), 3, 0, 2)),
+                _way(n, (w(192), 1), (w(192), *row), (w(192), *column), (w(192), 3, 0, 2)),
+                nn.MaxPool2d(3, 2),
+            )
+        )
         n += w(320) + w(192)
         for _ in range(many_e):  # E: 3x3 as 1x3 beside 3x1
             d = w(384)
             split = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
             again = Branches(_way(d, (d, (1, 3), (0, 1))), _way(d, (d, (3, 1), (1, 0))))
-            blocks.append(Branches(
-                _way(n, (w(320), 1)), nn.Sequential(_way(n, (d, 1)), split),
-                nn.Sequential(_way(n, (w(448), 1), (d, 3, 1)), again), _pooled(n, w(192)),
-            ))  # fmt: skip
+            blocks.append(
+                Branches(
+                    _way(n, (w(320), 1)),
+                    nn.Sequential(_way(n, (d, 1)), split),
+                    nn.Sequential(_way(n, (w(448), 1), (d, 3, 1)), again),
+                    _pooled(n, w(192)),
+                )
+            )
             n = w(320) + 4 * d + w(192)
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(n, size.classes)
@@ -233,9 +251,13 @@ MODELS: dict[str, tuple[Callable[[Size], nn.Module], dict[str, Size]]] = {
 
 
 def convnet(
-    model: str, size: str = "auto", layout: str = "NCHW", *, training: bool = True,
+    model: str,
+    size: str = "auto",
+    layout: str = "NCHW",
+    *,
+    training: bool = True,
     auxiliary: bool = False,
-) -> Workload:  # fmt: skip
+) -> Workload:
     """A step of one network: SGD with momentum on made-up images, or inference.
 
     Args:
@@ -250,22 +272,27 @@ def convnet(
         SettingsError: one of the names is unknown; the message lists them. Or there is no second
             head to train.
     """
-    for name, value, known in (("model", model, [*MODELS]), ("layout", layout, [*LAYOUTS]),
-                               ("size", size, ["auto", "full", "tiny"])):  # fmt: skip
+    for name, value, known in (
+        ("model", model, [*MODELS]),
+        ("layout", layout, [*LAYOUTS]),
+        ("size", size, ["auto", "full", "tiny"]),
+    ):
         if value not in known:
             raise SettingsError(f"{name} must be one of {known}, not {value!r}")
     if auxiliary and (model != "inception_v3" or not training):
         raise SettingsError("auxiliary=True is for the training of 'inception_v3' only")
-    build = partial(_build, model=model, size=size, layout=layout, training=training,
-                    auxiliary=auxiliary)  # fmt: skip
+    build = partial(
+        _build, model=model, size=size, layout=layout, training=training, auxiliary=auxiliary
+    )
     what = "training" if training else "inference"
     name = "_".join([model, *(["nhwc"] if layout == "NHWC" else []), *([] if training else [what])])
     doc = f"{model}, {size}, {layout}, {what}{', with its auxiliary head' if auxiliary else ''}"
     return Workload(name, build, doc)
 
 
-def _build(ctx: Context, *, model: str, size: str, layout: str, training: bool,
-           auxiliary: bool) -> Callable[[], Any]:  # fmt: skip
+def _build(
+    ctx: Context, *, model: str, size: str, layout: str, training: bool, auxiliary: bool
+) -> Callable[[], Any]:
     make, sizes = MODELS[model]
     chosen = sizes[("full" if _on_gpu(ctx) else "tiny") if size == "auto" else size]
     torch.manual_seed(ctx.seed)

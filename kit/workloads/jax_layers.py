@@ -57,16 +57,22 @@ def jax_mlp(ctx: Context) -> Callable[[], Any]:
 def _initial(random: np.random.Generator, scaling: str) -> State:
     sizes = [(WIDTH, WIDTH)] * LAYERS + [(WIDTH, 1)]
     params = [
-        {"w": (random.standard_normal(s) / np.sqrt(s[0])).astype(np.float32),
-         "b": np.zeros(s[1], np.float32)}
+        {
+            "w": (random.standard_normal(s) / np.sqrt(s[0])).astype(np.float32),
+            "b": np.zeros(s[1], np.float32),
+        }
         for s in sizes
-    ]  # fmt: skip
+    ]
     zeros = jax.tree.map(np.zeros_like, params)
     scale = {"none": 1.0, "static": STATIC_SCALE}.get(scaling, FIRST_SCALE)
     return {
-        "params": params, "mean": zeros, "square": jax.tree.map(np.zeros_like, params),
-        "steps": np.float32(0), "scale": np.float32(scale), "good": np.int32(0),
-    }  # fmt: skip
+        "params": params,
+        "mean": zeros,
+        "square": jax.tree.map(np.zeros_like, params),
+        "steps": np.float32(0),
+        "scale": np.float32(scale),
+        "good": np.int32(0),
+    }
 
 
 def _gradients(dtype: Any, accumulate: int) -> Callable[..., Any]:

@@ -52,8 +52,9 @@ class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         ids, labels: (length,), int64
     """
 
-    def __init__(self, *, length: int = 64, size: int = 3000, seed: int = 0,
-                 text: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, *, length: int = 64, size: int = 3000, seed: int = 0, text: str | None = None
+    ) -> None:
         text = corpus() if text is None else text
         known = vocabulary(text, size)
         self.vocabulary_size = size

@@ -141,9 +141,13 @@ def start_lab(base: Path) -> Iterator[Lab]:
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as out:
         server = subprocess.Popen(
-            _command(root, port), cwd=root, env=_private_environment(base), stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            _command(root, port),
+            cwd=root,
+            env=_private_environment(base),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             _wait_until_up(server, url, log)
             yield Lab(url, root, log)

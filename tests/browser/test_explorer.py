@@ -60,8 +60,9 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None
         def says(start: str) -> None:
             page.wait_for_function(
                 "s => document.querySelector('.kit-explorer [role=status]')"
-                "?.innerText.startsWith(s)", arg=start,
-            )  # fmt: skip
+                "?.innerText.startsWith(s)",
+                arg=start,
+            )
 
         def theme(name: str) -> None:
             page.evaluate(

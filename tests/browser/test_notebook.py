@@ -140,8 +140,9 @@ def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab
         for _ in range(6):
             speed.press("ArrowRight")
         page.get_by_text("over a link of 500 µs and 50 GB/s").wait_for()
-        page.wait_for_function(f"before => Math.max(...({lanes})()) < Math.max(...before)",
-                               arg=before)  # fmt: skip
+        page.wait_for_function(
+            f"before => Math.max(...({lanes})()) < Math.max(...before)", arg=before
+        )
     with open_browser(offline=True) as offline:
         said = opened(offline, folder / "ParallelView.html", 2)
         assert "When do gradients travel? 2 devices" in said

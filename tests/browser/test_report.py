@@ -87,8 +87,10 @@ def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(
 def test_a_cell_that_was_not_recorded_says_so_and_shows_the_nearest(
     offline: Browser, tmp_path: Path
 ):
-    runs = [make_run(Settings(batch_size=4, bulk_backward=1)),
-            make_run(Settings(batch_size=8, bulk_backward=15), seed=1)]  # fmt: skip
+    runs = [
+        make_run(Settings(batch_size=4, bulk_backward=1)),
+        make_run(Settings(batch_size=8, bulk_backward=15), seed=1),
+    ]
     path = write_report(runs, tmp_path / "two.html", current=runs[0])
     open_report(offline, path)
     offline.page.locator("#controls [name=batch_size]").press("ArrowRight")
@@ -132,8 +134,10 @@ def test_what_is_picked_in_one_view_is_marked_in_the_others(offline: Browser, re
     assert page.locator(marked.format(id="#source")).count() > 0
     assert page.locator(marked.format(id="#segments")).count() > 0
 
-    page.evaluate("select({nodes: new Set([...selected.nodes].slice(0, 1)), sites: new Set(),"
-                  " label: 'one op'})")  # fmt: skip
+    page.evaluate(
+        "select({nodes: new Set([...selected.nodes].slice(0, 1)), sites: new Set(),"
+        " label: 'one op'})"
+    )
     assert bar.inner_text().startswith("selected: one op: 1 op")
     press(offline, "batch_size", "ArrowRight", shown(offline)["selected"])
     assert bar.is_hidden()  # another run: its nodes are others

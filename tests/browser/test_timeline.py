@@ -80,9 +80,10 @@ def row_of(payload: dict[str, Any]) -> Any:
 one_span = st.tuples(
     st.sampled_from(["host/main", "device/0 a", "device/0 b", "host/loader"]),
     st.sampled_from(["kernel", "dispatch", "record", "wait"]),
-    st.integers(0, 3000) | st.integers(0, 9), st.integers(0, 300) | st.integers(0, 9),
+    st.integers(0, 3000) | st.integers(0, 9),
+    st.integers(0, 300) | st.integers(0, 9),
     st.integers(-1, 2),
-)  # fmt: skip
+)
 many = st.integers(0, 90).map(  # as dense as a pixel of many spans
     lambda n: [("device/0 a", "kernel", i * 7 % 11 + i * 20, i % 9, -1) for i in range(n)]
 )
@@ -124,11 +125,17 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
             assert found[p] == [len(these), pytest.approx(clipped), max(e - s for s, e in these)]
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(spans, st.integers(-100, 3000), st.integers(0, 3000),
-           st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 400)), max_size=5))  # fmt: skip
+    @given(
+        spans,
+        st.integers(-100, 3000),
+        st.integers(0, 3000),
+        st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 400)), max_size=5),
+    )
     def metrics(given_spans, a, length, waits):
-        t = Timeline.of((Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans),
-                        [SyncPoint(at, n, "item") for at, n in waits])  # fmt: skip
+        t = Timeline.of(
+            (Span(lane, "x", k, s, s + n, g) for lane, k, s, n, g in given_spans),
+            [SyncPoint(at, n, "item") for at, n in waits],
+        )
         told, hits, pairs = page.evaluate(ASKED, [row_of(timeline_payload(t)), a, a + length])
         wanted = range_metrics(t, a, a + length)
         assert {k: v for k, v in told["devices"] if v} == {
@@ -140,8 +147,9 @@ def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
         kernels = np.flatnonzero(t.kind == KINDS.index("kernel"))
         called, _ = launches(t, kernels)
         origin = int(t.start_ns.min())
-        assert hits == sorted(s - origin for lane, k, s, _, _ in given_spans
-                              if "host" in lane and k == "kernel")  # fmt: skip
+        assert hits == sorted(
+            s - origin for lane, k, s, _, _ in given_spans if "host" in lane and k == "kernel"
+        )
         assert sorted(pairs) == sorted(
             [int(s) - origin, int(c) - origin if c >= 0 else -1]
             for s, c in zip(t.start_ns[kernels], called, strict=True)
@@ -184,8 +192,10 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     run = make_run(kernels=30, steps=2, syncs=2)
     open_page(offline, tmp_path, timeline_payload(run))
     page, mouse = offline.page, offline.page.mouse
-    page.evaluate("() => { const i = document.createElement('input'); i.id = 'cell';"
-                  " document.body.prepend(i); }")  # fmt: skip
+    page.evaluate(
+        "() => { const i = document.createElement('input'); i.id = 'cell';"
+        " document.body.prepend(i); }"
+    )
     first = state(offline)
     assert (first["a"], first["b"]) == tuple(first["all"])
     assert abs(first["height"]) <= 1  # the figure is as high as what is drawn
@@ -267,7 +277,9 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
     assert page.locator("img[src=x]").count() == 0
     run = make_run(kernels=60, steps=2, seed=3)
     new = jsonable(timeline_payload(run))
-    page.add_script_tag(content=TIMELINE_JS + """
+    page.add_script_tag(
+        content=TIMELINE_JS
+        + """
       const doc = Bokeh.documents[0], figure = doc.get_model_by_name("timeline");
       window.models = {figure, timeline: doc.get_model_by_name("timeline columns")};
       for (const name of ["picked", "lit", "marked", "reply"]) {
@@ -275,7 +287,8 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
       }
       window.heard = [];
       timelineOnPick(window.models, ({nodes, sites, label}) =>
-        window.heard.push([[...nodes], [...sites], label]));""")  # fmt: skip
+        window.heard.push([[...nodes], [...sites], label]));"""
+    )
     for bad in BAD.values():  # what others may open: nothing, one instant, a hundred days, ...
         payload = jsonable(timeline_payload(bad))
         page.evaluate("(payload) => drawTimeline(payload, window.models)", payload)
@@ -285,8 +298,9 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
         shown = state(offline)
         assert shown["all"][0] <= shown["a"] < shown["b"] <= shown["all"][1]
     lanes = Timeline.of(Span(f"host/t{i}", "x", "plan", i, i + 50) for i in range(500))
-    page.evaluate("(payload) => drawTimeline(payload, window.models)",
-                  jsonable(timeline_payload(lanes)))  # fmt: skip
+    page.evaluate(
+        "(payload) => drawTimeline(payload, window.models)", jsonable(timeline_payload(lanes))
+    )
     page.mouse.wheel(0, 900)
     assert page.evaluate("window.kitPlot.scroll") > 100  # it has the focus
     page.evaluate("(payload) => drawTimeline(payload, window.models)", new)

@@ -51,8 +51,10 @@ def test_nothing_heavy_is_imported_and_no_process_but_dot_is_asked(monkeypatch):
     monkeypatch.setattr(cli_doctor, "_ask", lambda command, limit: (asked.append(command[0]), 0))
     findings()
     assert {Path(name).name for name in asked} <= {"dot", "nvidia-smi"}
-    code = ("import sys; from kit.cli.doctor import findings; findings(); print(sorted("
-            "{'torch', 'jax', 'bokeh', 'numpy', 'ipywidgets'} & set(sys.modules)))")  # fmt: skip
+    code = (
+        "import sys; from kit.cli.doctor import findings; findings(); print(sorted("
+        "{'torch', 'jax', 'bokeh', 'numpy', 'ipywidgets'} & set(sys.modules)))"
+    )
     assert run("-c", code).stdout == "[]\n"
 
 
@@ -68,8 +70,9 @@ def test_packages_that_cannot_be_imported_are_named(blocked: set[str]):
 
 
 def test_without_any_package_and_any_program_it_says_how_to_get_them(tmp_path: Path):
-    said = run("-S", "-m", "kit", "doctor", PATH=str(tmp_path), PYTHONPATH=str(ROOT),
-               HOME=str(tmp_path))  # fmt: skip
+    said = run(
+        "-S", "-m", "kit", "doctor", PATH=str(tmp_path), PYTHONPATH=str(ROOT), HOME=str(tmp_path)
+    )
     assert (said.returncode, said.stderr) == (1, "")
     assert 'pip install "torch>=' in said.stdout
     assert "apt-get install graphviz" in said.stdout

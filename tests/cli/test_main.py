@@ -63,8 +63,7 @@ Kit = Callable[..., Said]
 
 
 @pytest.fixture
-def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path) -> Kit:  # fmt: skip
+def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kit:
     """`kit(*arguments)` in a folder of its own: exit status, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -99,9 +98,11 @@ def test_each_command_says_what_it_does(kit: Kit, command: str):
 
 
 def test_the_help_loads_nothing_heavy():
-    code = ("import sys\nfrom kit.cli.main import main\ntry:\n    main(['run', '--help'])\n"
-            "except SystemExit:\n    heavy = {'torch', 'jax', 'bokeh', 'numpy'}\n"
-            "    print(sorted(heavy & set(sys.modules)))")  # fmt: skip
+    code = (
+        "import sys\nfrom kit.cli.main import main\ntry:\n    main(['run', '--help'])\n"
+        "except SystemExit:\n    heavy = {'torch', 'jax', 'bokeh', 'numpy'}\n"
+        "    print(sorted(heavy & set(sys.modules)))"
+    )
     assert process("-c", code).stdout.splitlines()[-1] == "[]"
 
 
@@ -122,8 +123,9 @@ def test_a_command_line_that_cannot_be_is_refused_with_status_2(kit: Kit):
 
 def test_a_script_is_measured_and_its_lines_are_named(kit: Kit):
     script = write("train.py", SCRIPT.format(limit=100, arguments=["--size", "4"]))
-    status, out, err = kit("run", script, *SMALL, "--save", "a.kitrun", "--report", "a.html",
-                           "--", "--size", "4")  # fmt: skip
+    status, out, err = kit(
+        "run", script, *SMALL, "--save", "a.kitrun", "--report", "a.html", "--", "--size", "4"
+    )
     assert (status, err) == (0, "")
     for said in ("mine: profiled", "steps=2, warmup=1", "device busy", "step", "100.0%",
                  "train.py:16", "if loss.item() > 100:", "item", "what would help"):  # fmt: skip
@@ -265,16 +267,19 @@ def mine(ctx):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("print('stepping', flush=True)\nimport time\ntime.sleep(60)\n", "kit: interrupted\n"),
-     (LONG, "\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n")],
+    [
+        ("print('stepping', flush=True)\nimport time\ntime.sleep(60)\n", "kit: interrupted\n"),
+        (LONG, "\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n"),
+    ],
     ids=["in the script", "in a step"],
-)  # fmt: skip
+)
 def test_an_interrupt_ends_it_with_130_and_no_traceback(tmp_path: Path, text: str, said: str):
     script = tmp_path / "slow.py"
     script.write_text(text)
     command = [sys.executable, "-m", "kit", "run", str(script), "--set", "steps=1000000"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as running:  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "stepping\n"
         running.send_signal(signal.SIGINT)
@@ -309,8 +314,10 @@ def test_a_coordinator_without_a_rank_is_refused(kit: Kit):
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path):
     script = tmp_path / "bare.py"
-    script.write_text("import kit\nfrom kit.workloads import mlp\n"
-                      "kit.run(mlp, kit.Settings(steps=1), processes=2)\n")  # fmt: skip
+    script.write_text(
+        "import kit\nfrom kit.workloads import mlp\n"
+        "kit.run(mlp, kit.Settings(steps=1), processes=2)\n"
+    )
     ended = process(str(script), env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert ended.returncode == 1
     assert 'must do that under `if __name__ == "__main__":`' in ended.stderr

@@ -329,8 +329,10 @@ def _optimizer(info: Any, changes: dict[str, Any]) -> Run:
             for part in model:
                 part.bias = None
         model, x = model.to(device), x.to(device)
-        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) and v.dim() else v
-                     for k, v in changes.items()}  # fmt: skip
+        on_device = {
+            k: v.to(device) if isinstance(v, torch.Tensor) and v.dim() else v
+            for k, v in changes.items()
+        }
         optimizer = info.optim_cls(model.parameters(), **on_device)
 
         def loss() -> Any:

@@ -28,12 +28,13 @@ DRAWS: dict[str, Draw] = {
     "randint_like": lambda x: torch.randint_like(x, 5),
     "multinomial": lambda x: torch.multinomial(x[:4] + 1, COUNT, replacement=True),
     "second of multinomial": lambda x: torch.multinomial(
-        torch.arange(1.0, 5).to(x.device).expand(COUNT, 4), 2)[:, 1],
+        torch.arange(1.0, 5).to(x.device).expand(COUNT, 4), 2
+    )[:, 1],
     "rrelu": lambda x: torch.nn.functional.rrelu(x - 1, training=True),
     "dropout": lambda x: torch.nn.functional.dropout(x + 1, 0.3),
     "alpha_dropout": lambda x: torch.nn.functional.alpha_dropout(x + 1, 0.3, training=True),
     "normal of tensors": lambda x: torch.normal(x, x + 1),
-}  # fmt: skip
+}
 
 
 def drawn(draw: Draw, device: str, seed: int) -> torch.Tensor:

@@ -173,9 +173,13 @@ def test_each_dispatch_points_at_the_first_kernel_of_its_segment(tmp_path):
         dispatch, kernel = arrow["s"], arrow["f"]
         assert (dispatch["cat"], kernel["cat"]) == ("kit.dispatch", "kit.kernel")
         segment = dispatch["args"]["segment"]
-        between = [e for e in events if e.get("cat") == "kit.kernel"
-                   and e["args"]["segment"] == segment
-                   and dispatch["ts"] <= e["ts"] < kernel["ts"]]  # fmt: skip
+        between = [
+            e
+            for e in events
+            if e.get("cat") == "kit.kernel"
+            and e["args"]["segment"] == segment
+            and dispatch["ts"] <= e["ts"] < kernel["ts"]
+        ]
         assert kernel["args"]["segment"] == segment
         assert between == []
 

@@ -212,8 +212,10 @@ def space(
 
 def _names(number: int, *names: str) -> bytes:
     """A table of names, from 1 on."""
-    return b"".join(field(number, field(1, i) + field(2, field(1, i) + field(2, name)))
-                    for i, name in enumerate(names, 1))  # fmt: skip
+    return b"".join(
+        field(number, field(1, i) + field(2, field(1, i) + field(2, name)))
+        for i, name in enumerate(names, 1)
+    )
 
 
 def opened(folder: Path, data: bytes) -> Timeline:

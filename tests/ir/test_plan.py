@@ -45,8 +45,12 @@ def streams(draw: Any) -> OpStream:
             views.add(i)
         if draw(st.integers(0, 7)) == 0:
             forced[i] = "sync"
-    wanted = tuple((i, k) for i, n in enumerate(nodes) for k in range(len(n.avals))
-                   if draw(st.integers(0, 2)) == 0)  # fmt: skip
+    wanted = tuple(
+        (i, k)
+        for i, n in enumerate(nodes)
+        for k in range(len(n.avals))
+        if draw(st.integers(0, 2)) == 0
+    )
     graph = Graph(tuple(nodes), wanted).check()
     return OpStream(graph, frozenset(calls), frozenset(views), forced)
 
@@ -128,8 +132,11 @@ def test_a_wrong_size_is_refused(size: Any) -> None:
 
 def test_a_recorded_run_can_be_cut_again() -> None:
     graph = Graph(tuple(node("aten.add.Tensor", []) for _ in range(6)))
-    cut = [Segment(0, (0, 1), (), (), "size"), Segment(1, (2,), (), (), "sync"),
-           Segment(2, (3, 4, 5), (), (), "mark_step")]  # fmt: skip
+    cut = [
+        Segment(0, (0, 1), (), (), "size"),
+        Segment(1, (2,), (), (), "sync"),
+        Segment(2, (3, 4, 5), (), (), "mark_step"),
+    ]
     stream = OpStream.of(graph, cut)
     assert [s.nodes for s in plan(stream, 100, 100)] == [(0, 1, 2), (3, 4, 5)]
 

@@ -25,12 +25,15 @@ def notes(error: pytest.ExceptionInfo[BaseException]) -> str:
 # -- arguments -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("bad", "what"), [
-    ("adam", "a str, not an array"),
-    (object(), "a object, not an array"),
-    (np.array(["a"]), "a numpy array of dtype <U1"),
-    (np.array([None]), "a numpy array of dtype object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ("adam", "a str, not an array"),
+        (object(), "a object, not an array"),
+        (np.array(["a"]), "a numpy array of dtype <U1"),
+        (np.array([None]), "a numpy array of dtype object"),
+    ],
+)
 def test_an_argument_that_is_no_array_is_named_with_its_path_and_line(bad: Any, what: str) -> None:
     def train(state: Any, batch: Any) -> Any:
         return state
@@ -191,8 +194,12 @@ def test_a_new_trace_says_what_changed_and_where() -> None:
         step({"a": X}, 2.0)
         step({"b": X}, X)
     assert [t.reason.split(" from ")[0] for t in step.traces] == [
-        "first call", "args[1] changed", "args[1] changed", "args[1] changed",
-        "the structure of the arguments changed"]  # fmt: skip
+        "first call",
+        "args[1] changed",
+        "args[1] changed",
+        "args[1] changed",
+        "the structure of the arguments changed",
+    ]
     text = step.explain()
     assert "was traced 5 times" in text
     assert "args[1] changed from float32[2,3] to float32[5,3]" in text

@@ -47,8 +47,9 @@ BINARY: list[Callable[[Any, Any], Any]] = [
 ]  # fmt: skip
 programs = st.lists(
     st.tuples(st.integers(0, len(BINARY) - 1), st.integers(0, 9), st.integers(0, 9)),
-    min_size=1, max_size=8,
-)  # fmt: skip
+    min_size=1,
+    max_size=8,
+)
 
 
 def value(ops: Ops, x: Any, y: Any) -> list[Any]:

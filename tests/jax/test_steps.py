@@ -155,11 +155,14 @@ def test_arrays_that_the_function_closes_over_are_inputs_not_constants() -> None
 # -- one op stream -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "function"), [
-    ("jax.scan", lambda x: jax.lax.scan(lambda c, a: (jax.nn.relu(c + a), c), x[0], x)),
-    ("jax.cond", lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)),
-    ("jax.while", lambda x: jax.lax.while_loop(lambda c: c.sum() < 99, lambda c: c * 2 + 1, x)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("jax.scan", lambda x: jax.lax.scan(lambda c, a: (jax.nn.relu(c + a), c), x[0], x)),
+        ("jax.cond", lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)),
+        ("jax.while", lambda x: jax.lax.while_loop(lambda c: c.sum() < 99, lambda c: c * 2 + 1, x)),
+    ],
+)
 def test_control_flow_stays_one_node(name: str, function: Callable[..., Any]) -> None:
     x = np.ones((5, 3), np.float32)
     graph, _ = traced(function, x)
@@ -179,7 +182,11 @@ def test_calls_are_inlined_and_what_nobody_needs_is_left_out() -> None:
 
     graph, _ = traced(function, np.ones(3, np.float32))
     assert [n.op for n in graph if not n.is_variable] == [
-        "jax.max", "jax.add", "jax.sin", "jax.mul"]  # fmt: skip
+        "jax.max",
+        "jax.add",
+        "jax.sin",
+        "jax.mul",
+    ]
 
 
 def test_each_node_has_the_users_line_scope_and_phase() -> None:
@@ -205,9 +212,12 @@ def test_flax_modules_are_the_scope_and_the_users_line_is_found_below_them() -> 
 
 def test_bulk_sizes_cut_forward_and_backward_each_by_its_own() -> None:
     _, segments = traced(
-        plain_step, plain_state(), BATCH, LABELS,
+        plain_step,
+        plain_state(),
+        BATCH,
+        LABELS,
         settings=Settings(bulk_forward=4, bulk_backward=7),
-    )  # fmt: skip
+    )
     sizes = {"forward": set(), "backward": set(), "update": set()}
     for segment in segments:
         if segment.cut == "size":

@@ -236,10 +236,13 @@ def test_a_dataset_may_be_a_sequence_of_items() -> None:
     assert list(batch["x"][:, 0]) == list(batch["y"])
 
 
-@pytest.mark.parametrize(("dataset", "message"), [
-    (np.ones(3), "the dataset has only 3 items"),
-    ((np.ones(8), np.ones(9)), r"equally many items, not \[8, 9\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (np.ones(3), "the dataset has only 3 items"),
+        ((np.ones(8), np.ones(9)), r"equally many items, not \[8, 9\]"),
+    ],
+)
 def test_a_dataset_that_makes_no_batches_is_refused(dataset: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         batches_of(dataset)

@@ -47,15 +47,19 @@ def test_fifty_bert_losses_equal_native_torch_and_fall() -> None:
     assert got.unlowered == {}
 
 
-@pytest.mark.parametrize("changes", [
-    {"mode": "imperative"},
-    {"bulk_forward": 5, "bulk_backward": 30},
-    {"mode": "lazy", "accumulate": 2},
-    {"mode": "lazy", "dtype": "bfloat16"},
-    {"segment_mode": "launch"},
-    {"loss_scaling": "static", "prefetch": 2},
-    *({"mode": "lazy", "loss_scaling": s} for s in LOSS_SCALING),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "imperative"},
+        {"bulk_forward": 5, "bulk_backward": 30},
+        {"mode": "lazy", "accumulate": 2},
+        {"mode": "lazy", "dtype": "bfloat16"},
+        {"segment_mode": "launch"},
+        {"loss_scaling": "static", "prefetch": 2},
+        *({"mode": "lazy", "loss_scaling": s} for s in LOSS_SCALING),
+    ],
+    ids=str,
+)
 def test_every_setting_gives_native_torchs_losses(changes: dict[str, Any]) -> None:
     native_changes = {k: v for k, v in changes.items() if k in ("accumulate", "dtype")}
     expected = run(bert, QUICK.replace(mode="torch", **native_changes)).losses
@@ -160,10 +164,18 @@ def test_bad_settings_are_refused_before_anything_runs() -> None:
 
 def test_a_sweep_is_the_product_of_its_grid_and_checks_it_first() -> None:
     texts: list[str] = []
-    runs = sweep(tiny, {"bulk_forward": [1, 2], "batch_size": [1, 3]}, QUICK,
-                 progress=lambda text, fraction: texts.append(text))  # fmt: skip
+    runs = sweep(
+        tiny,
+        {"bulk_forward": [1, 2], "batch_size": [1, 3]},
+        QUICK,
+        progress=lambda text, fraction: texts.append(text),
+    )
     assert [(r.settings.bulk_forward, r.settings.batch_size) for r in runs] == [
-        (1, 1), (1, 3), (2, 1), (2, 3)]  # fmt: skip
+        (1, 1),
+        (1, 3),
+        (2, 1),
+        (2, 3),
+    ]
     assert texts[-1].startswith("run 4 of 4")
     with pytest.raises(SettingsError, match="no setting is called 'bulk'"):
         sweep(tiny, {"bulk": [1]}, QUICK)

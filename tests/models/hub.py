@@ -13,13 +13,21 @@ __all__ = ["MODELS", "Batch", "gpt2", "tokens"]
 Batch = dict[str, Any]
 WORDS = 53
 SIZES = {
-    "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "max_position_embeddings": 16,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+}
 PICTURES = {
-    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "image_size": 8, "patch_size": 4,
-}  # fmt: skip
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
 
 
 def tokens(rows: int = 3, length: int = 6, seed: int = 1) -> torch.Tensor:
@@ -83,8 +91,10 @@ def clip() -> tuple[Any, Batch]:
     text = {**SIZES, "bos_token_id": 1, "eos_token_id": 2}
     config = hf.CLIPConfig(text_config=text, vision_config=PICTURES, projection_dim=8)
     return hf.CLIPModel(config), {
-        "input_ids": tokens(), "pixel_values": pixels(), "return_loss": True,
-    }  # fmt: skip
+        "input_ids": tokens(),
+        "pixel_values": pixels(),
+        "return_loss": True,
+    }
 
 
 MODELS: dict[str, Callable[[], tuple[Any, Batch]]] = {

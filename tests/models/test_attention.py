@@ -62,9 +62,13 @@ def test_a_call_and_its_gradients_are_torchs(call: str) -> None:
 
 @settings(max_examples=15)
 @given(
-    batch=st.integers(1, 2), groups=st.integers(1, 2), heads=st.integers(1, 2),
-    queries=st.integers(1, 4), keys=st.integers(1, 4), data=st.data(),
-)  # fmt: skip
+    batch=st.integers(1, 2),
+    groups=st.integers(1, 2),
+    heads=st.integers(1, 2),
+    queries=st.integers(1, 4),
+    keys=st.integers(1, 4),
+    data=st.data(),
+)
 def test_any_shape_and_mask_gives_torchs_numbers(
     batch: int, groups: int, heads: int, queries: int, keys: int, data: st.DataObject
 ) -> None:
@@ -181,9 +185,13 @@ def test_multihead_attention_infers_by_torchs_fast_path(
         x, padding = X.to(device), PADDING.to(device)
         with no_autograd():
             outputs = layer.to(device)(
-                x, x, x, key_padding_mask=padding,
-                need_weights=need_weights, average_attn_weights=average,
-            )  # fmt: skip
+                x,
+                x,
+                x,
+                key_padding_mask=padding,
+                need_weights=need_weights,
+                average_attn_weights=average,
+            )
         return [t.cpu() for t in outputs if t is not None]
 
     expected = infer("cpu")

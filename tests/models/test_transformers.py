@@ -19,8 +19,11 @@ from tests.models.compare import lazy, on
 
 STEPS = 20
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "BERT": {}, "GPT-2": {"fused": True}, "T5": {"foreach": True}, "Llama": {"fused": True},
-}  # fmt: skip
+    "BERT": {},
+    "GPT-2": {"fused": True},
+    "T5": {"foreach": True},
+    "Llama": {"fused": True},
+}
 
 
 def train(

@@ -47,8 +47,10 @@ def test_a_page_asks_the_network_for_nothing():
 
 def test_thirty_six_runs_of_five_hundred_kernels_stay_under_three_megabytes(tmp_path: Path):
     grid = itertools.product(["none", "static", "dynamic, on device"], [1, 15, 50], [2, 4, 8, 16])
-    runs = [make_run(Settings(loss_scaling=a, bulk_backward=b, batch_size=c), kernels=170, seed=i)
-            for i, (a, b, c) in enumerate(grid)]  # fmt: skip
+    runs = [
+        make_run(Settings(loss_scaling=a, bulk_backward=b, batch_size=c), kernels=170, seed=i)
+        for i, (a, b, c) in enumerate(grid)
+    ]
     assert len(runs) == 36
     assert write_report(runs, tmp_path / "r.html").stat().st_size < 3_000_000
 
@@ -72,9 +74,11 @@ def test_variants_of_a_step_with_the_same_settings_are_all_there():
         blocks(report_html([run]))[0]["headline"] for run in runs
     ]
     assert axes_of(runs)[0].as_dict() == {
-        "name": "name", "label": "variant", "number": False,
+        "name": "name",
+        "label": "variant",
+        "number": False,
         "values": ["gates: lstm, a", "gates: lstm, b"],
-    }  # fmt: skip
+    }
     assert "<title>Where does the step go? gates: lstm</title>" in page
 
 

@@ -60,11 +60,15 @@ def load_bytes(data: bytes) -> Run | None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
     | st.sampled_from([2**70, -1, 0, "nan", HOSTILE]),
     lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3),
     max_leaves=6,
-)  # fmt: skip
+)
 with tempfile.TemporaryDirectory() as _folder:
     MEMBERS = members_of(make_run(scopes=1, kernels=3), Path(_folder))
     HEAD = MEMBERS["run.json"]
@@ -98,8 +102,11 @@ def test_a_loss_that_is_not_a_number_survives_saving(tmp_path):
     assert np.isnan(Run.load(str(tmp_path / "a")).losses[0])
 
 
-@given(st.text(max_size=30), st.dictionaries(st.text(max_size=9), st.floats(allow_nan=False)),
-       st.lists(st.tuples(st.integers(-(2**53), 2**53 - 1), st.text(max_size=9))))  # fmt: skip
+@given(
+    st.text(max_size=30),
+    st.dictionaries(st.text(max_size=9), st.floats(allow_nan=False)),
+    st.lists(st.tuples(st.integers(-(2**53), 2**53 - 1), st.text(max_size=9))),
+)
 @settings(deadline=None)
 def test_any_text_number_and_time_survives_saving(name, metrics, spans):
     kernels = [Span("device/0", text, "kernel", at, at) for at, text in spans]
@@ -224,12 +231,14 @@ def test_any_bytes_in_a_column_are_refused_or_a_run_that_can_be_shown(column, va
         (lambda h: h["graphs"][0]["nodes"][2].update(inputs=[[0]]), "must be a list of 2"),
         (lambda h: h["segments"][0].update(nodes=[999]), "segment 0 names a node that is not"),
         (lambda h: h["segments"][0].update(is_cached=1), "is_cached must be true or false, not 1"),
-        (lambda h: h.update(sync_points=[{"at_ns": 0, "wait_ns": -1, "cause": ""}]),
-         "a sync point has an impossible time"),
+        (
+            lambda h: h.update(sync_points=[{"at_ns": 0, "wait_ns": -1, "cause": ""}]),
+            "a sync point has an impossible time",
+        ),
         (lambda h: h.update(name=["x"]), r"name must be a text, not \['x'\]"),
         (lambda h: h.update(metrics=[]), r"metrics must be an object, not \[\]"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_does_not_fit_is_refused_by_its_place(change, sentence, tmp_path):
     with pytest.raises(RunFileError, match=sentence):
         load_changed(change, tmp_path)

@@ -67,9 +67,12 @@ steps = st.builds(
 
 
 @given(
-    step=steps, bulk=st.integers(1, 40), size=st.integers(1, 10**7), devices=st.integers(2, 8),
+    step=steps,
+    bulk=st.integers(1, 40),
+    size=st.integers(1, 10**7),
+    devices=st.integers(2, 8),
     cut=st.sampled_from(["size", "bucket"]),
-)  # fmt: skip
+)
 def test_laws_of_the_model(step: Backward, bulk: int, size: int, devices: int, cut: str) -> None:
     link = Link(5, 2)
     made = predict_parallel(step, bulk=bulk, link=link, devices=devices, bucket_bytes=size, cut=cut)

@@ -16,8 +16,9 @@ from tests.factories import empty_run, make_run
 
 def test_a_run_prints_as_one_readable_line():
     text = repr(make_run())
-    assert text == ("Run('synthetic', mode 'bulked', 1.56 ms/step, device busy 83%, overlap 32%, "
-                    "1 syncs/step)")  # fmt: skip
+    assert text == (
+        "Run('synthetic', mode 'bulked', 1.56 ms/step, device busy 83%, overlap 32%, 1 syncs/step)"
+    )
     assert "unknown ms/step" in repr(empty_run())
     assert "\n" not in repr(make_run(hostile=True))
     assert len(repr(make_run(hostile=True))) < 250
@@ -52,8 +53,12 @@ def test_the_mode_decides_the_bulk_sizes():
     assert sizes["lazy"] == (UNLIMITED, UNLIMITED)
 
 
-@given(st.sampled_from(MODES), st.sampled_from(LOSS_SCALING), st.sampled_from(DEVICES),
-       st.integers(1, 99))  # fmt: skip
+@given(
+    st.sampled_from(MODES),
+    st.sampled_from(LOSS_SCALING),
+    st.sampled_from(DEVICES),
+    st.integers(1, 99),
+)
 def test_settings_are_rebuilt_from_their_plain_values(mode, scaling, device, size):
     s = Settings(mode=mode, loss_scaling=scaling, device=device, batch_size=size)
     assert Settings(**s.as_dict()) == s

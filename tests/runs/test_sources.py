@@ -43,7 +43,9 @@ def test_a_line_comes_with_some_around_it_and_near_ones_are_joined(program: str)
 
 def test_the_ends_of_a_file_and_lines_that_it_has_not_are_no_trouble(program: str):
     assert shown(snippets_of([(program, 1), (program, 100), (program, 500)], name)) == [
-        ("train.py", 1, 3), ("train.py", 98, 100)]  # fmt: skip
+        ("train.py", 1, 3),
+        ("train.py", 98, 100),
+    ]
     assert snippets_of([("", 3), ("/no/such/file.py", 3), (program, 0)], name) == ()
 
 
@@ -57,8 +59,12 @@ def test_all_of_the_step_is_kept():
     (snippet,) = snippets_of([], name, step=step)
     assert snippet.file == "test_sources.py"
     assert snippet.first == code.co_firstlineno - 2
-    assert [x.strip() for x in snippet.lines[2:6]] == ["def step():", 'print("text")', "",
-                                                       "return 1"]  # fmt: skip
+    assert [x.strip() for x in snippet.lines[2:6]] == [
+        "def step():",
+        'print("text")',
+        "",
+        "return 1",
+    ]
     assert snippets_of([], name, step=print) == ()
 
 
@@ -66,7 +72,8 @@ def test_a_cell_of_a_notebook_is_read_from_linecache():
     path = "ipykernel_7/123.py"
     linecache.cache[path] = (10, None, ["x = 1\n", "y = x\n"], path)
     assert snippets_of([(path, 2)], lambda place: f"In[3]:{place[1]}") == (
-        Snippet("In[3]", 1, ("x = 1", "y = x")),)  # fmt: skip
+        Snippet("In[3]", 1, ("x = 1", "y = x")),
+    )
 
 
 def test_a_file_that_was_edited_is_read_again(program: str):

@@ -159,9 +159,11 @@ def test_max_pooling_gives_values_and_places_of_nan_too() -> None:
     pool = torch.nn.functional.max_pool2d
     x = torch.randn(2, 3, 9, 11)
     x[0, 0, 2, 3], x[1, 1, 1] = float("nan"), float("-inf")
-    for options in ({"kernel_size": 3, "stride": 2, "padding": 1},
-                    {"kernel_size": 2, "ceil_mode": True},
-                    {"kernel_size": 3, "dilation": 2}):  # fmt: skip
+    for options in (
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "ceil_mode": True},
+        {"kernel_size": 3, "dilation": 2},
+    ):
         expected, where = pool(x, return_indices=True, **options)
         with open_session():
             found, places = pool(x.to("kit"), return_indices=True, **options)

@@ -40,9 +40,13 @@ def path_of(*spans: Span, syncs: tuple[SyncPoint, ...] = ()) -> tuple[PathEdge, 
 
 def test_a_wait_leads_from_the_line_to_the_kernel_the_dispatch_and_the_recording() -> None:
     path = path_of(
-        host("record", 0, END), host("plan", 5, 6), worker("dispatch", 8, 10), kernel(11, 25),
-        host("wait", 7, 27), syncs=(SyncPoint(7, 20, "item", "train.py:7"),),
-    )  # fmt: skip
+        host("record", 0, END),
+        host("plan", 5, 6),
+        worker("dispatch", 8, 10),
+        kernel(11, 25),
+        host("wait", 7, 27),
+        syncs=(SyncPoint(7, 20, "item", "train.py:7"),),
+    )
     assert [(e.kind, e.start_ns, e.stop_ns, e.why) for e in path] == [
         ("host recording", 0, 6, "recorded before"),
         ("delay", 6, 8, "handed over"),
@@ -74,8 +78,9 @@ def test_a_device_that_never_stops_is_the_path_though_the_host_waits() -> None:
 def test_kernels_of_one_segment_are_one_edge_with_the_pauses_between_them() -> None:
     path = path_of(host("wait", 0, END), kernel(0, 10), kernel(12, 30), kernel(31, 39))
     assert [(e.kind, e.start_ns, e.stop_ns, e.work_ns, e.count) for e in path] == [
-        ("kernel", 0, 39, 36, 3), ("wait", 39, 40, 0, 1)
-    ]  # fmt: skip
+        ("kernel", 0, 39, 36, 3),
+        ("wait", 39, 40, 0, 1),
+    ]
 
 
 def test_time_of_a_dispatch_under_a_busy_device_is_not_its_work() -> None:
@@ -83,16 +88,21 @@ def test_time_of_a_dispatch_under_a_busy_device_is_not_its_work() -> None:
         host("wait", 0, END), worker("dispatch", 0, 30), kernel(4, 20), kernel(25, 39, 1)
     )
     assert [(e.kind, e.work_ns) for e in path] == [
-        ("dispatch", 4), ("kernel", 16), ("delay", 0), ("kernel", 14), ("wait", 0)
-    ]  # fmt: skip
+        ("dispatch", 4),
+        ("kernel", 16),
+        ("delay", 0),
+        ("kernel", 14),
+        ("wait", 0),
+    ]
 
 
 def test_an_update_that_waits_for_gradients_leads_to_their_reduction() -> None:
     path = path_of(host("wait", 0, END), kernel(0, 10), reduction(10, 30), kernel(30, 39, 1, "u"))
     assert [(e.kind, e.work_ns, e.why) for e in path[:3]] == [
-        ("kernel", 10, "issued before the steps"), ("reduction", 20, "runs after k"),
+        ("kernel", 10, "issued before the steps"),
+        ("reduction", 20, "runs after k"),
         ("kernel", 9, "runs after bucket 0"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_timeline_without_steps_has_no_path() -> None:
@@ -116,8 +126,9 @@ times = st.tuples(st.integers(0, END - 2), st.integers(1, 15))
 def timelines(draw: st.DrawFn) -> Timeline:
     kinds = st.sampled_from(["record", "plan", "wait", "ahead", "input"])
     spans = [*STEPS]
-    spans += [host(k, a, a + n) for k, (a, n) in draw(st.lists(st.tuples(kinds, times),
-                                                               max_size=5))]  # fmt: skip
+    spans += [
+        host(k, a, a + n) for k, (a, n) in draw(st.lists(st.tuples(kinds, times), max_size=5))
+    ]
     for (a, n), s, kind in draw(st.lists(st.tuples(times, st.integers(0, 1), st.sampled_from(
             ["dispatch", "dispatch", "compile"])), max_size=4)):  # fmt: skip
         spans.append(worker(kind, a, a + n, s))
@@ -152,10 +163,14 @@ class Chains:
         self.cuts = sorted((s.start_ns, s.stop_ns) for s in self.main if s.kind == "plan")
         stops = sorted(stop for _, stop in self.cuts)
         self.cuts = [(a, b) for (a, _), b in zip(self.cuts, stops, strict=True)]
-        self.ahead = next(n for n in count() if all(
-            i + n >= len(self.dispatches) or start <= self.dispatches[i + n].start_ns
-            for i, (start, _) in enumerate(self.cuts)
-        ))  # fmt: skip
+        self.ahead = next(
+            n
+            for n in count()
+            if all(
+                i + n >= len(self.dispatches) or start <= self.dispatches[i + n].start_ns
+                for i, (start, _) in enumerate(self.cuts)
+            )
+        )
 
     def all(self) -> list[int]:
         """The work on each chain."""
@@ -169,8 +184,10 @@ class Chains:
         if not k:
             return [0]
         since = self.bounds[k - 1]
-        is_wait = any(s.kind in ("wait", "ahead") and s.start_ns <= since and at <= s.stop_ns
-                      for s in self.main)  # fmt: skip
+        is_wait = any(
+            s.kind in ("wait", "ahead") and s.start_ns <= since and at <= s.stop_ns
+            for s in self.main
+        )
         found = [x + (0 if is_wait else at - since) for x in self.host(since)]
         for i, (_, s) in enumerate(self.kernels):
             if is_wait and since < min(s.stop_ns, END) <= at:
@@ -197,8 +214,11 @@ class Chains:
         for j, (_, other) in enumerate(self.kernels):
             if other.stop_ns <= me.start_ns:
                 found += self.kernel(j)
-        mine = [j for j, s in enumerate(self.workers) if s.kind == "dispatch"
-                and s.segment == me.segment and s.start_ns <= me.start_ns]  # fmt: skip
+        mine = [
+            j
+            for j, s in enumerate(self.workers)
+            if s.kind == "dispatch" and s.segment == me.segment and s.start_ns <= me.start_ns
+        ]
         if mine and me.segment >= 0:
             j = max(mine, key=lambda j: (self.workers[j].start_ns, j))
             left = min(self.workers[j].stop_ns, me.start_ns)
@@ -206,8 +226,10 @@ class Chains:
         return [x + min(me.stop_ns, END) - me.start_ns for x in found]
 
     def idle(self, start: int, stop: int) -> int:
-        return sum(not any(s.start_ns <= i < s.stop_ns for _, s in self.kernels)
-                   for i in range(start, min(stop, END)))  # fmt: skip
+        return sum(
+            not any(s.start_ns <= i < s.stop_ns for _, s in self.kernels)
+            for i in range(start, min(stop, END))
+        )
 
 
 def test_the_path_of_a_real_run_covers_its_steps() -> None:

@@ -41,16 +41,20 @@ def test_a_gap_is_cut_where_its_cause_changes() -> None:
     ) == [("host recording", 20, 40), ("dispatch", 40, 50)]
 
 
-@pytest.mark.parametrize(("spans", "cause"), [
-    ([host("compile", 0, END), host("record", 0, END)], "compile"),
-    ([host("lower", 0, END)], "compile"),
-    ([host("dispatch", 0, END)], "dispatch"),
-    ([host("input", 0, END), host("record", 0, END)], "input"),
-    ([host("input", 0, END, lane="host/loader")], "unknown"),
-    ([host("record", 0, END), host("ahead", 0, END)], "dispatch"),
-    ([host("wait", 0, END), host("record", 0, END)], "sync point"),
-    ([], "unknown"),
-], ids=["compile", "lower", "dispatch", "input", "loader", "ahead", "wait", "nothing"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spans", "cause"),
+    [
+        ([host("compile", 0, END), host("record", 0, END)], "compile"),
+        ([host("lower", 0, END)], "compile"),
+        ([host("dispatch", 0, END)], "dispatch"),
+        ([host("input", 0, END), host("record", 0, END)], "input"),
+        ([host("input", 0, END, lane="host/loader")], "unknown"),
+        ([host("record", 0, END), host("ahead", 0, END)], "dispatch"),
+        ([host("wait", 0, END), host("record", 0, END)], "sync point"),
+        ([], "unknown"),
+    ],
+    ids=["compile", "lower", "dispatch", "input", "loader", "ahead", "wait", "nothing"],
+)
 def test_what_the_host_did_is_the_cause(spans: list[Span], cause: str) -> None:
     assert causes(kernel(0, 20), *spans, kernel(50, END)) == [(cause, 20, 50)]
 
@@ -69,17 +73,22 @@ def test_a_segment_that_had_been_dispatched_waits_for_the_kernel_before_it() -> 
 def test_a_segment_that_was_dispatched_in_the_gap_has_yet_to_begin() -> None:
     spans = [kernel(0, 20, 0), host("dispatch", 25, 30, 1), kernel(50, END, 1)]
     assert causes(*spans, host("record", 0, 25)) == [
-        ("host recording", 20, 25), ("dispatch", 25, 30), ("dispatch", 30, 50)
-    ]  # fmt: skip
+        ("host recording", 20, 25),
+        ("dispatch", 25, 30),
+        ("dispatch", 30, 50),
+    ]
 
 
 def test_a_device_that_is_idle_while_another_works_depends_on_it() -> None:
-    gaps = idle_gaps(Timeline.of([
-        *STEPS, kernel(0, 60), kernel(80, END), kernel(40, END, lane="device/1 Stream #7")
-    ]))  # fmt: skip
+    gaps = idle_gaps(
+        Timeline.of(
+            [*STEPS, kernel(0, 60), kernel(80, END), kernel(40, END, lane="device/1 Stream #7")]
+        )
+    )
     assert [(g.lane, g.cause, g.length_ns) for g in gaps] == [
-        ("device/0", "dependency", 20), ("device/1", "dependency", 40)
-    ]  # fmt: skip
+        ("device/0", "dependency", 20),
+        ("device/1", "dependency", 40),
+    ]
 
 
 def test_a_device_that_is_idle_while_its_gradients_travel_waits_for_them() -> None:
@@ -90,11 +99,14 @@ def test_a_device_that_is_idle_while_its_gradients_travel_waits_for_them() -> No
 
 
 def test_a_wait_is_not_charged_for_a_reduction_after_it() -> None:
-    t = Timeline.of([*STEPS, kernel(0, 20), reduction(20, 35), kernel(50, END)],
-                    [SyncPoint(5, 15, "item", "train.py:7")])  # fmt: skip
+    t = Timeline.of(
+        [*STEPS, kernel(0, 20), reduction(20, 35), kernel(50, END)],
+        [SyncPoint(5, 15, "item", "train.py:7")],
+    )
     assert [(g.cause, g.start_ns, g.stop_ns) for g in idle_gaps(t)] == [
-        ("reduction", 20, 35), ("sync point", 35, 50)
-    ]  # fmt: skip
+        ("reduction", 20, 35),
+        ("sync point", 35, 50),
+    ]
     assert idle_after(t) == (15,)
 
 
@@ -111,8 +123,9 @@ def test_a_sync_point_is_named_with_its_line_while_the_host_waits_and_after() ->
         ("host recording", "", t.spans.index(host("record", 40, 90)), 20),
     ]
     assert [g.note for g in gaps[:2]] == [
-        "the host waited (item)", "what was issued before the wait (item) had been used up"
-    ]  # fmt: skip
+        "the host waited (item)",
+        "what was issued before the wait (item) had been used up",
+    ]
 
 
 def test_a_gap_names_the_kernel_that_ended_it() -> None:
@@ -135,35 +148,46 @@ def test_without_kernels_nothing_is_said() -> None:
 def test_without_steps_the_window_is_the_timeline() -> None:
     gaps = idle_gaps(Timeline.of([host("input", 0, 10), kernel(10, 30), kernel(40, 50)]))
     assert [(g.cause, g.start_ns, g.stop_ns) for g in gaps] == [
-        ("input", 0, 10), ("unknown", 30, 40)
-    ]  # fmt: skip
+        ("input", 0, 10),
+        ("unknown", 30, 40),
+    ]
 
 
 def test_the_table_adds_up_and_names_each_line() -> None:
-    rows = idle_table([
-        Gap("device/0", 0, 30, "input"),
-        Gap("device/0", 40, 50, "sync point", "a.py:1"),
-        Gap("device/0", 60, 80, "sync point", "b.py:2"),
-        Gap("device/0", 90, 130, "input"),
-    ])  # fmt: skip
+    rows = idle_table(
+        [
+            Gap("device/0", 0, 30, "input"),
+            Gap("device/0", 40, 50, "sync point", "a.py:1"),
+            Gap("device/0", 60, 80, "sync point", "b.py:2"),
+            Gap("device/0", 90, 130, "input"),
+        ]
+    )
     assert [(r.cause, r.site, r.count, r.share) for r in rows] == [
-        ("input", "", 2, 0.7), ("sync point", "b.py:2", 1, 0.2), ("sync point", "a.py:1", 1, 0.1)
-    ]  # fmt: skip
+        ("input", "", 2, 0.7),
+        ("sync point", "b.py:2", 1, 0.2),
+        ("sync point", "a.py:1", 1, 0.1),
+    ]
     assert rows[0].longest_ms == 40e-6
     assert idle_table([]) == ()
 
 
 def test_hta_names_a_gap_by_its_launch_and_its_length() -> None:
     spans = [
-        kernel(0, 100, 0), host("dispatch", 200, 210, 1), kernel(300, 400, 1),  # launched late
-        host("dispatch", 350, 360, 2), kernel(410, 500, 2),  # launched in time, a short gap
-        host("dispatch", 450, 460, 3), kernel(600, 700, 3),  # launched in time, a long one
-    ]  # fmt: skip
+        kernel(0, 100, 0),
+        host("dispatch", 200, 210, 1),
+        kernel(300, 400, 1),  # launched late
+        host("dispatch", 350, 360, 2),
+        kernel(410, 500, 2),  # launched in time, a short gap
+        host("dispatch", 450, 460, 3),
+        kernel(600, 700, 3),  # launched in time, a long one
+    ]
     t = Timeline.of(spans)
     assert hta_idle(t) == {"device/0 thread 1": {"host wait": 200, "kernel wait": 10, "other": 100}}
     assert [g.hta for g in idle_gaps(t) if g.start_ns in (100, 400, 500)] == [
-        "host wait", "kernel wait", "other"
-    ]  # fmt: skip
+        "host wait",
+        "kernel wait",
+        "other",
+    ]
 
 
 def test_launches_without_segments_are_paired_in_order_if_none_is_missing() -> None:
@@ -197,8 +221,9 @@ def timelines(draw: st.DrawFn) -> Timeline:
 @given(timelines())
 def test_every_unit_of_idle_time_has_the_first_cause_that_holds(t: Timeline) -> None:
     gaps = idle_gaps(t)
-    found = Counter((g.lane, i, g.cause, g.site)
-                    for g in gaps for i in range(g.start_ns, g.stop_ns))  # fmt: skip
+    found = Counter(
+        (g.lane, i, g.cause, g.site) for g in gaps for i in range(g.start_ns, g.stop_ns)
+    )
     assert found == Counter(one_by_one(t))
 
 
@@ -255,10 +280,10 @@ def hand_out(t: Timeline, kernels: list[tuple[int, Span]]) -> dict[int, str]:
     for k, s in enumerate(t.syncs):
         until = t.syncs[k + 1].at_ns if k + 1 < len(t.syncs) else END
         for now in range(s.at_ns + s.wait_ns, min(until, END)):
-            free = [j for j in range(k + 1)
-                    if left[j] and t.syncs[j].at_ns // 60 == s.at_ns // 60]  # fmt: skip
-            is_busy = any(x.start_ns <= now < x.stop_ns for x in t.spans
-                          if x.kind in ("kernel", "reduction"))  # fmt: skip
+            free = [j for j in range(k + 1) if left[j] and t.syncs[j].at_ns // 60 == s.at_ns // 60]
+            is_busy = any(
+                x.start_ns <= now < x.stop_ns for x in t.spans if x.kind in ("kernel", "reduction")
+            )
             if not is_busy and not is_in_program(t, kernels, now) and free:
                 found[now] = t.syncs[free[-1]].site
                 left[free[-1]] -= 1
@@ -288,8 +313,9 @@ def cause_at(
         if s.kind == "dispatch" and s.segment == after.segment and s.start_ns <= after.start_ns
     ]  # fmt: skip
     issued = max(launches)[2] if launches else END + 99
-    loose = [[x for x in t.spans if x.kind == kind and x.segment < 0]
-             for kind in ("kernel", "dispatch")]  # fmt: skip
+    loose = [
+        [x for x in t.spans if x.kind == kind and x.segment < 0] for kind in ("kernel", "dispatch")
+    ]
     is_paired = len(loose[0]) == len(loose[1]) and all(
         b.start_ns <= a.start_ns for a, b in zip(*loose, strict=True)
     )
@@ -319,9 +345,12 @@ def cause_at(
 @pytest.mark.parametrize("name", ["bert", "mlp"])
 def test_real_gaps_add_up_to_idle_time_and_little_is_unknown(name: str, mode: str) -> None:
     workload = {"bert": bert, "mlp": mlp}[name]
-    run = kit.run(workload, kit.Settings(
-        mode=mode, steps=1, warmup=1, batch_size=2, loss_scaling="dynamic, host check"
-    ))  # fmt: skip
+    run = kit.run(
+        workload,
+        kit.Settings(
+            mode=mode, steps=1, warmup=1, batch_size=2, loss_scaling="dynamic, host check"
+        ),
+    )
     t = run.timeline
     gaps = idle_gaps(t)
     idle = union_ns(t.intervals(kind="step")) - breakdown_ns(t)["device busy"][1]

@@ -19,8 +19,12 @@ runs = st.lists(
 
 
 def timeline(found: list[tuple[int, int, str, int]]) -> Timeline:
-    return Timeline.of([Span(f"device/0 thread {i}", name, "kernel", a, a + n, segment, i)
-                        for i, (a, n, name, segment) in enumerate(found)])  # fmt: skip
+    return Timeline.of(
+        [
+            Span(f"device/0 thread {i}", name, "kernel", a, a + n, segment, i)
+            for i, (a, n, name, segment) in enumerate(found)
+        ]
+    )
 
 
 @given(runs)
@@ -36,8 +40,9 @@ def test_rows_match_counting_one_nanosecond_at_a_time(found: list[tuple[int, int
         assert row.total_ms == pytest.approx(len(instants) / 1e6)
         part = Fraction(0)
         for i in instants:
-            part += Fraction(sum(a <= i < b for a, b in mine),
-                             sum(a <= i < a + n for a, n, *_ in found))  # fmt: skip
+            part += Fraction(
+                sum(a <= i < b for a, b in mine), sum(a <= i < a + n for a, n, *_ in found)
+            )
         assert row.charged_ms == pytest.approx(float(part) / 1e6)
     busy = union_ns(t.intervals(kind="kernel"))
     assert sum(r.charged_ms for r in rows.values()) == pytest.approx(busy / 1e6)

@@ -46,8 +46,9 @@ def timelines(draw: st.DrawFn) -> Timeline:
     """Any spans at all, and steps that follow each other."""
     kinds = st.sampled_from([k for k in KINDS if k != "step"])
     names = st.sampled_from([*PHASES, LOADING])
-    rows = draw(st.lists(st.tuples(kinds, names, st.integers(-40, 80),
-                                   st.integers(0, 40)), max_size=25))  # fmt: skip
+    rows = draw(
+        st.lists(st.tuples(kinds, names, st.integers(-40, 80), st.integers(0, 40)), max_size=25)
+    )
     edges = sorted(draw(st.lists(st.integers(-30, 70), max_size=5)))
     steps = [span("step", a, b, "step") for a, b in pairwise(edges)]
     return Timeline.of([*steps, *(span(k, a, a + n, name) for k, name, a, n in rows)])
@@ -226,10 +227,12 @@ def test_more_waiting_is_never_more_overlap():
 
 
 def test_sync_points_of_one_place_and_cause_are_one_row_and_the_longest_wait_is_first():
-    syncs = [SyncPoint(0, 1_000_000, "print", "a.py:1"),
-             SyncPoint(5, 2_000_000, "item", "a.py:2", "torch/amp/grad_scaler.py:371"),
-             SyncPoint(9, 4_000_000, "item", "a.py:2", "torch/amp/grad_scaler.py:371"),
-             SyncPoint(9, 500_000, "item", "a.py:1")]  # fmt: skip
+    syncs = [
+        SyncPoint(0, 1_000_000, "print", "a.py:1"),
+        SyncPoint(5, 2_000_000, "item", "a.py:2", "torch/amp/grad_scaler.py:371"),
+        SyncPoint(9, 4_000_000, "item", "a.py:2", "torch/amp/grad_scaler.py:371"),
+        SyncPoint(9, 500_000, "item", "a.py:1"),
+    ]
     rows = sync_table(syncs, steps=2)
     assert [(r.site, r.cause, r.count, r.count_per_step, r.wait_ms_per_step) for r in rows] == [
         ("a.py:2", "item", 2, 1.0, 3.0),

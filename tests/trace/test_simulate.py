@@ -37,9 +37,11 @@ def test_a_lock_is_held_by_one_at_a_time():
 
 def test_a_lock_goes_to_whoever_asked_first():
     spans = times(
-        work("host", 4, lock="gil"), work("host", 4, lock="gil"),
-        work("starter", 1), work("worker", 2, (2,), "gil"),
-    )  # fmt: skip
+        work("host", 4, lock="gil"),
+        work("host", 4, lock="gil"),
+        work("starter", 1),
+        work("worker", 2, (2,), "gil"),
+    )
     assert spans[3] == (4, 6)  # it has waited since 1
     assert spans[1] == (6, 10)
 
@@ -97,10 +99,14 @@ def brute_force(program: list[Work]) -> list[tuple[int, int]]:
             if i not in start and all(ended(j, now) for j in (*w.after, *mine)):
                 asked.setdefault(i, now)
         able = [
-            i for i in asked if i not in start and not any(
+            i
+            for i in asked
+            if i not in start
+            and not any(
                 j in start and not ended(j, now) and program[j].lock == program[i].lock != ""
-                for j in range(len(program)))
-        ]  # fmt: skip
+                for j in range(len(program))
+            )
+        ]
         return min(able, key=lambda i: (asked[i], i), default=None)
 
     for now in range(sum(w.ns for w in program) + 1):

@@ -93,8 +93,7 @@ def test_idle_times_match_handing_out_one_unit_of_time_after_another(
     for k, s in enumerate(t.syncs):
         until = t.syncs[k + 1].at_ns if k + 1 < len(t.syncs) else 140
         for instant in range(s.at_ns + s.wait_ns, until):
-            free = [j for j in range(k + 1)
-                    if left[j] and t.syncs[j].at_ns // 70 == s.at_ns // 70]  # fmt: skip
+            free = [j for j in range(k + 1) if left[j] and t.syncs[j].at_ns // 70 == s.at_ns // 70]
             if kernels and instant not in busy and instant < 140 and free:
                 expected[free[-1]] += 1
                 left[free[-1]] -= 1

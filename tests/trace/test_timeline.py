@@ -36,9 +36,10 @@ def test_the_columns_hold_the_spans_sorted_by_start(spans):
 def test_where_selects_by_kind_and_by_group_of_lanes(spans, kind, lane):
     t = Timeline.of(spans)
     expected = [
-        s for s in t.spans
+        s
+        for s in t.spans
         if kind in (None, s.kind) and (lane is None or s.lane.split("/")[0] == lane)
-    ]  # fmt: skip
+    ]
     assert [s for s, keep in zip(t.spans, t.where(kind=kind, lane=lane), strict=True) if keep] == (
         expected
     )

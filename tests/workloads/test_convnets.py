@@ -90,14 +90,17 @@ def on_kit(workload: Workload, settings: kit.Settings) -> list[float]:
 
 
 @pytest.mark.usefixtures("_float64")
-@pytest.mark.parametrize(("model", "layout", "mode", "options"), [
-    ("resnet50_v1b", "NCHW", "lazy", {}),
-    ("resnet50_v1b", "NHWC", "lazy", {}),
-    ("resnet50_v1b", "NCHW", "bulked", {}),
-    ("resnet50_v1b", "NHWC", "bulked", {}),
-    ("inception_v3", "NHWC", "lazy", {}),
-    ("inception_v3", "NCHW", "bulked", {"auxiliary": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "layout", "mode", "options"),
+    [
+        ("resnet50_v1b", "NCHW", "lazy", {}),
+        ("resnet50_v1b", "NHWC", "lazy", {}),
+        ("resnet50_v1b", "NCHW", "bulked", {}),
+        ("resnet50_v1b", "NHWC", "bulked", {}),
+        ("inception_v3", "NHWC", "lazy", {}),
+        ("inception_v3", "NCHW", "bulked", {"auxiliary": True}),
+    ],
+)
 def test_three_training_steps_equal_native_torch(
     model: str, layout: str, mode: str, options: dict[str, bool]
 ) -> None:

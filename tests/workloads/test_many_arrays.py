@@ -14,8 +14,11 @@ SETTINGS = kit.Settings(steps=1, warmup=2)
 @pytest.mark.parametrize("how", [*WAYS])
 def test_every_way_zeroes_on_every_device(how: str) -> None:
     workload = zero_grad_by(how, arrays=20, repeats=3)
-    for settings in (SETTINGS, SETTINGS.replace(mode="torch"),
-                     SETTINGS.replace(bulk_forward=1, segment_mode="launch")):  # fmt: skip
+    for settings in (
+        SETTINGS,
+        SETTINGS.replace(mode="torch"),
+        SETTINGS.replace(bulk_forward=1, segment_mode="launch"),
+    ):
         assert kit.run(workload, settings).losses == (0.0,)
 
 

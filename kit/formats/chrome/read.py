@@ -61,8 +61,9 @@ def _read(path: str | os.PathLike[str]) -> Imported:
     if "unclosed" in head:
         notes.append("the list of events has no end: the program may have been stopped")
     if events.left_out:
-        most = ", ".join(f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in
-                         events.left_out.most_common(5))  # fmt: skip
+        most = ", ".join(
+            f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in events.left_out.most_common(5)
+        )
         notes.append(f"events that are no span of a step were left out: {most}")
     return _noted(imported, notes)
 
@@ -74,8 +75,11 @@ def _noted(imported: Imported, notes: list[str]) -> Imported:
 def _environment(head: dict[str, Any]) -> dict[str, str]:
     """The devices that the file names."""
     devices = head.get("deviceProperties")
-    names = [cut_name(d.get("name", ""))[:80] for d in devices[:64] if isinstance(d, dict)] if (
-        isinstance(devices, list)) else []  # fmt: skip
+    names = (
+        [cut_name(d.get("name", ""))[:80] for d in devices[:64] if isinstance(d, dict)]
+        if (isinstance(devices, list))
+        else []
+    )
     found = {"imported from": "torch.profiler"}
     if names:
         found["device"] = f"cuda ({', '.join(dict.fromkeys(names))})"
@@ -89,14 +93,15 @@ def _exported(events: Events, own: dict[str, Any]) -> Imported:
     """A file of our own: the spans are as they were."""
     version = own.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
-        raise TraceFileError(f"its format is version {cut_name(version)[:20]}; this kit reads "
-                             f"versions up to {VERSION}: a newer kit may read it")  # fmt: skip
+        raise TraceFileError(
+            f"its format is version {cut_name(version)[:20]}; this kit reads "
+            f"versions up to {VERSION}: a newer kit may read it"
+        )
     timeline = _own_timeline(events, own)
     environment = own.get("environment")
     texts = environment.items() if isinstance(environment, dict) else ()
     times = own.get("step_times_ns")
-    is_times = isinstance(times, list) and all(
-        type(x) is int and 0 <= x < _MAX_NS for x in times)  # fmt: skip
+    is_times = isinstance(times, list) and all(type(x) is int and 0 <= x < _MAX_NS for x in times)
     return Imported(
         timeline,
         FORMAT,

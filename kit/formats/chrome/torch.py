@@ -132,20 +132,25 @@ class _Trace:
     def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
         thread = self.thread[chosen].astype(np.int32)
-        return Spans(thread, kind, name, self.start[chosen], self.stop[chosen],
-                     self.launched[chosen])  # fmt: skip
+        return Spans(
+            thread, kind, name, self.start[chosen], self.stop[chosen], self.launched[chosen]
+        )
 
     def _steps(self, main: int) -> Spans:
         """ "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
         numbers = self.events.column("name")[self.steps].tolist()
         texts = [self.names[i] for i in numbers]
         names = [self.name(re.sub(r"^(ProfilerStep#|kit step )", "step ", t)) for t in texts]
-        return Spans(main, "step", np.array(names, np.int32), self.start[self.steps],
-                     self.stop[self.steps])  # fmt: skip
+        return Spans(
+            main, "step", np.array(names, np.int32), self.start[self.steps], self.stop[self.steps]
+        )
 
     def _host_work(self) -> Iterator[Spans]:
-        for kind, roles in (("dispatch", (Role.LAUNCH, Role.TRANSFER)), ("input", (Role.INPUT,)),
-                            ("compile", (Role.COMPILE,))):  # fmt: skip
+        for kind, roles in (
+            ("dispatch", (Role.LAUNCH, Role.TRANSFER)),
+            ("input", (Role.INPUT,)),
+            ("compile", (Role.COMPILE,)),
+        ):
             yield self._spans(self._of(*roles), kind)
 
     def _kernels(self, lanes: Sequence[str]) -> Spans:
@@ -185,8 +190,9 @@ class _Trace:
             elif role == Role.PYTHON:
                 frame = i
             if role != Role.STEP:  # begins and ends inside of calls of prof.step
-                stack.append((stop, op, frame, engine or role == Role.ENGINE,
-                              finish or role == Role.FINISH))  # fmt: skip
+                stack.append(
+                    (stop, op, frame, engine or role == Role.ENGINE, finish or role == Role.FINISH)
+                )
         return found
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
@@ -260,17 +266,23 @@ class _Trace:
         if self.is_gpu and not len(self.kernels):
             self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
         if not self.is_gpu:
-            self.notes.append("no GPU was traced: kernels are torch's ops, and reading a value "
-                              "waits for nothing if it is on the CPU")  # fmt: skip
+            self.notes.append(
+                "no GPU was traced: kernels are torch's ops, and reading a value "
+                "waits for nothing if it is on the CPU"
+            )
         if len(self._of(Role.PYTHON)):
             self.notes.append("a line is the one where its function begins: torch writes no other")
         if self.nesting.crossing:
-            self.notes.append(f"{self.nesting.crossing:,} events end after what they began in: "
-                              "what called them is uncertain")  # fmt: skip
+            self.notes.append(
+                f"{self.nesting.crossing:,} events end after what they began in: "
+                "what called them is uncertain"
+            )
         if early := self._early():
-            self.notes.append(f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
-                              f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
-                              "clock differs from the host's")  # fmt: skip
+            self.notes.append(
+                f"{early[0]:,} of {early[1]:,} kernels begin before the call that "
+                f"launched them, by up to {early[2] / 1e3:.1f} us: the device's "
+                "clock differs from the host's"
+            )
 
     def _early(self) -> tuple[int, int, int] | None:
         """Kernels before their launch: how many, of how many, by how much."""

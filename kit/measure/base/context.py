@@ -154,9 +154,12 @@ class Context:
                 "choose a smaller batch or give more data"
             )
         loader = torch.utils.data.DataLoader(
-            dataset, batch_size=self.batch_size, shuffle=True, drop_last=True,
+            dataset,
+            batch_size=self.batch_size,
+            shuffle=True,
+            drop_last=True,
             generator=torch.Generator().manual_seed(self.seed),
-        )  # fmt: skip
+        )
         return self._on_device(endless(loader))
 
     def part(self, batch: Any) -> Any:

@@ -69,9 +69,10 @@ def join(
     spans = []
     for rank, other in enumerate(every):
         known = {
-            i for i, (a, b) in enumerate(zip(other["programs"], every[0]["programs"], strict=False))
+            i
+            for i, (a, b) in enumerate(zip(other["programs"], every[0]["programs"], strict=False))
             if a == b
-        }  # fmt: skip
+        }
         for lane, name, kind, start, stop, segment, node in other["spans"]:
             segment = segment if segment in known else -1
             spans.append(Span(f"process {rank} {lane}", name, kind, start, stop, segment, node))

@@ -140,9 +140,12 @@ class _Task:
 
         try:
             with join_processes(
-                self.coordinator, self.processes, rank, devices=self.shares,
+                self.coordinator,
+                self.processes,
+                rank,
+                devices=self.shares,
                 timeout_s=self.timeout_s,
-            ) as joined:  # fmt: skip
+            ) as joined:
                 step = self.workload() if isinstance(self.workload, partial) else self.workload
                 try:
                     made = run(step, self.settings, devices=self.devices, timeout_s=self.timeout_s,

@@ -71,9 +71,13 @@ class Placed:
         return name_of(self.workload, count * processes, self.options)
 
     def run(
-        self, settings: Settings, *, progress: Progress | None = None,
-        cancelled: CancelledFn | None = None, caches: list[ExecutableCache] | None = None,
-    ) -> Run:  # fmt: skip
+        self,
+        settings: Settings,
+        *,
+        progress: Progress | None = None,
+        cancelled: CancelledFn | None = None,
+        caches: list[ExecutableCache] | None = None,
+    ) -> Run:
         """Run and measure it.
 
         Args:
@@ -89,8 +93,9 @@ class Placed:
         if self.is_alone:
             if not caches:
                 caches.append(ExecutableCache())
-            return run_alone(self.workload, settings, progress=progress, cancelled=cancelled,
-                             cache=caches[0])  # fmt: skip
+            return run_alone(
+                self.workload, settings, progress=progress, cancelled=cancelled, cache=caches[0]
+            )
         if self.processes != 1:
             from kit.measure.many.launch import run_processes
 

@@ -22,13 +22,15 @@ def check_importable(workload: Workload, advice: str) -> None:
     home = getattr(workload.build, "__module__", "")
     file = getattr(sys.modules["__main__"], "__file__", "<none>")
     if home == "__main__" and file.startswith("<"):  # "<stdin>": no other process can read it
-        raise SettingsError(f"the workload {workload.name!r} was defined in a notebook or a "
-                            f"shell: {advice}")  # fmt: skip
+        raise SettingsError(
+            f"the workload {workload.name!r} was defined in a notebook or a shell: {advice}"
+        )
     try:
         pickle.dumps(workload)
     except Exception as error:
-        raise SettingsError(f"the workload {workload.name!r} cannot be sent to a process "
-                            f"({error}): {advice}") from error  # fmt: skip
+        raise SettingsError(
+            f"the workload {workload.name!r} cannot be sent to a process ({error}): {advice}"
+        ) from error
 
 
 def portable(error: Exception) -> Exception:

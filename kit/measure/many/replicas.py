@@ -349,9 +349,13 @@ def step_ms(net: DataParallel, step: Callable[[], Any], *, steps: int = 4) -> fl
 
 
 def measured_curve(
-    net: DataParallel, step: Callable[[], Any], cells: Sequence[dict[str, Any]], *,
-    rounds: int = 3, steps: int = 4,
-) -> list[float]:  # fmt: skip
+    net: DataParallel,
+    step: Callable[[], Any],
+    cells: Sequence[dict[str, Any]],
+    *,
+    rounds: int = 3,
+    steps: int = 4,
+) -> list[float]:
     """Milliseconds a step for each way to tune `net`, such as {"bulk": (15, 5), "cut": "size"}.
 
     All are measured in turn, so that a machine that is slow for a while is slow for all; the least
@@ -369,9 +373,13 @@ def measured_curve(
 
 
 def measure_backward(
-    net: DataParallel, step: Callable[[], Any], bulks: Sequence[int] = (1, 3, 20), *,
-    rounds: int = 3, steps: int = 4,
-) -> Backward:  # fmt: skip
+    net: DataParallel,
+    step: Callable[[], Any],
+    bulks: Sequence[int] = (1, 3, 20),
+    *,
+    rounds: int = 3,
+    steps: int = 4,
+) -> Backward:
     """What the model of `kit.runs.gradients` needs to know of this step, measured here.
 
     Leaves `net` with the last bulk size, cut by size, all gradients in one bucket, and no link.

@@ -89,11 +89,16 @@ def _kernels(events: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
             yield _span(lane, e.name, "kernel", e, ns)
 
 
-def _syncs(host: Iterable[Any], steps: Iterable[Any], places: Mapping[str, Sequence[Place]],
-           ns: Nanoseconds) -> Iterator[SyncPoint]:  # fmt: skip
+def _syncs(
+    host: Iterable[Any],
+    steps: Iterable[Any],
+    places: Mapping[str, Sequence[Place]],
+    ns: Nanoseconds,
+) -> Iterator[SyncPoint]:
     """One for each call of CUDA that waits, but not for kit's own at the end of a step."""
-    waits = [e for e in host if e.name in _WAITS
-             and not any(a.name == FINISH for a in _ancestors(e))]  # fmt: skip
+    waits = [
+        e for e in host if e.name in _WAITS and not any(a.name == FINISH for a in _ancestors(e))
+    ]
     for step in steps:
         by_cause: dict[str, list[Any]] = {}
         for e in sorted(waits, key=lambda e: e.time_range.start):

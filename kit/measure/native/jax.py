@@ -46,9 +46,13 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         step = chosen(JaxContext(settings, device.platform))
         paced = _Paced(step)
         times, kept = loop(
-            paced.run, settings, mark_step=paced.mark, finish=paced.finish,
-            progress=progress, cancelled=cancelled,
-        )  # fmt: skip
+            paced.run,
+            settings,
+            mark_step=paced.mark,
+            finish=paced.finish,
+            progress=progress,
+            cancelled=cancelled,
+        )
         if progress is not None:
             progress("tracing", 0.95)
         timeline = _trace(paced)
@@ -115,7 +119,9 @@ def _trace(paced: _Paced) -> Timeline:
 
 def _environment(device: Any) -> dict[str, str]:
     return {
-        "baseline": "jax.jit", "device": f"{device.platform} ({device.device_kind})",
-        "jax": jax.__version__, "python": platform.python_version(),
+        "baseline": "jax.jit",
+        "device": f"{device.platform} ({device.device_kind})",
+        "jax": jax.__version__,
+        "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-    }  # fmt: skip
+    }

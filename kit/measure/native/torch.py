@@ -85,10 +85,12 @@ def _device(settings: Settings) -> str:
 def _environment(device: str) -> dict[str, str]:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
     return {
-        "device": f"{device} ({name})", "torch": torch.__version__,
-        "python": platform.python_version(), "threads of torch": str(torch.get_num_threads()),
+        "device": f"{device} ({name})",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads of torch": str(torch.get_num_threads()),
         "system": f"{platform.system()} {platform.machine()}",
-    }  # fmt: skip
+    }
 
 
 class _DeviceClock:

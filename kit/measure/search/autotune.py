@@ -78,8 +78,11 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
         is_alone: on one device; several cannot take back what others were sent.
     """
     step_modes = [mode for mode in STEP_MODES if is_alone or mode != "speculate"]
-    scaling = [x for x in LOSS_SCALING if x.startswith("dynamic")
-               and (is_alone or x != "dynamic, deferred")]  # fmt: skip
+    scaling = [
+        x
+        for x in LOSS_SCALING
+        if x.startswith("dynamic") and (is_alone or x != "dynamic, deferred")
+    ]
     named: dict[str, Sequence[Any]] = dict(vary)  # first what the user has named: a budget may end
     if start.loss_scaling.startswith("dynamic"):  # they give the same weights
         named.setdefault("loss_scaling", scaling)
@@ -148,9 +151,12 @@ class _Search:
         trial = self.trials.setdefault(key, Trial(settings, self.start, programs))
         warmup = max(self.start.warmup, WARMUP)
         try:
-            made = self.placed.run(settings.replace(steps=steps, warmup=warmup),
-                                   progress=self._inner(trial.words), cancelled=self.cancelled,
-                                   caches=programs.caches)  # fmt: skip
+            made = self.placed.run(
+                settings.replace(steps=steps, warmup=warmup),
+                progress=self._inner(trial.words),
+                cancelled=self.cancelled,
+                caches=programs.caches,
+            )
         except Cancelled:
             raise
         except Exception as error:

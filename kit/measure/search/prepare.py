@@ -60,8 +60,9 @@ class Prepared:
         self.cache.watch = compiling
         try:
             with _TURNS.run():
-                return self._placed.run(settings, progress=note, cancelled=cancelled,
-                                        caches=self._caches)  # fmt: skip
+                return self._placed.run(
+                    settings, progress=note, cancelled=cancelled, caches=self._caches
+                )
         finally:
             self.cache.watch = None
 

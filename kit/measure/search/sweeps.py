@@ -78,8 +78,9 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         Cancelled: `cancelled()` became true.
     """
     base, placed = settings or Settings(), Placed.of(workload)
-    cells = [base.replace(**dict(zip(grid, values, strict=True)))
-             for values in product(*grid.values())]  # fmt: skip
+    cells = [
+        base.replace(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())
+    ]
     if isinstance(executor, ProcessPoolExecutor):
         _check_processes(executor, placed.workload)
     state = _Sweep(placed, cells, None if path is None else _folder(path), progress, cancelled)
@@ -148,8 +149,12 @@ class _Sweep:
         for i in self.pending:
             text = f"run {i + 1} of {len(self.cells)}"
             try:
-                made = self.placed.run(self.cells[i], progress=self._part(text),
-                                       cancelled=self.cancelled, caches=caches)  # fmt: skip
+                made = self.placed.run(
+                    self.cells[i],
+                    progress=self._part(text),
+                    cancelled=self.cancelled,
+                    caches=caches,
+                )
             except Cancelled:
                 raise
             except Exception as error:  # noqa: BLE001 - the other cells are still run
@@ -183,8 +188,11 @@ class _Sweep:
         try:
             for i in places:
                 try:
-                    waiting[executor.submit(_measure, placed, self.cells[i], note, inside,
-                                            _process(), uuid4().hex)] = i  # fmt: skip
+                    waiting[
+                        executor.submit(
+                            _measure, placed, self.cells[i], note, inside, _process(), uuid4().hex
+                        )
+                    ] = i
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
                     self.fail(i, error)
             while waiting:
@@ -248,8 +256,10 @@ class _Sweep:
             try:
                 self.runs[i].save(files[i])
             except (OSError, RunFileError) as error:
-                warnings.warn(f"this run could not be saved, and is kept in memory only: {error}",
-                              stacklevel=6)  # fmt: skip
+                warnings.warn(
+                    f"this run could not be saved, and is kept in memory only: {error}",
+                    stacklevel=6,
+                )
             self.saved.add(i)
 
     def fail(self, i: int, error: Exception) -> None:
@@ -264,8 +274,9 @@ class _Sweep:
             for name in ("device", "jax", "torch"):
                 values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
                 if len(values) > 1:
-                    warnings.warn(f"these runs do not compare: {name} is {' or '.join(values)}",
-                                  stacklevel=4)  # fmt: skip
+                    warnings.warn(
+                        f"these runs do not compare: {name} is {' or '.join(values)}", stacklevel=4
+                    )
 
     def report(self, text: str, fraction: float) -> None:
         """`fraction` is of the cell that is being measured."""
@@ -279,8 +290,9 @@ class _Sweep:
         return lambda text, fraction: self.report(f"{name}: {text}", fraction)
 
 
-def _measure(placed: Placed, cell: Settings, note: str, cancelled: CancelledFn | None,
-             home: str, ticket: str) -> Run | Exception:  # fmt: skip
+def _measure(
+    placed: Placed, cell: Settings, note: str, cancelled: CancelledFn | None, home: str, ticket: str
+) -> Run | Exception:
     """What an executor runs: one cell, with an `ExecutableCache` of its own.
 
     What the cell raises is returned, so that an error of the future is the executor's own. No two

@@ -188,8 +188,12 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     if not possible:
         return first
     fastest = min(possible, key=lambda t: t.ms_per_sample)
-    tied = [t for t in possible if t.ms_per_sample - fastest.ms_per_sample
-            <= max(t.spread_per_sample, fastest.spread_per_sample)]  # fmt: skip
+    tied = [
+        t
+        for t in possible
+        if t.ms_per_sample - fastest.ms_per_sample
+        <= max(t.spread_per_sample, fastest.spread_per_sample)
+    ]
     return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
 
 
@@ -243,15 +247,19 @@ class Tuned:
         best, start = self._row("is_best"), self._row("is_start")
         lines = [_verdict(best, start, self.speedup, len(self.tried))]
         if not start["is_same"]:
-            lines.append("Its losses differ from one run to the next under the same settings, so "
-                         "that no other can be told to compute the same: seed what is random, with "
-                         "ctx.seed.")  # fmt: skip
+            lines.append(
+                "Its losses differ from one run to the next under the same settings, so "
+                "that no other can be told to compute the same: seed what is random, with "
+                "ctx.seed."
+            )
         for note in dict.fromkeys(row["note"] for row in self.tried if row["note"]):
             names = "; ".join(row["words"] for row in self.tried if row["note"] == note)
             lines.append(f"Not chosen, {note}: {names}.")
         if self.left_out:
-            lines.append(f"The budget of {self.budget_s:g} s did not allow all of: "
-                         f"{', '.join(self.left_out)}. Give more with budget_s=.")  # fmt: skip
+            lines.append(
+                f"The budget of {self.budget_s:g} s did not allow all of: "
+                f"{', '.join(self.left_out)}. Give more with budget_s=."
+            )
         if not best["is_start"]:
             lines.append("To use it: kit.run(workload, tuned.best).")
         return "\n".join(lines)

@@ -52,12 +52,15 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     many = run.devices > 1  # these can neither guess nor take back what others were sent
     can_guess = run.settings.mode != "torch" and not many
     text += ": " + _SYNC_TEXTS[rule].format(
-        via=row.via, cause=row.cause, op=op,
+        via=row.via,
+        cause=row.cause,
+        op=op,
         later="" if many else ", look one step later (loss_scaling='dynamic, deferred')",
         keep=", keep the read and hide it (step_mode='speculate')" if can_guess else "",
-        hide="; step_mode='speculate' keeps the read and hides most of the wait" if can_guess
+        hide="; step_mode='speculate' keeps the read and hides most of the wait"
+        if can_guess
         else "",
-    )  # fmt: skip
+    )
     cost = idle if idle == idle else row.wait_ms_per_step
     change = _CHANGES.get(rule, {})
     if "step_mode" in change and not can_guess:

@@ -117,8 +117,12 @@ class RunDiff:
         lines = [f"{old} -> {new}", _line("step", self.step)]
         lines += [f"  {name}: {a!r} -> {b!r}" for name, a, b in self.settings]
         lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
-        parts = (("breakdown of the traced step", self.breakdown), ("device idle", self.idle),
-                 ("sync points", self.syncs), ("kernels", self.kernels))  # fmt: skip
+        parts = (
+            ("breakdown of the traced step", self.breakdown),
+            ("device idle", self.idle),
+            ("sync points", self.syncs),
+            ("kernels", self.kernels),
+        )
         for title, rows in parts:
             shown = [row for row in rows if abs(row.ms) >= 0.0005][:limit]
             lines += [f"{title}:", *(f"  {_line(r.name, r)}" for r in shown)] if shown else []
@@ -169,10 +173,13 @@ def _aligned(old: Graph, new: Graph) -> list[DiffRow]:
     """The rows of the graphs' diff, blind to where the cuts have put the variables."""
     (left, lefts), (right, rights) = _variables_first(old), _variables_first(new)
     return [
-        replace(row, left=lefts[row.left] if row.left >= 0 else -1,
-                right=rights[row.right] if row.right >= 0 else -1)
+        replace(
+            row,
+            left=lefts[row.left] if row.left >= 0 else -1,
+            right=rights[row.right] if row.right >= 0 else -1,
+        )
         for row in diff_graphs(left, right).rows
-    ]  # fmt: skip
+    ]
 
 
 def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
@@ -186,8 +193,9 @@ def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
     unused = (i for i, node in enumerate(nodes) if node.is_variable and i not in used)
     ids = [*used, *unused, *graph.ops]
     place = {i: k for k, i in enumerate(ids)}
-    moved = [replace(nodes[i], inputs=tuple((place[n], k) for n, k in nodes[i].inputs))
-             for i in ids]  # fmt: skip
+    moved = [
+        replace(nodes[i], inputs=tuple((place[n], k) for n, k in nodes[i].inputs)) for i in ids
+    ]
     return Graph(tuple(moved), tuple((place[n], k) for n, k in graph.wanted)), ids
 
 
@@ -218,10 +226,11 @@ class _Side:
         """Cause, with the line of a sync point -> milliseconds and pieces a step."""
         return {
             f"{r.cause} at {r.site}" if r.site else r.cause: (
-                r.total_ms / self.steps, r.count / self.steps
+                r.total_ms / self.steps,
+                r.count / self.steps,
             )
             for r in idle_table(self.run.timeline)
-        }  # fmt: skip
+        }
 
 
 def kernel_kind(name: str) -> str:
@@ -240,8 +249,12 @@ def _syncs(run: Run) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _pair(old: Mapping[str, tuple[float, float]], new: Mapping[str, tuple[float, float]], *,
-          ordered: bool = True) -> tuple[Change, ...]:  # fmt: skip
+def _pair(
+    old: Mapping[str, tuple[float, float]],
+    new: Mapping[str, tuple[float, float]],
+    *,
+    ordered: bool = True,
+) -> tuple[Change, ...]:
     nothing = (math.nan, math.nan)
     changes = []
     for name in dict.fromkeys([*old, *new]):
@@ -250,9 +263,12 @@ def _pair(old: Mapping[str, tuple[float, float]], new: Mapping[str, tuple[float,
     return tuple(sorted(changes, key=lambda c: -abs(c.ms)) if ordered else changes)
 
 
-def _named(old: Mapping[tuple[_Members, str], tuple[float, float]],
-           new: Mapping[tuple[_Members, str], tuple[float, float]], *,
-           rows: list[NodeChange]) -> tuple[Change, ...]:  # fmt: skip
+def _named(
+    old: Mapping[tuple[_Members, str], tuple[float, float]],
+    new: Mapping[tuple[_Members, str], tuple[float, float]],
+    *,
+    rows: list[NodeChange],
+) -> tuple[Change, ...]:
     nothing = (math.nan, math.nan)
     changes = []
     for key in dict.fromkeys([*old, *new]):

@@ -97,17 +97,19 @@ def _dot_general(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> i
     return 2 * prod(outputs[0]) * prod(inputs[0][d] for d in contracted)
 
 
-COUNTED = MappingProxyType({
-    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot"), _product(0)),
-    **dict.fromkeys(("aten.addmm", "aten.baddbmm", "aten.addbmm"), _product(1)),
-    "aten.linear": _linear,
-    "aten.linear_backward": _linear_backward,
-    "aten.convolution": _convolution,
-    "aten.convolution_overrideable": _convolution,
-    "aten.convolution_backward": _convolution_backward,
-    "aten.convolution_backward_overrideable": _convolution_backward,
-    "aten.scaled_dot_product_attention": _attention,
-    "aten._scaled_dot_product_fused_attention_overrideable": _attention,
-    "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
-    "jax.dot_general": _dot_general,
-})  # fmt: skip
+COUNTED = MappingProxyType(
+    {
+        **dict.fromkeys(("aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot"), _product(0)),
+        **dict.fromkeys(("aten.addmm", "aten.baddbmm", "aten.addbmm"), _product(1)),
+        "aten.linear": _linear,
+        "aten.linear_backward": _linear_backward,
+        "aten.convolution": _convolution,
+        "aten.convolution_overrideable": _convolution,
+        "aten.convolution_backward": _convolution_backward,
+        "aten.convolution_backward_overrideable": _convolution_backward,
+        "aten.scaled_dot_product_attention": _attention,
+        "aten._scaled_dot_product_fused_attention_overrideable": _attention,
+        "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+        "jax.dot_general": _dot_general,
+    }
+)

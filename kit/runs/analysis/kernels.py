@@ -128,12 +128,14 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
     share, limit = math.nan, ""
     if ceilings is not None and members and ns:
-        share, limit = max((gb_s / ceilings.gb_s, "memory"),
-                           (gflop_s / ceilings.gflop_s, "arithmetic"))  # fmt: skip
+        share, limit = max(
+            (gb_s / ceilings.gb_s, "memory"), (gflop_s / ceilings.gflop_s, "arithmetic")
+        )
     nodes = [graph.nodes[i] for i in sorted(members)]
     ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
-    return KernelCost(row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share,
-                      limit)  # fmt: skip
+    return KernelCost(
+        row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
+    )
 
 
 _TEXTS = ("op", "site", "scope")

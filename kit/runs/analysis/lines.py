@@ -73,8 +73,11 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     for i, site in enumerate(sites.names):
         wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
         parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
-        found.append(LineCost(site, parts, float(device[i]) / 1e6, wait, syncs, idle, causes,
-                              sites.nodes[site]))  # fmt: skip
+        found.append(
+            LineCost(
+                site, parts, float(device[i]) / 1e6, wait, syncs, idle, causes, sites.nodes[site]
+            )
+        )
     nothing = dict.fromkeys(PHASES, 0.0)
     for site, (wait, syncs, idle, causes) in waits.items():
         found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes))
@@ -241,6 +244,10 @@ def _waits(run: Run) -> dict[str, Waits]:
         wait, count, idle, causes = found.get(row.site, (0.0, 0.0, math.nan, ()))
         cause = f"{row.cause} through {row.via}" if row.via else row.cause
         known = [x for x in (idle, row.idle_ms_per_step) if not math.isnan(x)]
-        found[row.site] = (wait + row.wait_ms_per_step, count + row.count_per_step,
-                           sum(known) if known else math.nan, (*causes, cause))  # fmt: skip
+        found[row.site] = (
+            wait + row.wait_ms_per_step,
+            count + row.count_per_step,
+            sum(known) if known else math.nan,
+            (*causes, cause),
+        )
     return found

@@ -176,13 +176,17 @@ def memory(run: Run) -> MemoryReport:
         variables=sum(h.bytes for h in holders if graph.nodes[h.node].is_variable),
         peak=int(live[at]) if at >= 0 else 0,
         peak_node=at,
-        holders=tuple(sorted((h for h in holders if h.first <= at <= h.last),
-                             key=lambda h: (-h.bytes, h.node, h.output))),
+        holders=tuple(
+            sorted(
+                (h for h in holders if h.first <= at <= h.last),
+                key=lambda h: (-h.bytes, h.node, h.output),
+            )
+        ),
         values=tuple(holders),
         segments=_segments(run, holders, live, inside),
         allocations=len(made),
         allocated=sum(h.bytes for h in made),
-    )  # fmt: skip
+    )
 
 
 def memory_by_op(run: Run) -> tuple[OpMemory, ...]:
@@ -198,12 +202,15 @@ def memory_by_op(run: Run) -> tuple[OpMemory, ...]:
             places[graph.nodes[i].phase, graph.nodes[i].op].append(at)
     rows = [
         OpMemory(
-            phase, op, tuple(found.nodes[at] for at in chosen),
-            sum(found.buffers[at] for at in chosen), sum(found.written[at] for at in chosen),
+            phase,
+            op,
+            tuple(found.nodes[at] for at in chosen),
+            sum(found.buffers[at] for at in chosen),
+            sum(found.written[at] for at in chosen),
             sum(times.get(found.nodes[at], 0.0) for at in chosen) if times else math.nan,
         )
         for (phase, op), chosen in places.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(rows, key=lambda r: (-r.written, r.phase, r.op)))
 
 
@@ -221,8 +228,9 @@ def _variant(run: Run) -> VariantMemory:
         return sum(ns for i, ns in times.items() if nodes[i].phase == phase) if times else math.nan
 
     def written(phase: str) -> int:
-        return sum(w for i, w in zip(found.nodes, found.written, strict=True)
-                   if nodes[i].phase == phase)  # fmt: skip
+        return sum(
+            w for i, w in zip(found.nodes, found.written, strict=True) if nodes[i].phase == phase
+        )
 
     return VariantMemory(
         run.step_ms, sum(times.values()) if times else math.nan, device("forward"),
@@ -264,8 +272,9 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
                 first, last = i, max([i, *users[i, k]])
                 if is_kept:
                     last = max(later) if later else len(nodes)
-            found.append(Holder(i, k, node.op, node.site, node.scope, aval.size_bytes, first, last,
-                                is_kept))  # fmt: skip
+            found.append(
+                Holder(i, k, node.op, node.site, node.scope, aval.size_bytes, first, last, is_kept)
+            )
     return found
 
 
@@ -273,8 +282,12 @@ def _is_view(op: str) -> bool:
     return ".".join(op.split(".")[:2]) in VIEWS
 
 
-def _segments(run: Run, holders: list[Holder], live: np.ndarray, inside: np.ndarray,
-              ) -> tuple[SegmentMemory, ...]:  # fmt: skip
+def _segments(
+    run: Run,
+    holders: list[Holder],
+    live: np.ndarray,
+    inside: np.ndarray,
+) -> tuple[SegmentMemory, ...]:
     graph = run.graphs[0]
     variables = sum(h.bytes for h in holders if graph.nodes[h.node].is_variable)
     made: dict[int, int] = defaultdict(int)

@@ -118,10 +118,14 @@ def _kernels(run: Run, limit: int) -> str:
     rows = kernel_table(run.timeline)
     steps, unit = _steps(run)
     cells = [
-        [one_line(r.name, 60), f"{r.count / steps:.3g}", _ms(r.charged_ms / steps),
-         f"{r.share:.1%}"]
+        [
+            one_line(r.name, 60),
+            f"{r.count / steps:.3g}",
+            _ms(r.charged_ms / steps),
+            f"{r.share:.1%}",
+        ]
         for r in rows[:limit]
-    ]  # fmt: skip
+    ]
     if not cells:
         return ""
     heads = ("kernel", "runs", unit, "of busy time")
@@ -172,17 +176,17 @@ def _more(count: int, what: str) -> str:
     return f"\n({count:,} more {what})" if count > 0 else ""
 
 
-def _table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
-) -> str:  # fmt: skip
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     """Aligned columns, two spaces apart; nothing is left behind at the ends of lines."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     shown = [
-        "  ".join(x.ljust(w) if i in left else x.rjust(w)
-                  for i, (x, w) in enumerate(zip(line, widths, strict=True))).rstrip()
+        "  ".join(
+            x.ljust(w) if i in left else x.rjust(w)
+            for i, (x, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
-    ]  # fmt: skip
+    ]
     return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])
 
 

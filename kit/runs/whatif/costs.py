@@ -61,10 +61,14 @@ class Costs:
     def scaled(self, by: float, *, overheads: bool = False) -> Costs:
         """What the trace showed so many times as dear; overheads were measured without a trace."""
         made = replace(
-            self, record={k: v * by for k, v in self.record.items()}, inputs=self.inputs * by,
-            launch_value=self.launch_value * by, device=self.device * by,
-            program=self.program * by, border=self.border * by,
-        )  # fmt: skip
+            self,
+            record={k: v * by for k, v in self.record.items()},
+            inputs=self.inputs * by,
+            launch_value=self.launch_value * by,
+            device=self.device * by,
+            program=self.program * by,
+            border=self.border * by,
+        )
         if not overheads:
             return made
         return replace(made, cut=self.cut * by, wake=self.wake * by, launch=self.launch * by,
@@ -146,8 +150,9 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
     """
     timeline, graph = run.timeline, run.graphs[0]
     ops = Counter(graph.nodes[i].phase for i in graph.ops)
-    away = np.concatenate([timeline.intervals(kind=k, lane="host/main")
-                           for k in ("wait", "input", "ahead")])  # fmt: skip
+    away = np.concatenate(
+        [timeline.intervals(kind=k, lane="host/main") for k in ("wait", "input", "ahead")]
+    )
     share = _beside(timeline, away)
     others: Counter[str] = Counter()
     cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)

@@ -32,8 +32,11 @@ SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
 HOST_CHECK = "dynamic, host check"
 # settings that the model has no means to know the effect of
-_FIXED = {"dtype": "kernels of another precision", "device": "another device's kernels",
-          "segment_mode": "programs of one op each"}  # fmt: skip
+_FIXED = {
+    "dtype": "kernels of another precision",
+    "device": "another device's kernels",
+    "segment_mode": "programs of one op each",
+}
 _READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
 # ops that only show memory in another way; the runtime knows them all, a saved run does not say
 _VIEWS = frozenset({
@@ -126,8 +129,7 @@ class Model:
         """As `kit.predict(run, ...)`."""
         wanted = settings or self.run.settings
         _check(self.run, wanted, device_speed, None, None)
-        return _predict([self.run], self._costs, wanted, without=without,
-                        device_speed=device_speed)  # fmt: skip
+        return _predict([self.run], self._costs, wanted, without=without, device_speed=device_speed)
 
     @property
     def syncs(self) -> tuple[SyncPoint, ...]:
@@ -213,8 +215,10 @@ def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> 
         return costs
     mean = sum(costs.record[phase] * n for phase, n in ops.items()) / sum(ops.values())
     change = SCALER_OPS * (after - before) * mean / ops["update"]
-    notes.append(f"dynamic loss scaling is {SCALER_OPS} more ops to record, each of which costs "
-                 "what the run's ops do; the device hardly notices")  # fmt: skip
+    notes.append(
+        f"dynamic loss scaling is {SCALER_OPS} more ops to record, each of which costs "
+        "what the run's ops do; the device hardly notices"
+    )
     update = max(costs.record["update"] + change, 0.3 * costs.record["update"])
     return replace(costs, record={**costs.record, "update": update})
 
@@ -225,8 +229,10 @@ def _with_overheads(
     """Another device's launch and wait in place of this one's."""
     if launch is not None:
         own = run.metrics.get("overhead.launch_ns", 0.0)
-        notes.append(f"a launch takes {launch / 1e3:.3g} us instead of {own / 1e3:.3g} us; what "
-                     "the worker does in Python stays as it is")  # fmt: skip
+        notes.append(
+            f"a launch takes {launch / 1e3:.3g} us instead of {own / 1e3:.3g} us; what "
+            "the worker does in Python stays as it is"
+        )
         costs = replace(costs, launch=max(costs.launch + launch - own, 0.0))
     if sync is not None:
         notes.append(f"a wait that need not wait takes {sync / 1e3:.3g} us")
@@ -238,9 +244,13 @@ def _with_overheads(
 
 
 def _shape(
-    run: Run, wanted: Settings, costs: Costs, without: list[str | SyncRow | SyncPoint],
-    stream: OpStream | None, notes: list[str],
-) -> Shape:  # fmt: skip
+    run: Run,
+    wanted: Settings,
+    costs: Costs,
+    without: list[str | SyncRow | SyncPoint],
+    stream: OpStream | None,
+    notes: list[str],
+) -> Shape:
     """How the ops are cut and where the host waits, under the wanted settings."""
     if run.settings.step_mode == "replay" and wanted.step_mode != "replay":
         raise SettingsError(
@@ -252,17 +262,24 @@ def _shape(
     kept = {k: wait for k, wait in own.items() if k not in removed}
     graph, segments, sources = run.graphs[0], run.segments, None
     added = wanted.loss_scaling == HOST_CHECK != run.settings.loss_scaling
-    is_cut_alike = (wanted.bulk_in_force == run.settings.bulk_in_force
-                    and (wanted.mode == "lazy") == (run.settings.mode == "lazy"))  # fmt: skip
-    if not (is_cut_alike and len(kept) == len(own) and not added
-            and wanted.accumulate == run.settings.accumulate):  # fmt: skip
+    is_cut_alike = wanted.bulk_in_force == run.settings.bulk_in_force and (
+        wanted.mode == "lazy"
+    ) == (run.settings.mode == "lazy")
+    if not (
+        is_cut_alike
+        and len(kept) == len(own)
+        and not added
+        and wanted.accumulate == run.settings.accumulate
+    ):
         graph, segments, sources, kept = _cut(run, wanted, kept, removed, added, stream, notes)
     device = device_times(run.graphs[0], run.segments, segments, costs, graph, sources)
     if wanted.step_mode == "replay" and kept:
         notes.append("a step that reads a value is not replayed but recorded")
     if wanted.step_mode != "retrace" and not kept:
-        notes.append("to issue a known segment again costs a hand-over, and for each array what "
-                     "the worker does for it")  # fmt: skip
+        notes.append(
+            "to issue a known segment again costs a hand-over, and for each array what "
+            "the worker does for it"
+        )
     return _drawn(run, wanted, graph, segments, device, kept)
 
 
@@ -291,14 +308,21 @@ def _cut(
         forced, calls, views, waits = _repeated(sources, forced, calls, views, waits)
         forced |= dict.fromkeys(starts, "micro-batch")
         calls |= starts
-        notes.append("each micro-batch costs what the one of the run did; sums of gradients are "
-                     "free")  # fmt: skip
+        notes.append(
+            "each micro-batch costs what the one of the run did; sums of gradients are free"
+        )
     sizes = wanted.bulk_in_force
-    segments = plan(OpStream(graph, calls, views, forced, run.segments[-1].cut),
-                    sizes.forward, sizes.backward, lazy=wanted.mode == "lazy")  # fmt: skip
+    segments = plan(
+        OpStream(graph, calls, views, forced, run.segments[-1].cut),
+        sizes.forward,
+        sizes.backward,
+        lazy=wanted.mode == "lazy",
+    )
     segments = _with_overwritten(graph, segments, views)
-    notes.append("an op costs the device what it did, and what one segment hands to another is "
-                 "written and read at the rate of this run's kernels")  # fmt: skip
+    notes.append(
+        "an op costs the device what it did, and what one segment hands to another is "
+        "written and read at the rate of this run's kernels"
+    )
     ends = {s.nodes[-1]: s.index for s in segments}
     return graph, segments, sources, {ends[i]: w for i, w in waits.items() if i in ends}
 
@@ -310,15 +334,19 @@ def _with_overwritten(
     used = {i for node in graph.nodes for i, _ in node.inputs} | {i for i, _ in graph.wanted}
     return tuple(
         replace(s, writes=(*s.writes, *((i, 0) for i in s.nodes if i not in used | views)))
-        if s is not segments[-1] else s
+        if s is not segments[-1]
+        else s
         for s in segments
-    )  # fmt: skip
+    )
 
 
 def _repeated(
-    sources: NDArray[np.intp], forced: dict[int, str], calls: frozenset[int],
-    views: frozenset[int], waits: dict[int, SyncPoint],
-) -> tuple[dict[int, str], frozenset[int], frozenset[int], dict[int, SyncPoint]]:  # fmt: skip
+    sources: NDArray[np.intp],
+    forced: dict[int, str],
+    calls: frozenset[int],
+    views: frozenset[int],
+    waits: dict[int, SyncPoint],
+) -> tuple[dict[int, str], frozenset[int], frozenset[int], dict[int, SyncPoint]]:
     """The same marks on each repetition of what they were on."""
     origin = [int(i) for i in sources]
     return (
@@ -330,9 +358,13 @@ def _repeated(
 
 
 def _drawn(
-    run: Run, wanted: Settings, graph: Graph, segments: Sequence[Segment],
-    device: tuple[float, ...], waits: dict[int, SyncPoint],
-) -> Shape:  # fmt: skip
+    run: Run,
+    wanted: Settings,
+    graph: Graph,
+    segments: Sequence[Segment],
+    device: tuple[float, ...],
+    waits: dict[int, SyncPoint],
+) -> Shape:
     return Shape(graph, tuple(segments), device, waits, wanted.step_mode, wanted.prefetch,
                  serial=run.environment.get("device", "cpu").startswith("cpu"))  # fmt: skip
 
@@ -411,5 +443,7 @@ def _described(runs: Sequence[Run]) -> str:
     s = first.settings
     bulk = "no limit" if s.mode == "lazy" else f"bulk {s.bulk_in_force.forward}"
     sizes = " and ".join(str(n) for n in dict.fromkeys(r.settings.batch_size for r in runs))
-    return (f"{first.name or 'a run'} ({s.mode}, {bulk}, batch {sizes}, {s.loss_scaling}, "
-            f"{s.step_mode}) at {first.step_ms:.2f} ms")  # fmt: skip
+    return (
+        f"{first.name or 'a run'} ({s.mode}, {bulk}, batch {sizes}, {s.loss_scaling}, "
+        f"{s.step_mode}) at {first.step_ms:.2f} ms"
+    )

@@ -51,9 +51,13 @@ class Shape:
 
 
 def device_times(
-    graph: Graph, old: Sequence[Segment], new: Sequence[Segment], costs: Costs,
-    repeated: Graph | None = None, sources: NDArray[np.intp] | None = None,
-) -> tuple[float, ...]:  # fmt: skip
+    graph: Graph,
+    old: Sequence[Segment],
+    new: Sequence[Segment],
+    costs: Costs,
+    repeated: Graph | None = None,
+    sources: NDArray[np.intp] | None = None,
+) -> tuple[float, ...]:
     """Device nanoseconds of each new segment, from what the ops cost in the old ones.
 
     What segments hand to each other is written and read, and costs time; inside one program it
@@ -180,10 +184,12 @@ class _Steps:
         self._launches = [costs.launch + ns for ns in arrays]
         self._again = [costs.sync + AGAIN * ns for ns in arrays]
         self._plan = [
-            [(phase, len(list(ops))) for phase, ops in groupby(
-                shape.graph.nodes[i].phase for i in s.nodes)]
+            [
+                (phase, len(list(ops)))
+                for phase, ops in groupby(shape.graph.nodes[i].phase for i in s.nodes)
+            ]
             for s in shape.segments
-        ]  # fmt: skip
+        ]
 
     def add(self) -> None:
         """One more step."""

@@ -144,8 +144,10 @@ class Compiling:
         """It was not there, and is compiled now."""
         ready = len(self._found) + len(self._made)
         of = f" of {len(self._needed)}" if len(self._needed) > ready else ""
-        self._tell(f"compiling {what}: {ready}{of} programs ready, "
-                   f"{len(self._found)} of them from the cache")  # fmt: skip
+        self._tell(
+            f"compiling {what}: {ready}{of} programs ready, "
+            f"{len(self._found)} of them from the cache"
+        )
 
     def made(self, key: Any) -> None:
         """It is there now."""

@@ -97,8 +97,10 @@ class CompileLog:
         lines.append(f"compiled for the first time: {firsts}; compiled again: {len(again)}")
         for i in again[-20:]:
             note = self.notes[i]
-            lines.append(f"  step {note.step}, segment {note.segment} ({note.phase}): "
-                         f"{note.sentence}, {note.lower_ms + note.compile_ms:.0f} ms")  # fmt: skip
+            lines.append(
+                f"  step {note.step}, segment {note.segment} ({note.phase}): "
+                f"{note.sentence}, {note.lower_ms + note.compile_ms:.0f} ms"
+            )
         if again:
             shown = str(self.diff(again[-1])).splitlines()
             lines += ["the last change, old left and new right:", *("  " + x for x in shown)]

@@ -112,10 +112,13 @@ class Processes:
             ids = list(range(before * self._devices, (before + 1) * self._devices))
         try:
             jax.distributed.initialize(
-                f"{self._host}:{port}", self.count, self.rank, local_device_ids=ids,
+                f"{self._host}:{port}",
+                self.count,
+                self.rank,
+                local_device_ids=ids,
                 initialization_timeout=int(self.channel.timeout_s) + 1,
                 cluster_detection_method="deactivate",
-            )  # fmt: skip
+            )
         except RuntimeError as error:
             if self.channel.failure:
                 raise SessionError(self.channel.failure) from error

@@ -110,8 +110,12 @@ class Profile:
             elif plane.name.startswith("/device:"):
                 events += _gpu_events(plane, offset)
         events.sort(key=lambda e: e.start_ns)
-        threads = {lane: f"device/0 thread {i + 1}" for i, lane in enumerate(dict.fromkeys(
-            e.lane for e in events if "Stream" not in e.lane))}  # fmt: skip
+        threads = {
+            lane: f"device/0 thread {i + 1}"
+            for i, lane in enumerate(
+                dict.fromkeys(e.lane for e in events if "Stream" not in e.lane)
+            )
+        }
         for event in events:
             event.lane = threads.get(event.lane, event.lane)
         return events

@@ -131,20 +131,28 @@ def freeze_trace(
     steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)
     stop = max((s.stop_ns for s in steps), default=0)
-    fused = {(numbers[task], name): ids for (task, name), ids in profile.fused.items()
-             if task in numbers}  # fmt: skip
-    shown = [_moved(s, start, stop, numbers) for s in (*spans, *executed, *kernels)
-             if s.stop_ns > start and s.start_ns < stop]  # fmt: skip
-    waits = [SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via) for s in syncs
-             if start <= s.at_ns < stop]  # fmt: skip
+    fused = {
+        (numbers[task], name): ids for (task, name), ids in profile.fused.items() if task in numbers
+    }
+    shown = [
+        _moved(s, start, stop, numbers)
+        for s in (*spans, *executed, *kernels)
+        if s.stop_ns > start and s.start_ns < stop
+    ]
+    waits = [
+        SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via)
+        for s in syncs
+        if start <= s.at_ns < stop
+    ]
     origin = "profiled" if kernels else "recorded"
     timeline = Timeline.of(shown, waits, origin, (*profile.notes, *notes))
     members = tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(fused.items()))
     return timeline, (graph,), segments, members, _recorded(first, nodes, len(graph), start)
 
 
-def _recorded(tasks: Sequence[Task], nodes: dict[int, list[int]], count: int,
-              start: int) -> tuple[int, ...]:  # fmt: skip
+def _recorded(
+    tasks: Sequence[Task], nodes: dict[int, list[int]], count: int, start: int
+) -> tuple[int, ...]:
     """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
     found = [-1] * count
     for task in tasks:

@@ -66,9 +66,13 @@ def capture(
         session.forget_trace()
     waited = [tuple(s.syncs[before:]) for s, before in zip(sessions, syncs, strict=True)]
     return Capture(
-        spans=spans, syncs=max(waited, key=len), graph=graph, segments=segments, programs=programs,
+        spans=spans,
+        syncs=max(waited, key=len),
+        graph=graph,
+        segments=segments,
+        programs=programs,
         places=places,
-    )  # fmt: skip
+    )
 
 
 def _steps(session: ReplicaSession) -> dict[int, list[Task]]:

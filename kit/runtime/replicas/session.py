@@ -45,8 +45,9 @@ class ReplicaSession(Session):
                 "other replicas sent cannot be asked for again; take 'dynamic, on device'"
             )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
-        super().__init__(settings.replace(device=kind), rules=rules, frontends=(frontend,),
-                         cache=cache)  # fmt: skip
+        super().__init__(
+            settings.replace(device=kind), rules=rules, frontends=(frontend,), cache=cache
+        )
         self.rank = rank  # among the replicas of all processes
         self.exchange = exchange
         self.device = self._executor.device = device
@@ -147,9 +148,13 @@ class ReplicaSession(Session):
         return phase, (site, via, scope or name)
 
     def arrival(
-        self, key: tuple[Any, ...], leaves: Sequence[Cell], op: Op, place: Place,
+        self,
+        key: tuple[Any, ...],
+        leaves: Sequence[Cell],
+        op: Op,
+        place: Place,
         again: Callable[[list[Cell]], Any],
-    ) -> tuple[Task, list[Cell]]:  # fmt: skip
+    ) -> tuple[Task, list[Cell]]:
         """A task that computes nothing here: the results of `op`, in these cells, are sent to it.
 
         Args:

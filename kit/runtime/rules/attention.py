@@ -237,8 +237,11 @@ def _encoder_layer(
     return norm2(x + feed(x))
 
 
-ATTENTION_RULES = Rules({
-    "kit.attention": _attention, "kit.attention_backward": _attention_backward,
-    "aten._native_multi_head_attention.default": _native_attention,
-    "aten._transformer_encoder_layer_fwd.default": _encoder_layer,
-})  # fmt: skip
+ATTENTION_RULES = Rules(
+    {
+        "kit.attention": _attention,
+        "kit.attention_backward": _attention_backward,
+        "aten._native_multi_head_attention.default": _native_attention,
+        "aten._transformer_encoder_layer_fwd.default": _encoder_layer,
+    }
+)

@@ -59,8 +59,9 @@ def _convolution_backward(
     dilation: Ints, transposed: bool, output_padding: Ints, groups: int, mask: Sequence[bool],
 ) -> list[Array]:  # fmt: skip
     def forward(x: Array, weight: Array) -> Array:
-        return _convolution(x, weight, None, stride, padding, dilation, transposed, output_padding,
-                            groups)  # fmt: skip
+        return _convolution(
+            x, weight, None, stride, padding, dilation, transposed, output_padding, groups
+        )
 
     _, pull = jax.vjp(forward, x, weight)
     dx, dw = pull(grad)
@@ -78,8 +79,11 @@ class _Windows:
                  ceil_mode: bool) -> None:  # fmt: skip
         self.space = x.shape[x.ndim - n :]
         self.kernel = _each(kernel, n)
-        self.stride = _each(stride, n) if not isinstance(stride, int) and len(stride) else (
-            _each(stride, n) if isinstance(stride, int) else self.kernel)  # fmt: skip
+        self.stride = (
+            _each(stride, n)
+            if not isinstance(stride, int) and len(stride)
+            else (_each(stride, n) if isinstance(stride, int) else self.kernel)
+        )
         self.padding, self.dilation = _each(padding, n), _each(dilation, n)
         self.out = [
             _length(*sizes, ceil_mode)
@@ -91,8 +95,9 @@ class _Windows:
     def arguments(self, lead: int) -> dict[str, Any]:
         """Of `lax.reduce_window`, for an array with `lead` other dimensions."""
         sides = []
-        for size, k, s, p, d, out in zip(self.space, self.kernel, self.stride, self.padding,
-                                         self.dilation, self.out, strict=True):  # fmt: skip
+        for size, k, s, p, d, out in zip(
+            self.space, self.kernel, self.stride, self.padding, self.dilation, self.out, strict=True
+        ):
             sides.append((p, (out - 1) * s + d * (k - 1) + 1 - size - p))
         ones = [1] * lead
         return {
@@ -105,8 +110,9 @@ class _Windows:
     def counts(self, count_padding: bool) -> np.ndarray[Any, Any]:
         """How many elements each window averages; torch counts padding, but not beyond it."""
         total: Any = np.ones(())
-        for size, k, s, p, out in zip(self.space, self.kernel, self.stride, self.padding, self.out,
-                                      strict=True):  # fmt: skip
+        for size, k, s, p, out in zip(
+            self.space, self.kernel, self.stride, self.padding, self.out, strict=True
+        ):
             start = np.arange(out) * s - p
             stop = np.minimum(start + k, size + p)
             if not count_padding:
@@ -135,8 +141,9 @@ def _max_pool(n: int) -> Rule:
         def larger(a: Any, b: Any) -> Any:
             """The larger value, the first of equal ones; nan wins."""
             (u, i), (v, j) = a, b
-            second = jnp.where(jnp.isnan(u) == jnp.isnan(v), (v > u) | ((v == u) & (j < i)),
-                               jnp.isnan(v))  # fmt: skip
+            second = jnp.where(
+                jnp.isnan(u) == jnp.isnan(v), (v > u) | ((v == u) & (j < i)), jnp.isnan(v)
+            )
             return jnp.where(second, v, u), jnp.where(second, j, i)
 
         start = (jnp.array(least, x.dtype), jnp.array(np.iinfo(np.int32).max, jnp.int32))
@@ -234,8 +241,12 @@ def _adaptive_max_pool(n: int) -> Rule:
             inside = place[tuple(slice(*part) for part in parts)].ravel()
             values = x.reshape(*lead, -1)[..., inside]
             best = jnp.argmax(values, -1)
-            columns.append((jnp.take_along_axis(values, best[..., None], -1)[..., 0],
-                            jnp.asarray(inside)[best]))  # fmt: skip
+            columns.append(
+                (
+                    jnp.take_along_axis(values, best[..., None], -1)[..., 0],
+                    jnp.asarray(inside)[best],
+                )
+            )
         shape = (*lead, *output_size)
         if not columns:
             return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
@@ -346,9 +357,10 @@ def _group_norm_backward(
     inner = grad if weight is None else grad * _channels(weight, x)
     inner = inner.reshape(rows.shape)
     dx = rstd.reshape(batch, groups, 1) * (
-        inner - jnp.mean(inner, -1, keepdims=True)
+        inner
+        - jnp.mean(inner, -1, keepdims=True)
         - normed * jnp.mean(inner * normed, -1, keepdims=True)
-    )  # fmt: skip
+    )
     axes = (0, *range(2, x.ndim))
     grads = (
         dx.reshape(x.shape),
@@ -358,19 +370,24 @@ def _group_norm_backward(
     return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
 
 
-NORMALISATION = Rules({
-    "kit.batch_norm_train": _batch_norm_train, "kit.batch_norm_eval": _batch_norm_eval,
-    "aten.native_batch_norm_backward.default": _batch_norm_backward,
-    "aten.native_group_norm.default": _group_norm,
-    "aten.native_group_norm_backward.default": _group_norm_backward,
-})  # fmt: skip
+NORMALISATION = Rules(
+    {
+        "kit.batch_norm_train": _batch_norm_train,
+        "kit.batch_norm_eval": _batch_norm_eval,
+        "aten.native_batch_norm_backward.default": _batch_norm_backward,
+        "aten.native_group_norm.default": _group_norm,
+        "aten.native_group_norm_backward.default": _group_norm_backward,
+    }
+)
 
 
-CONVOLUTION = Rules({
-    "aten.convolution.default": _convolution,
-    "aten.convolution_overrideable.default": _convolution,
-    "aten.convolution_backward.default": _convolution_backward,
-    "aten.convolution_backward_overrideable.default": _convolution_backward,
-})  # fmt: skip
+CONVOLUTION = Rules(
+    {
+        "aten.convolution.default": _convolution,
+        "aten.convolution_overrideable.default": _convolution,
+        "aten.convolution_backward.default": _convolution_backward,
+        "aten.convolution_backward_overrideable.default": _convolution_backward,
+    }
+)
 
 CONV_RULES = CONVOLUTION | POOLING | NORMALISATION

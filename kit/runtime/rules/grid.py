@@ -98,11 +98,14 @@ def _edge_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
     return jax.vjp(lambda v: _edge_pad(v, padding), x)[1](grad)[0]
 
 
-GRID_RULES = Rules({
-    "aten.grid_sampler_2d.default": _grid_sample, "aten.grid_sampler_3d.default": _grid_sample,
-    "aten.grid_sampler_2d_backward.default": _grid_sample_backward,
-    "aten.grid_sampler_3d_backward.default": _grid_sample_backward,
-    "aten.replication_pad1d_backward.default": _edge_pad_backward,
-    "aten.replication_pad2d_backward.default": _edge_pad_backward,
-    "aten.replication_pad3d_backward.default": _edge_pad_backward,
-})  # fmt: skip
+GRID_RULES = Rules(
+    {
+        "aten.grid_sampler_2d.default": _grid_sample,
+        "aten.grid_sampler_3d.default": _grid_sample,
+        "aten.grid_sampler_2d_backward.default": _grid_sample_backward,
+        "aten.grid_sampler_3d_backward.default": _grid_sample_backward,
+        "aten.replication_pad1d_backward.default": _edge_pad_backward,
+        "aten.replication_pad2d_backward.default": _edge_pad_backward,
+        "aten.replication_pad3d_backward.default": _edge_pad_backward,
+    }
+)

@@ -138,8 +138,11 @@ def _scatter_reduce(
 ) -> Array:
     """Source: torch's scatter_reduce; with `include_self` False the first src replaces x."""
     where = x.at[_along(dim % x.ndim, index)]
-    values = jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape) if jnp.ndim(src) == 0 else (
-        src[tuple(slice(n) for n in index.shape)].astype(x.dtype))  # fmt: skip
+    values = (
+        jnp.broadcast_to(jnp.asarray(src, x.dtype), index.shape)
+        if jnp.ndim(src) == 0
+        else (src[tuple(slice(n) for n in index.shape)].astype(x.dtype))
+    )
     neutral = {"sum": 0, "add": 0, "mean": 0, "prod": 1, "multiply": 1}
     if not include_self:
         start = neutral.get(reduce)

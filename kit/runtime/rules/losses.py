@@ -284,18 +284,21 @@ def _shrink_backward(grad: Array, x: Array, lambd: Any) -> Array:
     return jnp.where(jnp.abs(x) <= jnp.asarray(lambd, x.dtype), 0, grad)
 
 
-LOSS_RULES = Rules({
-    "aten.multi_margin_loss_backward.default": _multi_margin_backward,
-    "aten.multilabel_margin_loss_backward.default": _multilabel_margin_backward,
-    "aten._ctc_loss.default": _ctc_loss, "aten._ctc_loss.Tensor": _ctc_loss,
-    "aten._ctc_loss_backward.default": _ctc_loss_backward,
-    "aten._ctc_loss_backward.Tensor": _ctc_loss_backward,
-    "aten._embedding_bag.default": _embedding_bag,
-    "aten._embedding_bag_forward_only.default": _embedding_bag,
-    "aten._embedding_bag_backward.default": _embedding_bag_backward,
-    "aten._embedding_bag_dense_backward.default": _embedding_bag_dense_backward,
-    "aten._embedding_bag_per_sample_weights_backward.default": _embedding_bag_weights_backward,
-    "aten._trilinear.default": _trilinear,
-    "aten.hardshrink_backward.default": _shrink_backward,
-    "aten.softshrink_backward.default": _shrink_backward,
-})  # fmt: skip
+LOSS_RULES = Rules(
+    {
+        "aten.multi_margin_loss_backward.default": _multi_margin_backward,
+        "aten.multilabel_margin_loss_backward.default": _multilabel_margin_backward,
+        "aten._ctc_loss.default": _ctc_loss,
+        "aten._ctc_loss.Tensor": _ctc_loss,
+        "aten._ctc_loss_backward.default": _ctc_loss_backward,
+        "aten._ctc_loss_backward.Tensor": _ctc_loss_backward,
+        "aten._embedding_bag.default": _embedding_bag,
+        "aten._embedding_bag_forward_only.default": _embedding_bag,
+        "aten._embedding_bag_backward.default": _embedding_bag_backward,
+        "aten._embedding_bag_dense_backward.default": _embedding_bag_dense_backward,
+        "aten._embedding_bag_per_sample_weights_backward.default": _embedding_bag_weights_backward,
+        "aten._trilinear.default": _trilinear,
+        "aten.hardshrink_backward.default": _shrink_backward,
+        "aten.softshrink_backward.default": _shrink_backward,
+    }
+)

@@ -49,8 +49,9 @@ def _cubic_weights(size: int, out: int, scale: float | None, align: bool) -> np.
         d = np.abs(at - (first + k))
         near = ((1.25 * d - 2.25) * d) * d + 1
         far = ((-0.75 * d + 3.75) * d - 6) * d + 3
-        np.add.at(weights, (np.arange(out), np.clip(first + k, 0, size - 1)),
-                  np.where(d <= 1, near, far))  # fmt: skip
+        np.add.at(
+            weights, (np.arange(out), np.clip(first + k, 0, size - 1)), np.where(d <= 1, near, far)
+        )
     return weights
 
 

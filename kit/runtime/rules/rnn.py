@@ -88,9 +88,11 @@ def _gru_cell_backward(grad: Array, workspace: Array, has_bias: bool) -> list[Ar
     return [*grads, *biases] if has_bias else grads
 
 
-RNN_RULES = Rules({
-    "aten._thnn_fused_lstm_cell.default": _lstm_cell,
-    "aten._thnn_fused_lstm_cell_backward_impl.default": _lstm_cell_backward,
-    "aten._thnn_fused_gru_cell.default": _gru_cell,
-    "aten._thnn_fused_gru_cell_backward.default": _gru_cell_backward,
-})  # fmt: skip
+RNN_RULES = Rules(
+    {
+        "aten._thnn_fused_lstm_cell.default": _lstm_cell,
+        "aten._thnn_fused_lstm_cell_backward_impl.default": _lstm_cell_backward,
+        "aten._thnn_fused_gru_cell.default": _gru_cell,
+        "aten._thnn_fused_gru_cell_backward.default": _gru_cell_backward,
+    }
+)

@@ -94,10 +94,11 @@ VIEWS = Rules({
 })  # fmt: skip
 
 _BACK = {  # what a view shows, as what it is a view of
-    "aten._conj.default": jnp.conj, "aten._neg_view.default": jnp.negative,
+    "aten._conj.default": jnp.conj,
+    "aten._neg_view.default": jnp.negative,
     "aten.view_as_real.default": VIEWS["aten.view_as_complex.default"],
     "aten.view_as_complex.default": VIEWS["aten.view_as_real.default"],
-}  # fmt: skip
+}
 
 
 def _write_view(

@@ -84,10 +84,12 @@ _POLYNOMIALS = {
     "special_chebyshev_polynomial_v": _polynomial(lambda x: 2 * x - 1, _chebyshev),
     "special_chebyshev_polynomial_w": _polynomial(lambda x: 2 * x + 1, _chebyshev),
     "special_hermite_polynomial_h": _polynomial(
-        lambda x: 2 * x, lambda x, k, now, before: 2 * x * now - 2 * k * before),
+        lambda x: 2 * x, lambda x, k, now, before: 2 * x * now - 2 * k * before
+    ),
     "special_hermite_polynomial_he": _polynomial(
-        lambda x: x, lambda x, k, now, before: x * now - k * before),
-}  # fmt: skip
+        lambda x: x, lambda x, k, now, before: x * now - k * before
+    ),
+}
 
 _UNARY: dict[str, Callable[..., Any]] = {
     "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1,

@@ -98,9 +98,12 @@ class Ahead:
         self._thread: threading.Thread | None = None
 
     def compile(
-        self, programs: Iterable[Program], *, tell: Callable[[int, int], None],
+        self,
+        programs: Iterable[Program],
+        *,
+        tell: Callable[[int, int], None],
         cancelled: Callable[[], bool],
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Compile those that are missing, and give their number; `tell(ready, needed)` as it goes.
 
         Programs of more than `MAX_OPS` ops are left to the run that needs them.

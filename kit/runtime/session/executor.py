@@ -243,12 +243,15 @@ class Executor:
         self.counts["compile.count"] += 1
         self.counts["compile.from_disk"] += len(hits)
         self.compiles.add(
-            segment, task.bulk.frames[offset : offset + len(segment.nodes)],
-            phase=task.bulk.phase, step=task.step, position=task.position,
+            segment,
+            task.bulk.frames[offset : offset + len(segment.nodes)],
+            phase=task.bulk.phase,
+            step=task.step,
+            position=task.position,
             lower_ns=executable.lower_ns[1] - executable.lower_ns[0],
             compile_ns=executable.compile_ns[1] - executable.compile_ns[0],
             is_from_disk=bool(hits),
-        )  # fmt: skip
+        )
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
         if self.is_tracing:
             for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):

@@ -259,8 +259,9 @@ class Inspection:
         graph, segments, nodes = freeze_step(tasks)
         pairs = [(nodes[task.index], task.bulk) for task in tasks]
         calls = [ids[k] for ids, bulk in pairs for k in bulk.calls if k < len(ids)]
-        views = [i for ids, bulk in pairs for i, op in zip(ids, bulk.ops, strict=True)
-                 if op.is_view]  # fmt: skip
+        views = [
+            i for ids, bulk in pairs for i, op in zip(ids, bulk.ops, strict=True) if op.is_view
+        ]
         notes = dict.fromkeys(
             f"{s.cause} at {s.site or 'an unknown line'} reads a value: what is before it was run"
             for s in self.syncs[first_sync:]

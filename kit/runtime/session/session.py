@@ -175,8 +175,9 @@ class Session(Inspection, Waiting):
         """This thread records from now on too: its bulk and its bulk sizes are its own."""
         with self.lock:
             made = Stream(self, self.settings.bulk_in_force, is_main=not self._streams)
-            self._streams = [s for s in self._streams if s.bulk is not None or s.is_main
-                             or s.thread.is_alive()]  # fmt: skip
+            self._streams = [
+                s for s in self._streams if s.bulk is not None or s.is_main or s.thread.is_alive()
+            ]
             self._streams.append(made)
             self.here.stream = made
         return made

@@ -97,8 +97,12 @@ def is_same(one: Any, other: Any, numbers: Sequence[Any]) -> bool:
     if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
         return one is other
     mine, theirs = _bound(one), _bound(other)
-    return (one.__code__ is other.__code__ and len(mine) == len(theirs)
-            and all(map(_is_equal, mine, theirs)) and numbers_of(one) == numbers)  # fmt: skip
+    return (
+        one.__code__ is other.__code__
+        and len(mine) == len(theirs)
+        and all(map(_is_equal, mine, theirs))
+        and numbers_of(one) == numbers
+    )
 
 
 def numbers_of(function: Any) -> list[Any]:

@@ -257,8 +257,10 @@ class Stepper:
             self.forget("the program has set the seed of the random numbers, between two steps")
             return False
         if any(look() != seen for look, seen in last.seen):
-            self.forget("the program has changed a number of an optimizer, or which modules train "
-                        "or need gradients, between two steps")  # fmt: skip
+            self.forget(
+                "the program has changed a number of an optimizer, or which modules train "
+                "or need gradients, between two steps"
+            )
             return False
         return self._replayed < VERIFY_EVERY
 

@@ -247,8 +247,9 @@ def _again(home: Frontend, trace: Trace, tensors: list[KitTensor], bases: list[B
     return _make(home, trace.result, tensors, bases, values)
 
 
-def _make(home: Frontend, made: Any, tensors: list[KitTensor], bases: list[Buffer],
-          values: list[Value]) -> Any:  # fmt: skip
+def _make(
+    home: Frontend, made: Any, tensors: list[KitTensor], bases: list[Buffer], values: list[Value]
+) -> Any:
     if isinstance(made, Made):
         if made.argument >= 0:
             return tensors[made.argument]

@@ -163,8 +163,9 @@ def _constants(nodes: list[tuple[Op, tuple[int, ...]]], scalars: list[float]) ->
     return found
 
 
-def _compile(home: Frontend, bulk: Bulk, trace: Trace, results: list[Value],
-             known: dict[int, int]) -> None:  # fmt: skip
+def _compile(
+    home: Frontend, bulk: Bulk, trace: Trace, results: list[Value], known: dict[int, int]
+) -> None:
     """Split the results: constants are kept, the rest becomes one op."""
     nodes = list(bulk.nodes())
     constant = _constants(nodes, bulk.scalars)
@@ -256,8 +257,9 @@ def _renumber(made: Any, position: list[int]) -> Any:
     if isinstance(made, Made):
         if made.value < 0:
             return made
-        return Made(value=position[made.value], base_spec=made.base_spec, views=made.views,
-                     spec=made.spec)  # fmt: skip
+        return Made(
+            value=position[made.value], base_spec=made.base_spec, views=made.views, spec=made.spec
+        )
     if isinstance(made, list | tuple):
         return type(made)(_renumber(item, position) for item in made)
     if isinstance(made, dict):

@@ -68,7 +68,10 @@ def write_out(out: KitTensor, result: torch.Tensor) -> None:
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
             f"{list(out.shape)}, which does not match the required output shape "
-            f"{list(result.shape)}.", UserWarning, stacklevel=6)  # fmt: skip
+            f"{list(result.shape)}.",
+            UserWarning,
+            stacklevel=6,
+        )
     fresh = torch.empty(result.shape, dtype=out.dtype, device=out.device)
     fresh.copy_(result)
     out.data = fresh

@@ -33,5 +33,6 @@ _sparse = _refuse(
 REFUSED: dict[str, Callable[..., Any]] = {
     "aten._nested_tensor_from_mask.default": _nested,
     "aten._sparse_coo_tensor_with_dims_and_tensors.default": _sparse,
-    "aten._to_sparse.default": _sparse, "aten._to_sparse.sparse_dim": _sparse,
-}  # fmt: skip
+    "aten._to_sparse.default": _sparse,
+    "aten._to_sparse.sparse_dim": _sparse,
+}

@@ -47,10 +47,14 @@ def _post(
     session.here_posts += 1
     specs = [home.spec_of(meta) for meta in metas]
     made, _ = session.exchange.post(
-        session.rank, ("tensors", session.here_posts), given, [spec.aval for spec in specs],
-        combine=combine, name=f"collective {session.here_posts}",
+        session.rank,
+        ("tensors", session.here_posts),
+        given,
+        [spec.aval for spec in specs],
+        combine=combine,
+        name=f"collective {session.here_posts}",
         priority=1 << 20,  # somebody's next segment needs it
-    )  # fmt: skip
+    )
     return [home.wrap(value, spec) for value, spec in zip(made, specs, strict=True)]
 
 
@@ -71,8 +75,7 @@ class _Gather(torch.autograd.Function):
     """Every replica's tensor; its adjoint is the sum of what the replicas' copies of mine have."""
 
     @staticmethod
-    def forward(ctx: Any, session: ReplicaSession, metas: Sequence[torch.Tensor],
-                mine: Any) -> Any:  # fmt: skip
+    def forward(ctx: Any, session: ReplicaSession, metas: Sequence[torch.Tensor], mine: Any) -> Any:
         """The tensors by rank; `metas` has their shapes."""
         ctx.session, ctx.metas = session, metas
         return tuple(gathered(session, [mine], metas))
@@ -199,10 +202,13 @@ class Barrier:
             more = self._count > group.total
             raise SessionError(
                 f"{self!r} in a DataParallel of {group.total} replicas: "
-                + ("it would wait for ever for those that do not exist" if more
-                   else "it could not say who belongs together")
+                + (
+                    "it would wait for ever for those that do not exist"
+                    if more
+                    else "it could not say who belongs together"
+                )
                 + f"; make it kit.Barrier({group.total})"
-            )  # fmt: skip
+            )
         with group.changed:
             if self._meeting is None or self._meeting.group is not group:
                 self._meeting = Meeting(group, repr(self))

@@ -101,8 +101,12 @@ def _shared(kind: Any) -> type[_BatchNorm]:
     def reduce(self: Any, protocol: int) -> tuple[Any, ...]:
         return _blank, (kind,), self.__getstate__()  # this class has no name to be found by
 
-    members = {"forward": SyncBatchNorm.forward, "__reduce_ex__": reduce, "__doc__": kind.__doc__,
-               "__module__": kind.__module__}  # fmt: skip
+    members = {
+        "forward": SyncBatchNorm.forward,
+        "__reduce_ex__": reduce,
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+    }
     return type(kind.__name__, (kind, SyncBatchNorm), members)
 
 
@@ -118,8 +122,10 @@ def _has_own_forward(module: nn.Module) -> bool:
 
 def _own_forward(name: str, module: nn.Module, is_torchs: bool) -> str:
     where = f"{name!r} of the model" if name else "the model"
-    text = (f"{where} is a {type(module).__name__} with a forward of its own, which would not be "
-            "called once its statistics are shared: ")  # fmt: skip
+    text = (
+        f"{where} is a {type(module).__name__} with a forward of its own, which would not be "
+        "called once its statistics are shared: "
+    )
     if is_torchs:
         return f"{text}make it call kit.SyncBatchNorm, not torch's nn.SyncBatchNorm"
     return f"{text}make it call kit.SyncBatchNorm, or leave sync_batch_norm off"
@@ -191,5 +197,9 @@ class _Normalise(torch.autograd.Function):
             (inner * _wide(factor, x)).to(given.dtype),
             None if weight is None else sums[1].to(weight.dtype),
             sums[0].to(mean.dtype) if ctx.has_bias else None,
-            None, None, None, None, None,
-        )  # fmt: skip
+            None,
+            None,
+            None,
+            None,
+            None,
+        )

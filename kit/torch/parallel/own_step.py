@@ -108,9 +108,12 @@ class StepParallel(DataParallel):
         if len(roots) != len(reducer.module._modules):
             session = self.sessions[place]
             self._reducers[place] = Reducer(
-                session, session.frontend(Frontend), nn.ModuleList(roots.values()),
-                bucket_bytes=self._bucket_bytes, cut=self.cut,
-            )  # fmt: skip
+                session,
+                session.frontend(Frontend),
+                nn.ModuleList(roots.values()),
+                bucket_bytes=self._bucket_bytes,
+                cut=self.cut,
+            )
             self._reducers[place].note = reducer.note
         super()._loss_backward(place, *args, **options)
 

@@ -88,9 +88,12 @@ class Reducer:
         self._bucket_bytes = size_bytes
         self.buckets = buckets_of(self.module, size_bytes)
         self._of = {id(p): bucket for bucket in self.buckets for _, p in bucket.parameters}
-        self._places = [(f"{path}.{key}" if path else key, m._parameters, key, p)
-                        for path, m in self.module.named_modules()
-                        for key, p in m._parameters.items() if p is not None]  # fmt: skip
+        self._places = [
+            (f"{path}.{key}" if path else key, m._parameters, key, p)
+            for path, m in self.module.named_modules()
+            for key, p in m._parameters.items()
+            if p is not None
+        ]
         for parameter in self.module.parameters():  # each once, however many modules share it
             if parameter.requires_grad and id(parameter) not in self._hooked:
                 parameter.register_post_accumulate_grad_hook(self._ready)
@@ -136,8 +139,9 @@ class Reducer:
 
     def state(self) -> list[tuple[Any, Value]]:
         """What the module's buffers hold now; values do not change, so that is no copy."""
-        return [(b, b.ref.read(self.home)) for b in self.module.buffers()
-                if isinstance(b, KitTensor)]  # fmt: skip
+        return [
+            (b, b.ref.read(self.home)) for b in self.module.buffers() if isinstance(b, KitTensor)
+        ]
 
     def take_back(self, state: Sequence[tuple[Any, Value]]) -> None:
         """A step has failed: its gradients, and what it did to the buffers, have not happened."""

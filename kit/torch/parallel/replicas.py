@@ -140,9 +140,8 @@ class Replicas:
             )
         ]
         copies = [
-            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
-            for _ in homes
-        ]  # fmt: skip
+            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms) for _ in homes
+        ]
         with contextlib.ExitStack() as undo:
             if self.count == 1:
                 undo.enter_context(self.sessions[0])
@@ -248,9 +247,13 @@ class Replicas:
     # -- tuning and watching -----------------------------------------------------------------------
 
     def retune(
-        self, *, bulk: int | tuple[int, int] | None = None, cut: str | None = None,
-        bucket_mb: float | None = None, link: Link | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        bulk: int | tuple[int, int] | None = None,
+        cut: str | None = None,
+        bucket_mb: float | None = None,
+        link: Link | None = None,
+    ) -> None:
         """Go on with other segments or buckets, or over another imitated link (none if not given).
 
         Raises:
@@ -331,8 +334,12 @@ _NO_MODES: Modes = (True, False, False, None)
 def _modes() -> Modes:
     """Gradients on, inference mode, autocast on device "kit" and to what, in this thread."""
     if torch.is_autocast_enabled("kit"):
-        return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), True,
-                torch.get_autocast_dtype("kit"))  # fmt: skip
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            True,
+            torch.get_autocast_dtype("kit"),
+        )
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), False, None
 
 

@@ -87,15 +87,22 @@ class DeferredScaler(CheckedScaler):
         scale, tracker = self._check_scale_growth_tracker("step")
         scale, tracker, found = scale.clone(), tracker.clone(), self._found()
         torch._amp_update_scale_(
-            scale, tracker, _any_of(found),
-            self._growth_factor, self._backoff_factor, self._growth_interval,
-        )  # fmt: skip
+            scale,
+            tracker,
+            _any_of(found),
+            self._growth_factor,
+            self._backoff_factor,
+            self._growth_interval,
+        )
         self._next = len(found), scale, tracker
 
     def _maybe_opt_step(
-        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
+        *args: Any,
         **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         session = current_session()
         if session is None:
             raise SessionError("scaler.step() on device 'kit' belongs inside its session")

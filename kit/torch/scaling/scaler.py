@@ -213,9 +213,12 @@ class OnDeviceScaler(CheckedScaler):
         return super().step(optimizer, *args, **kwargs)
 
     def _maybe_opt_step(
-        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any,
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
+        *args: Any,
         **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         found = list(optimizer_state["found_inf_per_device"].values())
         count_on_device(optimizer)
         stepped = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]

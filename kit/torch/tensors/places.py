@@ -20,9 +20,10 @@ __all__ = ["Places"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _INSTALLED = tuple(
-    path + os.sep for name in ("purelib", "platlib", "stdlib", "platstdlib")
+    path + os.sep
+    for name in ("purelib", "platlib", "stdlib", "platstdlib")
     if (path := sysconfig.get_paths().get(name))
-)  # fmt: skip
+)
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))

@@ -88,10 +88,14 @@ _SAME = frozenset(
 _WHOLE = _SAME | {
     f"aten.{name}"
     for name in (
-        "permute.default", "t.default", "transpose.int", "unsqueeze.default", "squeeze.default",
+        "permute.default",
+        "t.default",
+        "transpose.int",
+        "unsqueeze.default",
+        "squeeze.default",
         "squeeze.dim",
     )
-}  # fmt: skip
+}
 
 
 class View:

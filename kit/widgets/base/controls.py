@@ -106,8 +106,9 @@ class Controls(VBox):
             labelled("step mode", self.step_mode),
         ]
         columns = "repeat(auto-fit, minmax(138px, 1fr))"
-        return GridBox(cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px",
-                                            width="auto"))  # fmt: skip
+        return GridBox(
+            cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
+        )
 
     def _moved(self, name: str, value: Any) -> None:
         if self._is_following:
@@ -166,8 +167,11 @@ def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
 
 
 def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
-    return SelectionSlider(options=options, continuous_update=False,
-                           layout=Layout(width="auto", margin="2px 2px 2px 8px"))  # fmt: skip
+    return SelectionSlider(
+        options=options,
+        continuous_update=False,
+        layout=Layout(width="auto", margin="2px 2px 2px 8px"),
+    )
 
 
 def bulk_slider(value: int) -> SelectionSlider:

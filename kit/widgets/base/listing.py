@@ -136,8 +136,11 @@ class Listing(View):
     def _mark(self, change: dict[str, Any]) -> None:
         """By a style that names rows, so that the listing keeps its focus and its place."""
         picked: Selection = change["new"]
-        rows = [i for i, row in enumerate(self._rows)
-                if row.sites & picked.sites or row.nodes & picked.nodes]  # fmt: skip
+        rows = [
+            i
+            for i, row in enumerate(self._rows)
+            if row.sites & picked.sites or row.nodes & picked.nodes
+        ]
         self._marks.value = _marks(self._class, rows) if rows else ""
 
     def _picked(self, change: dict[str, Any]) -> None:

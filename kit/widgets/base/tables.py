@@ -44,8 +44,10 @@ MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospac
 BETTER, WORSE = "#1f8f55", "#d9482b"
 
 _CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
-_UNSEEN = ("position:absolute;width:1px;height:1px;margin:-1px;padding:0;overflow:hidden;"
-           "clip-path:inset(50%);white-space:nowrap;border:0")  # fmt: skip
+_UNSEEN = (
+    "position:absolute;width:1px;height:1px;margin:-1px;padding:0;overflow:hidden;"
+    "clip-path:inset(50%);white-space:nowrap;border:0"
+)
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _MAX_ROWS = 12
 _MAX_TEXT = 160
@@ -126,13 +128,16 @@ def sync_table_html(run: Run) -> str:
             for name, value in change.items()
         )
         idle = "unknown" if math.isnan(row.idle_ms_per_step) else _amount(row.idle_ms_per_step)
-        cells.append([
-            f'<div style="{_CODE}">{site}{via}{cure}</div>',
-            safe_text(row.cause, 60),
-            _amount(row.count_per_step),
-            _amount(row.wait_ms_per_step) + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
-            idle,
-        ])  # fmt: skip
+        cells.append(
+            [
+                f'<div style="{_CODE}">{site}{via}{cure}</div>',
+                safe_text(row.cause, 60),
+                _amount(row.count_per_step),
+                _amount(row.wait_ms_per_step)
+                + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
+                idle,
+            ]
+        )
     more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
     note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
@@ -164,14 +169,20 @@ def breakdown_html(run: Run) -> str:
             f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
             f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
         )
-        cells.append([
-            f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
-            _amount(r.total_ms),
-            _amount(r.exposed_ms),
-            f"{r.share:.1%}" + bar_html(r.share / most, color),
-        ])  # fmt: skip
-    total = ["<b>step</b>", "", f"<b>{_amount(sum(r.exposed_ms for r in rows))}</b>",
-             f"<b>{sum(r.share for r in rows):.1%}</b>"]  # fmt: skip
+        cells.append(
+            [
+                f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
+                _amount(r.total_ms),
+                _amount(r.exposed_ms),
+                f"{r.share:.1%}" + bar_html(r.share / most, color),
+            ]
+        )
+    total = [
+        "<b>step</b>",
+        "",
+        f"<b>{_amount(sum(r.exposed_ms for r in rows))}</b>",
+        f"<b>{sum(r.share for r in rows):.1%}</b>",
+    ]
     note = (
         "Each instant of the traced step is charged once, to the device if it is busy. "
         "The time column counts all of an activity, also what is hidden under another."
@@ -186,8 +197,10 @@ def unlowered_html(run: Run) -> str:
     if not run.unlowered:
         return ""
     found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
-    cells = [[f'<div style="{_CODE}">{safe_text(place)}</div>', f"{count:,}"]
-             for place, count in found[:_MAX_ROWS]]  # fmt: skip
+    cells = [
+        [f'<div style="{_CODE}">{safe_text(place)}</div>', f"{count:,}"]
+        for place, count in found[:_MAX_ROWS]
+    ]
     more = len(found) - _MAX_ROWS
     note = "Each waits for the device and copies to the host and back: give it a rule."
     if more > 0:

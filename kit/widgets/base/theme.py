@@ -54,45 +54,51 @@ BACKGROUND = "#ffffff"
 
 # What the neutral colours are where the page is dark. Everything pale that is not here becomes as
 # faint on the dark ground as it was on white; `page.js` works it out.
-DARK = MappingProxyType({
-    INK: "#e6eaf0",
-    MUTED: "#9aa7b5",
-    FAINT: "#6b7784",
-    GRID: "#2b323b",
-    BACKGROUND: "#171b21",
-    "#f4f6f8": "#1d2229",
-})  # fmt: skip
+DARK = MappingProxyType(
+    {
+        INK: "#e6eaf0",
+        MUTED: "#9aa7b5",
+        FAINT: "#6b7784",
+        GRID: "#2b323b",
+        BACKGROUND: "#171b21",
+        "#f4f6f8": "#1d2229",
+    }
+)
 
 # Least distance under simulated protanopia, deuteranopia and tritanopia, also from the dark ground:
 # 13 (CIE76), measured by the test. Recording has its phase's colour; warm red is kept for waiting.
-COLORS = MappingProxyType({
-    "forward": "#5674d8",
-    "backward": "#f5b12e",
-    "update": "#2f9e8f",
-    "input": "#f0e28c",
-    "plan": "#b4bcc0",
-    "lower": "#c3a2ef",
-    "compile": "#8f45ab",
-    "dispatch": "#a4e8fb",
-    "wait": "#dd5a3c",
-    "ahead": "#dfe8d3",
-    "kernel": "#587080",
-    "reduction": "#db57ba",
-})  # fmt: skip
-LABELS = MappingProxyType({
-    "forward": "forward",
-    "backward": "backward",
-    "update": "update",
-    "input": "input",
-    "plan": "plan",
-    "lower": "lower",
-    "compile": "compile",
-    "dispatch": "dispatch",
-    "wait": "wait (sync)",
-    "ahead": "host is ahead",
-    "kernel": "kernel",
-    "reduction": "reduction (gradients)",
-})  # fmt: skip
+COLORS = MappingProxyType(
+    {
+        "forward": "#5674d8",
+        "backward": "#f5b12e",
+        "update": "#2f9e8f",
+        "input": "#f0e28c",
+        "plan": "#b4bcc0",
+        "lower": "#c3a2ef",
+        "compile": "#8f45ab",
+        "dispatch": "#a4e8fb",
+        "wait": "#dd5a3c",
+        "ahead": "#dfe8d3",
+        "kernel": "#587080",
+        "reduction": "#db57ba",
+    }
+)
+LABELS = MappingProxyType(
+    {
+        "forward": "forward",
+        "backward": "backward",
+        "update": "update",
+        "input": "input",
+        "plan": "plan",
+        "lower": "lower",
+        "compile": "compile",
+        "dispatch": "dispatch",
+        "wait": "wait (sync)",
+        "ahead": "host is ahead",
+        "kernel": "kernel",
+        "reduction": "reduction (gradients)",
+    }
+)
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
 _OTHER = "#8b97a3"
@@ -193,8 +199,12 @@ def page_js() -> str:
     window gets a "kit-theme" event when the theme changes.
     """
     kept = [*COLORS.values(), *SEGMENT_COLORS, _OTHER]
-    values = {"TWINS": {**DARK, "ink": INK, "muted": MUTED}, "KEPT": kept,
-              "DARK_GROUND": DARK[BACKGROUND], "PAGE_CSS": _asset("page.css")}  # fmt: skip
+    values = {
+        "TWINS": {**DARK, "ink": INK, "muted": MUTED},
+        "KEPT": kept,
+        "DARK_GROUND": DARK[BACKGROUND],
+        "PAGE_CSS": _asset("page.css"),
+    }
     given = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
     return given + _asset("page.js")
 

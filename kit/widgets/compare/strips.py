@@ -206,17 +206,21 @@ def _bars(timeline: Timeline, strip: _Strip) -> Columns:
         "busy_ms": (busy / 1e6).tolist(),
         "count": count.tolist(),
         "kind": [KINDS[k] for k in timeline.kind[longest]],
-        "name": [names[n] if c == 1 else f"{c:,} spans, the longest is {names[n]}"
-                 for n, c in zip(timeline.name[longest], count.tolist(), strict=True)],
+        "name": [
+            names[n] if c == 1 else f"{c:,} spans, the longest is {names[n]}"
+            for n, c in zip(timeline.name[longest], count.tolist(), strict=True)
+        ],
         "lane": [lanes[i] for i in timeline.lane[longest]],
         "duration": [format_ns(x) for x in busy.tolist()],
         "start": [format_ns(x) for x in (left - window.begin).tolist()],
         "run": [strip.run + 1] * len(first),
-    }  # fmt: skip
+    }
 
 
-def _apart(left: NDArray[np.int64], right: NDArray[np.int64],
-           ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+def _apart(
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Intervals by start, each without what those before it cover: their union, none twice."""
     if not len(left):
         return left, right
@@ -249,9 +253,13 @@ def _merged(row: NDArray[np.int64], color: Sequence[str], left: NDArray[np.int64
     busy = right - left
     order = np.lexsort((-busy, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    bars = (order[starts], np.minimum.reduceat(left[order], starts),
-            np.maximum.reduceat(right[order], starts), np.add.reduceat(busy[order], starts),
-            np.diff(starts, append=n))  # fmt: skip
+    bars = (
+        order[starts],
+        np.minimum.reduceat(left[order], starts),
+        np.maximum.reduceat(right[order], starts),
+        np.add.reduceat(busy[order], starts),
+        np.diff(starts, append=n),
+    )
     outer_first = np.lexsort((-bars[2], bars[1]))  # what lies inside is painted over it
     return tuple(column[outer_first] for column in bars)
 
@@ -272,8 +280,10 @@ def _steps(strip: _Strip) -> Columns:
 def _texts(timeline: Timeline, strip: _Strip) -> Columns:
     """The names of the steps, on the host and on the device, where there is room."""
     window = strip.window
-    found = [(a, b, f"step {i} · {format_ns(b - a)}", strip.top + _STEPS / 2)
-             for i, (a, b) in enumerate(window.steps.tolist())]  # fmt: skip
+    found = [
+        (a, b, f"step {i} · {format_ns(b - a)}", strip.top + _STEPS / 2)
+        for i, (a, b) in enumerate(window.steps.tolist())
+    ]
     for row in (r for r in strip.rows if r.label == "its steps"):
         for i in np.flatnonzero(timeline.kind == _DEVICE_STEP):
             name = plain(timeline.names[timeline.name[i]], 40)
@@ -316,8 +326,9 @@ def _tracks(strip: _Strip) -> Columns:
     }
 
 
-def _title_lines(i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float,
-                 tag: str) -> list[str]:  # fmt: skip
+def _title_lines(
+    i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float, tag: str
+) -> list[str]:
     """The settings and the numbers of a run: one line if there is room for it, else two."""
     numbers = f"{amount(row.step_ms)} ms a step"
     if not math.isnan(row.overlap_fraction):

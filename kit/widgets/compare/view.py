@@ -192,8 +192,7 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
                           text_font_style="normal", text_color=MUTED), "above")  # fmt: skip
     plot.yaxis[0].ticker = FixedTicker(ticks=axis["ticks"])
     plot.yaxis[0].major_label_overrides = dict(zip(axis["ticks"], axis["labels"], strict=True))
-    source = {name: ColumnDataSource(columns[name])
-              for name in SOURCES}  # fmt: skip
+    source = {name: ColumnDataSource(columns[name]) for name in SOURCES}
     bars, marks = _draw(plot, source)
     _add_legend(plot, columns["kinds"])
     style_figure(plot)
@@ -216,8 +215,9 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                      fill_color="color", fill_alpha="alpha", line_color=None, source=source["bars"],
                      name="bars")  # fmt: skip
     for x in ("left_ms", "right_ms"):
-        plot.segment(x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color="#8b97a3",
-                     line_width=1)  # fmt: skip
+        plot.segment(
+            x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color="#8b97a3", line_width=1
+        )
     plot.segment(x0="x", x1="x", y0="top", y1="bottom", source=syncs, line_color=red,
                  line_dash="dashed", line_width=1.3)  # fmt: skip
     plot.text(x="x", y="y", text="text", source=source["texts"], text_align="center",
@@ -236,8 +236,12 @@ def _add_legend(plot: figure, kinds: Sequence[str]) -> None:
     for kind in kinds:
         key = plot.quad(left=0, right=0, top=-2, bottom=-1, color=COLORS[kind], line_color=None)
         items.append(LegendItem(label=LABELS[kind], renderers=[key]))
-    plot.add_layout(Legend(items=items, orientation="horizontal", name="kinds", ncols=_LEGEND_COLS,
-                           location="left"), "below")  # fmt: skip
+    plot.add_layout(
+        Legend(
+            items=items, orientation="horizontal", name="kinds", ncols=_LEGEND_COLS, location="left"
+        ),
+        "below",
+    )
 
 
 def _add_tools(plot: figure, bars: Any, marks: Any) -> None:

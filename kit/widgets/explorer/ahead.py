@@ -38,8 +38,12 @@ class AheadLine(HBox):
         self._prepare, self._neighbours = prepare, neighbours
         self._known: dict[Settings, None] = {}  # compiled, or known to fail; oldest first
         self._forget: Callable[[], None] | None = None
-        self.is_on = Checkbox(value=True, description="compile neighbours while idle", indent=False,
-                              layout=Layout(width="auto", flex="0 0 auto"))  # fmt: skip
+        self.is_on = Checkbox(
+            value=True,
+            description="compile neighbours while idle",
+            indent=False,
+            layout=Layout(width="auto", flex="0 0 auto"),
+        )
         self.text = HTML(layout=Layout(flex="1 1 240px", min_width="0"))
         self.is_on.observe(lambda change: on_change(change["new"]), "value")
         super().__init__([self.is_on, self.text], layout=Layout(

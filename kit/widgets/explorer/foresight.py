@@ -27,8 +27,12 @@ class Foresight:
         Raises:
             SettingsError: no run can tell.
         """
-        able = [r for r in reversed(runs) if r.settings.mode != "torch" and all(
-            getattr(r.settings, name) == getattr(settings, name) for name in _KNOWN)]  # fmt: skip
+        able = [
+            r
+            for r in reversed(runs)
+            if r.settings.mode != "torch"
+            and all(getattr(r.settings, name) == getattr(settings, name) for name in _KNOWN)
+        ]
         base = next((r for r in able if r.settings.batch_size == settings.batch_size), None)
         if base is not None:
             return self._model_of(base).predict(settings)

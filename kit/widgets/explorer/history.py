@@ -77,8 +77,9 @@ class HistoryBar(HBox):
         self._history = History(settings)
         self._is_following = False
         self.preset = Dropdown(options=[_CHOOSE, *PRESETS], layout=Layout(width="auto"))
-        self.text = Text(continuous_update=False, placeholder="the defaults",
-                         layout=Layout(width="auto"))  # fmt: skip
+        self.text = Text(
+            continuous_update=False, placeholder="the defaults", layout=Layout(width="auto")
+        )
         self.reset = _button("Reset", "back to the settings that the explorer began with")
         self.undo = _button("Undo", "the settings before (Ctrl+Z)", "kit-undo")
         self.redo = _button("Redo", "the settings that were undone (Ctrl+Shift+Z)", "kit-redo")
@@ -87,8 +88,11 @@ class HistoryBar(HBox):
         presets.layout.flex = "0 1 230px"
         text = labelled("settings as text, to share: paste here, then Enter", self.text)
         text.layout.flex = "1 1 280px"
-        super().__init__([presets, buttons, text], settings=settings, layout=Layout(
-            flex_flow="row wrap", align_items="flex-end", grid_gap="4px 14px"))  # fmt: skip
+        super().__init__(
+            [presets, buttons, text],
+            settings=settings,
+            layout=Layout(flex_flow="row wrap", align_items="flex-end", grid_gap="4px 14px"),
+        )
         self.add_class("kit-history")
         self.undo.on_click(lambda _: self.move(-1))
         self.redo.on_click(lambda _: self.move(1))

@@ -58,8 +58,9 @@ class SelectionBar(HBox):
         self.text = HTML(layout=Layout(margin="0"))
         self.clear = Button(description="Clear selection", layout=Layout(width="auto"))
         self.clear.on_click(lambda _: self._clear())
-        super().__init__([self.text, self.clear],
-                         layout=Layout(align_items="center", grid_gap="10px"))  # fmt: skip
+        super().__init__(
+            [self.text, self.clear], layout=Layout(align_items="center", grid_gap="10px")
+        )
         for view in views:
             view.observe(lambda change: self._say(change["new"]), "selection")
         self._say(NOTHING)

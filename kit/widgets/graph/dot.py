@@ -22,13 +22,17 @@ __all__ = ["dot_text", "lay_out", "run_dot"]
 
 _MAX_COMPONENTS_IN_ROW = 5
 _HEAD = (
-    'graph [rankdir=TB ranksep=0.4 nodesep=0.22 splines=spline nslimit=1 nslimit1=1 mclimit=0.5]; '
+    "graph [rankdir=TB ranksep=0.4 nodesep=0.22 splines=spline nslimit=1 nslimit1=1 mclimit=0.5]; "
     'node [shape=box fixedsize=true label=""]; edge [arrowhead=none];'
-)  # fmt: skip
+)
 
 
-def lay_out(shapes: Sequence[Shape], sizes: Sequence[Sequence[Size]], *, timeout_s: float,
-            ) -> tuple[list[Inside], str]:  # fmt: skip
+def lay_out(
+    shapes: Sequence[Shape],
+    sizes: Sequence[Sequence[Size]],
+    *,
+    timeout_s: float,
+) -> tuple[list[Inside], str]:
     """The inside of each shape, and what laid them out: "graphviz dot", or a grid and why.
 
     What dot does not answer within `timeout_s` gets the grid.
@@ -47,8 +51,10 @@ def lay_out(shapes: Sequence[Shape], sizes: Sequence[Sequence[Size]], *, timeout
         for at, n in enumerate(missing):
             if at in answers and (inside := _read(answers[at], shapes[n], sizes[n])) is not None:
                 slots[n].append(inside)
-    found = [slot[0] if slot else lay_out_as_grid(shape, own)
-             for slot, shape, own in zip(slots, shapes, sizes, strict=True)]  # fmt: skip
+    found = [
+        slot[0] if slot else lay_out_as_grid(shape, own)
+        for slot, shape, own in zip(slots, shapes, sizes, strict=True)
+    ]
     grids = sum(not slot for slot in slots)
     if not grids:
         return found, "graphviz dot"

@@ -27,8 +27,10 @@ def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
     for edge in placed.edges:
         x0, y0, *rest = (f"{v:.1f}" for v in edge.curve)
         alpha = 0.4 if edge.is_crossing else 0.9
-        parts.append(f'<path d="M{x0} {y0}C{" ".join(rest)}" fill="none" stroke="{FAINT}" '
-                     f'opacity="{alpha}" marker-end="url(#a)"/>')  # fmt: skip
+        parts.append(
+            f'<path d="M{x0} {y0}C{" ".join(rest)}" fill="none" stroke="{FAINT}" '
+            f'opacity="{alpha}" marker-end="url(#a)"/>'
+        )
     for row, (x, y, w, h) in placed.rects.items():
         label, sub = _text(scene, "label", row), _text(scene, "sub", row)
         if placed.is_open[row]:
@@ -40,14 +42,18 @@ def graph_svg(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
         parts.append(_words(x, y - 8.5, label, 12.5, INK, "middle"))
         parts.append(_words(x, y + 8, sub, 10.5, MUTED, "middle"))
     w, h = placed.width + 24, placed.height + 24
-    arrow = (f'<defs><marker id="a" viewBox="0 0 7 7" refX="7" refY="3.5" markerWidth="7" '
-             f'markerHeight="7" orient="auto"><path d="M0 0L7 3.5L0 7Z" fill="{FAINT}"/></marker>'
-             "</defs>")  # fmt: skip
+    arrow = (
+        f'<defs><marker id="a" viewBox="0 0 7 7" refX="7" refY="3.5" markerWidth="7" '
+        f'markerHeight="7" orient="auto"><path d="M0 0L7 3.5L0 7Z" fill="{FAINT}"/></marker>'
+        "</defs>"
+    )
     size = f'width="{w:.1f}" height="{h:.1f}"'
     ground = f'<rect x="-12" y="-12" width="100%" height="100%" fill="{BACKGROUND}"/>'
     body = "\n".join([arrow, ground, *parts])
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 -12 {w:.1f} {h:.1f}" {size} '
-            f'font-family="{_FONT}">{body}</svg>\n')  # fmt: skip
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 -12 {w:.1f} {h:.1f}" {size} '
+        f'font-family="{_FONT}">{body}</svg>\n'
+    )
 
 
 def graph_dot(scene: Mapping[str, Any], expanded: Iterable[str] = ()) -> str:
@@ -100,12 +106,16 @@ def _text(scene: Mapping[str, Any], column: str, row: int) -> str:
 
 
 def _rect(x: float, y: float, w: float, h: float, fill: str, line: str, radius: int) -> str:
-    return (f'<rect x="{x - w / 2:.1f}" y="{y - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}" '
-            f'rx="{radius}" fill="{fill}" stroke="{line}"/>')  # fmt: skip
+    return (
+        f'<rect x="{x - w / 2:.1f}" y="{y - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}" '
+        f'rx="{radius}" fill="{fill}" stroke="{line}"/>'
+    )
 
 
 def _words(x: float, y: float, text: str, size: float, color: str, anchor: str) -> str:
     weight = "bold" if size > 11 else "normal"
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
-            f'fill="{color}" text-anchor="{anchor}" dominant-baseline="central">'
-            f"{escape(text)}</text>")  # fmt: skip
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
+        f'fill="{color}" text-anchor="{anchor}" dominant-baseline="central">'
+        f"{escape(text)}</text>"
+    )

@@ -62,10 +62,11 @@ class _Stretch:
         grown = [s for s in spans if s[2] > 0]
         self._cuts = sorted({x for low, high, _ in grown for x in (low, high)})
         self._rates = [
-            max((extra / (high - low) for low, high, extra in grown if low <= x < high),
-                default=0.0)
+            max(
+                (extra / (high - low) for low, high, extra in grown if low <= x < high), default=0.0
+            )
             for x in self._cuts
-        ]  # fmt: skip
+        ]
         self._added = [0.0]
         for n, rate in enumerate(self._rates[:-1]):
             self._added.append(self._added[-1] + rate * (self._cuts[n + 1] - self._cuts[n]))
@@ -113,8 +114,9 @@ class _Placing:
             own: dict[int, Rect] = {}
             columns[root] = own
             frame = self._frames[root]
-            self._put(root, (x + frame.width / 2, frame.height / 2, frame.width, frame.height),
-                      own, edges)  # fmt: skip
+            self._put(
+                root, (x + frame.width / 2, frame.height / 2, frame.width, frame.height), own, edges
+            )
             x += frame.width + _COLUMN_GAP
         shifts = self._shifts(columns)
         for root, own in columns.items():
@@ -128,10 +130,12 @@ class _Placing:
         ]  # fmt: skip
         edges += self._crossing(rects)
         return Placed(
-            rects, {i: i in self._frames for i in rects}, tuple(edges),
+            rects,
+            {i: i in self._frames for i in rects},
+            tuple(edges),
             max((x + w / 2 for x, _, w, _ in rects.values()), default=1.0),
             max((y + h / 2 for _, y, _, h in rects.values()), default=1.0),
-        )  # fmt: skip
+        )
 
     def _is_open(self, row: int) -> bool:
         return self._shape[row] >= 0 and (self._parent[row] < 0 or self._key[row] in self._expanded)
@@ -175,16 +179,21 @@ class _Placing:
             self._put(child, (x + left, y + top, w, h), rects, edges)
         shape = self._scene["shapes"][self._shape[row]]
         for a, b, values, size, curve in shape["edges"]:
-            points = [frame.across(v) + left if n % 2 == 0 else frame.down(v) + top
-                      for n, v in enumerate(curve)]  # fmt: skip
+            points = [
+                frame.across(v) + left if n % 2 == 0 else frame.down(v) + top
+                for n, v in enumerate(curve)
+            ]
             end = len(points) - 2
             for at, beside, i in ((0, 2, a), (end, end - 2, b)):
                 now = _attach(curve[at : at + 2], shape["boxes"][i], rects[frame.children[i]])
                 for n in (0, 1):  # the control point beside an end moves with it
                     points[beside + n] += now[n] - points[at + n]
                     points[at + n] = now[n]
-            edges.append(PlacedEdge(frame.children[a], frame.children[b], int(values), int(size),
-                                    tuple(points)))  # fmt: skip
+            edges.append(
+                PlacedEdge(
+                    frame.children[a], frame.children[b], int(values), int(size), tuple(points)
+                )
+            )
 
     def _shifts(self, columns: Mapping[int, Mapping[int, Rect]]) -> dict[int, float]:
         """How far down each column begins: backward is level with the modules it belongs to."""
@@ -195,8 +204,11 @@ class _Placing:
         forward, backward = by_name.get("forward", -1), by_name.get("backward", -1)
         if forward >= 0 and backward >= 0:
             level = {self._key[i].partition("/")[2]: _top(r) for i, r in columns[forward].items()}
-            mates = [level[name] - _top(r) for i, r in columns[backward].items()
-                     if (name := self._key[i].partition("/")[2]) and name in level]  # fmt: skip
+            mates = [
+                level[name] - _top(r)
+                for i, r in columns[backward].items()
+                if (name := self._key[i].partition("/")[2]) and name in level
+            ]
             shifts[backward] = min(mates, default=0.0)
         if "update" in by_name and backward >= 0:
             shifts[by_name["update"]] = shifts[backward]

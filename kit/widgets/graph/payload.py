@@ -59,8 +59,12 @@ _THEME = MappingProxyType({
 })  # fmt: skip
 
 
-def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: float = 5.0,
-                  ) -> Columns:  # fmt: skip
+def graph_payload(
+    run: Run | None,
+    *,
+    against: Run | None = None,
+    timeout_s: float = 5.0,
+) -> Columns:
     """The scene of `run.graphs[0]`, with what has changed since `against` marked in it.
 
     `timeout_s` is for all of graphviz's work; what it does not lay out in time gets a plain grid.
@@ -72,8 +76,9 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
     merged = Merged.of(graph)
     if against is not None:
         if not against.graphs:
-            raise GraphError("the run to compare with has no graph: run it in another mode than "
-                             "'torch'.")  # fmt: skip
+            raise GraphError(
+                "the run to compare with has no graph: run it in another mode than 'torch'."
+            )
         merged = merge(against.graphs[0], graph)
     tree = build_tree(merged.graph)
     strings, ops = _Strings(), sum(not node.is_variable for node in graph.nodes)
@@ -81,8 +86,12 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
     sizes = [[_size(*text) for text in shape.texts] for shape in tree.shapes]
     insides, drawn_by = lay_out(tree.shapes, sizes, timeout_s=timeout_s)
     by_hand = "dot was not found" in drawn_by
-    edges = [(tree.ops[s], at) for i, at in tree.ops.items()
-             for s, _ in merged.graph.nodes[i].inputs if s in tree.ops]  # fmt: skip
+    edges = [
+        (tree.ops[s], at)
+        for i, at in tree.ops.items()
+        for s, _ in merged.graph.nodes[i].inputs
+        if s in tree.ops
+    ]
     ends = np.array(edges, np.int32).reshape(-1, 2)
     return {
         "title": _title(run, ops),
@@ -100,7 +109,7 @@ def graph_payload(run: Run | None, *, against: Run | None = None, timeout_s: flo
         "dots": [dot_text(s, z) for s, z in zip(tree.shapes, sizes, strict=True)]
         if by_hand
         else [],
-    }  # fmt: skip
+    }
 
 
 class _Strings:
@@ -143,8 +152,9 @@ def _rows(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: _Strin
         columns[name] = [strings.strange(text) for text in texts]
     avals = [nodes[b.node].avals if b.node >= 0 else () for b in boxes]
     dtypes = [strings.strange(a[0].dtype) if a else 0 for a in avals]
-    columns = {k: v if isinstance(v, np.ndarray) else np.array(v, np.int32)
-               for k, v in columns.items()}  # fmt: skip
+    columns = {
+        k: v if isinstance(v, np.ndarray) else np.array(v, np.int32) for k, v in columns.items()
+    }
     columns["dtype"] = _most(np.array(dtypes, np.int32), columns["bytes"], columns["end"])
     spent = node_ns(run) if run is not None else {}
     columns["time"] = _sums([spent.get(i, 0.0) for i in columns["node"].tolist()], columns["end"])
@@ -168,8 +178,12 @@ def _most(dtype: np.ndarray, size: np.ndarray, end: np.ndarray) -> np.ndarray:
     return kinds[weight.argmax(axis=0)].astype(np.int32)
 
 
-def _segments(boxes: Sequence[Box], merged: Merged, run: Run | None, end: np.ndarray,
-              ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+def _segments(
+    boxes: Sequence[Box],
+    merged: Merged,
+    run: Run | None,
+    end: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """For each row the first and the last segment that it is in."""
     cut = {i: s.index for s in run.segments for i in s.nodes} if run is not None else {}
     own = []
@@ -197,9 +211,11 @@ def _shape(shape: Shape, inside: Inside) -> Columns:
         "width": round(inside.width, 1),
         "height": round(inside.height, 1),
         "boxes": [[round(v, 1) for v in box] for box in inside.boxes],
-        "edges": [[*edge, [round(v, 1) for v in curve]]
-                  for edge, curve in zip(shape.edges, inside.curves, strict=True)],
-    }  # fmt: skip
+        "edges": [
+            [*edge, [round(v, 1) for v in curve]]
+            for edge, curve in zip(shape.edges, inside.curves, strict=True)
+        ],
+    }
 
 
 def _why_empty(run: Run | None) -> str:

@@ -122,8 +122,9 @@ class _Builder:
         self._names: dict[str, str] = {}  # op -> short name
         self._avals: dict[object, tuple[str, int]] = {}  # avals -> text and bytes
 
-    def group(self, key: str, kind: str, label: str, nodes: Sequence[int], depth: int,
-              phase: str) -> Box:  # fmt: skip
+    def group(
+        self, key: str, kind: str, label: str, nodes: Sequence[int], depth: int, phase: str
+    ) -> Box:
         """A group of these nodes, whose scopes are used up to `depth`; -1: it has no scopes."""
         if depth < 0:
             children = [self._op(i, phase) for i in nodes]

@@ -95,19 +95,25 @@ def graph_wasm() -> str:
     return _asset("graphviz_wasm/graphviz.js")
 
 
-def graph_model(payload: Mapping[str, Any], *, expanded: Iterable[str] = (),
-                ) -> tuple[figure, dict[str, ColumnDataSource]]:  # fmt: skip
+def graph_model(
+    payload: Mapping[str, Any],
+    *,
+    expanded: Iterable[str] = (),
+) -> tuple[figure, dict[str, ColumnDataSource]]:
     """The figure of a payload, and its sources by name: `boxes`, `edges`, `scene`, ..."""
-    sources = {name: ColumnDataSource({column: [] for column in columns})
-               for name, columns in _EMPTY.items()}  # fmt: skip
+    sources = {
+        name: ColumnDataSource({column: [] for column in columns})
+        for name, columns in _EMPTY.items()
+    }
     sources["state"].tags = [json.dumps({"from": "kit", "open": sorted(expanded)})]
     plot = graph_figure(sources)
     apply_graph(payload, plot, sources)
     return plot, sources
 
 
-def apply_graph(payload: Mapping[str, Any], plot: figure,
-                sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+def apply_graph(
+    payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
+) -> None:
     """Show another payload in the same figure; the page draws it."""
     plot.title.text = payload["title"]
     texts = {name: json.dumps(payload[name]) for name in _LONG}
@@ -184,8 +190,11 @@ def _drive(plot: figure, sources: Mapping[str, ColumnDataSource]) -> None:
 def _add_tools(plot: figure, boxes: Any, lines: Any) -> None:
     drag, wheel = PanTool(), WheelZoomTool(modifiers={"ctrl": True})
     tap = TapTool(renderers=[boxes])
-    card = hover_card("@name", (("what", "@what"), ("makes", "@makes"), ("device", "@time"),
-                                ("where", "@place")), swatch="@line")  # fmt: skip
+    card = hover_card(
+        "@name",
+        (("what", "@what"), ("makes", "@makes"), ("device", "@time"), ("where", "@place")),
+        swatch="@line",
+    )
     plot.add_tools(
         drag,
         wheel,
@@ -224,8 +233,9 @@ class GraphView(View):
         self._payload = self._make(run, against)
         self.figure, self.sources = graph_model(self._payload)
         self.sources["state"].on_change("tags", self._hear)
-        super().__init__([LivePlot(self.figure), self._error], run=run, against=against,
-                         selection=NOTHING)  # fmt: skip
+        super().__init__(
+            [LivePlot(self.figure), self._error], run=run, against=against, selection=NOTHING
+        )
         self._is_ready = True
 
     def svg(self) -> str:

@@ -51,8 +51,9 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
         return _nothing(run)
     report, graph = memory(run), run.graphs[0]
     top = max(report.peak, most, 1.0)
-    scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if top >= s),
-                       (1.0, "bytes"))  # fmt: skip
+    scale, unit = next(
+        ((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if top >= s), (1.0, "bytes")
+    )
     end = 1.16 * top / scale
     groups = holder_groups(report, len(graph))
     area = _area(report, graph, node_ns(run), scale)
@@ -87,8 +88,12 @@ def _nothing(run: Run | None) -> dict[str, Any]:
         "bars": {name: [] for name in _BARS},
         "message": {"x": [0.5], "y": [0.5], "text": [text]},
         "title": "memory over the program" + (f" - {_name(run)}" if run is not None else ""),
-        "note": "", "unit": "bytes", "end": 1.0, "ops": 1, "rows": 1,
-    }  # fmt: skip
+        "note": "",
+        "unit": "bytes",
+        "end": 1.0,
+        "ops": 1,
+        "rows": 1,
+    }
 
 
 def _name(run: Run) -> str:
@@ -105,8 +110,12 @@ def unseen_inside(graph: Graph) -> list[str]:
     return sorted({node.op for node in graph.nodes} & _INSIDE)
 
 
-def _area(report: MemoryReport, graph: Graph, times: Mapping[int, float], scale: float,
-          ) -> dict[str, list[Any]]:  # fmt: skip
+def _area(
+    report: MemoryReport,
+    graph: Graph,
+    times: Mapping[int, float],
+    scale: float,
+) -> dict[str, list[Any]]:
     """A bar for each op; where there are too many, for several, and it shows the fullest."""
     columns: dict[str, list[Any]] = {name: [] for name in _AREA}
     count = len(report.nodes)
@@ -181,8 +190,10 @@ def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Hold
     return sorted(found, key=lambda g: -sum(h.bytes for h in g[1]))[:MAX_HOLDERS]
 
 
-def _bars(groups: Sequence[tuple[str, list[Holder]]], report: MemoryReport,
-          ) -> dict[str, list[Any]]:  # fmt: skip
+def _bars(
+    groups: Sequence[tuple[str, list[Holder]]],
+    report: MemoryReport,
+) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in _BARS}
     for n, (kind, values) in enumerate(groups):
         first, size = values[0], sum(h.bytes for h in values)
@@ -207,8 +218,11 @@ def _life(values: Iterable[Holder]) -> str:
     return f"node {first:,} to {last:,}"
 
 
-def mark_columns(report: MemoryReport | None, nodes: frozenset[int], end: float,
-                 ) -> dict[str, list[Any]]:  # fmt: skip
+def mark_columns(
+    report: MemoryReport | None,
+    nodes: frozenset[int],
+    end: float,
+) -> dict[str, list[Any]]:
     """Where in the program these nodes run, and while what they make is live: quads to draw."""
     columns: dict[str, list[Any]] = {n: [] for n in ("left", "right", "top", "bottom", "alpha")}
     if report is None or not nodes:
@@ -220,8 +234,10 @@ def mark_columns(report: MemoryReport | None, nodes: frozenset[int], end: float,
         if h.node in nodes:
             first = place.get(h.first, 0)  # a variable is there from the beginning
             lives.append((first, max(place.get(h.last, len(place) - 1), first) + 1))
-    for spans, top, bottom, alpha in ((ran, 0.87 * end, -0.012 * end, 0.5),
-                                      (lives, -0.062 * end, -0.09 * end, 1.0)):  # fmt: skip
+    for spans, top, bottom, alpha in (
+        (ran, 0.87 * end, -0.012 * end, 0.5),
+        (lives, -0.062 * end, -0.09 * end, 1.0),
+    ):
         for left, right in _union(spans):
             for name, value in (("left", left), ("right", right), ("top", top),
                                 ("bottom", bottom), ("alpha", alpha)):  # fmt: skip

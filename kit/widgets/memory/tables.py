@@ -85,10 +85,12 @@ def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> l
     texts: list[tuple[str, Callable[[float], str], tuple[float, float]]] = [
         ("step_ms", lambda ms: _time(ms * 1e6), _NO_PARTS),
         ("device_ns", _time, (row.forward_ns, row.backward_ns)),
-        ("ops", _count, _NO_PARTS), ("buffers", _count, _NO_PARTS),
+        ("ops", _count, _NO_PARTS),
+        ("buffers", _count, _NO_PARTS),
         ("written", _bytes, (row.forward_written, row.backward_written)),
-        ("peak", _bytes, _NO_PARTS), ("temporary", _bytes, _NO_PARTS),
-    ]  # fmt: skip
+        ("peak", _bytes, _NO_PARTS),
+        ("temporary", _bytes, _NO_PARTS),
+    ]
     cells = [f"<b>{safe_text(label, 60)}</b>"]
     for name, form, parts in texts:
         now, base = getattr(row, name), getattr(first, name)
@@ -117,8 +119,10 @@ def _bar(now: float, parts: tuple[float, float], most: float) -> str:
         f'<div style="height:3px;background:{color};width:{100 * part / most:.1f}%"></div>'
         for part, color in zip(parts, _PHASES, strict=True)
     )
-    return (f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;'
-            f'display:flex;overflow:hidden">{pieces}</div>')  # fmt: skip
+    return (
+        f'<div style="height:3px;border-radius:2px;background:{TRACK};margin-top:2px;'
+        f'display:flex;overflow:hidden">{pieces}</div>'
+    )
 
 
 def _time(ns: float) -> str:
@@ -154,8 +158,10 @@ def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
                  attributes=picks[:limit])  # fmt: skip
     more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
-    note = (f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
-            "that compute them.")  # fmt: skip
+    note = (
+        f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "
+        "that compute them."
+    )
     return folded(line, body + sentence(note))
 
 
@@ -182,8 +188,10 @@ def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
 
 
 def _mark(color: str) -> str:
-    return (f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-            f'background:{color};margin-right:6px"></span>')  # fmt: skip
+    return (
+        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'background:{color};margin-right:6px"></span>'
+    )
 
 
 def memory_html(run: Run) -> str:
@@ -192,8 +200,9 @@ def memory_html(run: Run) -> str:
     Its rows can be picked, as those of `kit.widgets.base.listing`.
     """
     if not run.graphs:
-        return section("Memory", sentence("Memory is modelled from the recorded graph; this run "
-                                          "has none."))  # fmt: skip
+        return section(
+            "Memory", sentence("Memory is modelled from the recorded graph; this run has none.")
+        )
     return _memory_html(run, memory(run))
 
 
@@ -209,8 +218,10 @@ def folded_memory_html(run: Run) -> str:
     if not run.graphs:
         return ""
     report = memory(run)
-    line = (f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
-            f"written in {report.allocations:,} buffers a step")  # fmt: skip
+    line = (
+        f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "
+        f"written in {report.allocations:,} buffers a step"
+    )
     return folded(line, _memory_html(run, report))
 
 
@@ -223,8 +234,10 @@ def _verdict(run: Run, report: MemoryReport) -> str:
         return text
     node = run.graphs[0].nodes[report.peak_node]
     where = f" at {safe_text(node.site, 60)}" if node.site else ""
-    text = (f"At most {format_bytes(report.peak)} are live at once: in the {safe_text(node.phase)} "
-            f"phase, at {safe_text(short_op(node.op))}{where}. {text}")  # fmt: skip
+    text = (
+        f"At most {format_bytes(report.peak)} are live at once: in the {safe_text(node.phase)} "
+        f"phase, at {safe_text(short_op(node.op))}{where}. {text}"
+    )
     if inside := unseen_inside(run.graphs[0]):
         text += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
     return text
@@ -242,15 +255,20 @@ def _picture(payload: dict[str, dict[str, list[float]]]) -> str:
         return f"{_WIDE * v / ops:.1f}"
 
     shapes = ""
-    for color, top in reversed(list(zip(HOLDS.values(), ("variables", "kept", "live"),
-                                        strict=True))):  # fmt: skip
-        steps = [f"{x(left)},{y(v)} {x(right)},{y(v)}" for left, right, v in
-                 zip(area["left"], area["right"], area[top], strict=True)]  # fmt: skip
+    for color, top in reversed(
+        list(zip(HOLDS.values(), ("variables", "kept", "live"), strict=True))
+    ):
+        steps = [
+            f"{x(left)},{y(v)} {x(right)},{y(v)}"
+            for left, right, v in zip(area["left"], area["right"], area[top], strict=True)
+        ]
         shapes += f'<polygon fill="{color}" points="0,{_HIGH} {" ".join(steps)} {_WIDE},{_HIGH}"/>'
     phases = payload["phases"]
     for left, right, shade in zip(phases["left"], phases["right"], phases["color"], strict=True):
-        shapes += (f'<rect x="{x(left)}" y="{_HIGH + 3}" width="{x(right - left)}" height="7" '
-                   f'fill="{shade}"/>')  # fmt: skip
+        shapes += (
+            f'<rect x="{x(left)}" y="{_HIGH + 3}" width="{x(right - left)}" height="7" '
+            f'fill="{shade}"/>'
+        )
     return (
         f'<svg viewBox="0 0 {_WIDE} {_HIGH + 10}" preserveAspectRatio="none" role="img" '
         f'aria-label="live bytes over the program" style="width:100%;height:{_HIGH + 10}px;'
@@ -268,8 +286,10 @@ def _key(ops: int) -> str:
         for name, color in {**HOLDS, **phases}.items()
     )
     many = "; several share a bar, the fullest is shown" if ops > MAX_BARS else ""
-    return (f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
-            f"left to right: ops in program order{many}</div>")  # fmt: skip
+    return (
+        f'<div style="font-size:11.5px;color:{MUTED};margin-bottom:8px">{parts}<br>'
+        f"left to right: ops in program order{many}</div>"
+    )
 
 
 def memory_picks(run: Run) -> list[Selection]:
@@ -282,8 +302,10 @@ def memory_picks(run: Run) -> list[Selection]:
 
 def _held_picks(run: Run, report: MemoryReport) -> list[Selection]:
     links = Links(run)
-    return [links.of_nodes((h.node for h in values), short_op(values[0].op))
-            for _, values in holder_groups(report, len(run.graphs[0]))]  # fmt: skip
+    return [
+        links.of_nodes((h.node for h in values), short_op(values[0].op))
+        for _, values in holder_groups(report, len(run.graphs[0]))
+    ]
 
 
 def _holders(run: Run, report: MemoryReport) -> str:
@@ -292,12 +314,14 @@ def _holders(run: Run, report: MemoryReport) -> str:
     for kind, values in holder_groups(report, len(run.graphs[0])):
         size, first = sum(h.bytes for h in values), values[0]
         share = size / max(report.peak, 1)
-        rows.append([
-            f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
-            safe_text(first.site or first.scope, 60),
-            kind,
-            format_bytes(size),
-            f"{share:.0%}" + bar_html(share, HOLDS[kind]),
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
+                safe_text(first.site or first.scope, 60),
+                kind,
+                format_bytes(size),
+                f"{share:.0%}" + bar_html(share, HOLDS[kind]),
+            ]
+        )
     return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
                  widths=(30, 27, 21, 11, 11), attributes=picks)  # fmt: skip

@@ -69,8 +69,9 @@ def memory_model(payload: Mapping[str, Any]) -> tuple[Figures, dict[str, ColumnD
     return (area, bars), sources
 
 
-def _apply(payload: Mapping[str, Any], figures: Figures,
-           sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+def _apply(
+    payload: Mapping[str, Any], figures: Figures, sources: Mapping[str, ColumnDataSource]
+) -> None:
     area, bars = figures
     for name in ("area", "bars"):
         sources[name].selected.indices = []  # an old index must not name a new bar
@@ -99,8 +100,9 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     items = []
     for (label, color), bottom, top in bands:
         # one shape: bars side by side leave seams where several share a pixel
-        plot.varea(x="x", y1=bottom, y2=top, source=sources["bands"], fill_color=color,
-                   name=f"band {top}")  # fmt: skip
+        plot.varea(
+            x="x", y1=bottom, y2=top, source=sources["bands"], fill_color=color, name=f"band {top}"
+        )
         key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=color, line_color=None)
         items.append(LegendItem(label=label, renderers=[key]))
     # what answers the pointer, over all of the op's height
@@ -190,8 +192,9 @@ class MemoryView(View):
         # Not at a change of `indices`: what the kernel changes, jupyter_bokeh says back to it.
         for plot, name in zip(self.figures, ("area", "bars"), strict=True):
             plot.on_event(SelectionGeometry, self._picker(name))
-        self.choice = ToggleButtons(options=[("", 0)], layout=Layout(display="none"),
-                                    style={"button_width": "auto"})  # fmt: skip
+        self.choice = ToggleButtons(
+            options=[("", 0)], layout=Layout(display="none"), style={"button_width": "auto"}
+        )
         self.choice.observe(self._chosen, "value")
         self.table, self.error = HTML(), HTML()
         self.by_op = Listing("what writes", _by_op)

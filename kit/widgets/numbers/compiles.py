@@ -25,8 +25,12 @@ from kit.widgets.base.tables import (
 __all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
 
 MAX_ROWS = 20
-_BACKGROUND = {"changed": "#f2c14e33", "rewired": "#8a63d233", "added": "#1f8f5533",
-               "removed": "#d9482b33"}  # fmt: skip
+_BACKGROUND = {
+    "changed": "#f2c14e33",
+    "rewired": "#8a63d233",
+    "added": "#1f8f5533",
+    "removed": "#d9482b33",
+}
 _WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": "other length",
          "kept": "other results", "aliasing": "other sharing"}  # fmt: skip
 
@@ -87,8 +91,10 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     body, last = "", -1
     for i in shown:
         if i != last + 1:
-            body += (f'<tr><td colspan="2" style="{cell};color:{MUTED}">… {i - last - 1:,} equal '
-                     "nodes</td></tr>")  # fmt: skip
+            body += (
+                f'<tr><td colspan="2" style="{cell};color:{MUTED}">… {i - last - 1:,} equal '
+                "nodes</td></tr>"
+            )
         row = diff.rows[i]
         color = _BACKGROUND.get(row.kind, "transparent")
         sides = "".join(

@@ -47,7 +47,7 @@ def code_html(text: str) -> str:
 
 def listing(
     file: str, costly: Mapping[int, int], sources: Sequence[Snippet]
-) -> Iterator[Piece | str]:  # fmt: skip
+) -> Iterator[Piece | str]:
     """The lines of a file to show, in order: pieces, and the HTML of what is left out between."""
     texts: dict[int, str] = {}
     for snippet in sources:
@@ -72,9 +72,7 @@ def listing(
                 is_begun = True
 
 
-def _folds(
-    run: Sequence[tuple[int, str | None]], costly: Mapping[int, int]
-) -> Iterator[Piece]:  # fmt: skip
+def _folds(run: Sequence[tuple[int, str | None]], costly: Mapping[int, int]) -> Iterator[Piece]:
     """Long stretches without a cost are folded, but for what is next to a line that has one."""
     is_plain = [number not in costly for number, _ in run]
     i = 0

@@ -54,8 +54,10 @@ def gaps_html(run: Run) -> str:
     awaited = _awaited(run, gaps)
     devices = count_devices(run.timeline)
     parts = steps * devices
-    shown = [_row(row, awaited.get((row.cause, row.site), []), parts, rows[0].total_ms)
-             for row in rows[:MAX_ROWS]]  # fmt: skip
+    shown = [
+        _row(row, awaited.get((row.cause, row.site), []), parts, rows[0].total_ms)
+        for row in rows[:MAX_ROWS]
+    ]
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
     note = _hta(gaps, devices)

@@ -31,8 +31,12 @@ DEVICES = (2, 4, 8, 16, 64)
 LATENCIES_US = (0.0, 5.0, 20.0, 50.0, 200.0, 500.0, 1000.0)
 SPEEDS_GB = (0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 25.0, 50.0, 200.0)
 SIZE, BUCKET, MEASURED = COLORS["forward"], COLORS["update"], DOT
-_LANES = ("one size: compute", "one size: gradients",
-          "cut at buckets: compute", "cut at buckets: gradients")  # fmt: skip
+_LANES = (
+    "one size: compute",
+    "one size: gradients",
+    "cut at buckets: compute",
+    "cut at buckets: gradients",
+)
 
 
 def curve_columns(
@@ -117,10 +121,12 @@ class ParallelView(View):
         first = self._first[0]
         self.bulk = _slider([(str(k), k) for k in bulk_sizes(backward)], backward.ops)
         self.bucket = _slider([(format_bytes(s), s) for s in sizes], chosen)
-        self.latency = _slider([(f"{t:g} µs", t) for t in _with(LATENCIES_US, first.latency_us)],
-                               first.latency_us)  # fmt: skip
-        self.speed = _slider([(f"{s:g} GB/s", s) for s in _with(SPEEDS_GB, first.gb_per_s)],
-                             first.gb_per_s)  # fmt: skip
+        self.latency = _slider(
+            [(f"{t:g} µs", t) for t in _with(LATENCIES_US, first.latency_us)], first.latency_us
+        )
+        self.speed = _slider(
+            [(f"{s:g} GB/s", s) for s in _with(SPEEDS_GB, first.gb_per_s)], first.gb_per_s
+        )
         self.devices = _slider([(str(n), n) for n in _with(DEVICES, devices)], devices)
         self.text, self.error = HTML(), HTML()
         self.curve = ColumnDataSource()
@@ -129,10 +135,12 @@ class ParallelView(View):
         self._here = Span(dimension="height", line_color=SIZE, line_alpha=0.35, line_width=6)
         self._ask()
         controls = [
-            labelled("ops a segment, backward", self.bulk), labelled("bucket", self.bucket),
-            labelled("link: latency", self.latency), labelled("link: speed", self.speed),
+            labelled("ops a segment, backward", self.bulk),
+            labelled("bucket", self.bucket),
+            labelled("link: latency", self.latency),
+            labelled("link: speed", self.speed),
             labelled("devices", self.devices),
-        ]  # fmt: skip
+        ]
         grid = GridBox(controls, layout=Layout(
             grid_template_columns="repeat(auto-fit, minmax(180px, 1fr))", grid_gap="4px 18px",
             width="auto"))  # fmt: skip
@@ -151,14 +159,18 @@ class ParallelView(View):
     def _ask(self) -> None:
         link = Link(self.latency.value, self.speed.value)
         devices, bucket = self.devices.value, self.bucket.value
-        self.step = predict_parallel(self.backward, bulk=self.bulk.value, link=link,
-                                     devices=devices, bucket_bytes=bucket)  # fmt: skip
+        self.step = predict_parallel(
+            self.backward, bulk=self.bulk.value, link=link, devices=devices, bucket_bytes=bucket
+        )
         size, best = best_buckets(self.backward, link, devices=devices)
         is_measured = (link, devices) == self._first
         self.curve.data = curve_columns(
-            self.backward, link, devices=devices, bucket_bytes=bucket,
+            self.backward,
+            link,
+            devices=devices,
+            bucket_bytes=bucket,
             measured=self._measured if is_measured else {},
-        )  # fmt: skip
+        )
         self.lanes.data = lane_columns(self.step, best)
         self.best.data = {"bulk": [1, self.backward.ops], "ms": [best.step_ns / 1e6] * 2}
         self._here.location = self.bulk.value
@@ -187,24 +199,33 @@ class ParallelView(View):
         line = plot.line("bulk", "ms", source=self.curve, color=SIZE, line_width=2,
                          legend_label="one size for all")  # fmt: skip
         plot.scatter("bulk", "ms", source=self.curve, color=SIZE, size=5)
-        plot.scatter("bulk", "measured", source=self.curve, color=MEASURED, size=9,
-                     legend_label="measured")  # fmt: skip
+        plot.scatter(
+            "bulk", "measured", source=self.curve, color=MEASURED, size=9, legend_label="measured"
+        )
         plot.line("bulk", "ms", source=self.best, color=BUCKET, line_width=2, line_dash="dashed",
                   legend_label="cut where a bucket is full")  # fmt: skip
-        tips = [("ops a segment", "@bulk"), ("step", "@ms{0.00} ms"),
-                ("exposed", "@exposed{0.00} ms"), ("segments", "@segments")]  # fmt: skip
+        tips = [
+            ("ops a segment", "@bulk"),
+            ("step", "@ms{0.00} ms"),
+            ("exposed", "@exposed{0.00} ms"),
+            ("segments", "@segments"),
+        ]
         plot.add_tools(HoverTool(renderers=[line], tooltips=tips, mode="vline"))
         ops = self.backward.ops
-        plot.xaxis.ticker = sorted({*(k * 10**n for n in range(7) for k in (1, 2, 5)
-                                      if k * 10**n < ops * 0.75), ops})  # fmt: skip
+        plot.xaxis.ticker = sorted(
+            {*(k * 10**n for n in range(7) for k in (1, 2, 5) if k * 10**n < ops * 0.75), ops}
+        )
         return style_figure(plot)
 
     def _draw_lanes(self) -> figure:
         plot = figure(
-            y_range=FactorRange(*reversed(_LANES)), height=200, sizing_mode="stretch_width",
-            tools=["xpan", "xwheel_zoom", "reset"], x_axis_label="ms",
+            y_range=FactorRange(*reversed(_LANES)),
+            height=200,
+            sizing_mode="stretch_width",
+            tools=["xpan", "xwheel_zoom", "reset"],
+            x_axis_label="ms",
             title="one device's step (origin: modelled)",
-        )  # fmt: skip
+        )
         bars = plot.hbar(y="lane", left="left", right="right", height=0.75, color="color",
                          line_color="#ffffff", source=self.lanes, legend_field="what")  # fmt: skip
         tips = [("", "@name"), ("from", "@left{0.00} ms"), ("to", "@right{0.00} ms")]

@@ -58,8 +58,9 @@ def _section(title: str, rows: Sequence[Change], limit: int) -> str:
 
 
 def _table(rows: Sequence[Change], limit: int) -> str:
-    cells = [[_named(r.name, r.note), _ms(r.old), _ms(r.new), _delta(r.ms, r.kind)]
-             for r in rows[:limit]]  # fmt: skip
+    cells = [
+        [_named(r.name, r.note), _ms(r.old), _ms(r.new), _delta(r.ms, r.kind)] for r in rows[:limit]
+    ]
     return table(("", "old ms", "new ms", "change"), cells, "lrrr", widths=_WIDTHS)
 
 
@@ -74,8 +75,10 @@ def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
 def _node(n: NodeChange) -> list[str]:
     kind = "appeared" if n.left < 0 else "vanished" if n.right < 0 else ""
     place = " · ".join(x for x in (n.site, n.scope) if x)
-    old, new = (_ms(ms, "no kernel" if i >= 0 else "not there")
-                for ms, i in ((n.old, n.left), (n.new, n.right)))  # fmt: skip
+    old, new = (
+        _ms(ms, "no kernel" if i >= 0 else "not there")
+        for ms, i in ((n.old, n.left), (n.new, n.right))
+    )
     return [_named(n.op, place), old, new, _delta(n.ms, kind)]
 
 

@@ -47,8 +47,10 @@ def _html(run: Run, costs: tuple[SegmentCost, ...]) -> str:
         dearest = sorted(costs, key=_cost, reverse=True)[:MAX_ROWS]
         shown = tuple(sorted(dearest, key=lambda c: c.index))
         note = f"The {MAX_ROWS} dearest of {len(costs):,} segments are shown; the sums are of all. "
-    top = {name: _most([getattr(c, name) for c in costs])
-           for name in ("host_ns", "device_ns", "wait_ns", "gap_ns")}  # fmt: skip
+    top = {
+        name: _most([getattr(c, name) for c in costs])
+        for name in ("host_ns", "device_ns", "wait_ns", "gap_ns")
+    }
     rows = [_row(c, top) for c in shown]
     rows.append(_sums(costs))
     note += (
@@ -89,8 +91,10 @@ def folded_segments_html(run: Run) -> str:
         return ""
     gap, host = _sum(costs, "gap_ns"), _sum(costs, "host_ns")
     gaps = "" if math.isnan(gap) else f", {format_ns(gap)} of gaps between them"
-    line = (f"{len(costs):,} segment{'s' * (len(costs) != 1)} a step: {format_ns(host)} to launch "
-            f"them{gaps}")  # fmt: skip
+    line = (
+        f"{len(costs):,} segment{'s' * (len(costs) != 1)} a step: {format_ns(host)} to launch "
+        f"them{gaps}"
+    )
     return folded(line, _html(run, costs))
 
 
@@ -114,8 +118,10 @@ def _longest_gap(costs: tuple[SegmentCost, ...]) -> SegmentCost | None:
 
 def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
     color = COLORS.get(c.phase, MUTED)
-    mark = (f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
-            f'background:{color};margin-right:6px"></span>')  # fmt: skip
+    mark = (
+        f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'background:{color};margin-right:6px"></span>'
+    )
     fresh = "" if c.is_cached else ", compiled"
     return [
         f"{mark}{c.index} {safe_text(c.phase)}",
@@ -141,8 +147,10 @@ def _gap(ns: float, top: float) -> str:
     text = _time(ns, top, tint(COLORS["backward"], 0.2))
     if not top or ns != top:
         return text
-    return (f'<div style="font-weight:600;background:{COLORS["backward"]}40;border-radius:4px;'
-            f'margin:-2px -4px;padding:2px 4px">{text}</div>')  # fmt: skip
+    return (
+        f'<div style="font-weight:600;background:{COLORS["backward"]}40;border-radius:4px;'
+        f'margin:-2px -4px;padding:2px 4px">{text}</div>'
+    )
 
 
 def _time(ns: float, top: float, color: str) -> str:

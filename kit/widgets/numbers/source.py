@@ -86,8 +86,11 @@ def source_picks(run: Run, rows: Sequence[LineCost] | None = None) -> list[Selec
 def _most(rows: Sequence[LineCost]) -> str:
     """The dearest line of each column, in a sentence."""
     said = []
-    for what, field in (("waits most", "wait_ms"), ("has most of the device", "device_ms"),
-                        ("takes longest to record", "recording_ms")):  # fmt: skip
+    for what, field in (
+        ("waits most", "wait_ms"),
+        ("has most of the device", "device_ms"),
+        ("takes longest to record", "recording_ms"),
+    ):
         row = max((r for r in rows if r.site), key=lambda r: getattr(r, field))
         if ms := _ms(getattr(row, field)):
             said.append(f"<b>{safe_text(row.site, 60)}</b> {what}, {ms} ms a step")
@@ -140,9 +143,12 @@ _HEAD = (
 def _file_head(file: str, rows: Sequence[LineCost]) -> str:
     sums = " · ".join(
         f"{name} {_ms(sum(getattr(row, field) for row in rows)) or '0'}"
-        for name, field in (("record", "recording_ms"), ("device", "device_ms"),
-                            ("wait", "wait_ms"))
-    )  # fmt: skip
+        for name, field in (
+            ("record", "recording_ms"),
+            ("device", "device_ms"),
+            ("wait", "wait_ms"),
+        )
+    )
     costs = f'<span style="color:{MUTED}"> {sums} ms a step</span>' if rows else ""
     return f'<div class="kit-file" role="row"><b>{safe_text(file, 80)}</b>{costs}</div>'
 
@@ -164,17 +170,19 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
         )
     row = rows[i]
     heat = row.total_ms / scale.total if scale.total else 0.0
-    cells = "".join((
-        f'<span class="kit-heat" style="background:rgba(214,90,40,{0.06 + 0.94 * heat:.2f})">'
-        "</span>",
-        f'<span class="kit-number">{number or ""}</span>',
-        f'<span role="gridcell">{_ms(row.recording_ms)}{_phases_bar(row, scale.record)}</span>',
-        f'<span role="gridcell">{_ms(row.device_ms)}'
-        f'{_bar(row.device_ms, scale.device, COLORS["kernel"])}</span>',
-        f'<span role="gridcell">{_ms(row.wait_ms)}'
-        f'{_bar(row.wait_ms, scale.wait, COLORS["wait"])}</span>',
-        f'<span class="kit-code" role="gridcell">{code}{_sync(row)}</span>',
-    ))  # fmt: skip
+    cells = "".join(
+        (
+            f'<span class="kit-heat" style="background:rgba(214,90,40,{0.06 + 0.94 * heat:.2f})">'
+            "</span>",
+            f'<span class="kit-number">{number or ""}</span>',
+            f'<span role="gridcell">{_ms(row.recording_ms)}{_phases_bar(row, scale.record)}</span>',
+            f'<span role="gridcell">{_ms(row.device_ms)}'
+            f"{_bar(row.device_ms, scale.device, COLORS['kernel'])}</span>",
+            f'<span role="gridcell">{_ms(row.wait_ms)}'
+            f"{_bar(row.wait_ms, scale.wait, COLORS['wait'])}</span>",
+            f'<span class="kit-code" role="gridcell">{code}{_sync(row)}</span>',
+        )
+    )
     return (
         f'<div class="kit-line" role="row" {row_attributes(i, scale.picks[i])} '
         f'title="{_title(row)}">{cells}</div>'

@@ -89,13 +89,15 @@ def tradeoff_columns(rows: Sequence[Row]) -> dict[str, Any]:
     looks = [_look(r, i in front) for i, r in enumerate(shown)]
     floor = low / 2 if is_log else 0.0
     points = {
-        "x": np.array(xs), "y": np.array(ys),
+        "x": np.array(xs),
+        "y": np.array(ys),
         "low": np.maximum(np.array(ys) - np.array(spread), floor),
         "high": np.array(ys) + np.array(spread),
-        "color": [look[0] for look in looks], "size": [look[1] for look in looks],
+        "color": [look[0] for look in looks],
+        "size": [look[1] for look in looks],
         "edge": [look[2] for look in looks],
         **{key: [text[key] for text in map(_texts, shown)] for key in _TEXTS},
-    }  # fmt: skip
+    }
     top = max([*points["high"], high], default=1.0)
     return {
         "points": points,
@@ -118,8 +120,12 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
         x_axis_label="compile time, once (s)",
         y_axis_label=made["y_label"],
         title="step time against compile time   (line: nothing else is better in both)",
-        sizing_mode="stretch_width", height=340, min_width=420, tools=[], name="tradeoff",
-    )  # fmt: skip
+        sizing_mode="stretch_width",
+        height=340,
+        min_width=420,
+        tools=[],
+        name="tradeoff",
+    )
     source = ColumnDataSource(made["points"])
     plot.step(x="x", y="y", mode="after", source=ColumnDataSource(made["front"]), line_width=2,
               line_color=_FRONT, line_alpha=0.55, name="front")  # fmt: skip
@@ -134,9 +140,12 @@ def tradeoff_figure(rows: Sequence[Row]) -> figure:
         plot.text(x=[0.5], y=[0.5], text=["nothing was measured"], text_align="center",
                   text_color=PLOT_MUTED)  # fmt: skip
     drag, wheel = PanTool(), WheelZoomTool(modifiers={"ctrl": True})
-    plot.add_tools(drag, wheel, ResetTool(),
-                   HoverTool(renderers=[dots], tooltips=hover_card("@words", _CARD,
-                                                                   swatch="@color")))  # fmt: skip
+    plot.add_tools(
+        drag,
+        wheel,
+        ResetTool(),
+        HoverTool(renderers=[dots], tooltips=hover_card("@words", _CARD, swatch="@color")),
+    )
     plot.toolbar.active_drag, plot.toolbar.active_scroll = drag, wheel
     style_figure(plot)
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")  # no powers of ten
@@ -155,9 +164,11 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     cells = [_cells(r, start, by_sample=by_sample, has_bytes=has_bytes) for r in rows[:MAX_ROWS]]
     rest = 100 - 40
     widths = [40, *[rest // (len(heads) - 1)] * (len(heads) - 1)]
-    note = ("Compiling counts everything that a run under these settings alone would compile. "
-            "Paid back: steps after which the faster step has won back what it compiled longer "
-            "than the given settings.")  # fmt: skip
+    note = (
+        "Compiling counts everything that a run under these settings alone would compile. "
+        "Paid back: steps after which the faster step has won back what it compiled longer "
+        "than the given settings."
+    )
     if any(r["compiles_from_disk"] for r in rows):
         note += " Programs that were on disk already count with the time to load them."
     if len(rows) > MAX_ROWS:
@@ -179,8 +190,9 @@ class TradeoffView(View):
         lines = "".join(f"<div>{safe_text(line, 2000)}</div>" for line in summary.splitlines())
         self.summary = HTML(f'<div style="font:14px/1.5 {FONT};color:{INK}">{lines}</div>')
         self.table = HTML(tradeoff_html(rows))
-        super().__init__([self.summary, LivePlot(self.figure), self.table],
-                         layout=Layout(max_width="900px"))  # fmt: skip
+        super().__init__(
+            [self.summary, LivePlot(self.figure), self.table], layout=Layout(max_width="900px")
+        )
         self.add_class("kit-tradeoff")
 
 
@@ -262,8 +274,9 @@ def _give_or_take(row: Row) -> str:
     step, spread = row["step_ms"], row["spread_ms"]
     if math.isnan(step):
         return "unknown"
-    unit, scale = next(((u, s) for u, s in (("s", 1e-3), ("ms", 1.0)) if step * s >= 1),
-                       ("µs", 1e3))  # fmt: skip
+    unit, scale = next(
+        ((u, s) for u, s in (("s", 1e-3), ("ms", 1.0)) if step * s >= 1), ("µs", 1e3)
+    )
     decimals = 2 if step * scale < 10 else 1 if step * scale < 100 else 0
     return f"{step * scale:,.{decimals}f} ± {spread * scale:,.{decimals}f} {unit}"
 

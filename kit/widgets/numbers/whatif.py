@@ -43,8 +43,9 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
         measured: runs; the one of a prediction's settings stands beside it, with the error.
     """
     heads = ("settings", "predicted", "measured", "error", "segments", "syncs")
-    head = "".join(f'<th style="{_HEAD if i == 0 else _NUMBER}">{h}</th>' for i, h in
-                   enumerate(heads))  # fmt: skip
+    head = "".join(
+        f'<th style="{_HEAD if i == 0 else _NUMBER}">{h}</th>' for i, h in enumerate(heads)
+    )
     rows = "".join(_row(run, p, measured) for p in predictions)
     notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
     assumed = "".join(f"<li>{safe_text(text, 400)}</li>" for text in notes)
@@ -53,10 +54,14 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
         f"<b>predicted against measured</b> (origin: modelled), from "
         f"{safe_text(run.name or 'a run', 60)} at {_ms(run.step_ms)} a step"
         f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
-        + (f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
-           f"{assumed}</ul></div>" if assumed else "")
+        + (
+            f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
+            f"{assumed}</ul></div>"
+            if assumed
+            else ""
+        )
         + "</div>"
-    )  # fmt: skip
+    )
 
 
 def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
@@ -110,8 +115,10 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     bars = plot.select_one({"name": "bars"})
     data = bars.data_source.data
     second = max(plot.select_one({"name": "steps"}).data_source.data["top"])  # its band of steps
-    data["alpha"] = [a * (0.45 if top >= second else 1.0)
-                     for a, top in zip(data["alpha"], data["top"], strict=True)]  # fmt: skip
+    data["alpha"] = [
+        a * (0.45 if top >= second else 1.0)
+        for a, top in zip(data["alpha"], data["top"], strict=True)
+    ]
     bars.glyph.line_color = "color"  # pale bars keep their outline
     return plot
 
@@ -134,20 +141,27 @@ class WhatIfView(View):
         self.prediction = self._model.predict()
         forward, backward = run.settings.bulk_sizes
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
-        self.speed = SelectionSlider(options=[(f"{s:g} x", s) for s in SPEEDS], value=1.0,
-                                     layout=Layout(width="auto"))  # fmt: skip
+        self.speed = SelectionSlider(
+            options=[(f"{s:g} x", s) for s in SPEEDS], value=1.0, layout=Layout(width="auto")
+        )
         places = {(s.site, s.via, s.cause): s for s in self._model.syncs}
         self._syncs = tuple(places.values())
         self.without = tuple(
-            Checkbox(value=False, indent=False, layout=Layout(width="auto"),
-                     description=plain(f"without {s.cause} at {s.site or s.via}", 60))
+            Checkbox(
+                value=False,
+                indent=False,
+                layout=Layout(width="auto"),
+                description=plain(f"without {s.cause} at {s.site or s.via}", 60),
+            )
             for s in self._syncs
-        )  # fmt: skip
+        )
         self.figure, self.sources = timeline_model(timeline_payload(self._drawn()))
         self.text, self.error = HTML(), HTML()
-        controls = [labelled("bulk size, forward", self.forward),
-                    labelled("bulk size, backward and update", self.backward),
-                    labelled("device speed", self.speed)]  # fmt: skip
+        controls = [
+            labelled("bulk size, forward", self.forward),
+            labelled("bulk size, backward and update", self.backward),
+            labelled("device speed", self.speed),
+        ]
         grid = GridBox(controls, layout=Layout(
             grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))", grid_gap="4px 18px",
             width="auto"))  # fmt: skip

@@ -45,8 +45,9 @@ Columns = dict[str, Any]
 Ints = NDArray[np.int64]
 
 
-def span_columns(timeline: Timeline, places: Places, keys: Ints, *,
-                 max_spans: int, shift_ns: int = 0) -> tuple[Columns, Ints, Ints]:  # fmt: skip
+def span_columns(
+    timeline: Timeline, places: Places, keys: Ints, *, max_spans: int, shift_ns: int = 0
+) -> tuple[Columns, Ints, Ints]:
     """The spans as `delta`, `length`, `key`, `segment` (+ 1) and `count`, row after row.
 
     With more than `max_spans` of them, neighbours in a row are joined where they are shorter than
@@ -68,12 +69,16 @@ def span_columns(timeline: Timeline, places: Places, keys: Ints, *,
     begins = first[:-1]
     delta[begins] = left[begins]  # no row is empty
     return (
-        {"delta": _narrow(delta), "length": _narrow(right - left),
-         "key": _narrow(keys[spans]), "segment": _narrow(timeline.segment[spans] + np.int64(1)),
-         "count": _narrow(count)},
+        {
+            "delta": _narrow(delta),
+            "length": _narrow(right - left),
+            "key": _narrow(keys[spans]),
+            "segment": _narrow(timeline.segment[spans] + np.int64(1)),
+            "count": _narrow(count),
+        },
         first,
         spans,
-    )  # fmt: skip
+    )
 
 
 def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
@@ -104,20 +109,26 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
     is_told = (np.arange(len(one)) < told) & is_whole
     segment = np.where(is_told, t.segment[one], -1).tolist()
     node = np.where(is_told, t.node[one], -1).tolist()
-    nodes = [run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
-             for s, n, d, k in zip(segment, raw, node, kind, strict=True)]  # fmt: skip
+    nodes = [
+        run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
+        for s, n, d, k in zip(segment, raw, node, kind, strict=True)
+    ]
     lanes = [plain(x) for x in t.lanes]
-    return {
-        "name": [plain(n) for n in raw],
-        "kind": kind,
-        "color": [kind_color(k, n) for k, n in zip(kind, raw, strict=True)],
-        "lane": lane_of[t.lane[one]].astype(np.int32),
-        "where": [lanes[i] for i in t.lane[one]],
-        "segment": np.array(segment, np.int32),
-        "node": np.array(node, np.int32),
-        "nodes": [" ".join(map(str, ids)) for ids in nodes],
-        "detail": _details(segment, nodes, run),
-    }, key, is_whole  # fmt: skip
+    return (
+        {
+            "name": [plain(n) for n in raw],
+            "kind": kind,
+            "color": [kind_color(k, n) for k, n in zip(kind, raw, strict=True)],
+            "lane": lane_of[t.lane[one]].astype(np.int32),
+            "where": [lanes[i] for i in t.lane[one]],
+            "segment": np.array(segment, np.int32),
+            "node": np.array(node, np.int32),
+            "nodes": [" ".join(map(str, ids)) for ids in nodes],
+            "detail": _details(segment, nodes, run),
+        },
+        key,
+        is_whole,
+    )
 
 
 def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
@@ -255,9 +266,13 @@ def _join(row: Ints, spans: Ints, left: Ints, right: Ints, most: int) -> tuple[I
         buckets //= 2
     order = np.lexsort((left - right, group))  # the longest of each group comes first
     head = np.flatnonzero(np.diff(group[order], prepend=-1))
-    return (spans[order[head]], np.minimum.reduceat(left[order], head),
-            np.maximum.reduceat(right[order], head), np.diff(head, append=len(order)),
-            row[order[head]])  # fmt: skip
+    return (
+        spans[order[head]],
+        np.minimum.reduceat(left[order], head),
+        np.maximum.reduceat(right[order], head),
+        np.diff(head, append=len(order)),
+        row[order[head]],
+    )
 
 
 def _details(segment: list[int], nodes: Sequence[Sequence[int]], run: Run) -> list[str]:
@@ -266,8 +281,9 @@ def _details(segment: list[int], nodes: Sequence[Sequence[int]], run: Run) -> li
     return [_detail(s, ids, graph, by_index) for s, ids in zip(segment, nodes, strict=True)]
 
 
-def _detail(number: int, ids: Sequence[int], nodes: Sequence[Node],
-            segments: Mapping[int, Segment]) -> str:  # fmt: skip
+def _detail(
+    number: int, ids: Sequence[int], nodes: Sequence[Node], segments: Mapping[int, Segment]
+) -> str:
     if number < 0 and not ids:
         return ""
     parts = [f"{len(ids)} ops in one kernel:"] if len(ids) > 1 else []

@@ -40,9 +40,13 @@ _STEP = KINDS.index("step")
 _MODEL = "predicted"
 
 
-def timeline_payload(run: Run | Timeline | None, *, below: Run | Timeline | None = None,
-                     outline: Run | Timeline | None = None,
-                     max_spans: int = MAX_SPANS) -> Columns:  # fmt: skip
+def timeline_payload(
+    run: Run | Timeline | None,
+    *,
+    below: Run | Timeline | None = None,
+    outline: Run | Timeline | None = None,
+    max_spans: int = MAX_SPANS,
+) -> Columns:
     """Everything that the view shows, as numpy columns, text and numbers; nothing of bokeh.
 
     Args:
@@ -122,8 +126,7 @@ def _heading(run: Run, label: str) -> str:
     return "  ·  ".join(x for x in names if x)
 
 
-def _part(run: Run, y: float, label: str, is_outline: bool, shift: int,
-          max_spans: int) -> Columns:  # fmt: skip
+def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_spans: int) -> Columns:
     """One run's columns, from `y` on."""
     timeline = run.timeline
     places = place(timeline, top=y + (_PART_PX if label else 0))
@@ -136,8 +139,10 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int,
     notes = list(timeline.notes)
     idle = Timeline.of([]) if is_outline else timeline  # nobody asks why a model's device is idle
     if len(spans["count"]):
-        notes.append(f"{len(places.order):,} spans drawn as {len(shown):,}: the shortest are "
-                     "joined with their neighbours")  # fmt: skip
+        notes.append(
+            f"{len(places.order):,} spans drawn as {len(shown):,}: the shortest are "
+            "joined with their neighbours"
+        )
     if places.is_crowded.any():
         notes.append("more spans lie over each other than there are rows: some cover others")
     return {
@@ -174,8 +179,11 @@ def _lane_of(timeline: Timeline, places: Places) -> Any:
 
 def _joined(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts one after the other, what points into another one moved along."""
-    moved = {"spans": {"key": "keys"}, "rows": {"first": "spans", "lane": "lanes"},
-             "keys": {"lane": "lanes"}}  # fmt: skip
+    moved = {
+        "spans": {"key": "keys"},
+        "rows": {"first": "spans", "lane": "lanes"},
+        "keys": {"lane": "lanes"},
+    }
     size = {"spans": "key", "lanes": "top", "keys": "name"}
     made: Columns = {}
     for table in ("spans", "rows", "lanes", "headings", "keys", "steps", "syncs", "gaps"):
@@ -186,8 +194,9 @@ def _joined(parts: Sequence[Columns]) -> Columns:
             for key, values in part[table].items():
                 to = moved.get(table, {}).get(key)
                 more = begin[to] if to else 0
-                columns[key].append(values if not more else np.where(values >= 0, values + more,
-                                                                     values))  # fmt: skip
+                columns[key].append(
+                    values if not more else np.where(values >= 0, values + more, values)
+                )
             for name, column in size.items():
                 begin[name] += len(part[name][column])
             rows.append(len(next(iter(part[table].values()))))
@@ -221,9 +230,10 @@ def _summary(run: Run) -> str:
         f"Timeline of {format_ns(timeline.duration_ns)}, {_steps(timeline)}, {kernels:,} "
         f"kernels among {len(timeline):,} spans on {len(timeline.lanes)} lanes.",
         f"The device is busy for {busy:.0%} of the steps." if not math.isnan(busy) else "",
-        f"{len(waits):,} sync points, {format_ns(sum(waits))} waited in all." if waits
+        f"{len(waits):,} sync points, {format_ns(sum(waits))} waited in all."
+        if waits
         else "No sync points.",
-    ]  # fmt: skip
+    ]
     return " ".join(x for x in texts if x)
 
 

@@ -65,8 +65,11 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     record = _clip(timeline, host & timeline.where(kind="record"), low, high)
     kinds = [KINDS.index(kind) for kind in ("wait", "input", "ahead")]
     away = _clip(timeline, host & np.isin(timeline.kind, kinds), low, high)
-    waits = [(max(s.at_ns, low), min(s.at_ns + s.wait_ns, high)) for s in timeline.syncs
-             if s.at_ns < high and (s.at_ns + s.wait_ns > low or s.at_ns >= low)]  # fmt: skip
+    waits = [
+        (max(s.at_ns, low), min(s.at_ns + s.wait_ns, high))
+        for s in timeline.syncs
+        if s.at_ns < high and (s.at_ns + s.wait_ns > low or s.at_ns >= low)
+    ]
     idle: dict[str, int] = {}
     kernels = np.count_nonzero(kernel)
     for gap in idle_gaps(timeline if kernels <= EXACT_KERNELS else around(timeline, low, high)):

@@ -63,15 +63,17 @@ def _asset(name: str) -> str:
 def _attach_js() -> str:
     """Runs in the browser once the figure is laid out; its arguments are `timeline_js_args`."""
     parts = [_asset(f"{part}.js") for part in ("model", "plot", "events", "paint")]
-    return "\n".join([
-        "const view = cb_context.index.find_one(figure);",
-        "if (!view || view.el.kitTimeline?.root.isConnected) return;",
-        page_js(),
-        f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};",
-        *parts,
-        "const models = {figure, timeline, picked, lit, marked, reply};",
-        "view.el.kitTimeline = new TimelinePlot(view, models);",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "const view = cb_context.index.find_one(figure);",
+            "if (!view || view.el.kitTimeline?.root.isConnected) return;",
+            page_js(),
+            f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};",
+            *parts,
+            "const models = {figure, timeline, picked, lit, marked, reply};",
+            "view.el.kitTimeline = new TimelinePlot(view, models);",
+        ]
+    )
 
 
 # For a page that holds such a figure: `drawTimeline`, `timelineHighlight` and `timelineOnPick`.
@@ -84,8 +86,10 @@ TIMELINE_JS = (
 
 def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:
     """The figure of a payload, and its sources by name: `timeline`, `picked`, `lit`, ..."""
-    sources = {name: ColumnDataSource({k: list(v) for k, v in data.items()}, name=name)
-               for name, data in _EMPTY.items()}  # fmt: skip
+    sources = {
+        name: ColumnDataSource({k: list(v) for k, v in data.items()}, name=name)
+        for name, data in _EMPTY.items()
+    }
     sources["timeline"].name = "timeline columns"  # the figure itself is called timeline
     plot = figure(
         x_range=Range1d(0, 1),
@@ -108,8 +112,9 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
     return plot, sources
 
 
-def apply_timeline(payload: Mapping[str, Any], plot: figure,
-                   sources: Mapping[str, ColumnDataSource]) -> None:  # fmt: skip
+def apply_timeline(
+    payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
+) -> None:
     """Draw another payload in the same figure: `drawTimeline` of `TIMELINE_JS` in Python."""
     serial = {"serial": list(sources["picked"].data["serial"])}
     for name in ("lit", "marked", "reply"):  # they point into what is replaced
@@ -143,10 +148,12 @@ class TimelineView(View):
     node = traitlets.Int(None, allow_none=True)
     selection = traitlets.Instance(Selection)
     range_ns: Any = traitlets.Tuple(default_value=None, allow_none=True)  # (start, stop)
-    below = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
-                            default_value=None, allow_none=True)  # fmt: skip
-    outline = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Timeline)],
-                              default_value=None, allow_none=True)  # fmt: skip
+    below = traitlets.Union(
+        [traitlets.Instance(Run), traitlets.Instance(Timeline)], default_value=None, allow_none=True
+    )
+    outline = traitlets.Union(
+        [traitlets.Instance(Run), traitlets.Instance(Timeline)], default_value=None, allow_none=True
+    )
 
     def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
                  outline: Run | Timeline | None = None) -> None:  # fmt: skip
@@ -159,8 +166,9 @@ class TimelineView(View):
         self._drawn = run, below, outline
         self._links = Links(run)
         self._is_pick = False
-        super().__init__([LivePlot(self.figure), self._error], run=run, below=below,
-                         outline=outline)  # fmt: skip
+        super().__init__(
+            [LivePlot(self.figure), self._error], run=run, below=below, outline=outline
+        )
 
     @traitlets.default("selection")
     def _nothing(self) -> Selection:
@@ -176,8 +184,9 @@ class TimelineView(View):
         """
         if len(self._payload["spans"]["key"]) <= MAX_STATIC_SPANS:
             return super().page()
-        small = timeline_payload(self.run, below=self.below, outline=self.outline,
-                                 max_spans=MAX_STATIC_SPANS)  # fmt: skip
+        small = timeline_payload(
+            self.run, below=self.below, outline=self.outline, max_spans=MAX_STATIC_SPANS
+        )
         return static_page(VBox([LivePlot(timeline_model(small)[0])]), repr(self))
 
     def range_metrics(self) -> RangeMetrics | None:
@@ -244,8 +253,9 @@ class TimelineView(View):
         self.segment = segment if segment >= 0 else None
         self.node = node if node >= 0 else None
         if keys["kind"][k] == "kernel":
-            return self._links.of_nodes(map(int, keys["nodes"][k].split()),
-                                        f"kernel {keys['name'][k]}")  # fmt: skip
+            return self._links.of_nodes(
+                map(int, keys["nodes"][k].split()), f"kernel {keys['name'][k]}"
+            )
         return self._links.of_segment(segment) if segment >= 0 else NOTHING
 
     def _marked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:

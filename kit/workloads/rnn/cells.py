@@ -124,8 +124,12 @@ def _lstm_backward(grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: T
     tanh = new.tanh()
     grad_hidden = _sum(grad, grad_hidden)
     grad_cell = _sum(grad_hidden * o * (1 - tanh * tanh), grad_cell)
-    parts = (grad_cell * g * i * (1 - i), grad_cell * cell * f * (1 - f),
-             grad_cell * i * (1 - g * g), grad_hidden * tanh * o * (1 - o))  # fmt: skip
+    parts = (
+        grad_cell * g * i * (1 - i),
+        grad_cell * cell * f * (1 - f),
+        grad_cell * i * (1 - g * g),
+        grad_hidden * tanh * o * (1 - o),
+    )
     product = torch.cat(parts, -1)
     if weight is None:
         return product, None, None
@@ -133,8 +137,12 @@ def _lstm_backward(grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: T
 
 
 @hybridize
-def _gru_forward(given: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor,
-                 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _gru_forward(
+    given: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+) -> tuple[Tensor, Tensor]:
     input_r, input_z, input_n = given.chunk(3, -1)
     hidden_r, hidden_z, hidden_n = linear(hidden, weight, bias).chunk(3, -1)
     reset, keep = (input_r + hidden_r).sigmoid(), (input_z + hidden_z).sigmoid()
@@ -191,8 +199,11 @@ class _FusedLstm(torch.autograd.Function):
         n = len(grads)
         w_input, w_hidden, *kept = ctx.saved_tensors
         sequence, gates, hiddens, cells = (
-            kept[:n], kept[n : 2 * n], kept[2 * n : 3 * n + 1], kept[3 * n + 1 :]
-        )  # fmt: skip
+            kept[:n],
+            kept[n : 2 * n],
+            kept[2 * n : 3 * n + 1],
+            kept[3 * n + 1 :],
+        )
         products = list[Tensor]()
         hidden = cell = None
         for t in reversed(range(n)):
@@ -233,8 +244,12 @@ class _FusedGru(torch.autograd.Function):
         hidden = None
         for t in reversed(range(n)):
             to_input, to_hidden, hidden = _gru_backward(
-                _some(grads[t], hidden, hiddens[t]), hidden, hiddens[t], gates[t],
-                w_hidden if t else None)  # fmt: skip
+                _some(grads[t], hidden, hiddens[t]),
+                hidden,
+                hiddens[t],
+                gates[t],
+                w_hidden if t else None,
+            )
             from_input.insert(0, to_input)
             from_hidden.insert(0, to_hidden)
         wanted = w_input if ctx.needs_input_grad[4] else None

@@ -67,8 +67,10 @@ def rnn_gates(
             "nn.LSTM(..., bidirectional=True) into a workload of your own (docs/your_own_model.md)"
         )
     name = f"rnn_gates: {cell}, {gates}{', scanned' * (loop == 'scanned')}"
-    doc = (f"{cell.upper()} of {layers} layers of {hidden} over {length} time steps, {loop}, "
-           f"gates by {gates}")  # fmt: skip
+    doc = (
+        f"{cell.upper()} of {layers} layers of {hidden} over {length} time steps, {loop}, "
+        f"gates by {gates}"
+    )
     shape: dict[str, Any] = {"cell": cell, "gates": gates, "layers": layers, "hidden": hidden,
                              "length": length}  # fmt: skip
     if loop == "unrolled":
@@ -93,8 +95,9 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     )
 
 
-def _build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int,
-           length: int) -> Callable[[], Any]:  # fmt: skip
+def _build(
+    ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, length: int
+) -> Callable[[], Any]:
     torch.manual_seed(ctx.seed)
     model = GatedRNN(cell, gates, hidden, hidden, layers).to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)

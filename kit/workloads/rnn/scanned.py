@@ -56,19 +56,30 @@ def _multigate_backward(n: int, kept: None, grads: Arrays) -> Arrays:
 _multigate.defvjp(_multigate_forward, _multigate_backward)
 
 SPLITS: dict[str, Callable[[Any, int], Arrays]] = {
-    "slice": _slice, "view": _view, "chunk": _chunk, "multigate": _multigate,
-}  # fmt: skip
+    "slice": _slice,
+    "view": _view,
+    "chunk": _chunk,
+    "multigate": _multigate,
+}
 
 
-def _lstm(split: Callable[[Any, int], Arrays], given: Any, hidden_part: Any, state: Arrays,
-          ) -> Arrays:  # fmt: skip
+def _lstm(
+    split: Callable[[Any, int], Arrays],
+    given: Any,
+    hidden_part: Any,
+    state: Arrays,
+) -> Arrays:
     i, f, g, o = split(given + hidden_part, 4)
     cell = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
 
 
-def _gru(split: Callable[[Any, int], Arrays], given: Any, hidden_part: Any, state: Arrays,
-         ) -> Arrays:  # fmt: skip
+def _gru(
+    split: Callable[[Any, int], Arrays],
+    given: Any,
+    hidden_part: Any,
+    state: Arrays,
+) -> Arrays:
     input_r, input_z, input_n = split(given, 3)
     hidden_r, hidden_z, hidden_n = split(hidden_part, 3)
     reset, keep = jax.nn.sigmoid(input_r + hidden_r), jax.nn.sigmoid(input_z + hidden_z)
@@ -93,8 +104,12 @@ def _fused_lstm_backward(kept: Arrays, grads: Arrays) -> Arrays:
     i, f, g, o, cell, tanh = kept
     grad_hidden, grad_cell = grads
     grad = grad_cell + grad_hidden * o * (1 - tanh * tanh)
-    parts = (grad * g * i * (1 - i), grad * cell * f * (1 - f), grad * i * (1 - g * g),
-             grad_hidden * tanh * o * (1 - o))  # fmt: skip
+    parts = (
+        grad * g * i * (1 - i),
+        grad * cell * f * (1 - f),
+        grad * i * (1 - g * g),
+        grad_hidden * tanh * o * (1 - o),
+    )
     gates = jnp.concatenate(parts, -1)
     return gates, gates, (jnp.zeros_like(grad), grad * f)  # the old hidden state is not read here
 
@@ -121,9 +136,11 @@ def _fused_gru_backward(kept: Arrays, grads: Arrays) -> Arrays:
     grad_keep = grad * (hidden - new) * keep * (1 - keep)
     grad_new = grad * (1 - keep) * (1 - new * new)
     grad_reset = grad_new * hidden_n * reset * (1 - reset)
-    return (jnp.concatenate((grad_reset, grad_keep, grad_new), -1),
-            jnp.concatenate((grad_reset, grad_keep, grad_new * reset), -1),
-            (grad * keep,))  # fmt: skip
+    return (
+        jnp.concatenate((grad_reset, grad_keep, grad_new), -1),
+        jnp.concatenate((grad_reset, grad_keep, grad_new * reset), -1),
+        (grad * keep,),
+    )
 
 
 _fused_gru.defvjp(_fused_gru_forward, _fused_gru_backward)
@@ -158,8 +175,9 @@ def predict(params: Any, x: Any, *, cell: str, gates: str, unroll: int = 1) -> A
     return sequence
 
 
-def build(ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, length: int,
-          unroll: int = 1) -> Callable[[], Any]:  # fmt: skip
+def build(
+    ctx: Context, *, cell: str, gates: str, layers: int, hidden: int, length: int, unroll: int = 1
+) -> Callable[[], Any]:
     """The step: loss and gradients in one call, SGD in another."""
     random = np.random.default_rng(ctx.seed)
     bound = hidden**-0.5

@@ -99,8 +99,11 @@ def test_kernels_and_copies_of_a_gpu_lie_on_their_streams(tmp_path):
 def test_launches_and_transfers_are_dispatch_on_the_thread_that_called(tmp_path):
     t = cuda(tmp_path)
     launches = {(s.lane, s.name) for s in t.spans if s.kind == "dispatch"}
-    assert launches == {("host/main", "cudaLaunchKernel"), ("host/main", "cudaMemcpyAsync"),
-                        ("host/pt_autograd_0", "cudaLaunchKernel")}  # fmt: skip
+    assert launches == {
+        ("host/main", "cudaLaunchKernel"),
+        ("host/main", "cudaMemcpyAsync"),
+        ("host/pt_autograd_0", "cudaLaunchKernel"),
+    }
 
 
 def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
@@ -108,7 +111,9 @@ def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
     kernels = np.flatnonzero(timeline.where(kind="kernel"))
     starts, spans = launches(timeline, kernels)
     assert {timeline.names[timeline.name[i]] for i in spans.tolist()} == {
-        "cudaLaunchKernel", "cudaMemcpyAsync"}  # fmt: skip
+        "cudaLaunchKernel",
+        "cudaMemcpyAsync",
+    }
     assert (starts < timeline.start_ns[kernels]).all()
     assert len({*spans.tolist()}) == len(kernels)
 
@@ -116,7 +121,9 @@ def test_a_kernel_is_linked_to_the_call_that_launched_it(tmp_path):
 def test_kernels_of_many_launches_are_one_row_of_the_table(tmp_path):
     rows = kernel_table(cuda(tmp_path))
     assert {(r.name, r.count, r.segment) for r in rows if "sgemm" in r.name} == {
-        ("sgemm_128x64<float>", 2, -1), ("sgemm_64x64<float>", 2, -1)}  # fmt: skip
+        ("sgemm_128x64<float>", 2, -1),
+        ("sgemm_64x64<float>", 2, -1),
+    }
 
 
 def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
@@ -134,8 +141,11 @@ def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
     t = cuda(tmp_path)
     zero = int(t.intervals(kind="step")[0, 0])
     phases = shown(t, "record", zero)[:3]
-    assert phases == [("forward", 0, 200_000), ("backward", 200_000, 300_000),
-                      ("update", 300_000, 900_000)]  # fmt: skip
+    assert phases == [
+        ("forward", 0, 200_000),
+        ("backward", 200_000, 300_000),
+        ("update", 300_000, 900_000),
+    ]
     assert [x[1:] for x in shown(t, "input", zero)] == [(2_000, 22_000), (1_002_000, 1_022_000)]
     rows = breakdown(t)
     assert sum(r.exposed_ms for r in rows) == pytest.approx(0.9)
@@ -144,8 +154,10 @@ def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):
 def test_a_device_clock_that_is_behind_is_said_and_not_hidden(tmp_path):
     assert not any("clock" in note for note in cuda(tmp_path).notes)
     late = cuda(tmp_path, skew_us=-50.0)
-    assert any("4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
-               for note in late.notes)  # fmt: skip
+    assert any(
+        "4 of 8 kernels begin before the call that launched them, by up to 46.0 us" in note
+        for note in late.notes
+    )
 
 
 def test_the_device_is_named(tmp_path):
@@ -252,12 +264,14 @@ def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
         (b'{"traceEvents": [' + b"[" * 100_000, "nested too deeply|cut off"),
         (b'{"traceEvents": []}', "neither torch.profiler's nor kit's"),
         (b'{"traceEvents": [{"ph": "X", "cat": "v8", "name": "gc", "ts": 1}]}', "neither"),
-        (b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
-         "version 9"),
+        (
+            b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
+            "version 9",
+        ),
         ("[1]".encode("utf-16"), "not JSON"),
     ],
     ids=range(23),
-)  # fmt: skip
+)
 def test_a_file_that_is_no_trace_says_what_it_is(tmp_path, content: bytes, message: str):
     with pytest.raises(TraceFileError, match=message) as raised:
         read_chrome(written(tmp_path, content))

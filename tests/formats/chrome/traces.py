@@ -50,8 +50,9 @@ def cuda_trace(*, skew_us: float = 0.0) -> dict[str, Any]:
         {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "args": {"name": "pt_autograd_0"}},
     ]
 
-    def add(cat: str, name: str, ts: float, dur: float, tid: int = 7, pid: int = 7,
-            **args: Any) -> None:  # fmt: skip
+    def add(
+        cat: str, name: str, ts: float, dur: float, tid: int = 7, pid: int = 7, **args: Any
+    ) -> None:
         events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid,
                        "ts": ts, "dur": dur, "args": args})  # fmt: skip
 
@@ -105,13 +106,15 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(changed) + 1)
         length = rng.choice([1, 1, 4, 60, 2000])
-        replacement = rng.choice([
-            b"",
-            rng.randbytes(length),
-            bytes(changed[at : at + length]) * 2,
-            rng.choice(_EXTREMES).encode(),
-            bytes([rng.choice(b'{}[],:"\\0\n')]),
-        ])  # fmt: skip
+        replacement = rng.choice(
+            [
+                b"",
+                rng.randbytes(length),
+                bytes(changed[at : at + length]) * 2,
+                rng.choice(_EXTREMES).encode(),
+                bytes([rng.choice(b'{}[],:"\\0\n')]),
+            ]
+        )
         changed[at : at + length] = replacement
     return bytes(changed[: rng.randrange(len(changed) + 1)] if rng.random() < 0.15 else changed)
 
@@ -156,21 +159,29 @@ def random_events(rng: random.Random, count: int) -> bytes:
                 "correlation": rng.choice(numbers), "segment": rng.choice(numbers),
                 "node": rng.choice(numbers), "cause": rng.choice(names),
                 "name": rng.choice(names)}  # fmt: skip
-        whole = {"ph": rng.choice(phases), "cat": rng.choice(cats), "name": rng.choice(names),
-                 "ts": rng.choice([*numbers, rng.uniform(0, 300), rng.uniform(0, 300)]),
-                 "dur": rng.choice([*numbers, rng.uniform(0, 90)]),
-                 "pid": rng.choice([1, 1, 1, "p", 2.5, None, []]),
-                 "tid": rng.choice([1, 1, 1, 2, "t", {}]),
-                 "args": rng.choice([args, args, args, None, [], "x"])}  # fmt: skip
+        whole = {
+            "ph": rng.choice(phases),
+            "cat": rng.choice(cats),
+            "name": rng.choice(names),
+            "ts": rng.choice([*numbers, rng.uniform(0, 300), rng.uniform(0, 300)]),
+            "dur": rng.choice([*numbers, rng.uniform(0, 90)]),
+            "pid": rng.choice([1, 1, 1, "p", 2.5, None, []]),
+            "tid": rng.choice([1, 1, 1, 2, "t", {}]),
+            "args": rng.choice([args, args, args, None, [], "x"]),
+        }
         return {k: v for k, v in whole.items() if rng.random() < 0.97}
 
     head: dict[str, Any] = {"traceEvents": [event() for _ in range(count)]}
     if rng.random() < 0.5:
-        own = {"format": "overlap-kit trace", "version": rng.choice([1, 1, 1, 2, "x"]),
-               "tracks": rng.choice([{"1": "host/main", "2": 3}, [], None]),
-               "notes": rng.choice([["n"], 5, [[]]]), "name": rng.choice(names),
-               "environment": rng.choice([{"a": []}, 4, {"b": "c"}]),
-               "step_times_ns": rng.choice([[1, 2], [-1], "x", None])}  # fmt: skip
+        own = {
+            "format": "overlap-kit trace",
+            "version": rng.choice([1, 1, 1, 2, "x"]),
+            "tracks": rng.choice([{"1": "host/main", "2": 3}, [], None]),
+            "notes": rng.choice([["n"], 5, [[]]]),
+            "name": rng.choice(names),
+            "environment": rng.choice([{"a": []}, 4, {"b": "c"}]),
+            "step_times_ns": rng.choice([[1, 2], [-1], "x", None]),
+        }
         head = {"otherData": own} | head
     if rng.random() < 0.1:
         return json.dumps(head["traceEvents"]).encode()

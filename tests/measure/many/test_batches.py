@@ -90,8 +90,9 @@ def losses(run: Run) -> Any:
 
 
 @pytest.mark.parametrize("source", [shuffled, ByPython, Noisy])
-@pytest.mark.parametrize("change", [{}, {"prefetch": 2}, {"step_mode": "replay"},
-                                    {"batch_size": 9}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "change", [{}, {"prefetch": 2}, {"step_mode": "replay"}, {"batch_size": 9}], ids=str
+)
 def test_a_random_order_is_that_of_one_device(
     source: Callable[[], Any], change: dict[str, Any]
 ) -> None:
@@ -271,8 +272,9 @@ def drawn(ctx: kit.Context) -> Callable[[], Any]:
     net = nn.Linear(6, 4).to(ctx.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = torch.randn(21, 6)
-    batches = ctx.loader(x[[random.randrange(21) for _ in range(7)]] * np.random.rand()
-                         for _ in iter(int, 1))  # fmt: skip
+    batches = ctx.loader(
+        x[[random.randrange(21) for _ in range(7)]] * np.random.rand() for _ in iter(int, 1)
+    )
 
     def step() -> Any:
         return updated(optimizer, net(next(batches)).square().mean())

@@ -62,8 +62,9 @@ def two() -> Run:
 def all_reduces(run: Run) -> dict[int, str]:
     """Name of each, by node."""
     nodes = run.graphs[0].nodes
-    return {i: dict(n.attrs)["name"].strip("'") for i, n in enumerate(nodes)
-            if n.op == "kit.all_reduce"}  # fmt: skip
+    return {
+        i: dict(n.attrs)["name"].strip("'") for i, n in enumerate(nodes) if n.op == "kit.all_reduce"
+    }
 
 
 def test_the_graph_is_that_of_one_device_with_the_reductions_between(two: Run) -> None:

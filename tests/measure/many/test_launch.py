@@ -292,8 +292,9 @@ def test_a_killed_process_ends_the_run_with_its_name(workload: kit.Workload, who
     assert not children()
 
 
-@pytest.mark.parametrize(("workload", "who"), [(last_hangs, 1), (first_hangs, 0)],
-                         ids=["last", "first"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("workload", "who"), [(last_hangs, 1), (first_hangs, 0)], ids=["last", "first"]
+)
 def test_a_process_that_stands_still_ends_the_run_with_its_name(
     workload: kit.Workload, who: int
 ) -> None:
@@ -373,10 +374,14 @@ def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> N
               "--processes", "2", "--devices", "2", "--timeout", "240",
               "--coordinator", f"127.0.0.1:{free_port()}"]  # fmt: skip
     hosts = [
-        subprocess.Popen([*common, "--rank", str(r), "--save", str(tmp_path / f"{r}.kitrun")],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*common, "--rank", str(r), "--save", str(tmp_path / f"{r}.kitrun")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for r in (0, 1)
-    ]  # fmt: skip
+    ]
     said = [host.communicate(timeout=300)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], "\n".join(said)
     assert "reading the data" in said[0]

@@ -74,8 +74,9 @@ def test_a_saved_sweep_goes_on_only_on_the_same_devices(tmp_path: Path) -> None:
 
 def test_an_executor_measures_on_several_devices_too() -> None:
     with ThreadPoolExecutor(2) as pool:
-        runs = kit.sweep(shared, {"seed": [0, 1]}, QUICK, devices=TWO, executor=pool,
-                         progress=False)  # fmt: skip
+        runs = kit.sweep(
+            shared, {"seed": [0, 1]}, QUICK, devices=TWO, executor=pool, progress=False
+        )
     alone = kit.sweep(shared, {"seed": [0, 1]}, QUICK, progress=False)
     assert [list(run.losses) for run in runs] == losses_of(alone)
     assert [run.devices for run in runs] == [2, 2]
@@ -114,8 +115,9 @@ def test_what_is_named_is_tried_and_ruled_out_with_its_reason() -> None:
 
 
 def test_a_report_of_two_devices(tmp_path: Path) -> None:
-    page = kit.report(shared, {"bulk_backward": [1, 50]}, tmp_path / "two.html", settings=QUICK,
-                      devices=TWO)  # fmt: skip
+    page = kit.report(
+        shared, {"bulk_backward": [1, 50]}, tmp_path / "two.html", settings=QUICK, devices=TWO
+    )
     text = page.read_text()
     assert "shared, 2 devices" in text
     assert text.count('id="run-') == 2

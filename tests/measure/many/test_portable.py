@@ -34,7 +34,10 @@ def all_workloads() -> Iterator[Workload]:
 def test_every_workload_of_kit_can_be_sent(workload: Workload):
     back = pickle.loads(pickle.dumps(workload))
     assert (back.name, back.doc, back.framework) == (
-        workload.name, workload.doc, workload.framework)  # fmt: skip
+        workload.name,
+        workload.doc,
+        workload.framework,
+    )
 
 
 def test_a_sent_workload_gives_the_same_losses():
@@ -53,9 +56,13 @@ def test_a_run_and_its_settings_are_equal_after_a_trip(seed: int, hostile: bool)
     assert hash(back.settings) == hash(run.settings)
 
 
-@pytest.mark.parametrize("error", [
-    SweepError([1], {"cell": ValueError("no")}), SweepInterrupted([1], [2], "folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        SweepError([1], {"cell": ValueError("no")}),
+        SweepInterrupted([1], [2], "folder"),
+    ],
+)
 def test_the_errors_of_a_sweep_can_be_sent(error: Any):
     back = pickle.loads(pickle.dumps(error))
     assert str(back) == str(error)

@@ -139,9 +139,13 @@ def line(ctx: kit.Context) -> Any:
 
 def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> None:
     settings = kit.Settings(
-        batch_size=9, steps=3, warmup=1, loss_scaling="dynamic, host check", accumulate=2,
+        batch_size=9,
+        steps=3,
+        warmup=1,
+        loss_scaling="dynamic, host check",
+        accumulate=2,
         prefetch=1,
-    )  # fmt: skip
+    )
     alone = kit.run(line, settings)
     told: list[str] = []
     both = kit.run(line, settings, devices=["cpu:0", "cpu:0"], progress=lambda t, f: told.append(t))
@@ -185,9 +189,10 @@ def uneven(ctx: kit.Context, *, gives_loss: bool) -> Any:
 
 @pytest.mark.parametrize("gives_loss", [True, False], ids=["loss", "weights"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"prefetch": 2}, {"accumulate": 2}, {"step_mode": "replay", "accumulate": 2}],
+    "changes",
+    [{}, {"prefetch": 2}, {"accumulate": 2}, {"step_mode": "replay", "accumulate": 2}],
     ids=["in turn", "ahead", "both in a step", "replayed"],
-)  # fmt: skip
+)
 def test_parts_count_by_the_sizes_that_they_had_in_their_own_step(
     changes: Any, gives_loss: bool
 ) -> None:
@@ -200,9 +205,10 @@ def test_parts_count_by_the_sizes_that_they_had_in_their_own_step(
 
 @pytest.mark.parametrize("step_mode", ["retrace", "replay"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"accumulate": 2, "prefetch": 2}, {"loss_scaling": "dynamic, on device"}],
+    "changes",
+    [{}, {"accumulate": 2, "prefetch": 2}, {"loss_scaling": "dynamic, on device"}],
     ids=["plain", "micro-batches", "scaled"],
-)  # fmt: skip
+)
 def test_a_replayed_workload_has_the_losses_of_one_device(changes: Any, step_mode: str) -> None:
     settings = kit.Settings(batch_size=9, steps=8, warmup=5, step_mode=step_mode, **changes)
     alone = kit.run(line, settings)

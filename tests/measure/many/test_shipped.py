@@ -64,8 +64,9 @@ def test_narrow_layers(size: int) -> None:
     assert both == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.parametrize("workload", [flips, *(zero_grad_by(w, arrays=3, repeats=2) for w in WAYS)],
-                         ids=["flips", *WAYS])  # fmt: skip
+@pytest.mark.parametrize(
+    "workload", [flips, *(zero_grad_by(w, arrays=3, repeats=2) for w in WAYS)], ids=["flips", *WAYS]
+)
 def test_what_has_no_batch(workload: Any) -> None:
     both, alone = losses(workload, UNEVEN.replace(steps=2))
     assert both == alone

@@ -214,14 +214,17 @@ def gpu_step(start: float) -> list[Event]:
     read = Event("aten::_local_scalar_dense", start + 20, start + 60, step)
     finish = Event("kit finish", start + 70, start + 100, step, is_user_annotation=True)
     return [
-        step, copy, read, finish,
+        step,
+        copy,
+        read,
+        finish,
         Event("cudaStreamSynchronize", start + 4, start + 8, copy),
         Event("cudaStreamSynchronize", start + 25, start + 55, read),
         Event("cudaDeviceSynchronize", start + 71, start + 99, finish),
         Event("kit step 0", start + 2, start + 98, gpu=True, is_user_annotation=True),
         Event("Memcpy HtoD (Pageable -> Device)", start + 5, start + 7, gpu=True),
         Event("gemm", start + 30, start + 50, gpu=True),
-    ]  # fmt: skip
+    ]
 
 
 PLACES = {"item": [("mine.py:9", "torch/amp/grad_scaler.py:371")]}
@@ -230,8 +233,9 @@ PLACES = {"item": [("mine.py:9", "torch/amp/grad_scaler.py:371")]}
 def test_a_read_on_the_gpu_is_one_wait_with_its_line_and_kits_own_wait_is_none() -> None:
     timeline = timeline_of([*gpu_step(0), *gpu_step(100)], device="cuda", places=PLACES)
     assert [(s.cause, s.wait_ns, s.site) for s in timeline.syncs] == [
-        ("copy_to_device", 4_000, ""), ("item", 30_000, "mine.py:9"),
-    ] * 2  # fmt: skip
+        ("copy_to_device", 4_000, ""),
+        ("item", 30_000, "mine.py:9"),
+    ] * 2
     assert breakdown_ns(timeline)["sync wait"][0] == 2 * 34_000
 
 

@@ -77,8 +77,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 class Sleepy:
     """A step that sleeps as long as its settings say, and notes when it was built."""
 
-    def __init__(self, sleep_ms: Callable[[Settings], float],
-                 loss: Callable[[Settings], float] = lambda s: 1.0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        sleep_ms: Callable[[Settings], float],
+        loss: Callable[[Settings], float] = lambda s: 1.0,
+    ) -> None:
         self.sleep_ms, self.loss = sleep_ms, loss
         CLOCK.is_of_sleeps = True
         self.built: list[tuple[float, Settings]] = []
@@ -199,8 +202,9 @@ def test_without_a_budget_the_start_is_measured_and_is_the_best():
 def test_the_budget_is_exceeded_by_one_run_at_most(budget_s: float):
     sleepy = Sleepy(lambda s: 10.0)
     began = time.monotonic()
-    tuned = kit.autotune(sleepy.workload, NATIVE, budget_s=budget_s,
-                         vary={**NOTHING, "prefetch": range(50)})  # fmt: skip
+    tuned = kit.autotune(
+        sleepy.workload, NATIVE, budget_s=budget_s, vary={**NOTHING, "prefetch": range(50)}
+    )
     late = [t for t, _ in sleepy.built[1:] if t - began > budget_s]
     assert len(late) <= 1
     assert len(sleepy.built) < 50
@@ -211,30 +215,41 @@ def test_the_budget_is_exceeded_by_one_run_at_most(budget_s: float):
 def test_cancelling_ends_the_search():
     sleepy = Sleepy(lambda s: 0.0)
     with pytest.raises(Cancelled):
-        kit.autotune(sleepy.workload, NATIVE, vary={"prefetch": [1]},
-                     cancelled=lambda: len(sleepy.built) == 2)  # fmt: skip
+        kit.autotune(
+            sleepy.workload,
+            NATIVE,
+            vary={"prefetch": [1]},
+            cancelled=lambda: len(sleepy.built) == 2,
+        )
     assert len(sleepy.built) == 2
 
 
 def test_progress_never_goes_back_and_ends_at_one():
     seen: list[tuple[str, float]] = []
-    kit.autotune(Sleepy(lambda s: 1.0).workload, NATIVE, budget_s=5,
-                 vary={**NOTHING, "prefetch": [1]},
-                 progress=lambda text, fraction: seen.append((text, fraction)))  # fmt: skip
+    kit.autotune(
+        Sleepy(lambda s: 1.0).workload,
+        NATIVE,
+        budget_s=5,
+        vary={**NOTHING, "prefetch": [1]},
+        progress=lambda text, fraction: seen.append((text, fraction)),
+    )
     fractions = [f for _, f in seen]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
     assert any("prefetch 1" in text for text, _ in seen)
 
 
-@pytest.mark.parametrize(("vary", "budget_s", "why"), [
-    ({"steps": [3]}, 1.0, "'steps' cannot be varied"),
-    ({"speed": [3]}, 1.0, "'speed' cannot be varied; there are: mode"),
-    ({"dtype": "float16"}, 1.0, "must be a list of values"),
-    ({"prefetch": [0, -1]}, 1.0, "prefetch must be a whole number"),
-    ({}, -1.0, "budget_s must be"),
-    ({}, math.nan, "budget_s must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("vary", "budget_s", "why"),
+    [
+        ({"steps": [3]}, 1.0, "'steps' cannot be varied"),
+        ({"speed": [3]}, 1.0, "'speed' cannot be varied; there are: mode"),
+        ({"dtype": "float16"}, 1.0, "must be a list of values"),
+        ({"prefetch": [0, -1]}, 1.0, "prefetch must be a whole number"),
+        ({}, -1.0, "budget_s must be"),
+        ({}, math.nan, "budget_s must be"),
+    ],
+)
 def test_what_cannot_be_is_refused_before_anything_runs(
     vary: dict[str, Any], budget_s: float, why: str
 ):
@@ -255,8 +270,9 @@ def test_by_default_only_what_keeps_the_training_is_varied(scaling: str):
     assert len(axes["bulk size"]) == len(BULK_SIZES) + 1
 
 
-def trial(settings: Settings, ms: list[list[float]], *, compiles: int = 1,
-          start: Settings | None = None) -> Trial:  # fmt: skip
+def trial(
+    settings: Settings, ms: list[list[float]], *, compiles: int = 1, start: Settings | None = None
+) -> Trial:
     """A trial whose final runs had these step times."""
     made = Trial(
         settings, start or Settings(), Programs(count=compiles, compile_ms=10.0 * compiles)
@@ -272,8 +288,9 @@ def trial(settings: Settings, ms: list[list[float]], *, compiles: int = 1,
 @given(gap=st.floats(0.0, 2.0), noise=st.floats(0.0, 1.0), compiles=st.integers(1, 3))
 def test_a_winner_wins_by_more_than_the_spread(gap: float, noise: float, compiles: int):
     start = trial(Settings(), [[5.0] * 4, [5.0 + noise] * 4])
-    other = trial(Settings(mode="lazy"), [[5.0 - gap] * 4, [5.0 + noise - gap] * 4],
-                  compiles=compiles)  # fmt: skip
+    other = trial(
+        Settings(mode="lazy"), [[5.0 - gap] * 4, [5.0 + noise - gap] * 4], compiles=compiles
+    )
     spread = max(start.spread_ms, other.spread_ms)
     chosen = choose([start, other], start)
     won = start.step_ms - other.step_ms
@@ -337,7 +354,8 @@ def test_settings_that_make_the_same_happen_are_one():
     lazy = Settings(mode="lazy")
     assert work_of(lazy) == work_of(lazy.replace(bulk_forward=3, steps=99, warmup=0))
     assert work_of(Settings(mode="imperative")) == work_of(
-        Settings(mode="bulked", bulk_forward=1, bulk_backward=1, bulk_inference=1))  # fmt: skip
+        Settings(mode="bulked", bulk_forward=1, bulk_backward=1, bulk_inference=1)
+    )
     assert work_of(lazy) != work_of(lazy.replace(step_mode="replay"))
     assert program_of(lazy) == program_of(lazy.replace(step_mode="replay", prefetch=2))
     native = lazy.replace(mode="torch")

@@ -23,8 +23,9 @@ LONG_S = 30.0
 @kit.workload
 def small(ctx: Any) -> Any:
     """Two layers with a random op; its loss is read where a GradScaler reads."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Tanh(),
-                                torch.nn.Linear(8, 1)).to(ctx.device)  # fmt: skip
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+    ).to(ctx.device)
     opt, scaler = torch.optim.AdamW(model.parameters(), lr=0.01), ctx.scaler()
     x = torch.ones(ctx.batch_size, 4).to(ctx.device)
 
@@ -64,11 +65,14 @@ def run(prepared: Prepared, settings: kit.Settings, progress: Any = ignore) -> k
 
 @pytest.mark.parametrize(
     "settings",
-    [QUICK, QUICK.replace(mode="lazy", loss_scaling="dynamic, host check"),
-     QUICK.replace(mode="lazy", loss_scaling="dynamic, deferred", dtype="float16"),
-     QUICK.replace(segment_mode="launch")],
+    [
+        QUICK,
+        QUICK.replace(mode="lazy", loss_scaling="dynamic, host check"),
+        QUICK.replace(mode="lazy", loss_scaling="dynamic, deferred", dtype="float16"),
+        QUICK.replace(segment_mode="launch"),
+    ],
     ids=lambda s: s.to_string() or "defaults",
-)  # fmt: skip
+)
 def test_a_prepared_run_compiles_nothing_and_has_the_same_losses(
     settings: kit.Settings, expected: tuple[float, ...]
 ):

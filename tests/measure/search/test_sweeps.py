@@ -141,7 +141,8 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path):
     assert counted.built == CELLS
     assert cells_of(error.runs) == [c for i, c in enumerate(CELLS) if i not in errors]
     assert {(c.batch_size, c.seed): e for c, e in error.failures.items()} == {
-        CELLS[i]: e for i, e in errors.items()}  # fmt: skip
+        CELLS[i]: e for i, e in errors.items()
+    }
     assert error.__cause__ is errors[1]
     assert "2 cells of a sweep failed, 4 finished" in str(error)
     assert "long story" not in str(error)
@@ -154,8 +155,9 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path):
 def test_a_cancelled_sweep_keeps_what_it_saved(tmp_path: Path):
     counted = Counted()
     with pytest.raises(Cancelled):
-        kit.sweep(counted.workload, GRID, NATIVE, path=tmp_path,
-                  cancelled=lambda: len(counted.built) == 3)  # fmt: skip
+        kit.sweep(
+            counted.workload, GRID, NATIVE, path=tmp_path, cancelled=lambda: len(counted.built) == 3
+        )
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -270,7 +272,8 @@ def test_threads_give_the_same_numbers_in_the_same_order(mode: str):
     assert [r.settings for r in runs] == [r.settings for r in alone]
     assert [r.losses for r in runs] == [r.losses for r in alone]
     assert {r.environment["measured in parallel"] for r in runs} == {
-        "no: threads of one process take turns"}  # fmt: skip
+        "no: threads of one process take turns"
+    }
     assert "measured in parallel" not in alone[0].environment
 
 

@@ -172,8 +172,9 @@ def test_a_killed_worker_loses_nothing(cluster: LocalCluster, client: Client, tm
             os.kill(at_last[0], signal.SIGKILL)
 
     workload = Logged(built, last_waits_once).workload
-    swept = kit.sweep(workload, SEEDS, NATIVE, path=runs, progress=progress,
-                      executor=client.get_executor())  # fmt: skip
+    swept = kit.sweep(
+        workload, SEEDS, NATIVE, path=runs, progress=progress, executor=client.get_executor()
+    )
     assert [r.losses for r in swept] == [(10.0 + seed,) for seed in range(6)]
     assert [len(builders(built, seed)) for seed in range(6)] == [1, 1, 1, 1, 1, 2]
     assert builders(built, 5)[0] == killed[0] != builders(built, 5)[1]

@@ -42,8 +42,12 @@ def test_an_op_that_takes_longer_got_slower() -> None:
     new = run_of(graph("mm", "relu"), ("dot.7", 0, 30, 1), ("relu.2", 30, 32, 2))
     found = diff_runs(old, new)
     (slower,) = found.slower
-    assert (slower.op, slower.site, slower.old, slower.new) == ("aten.mm.default", "train.py:0",
-                                                                10, 30)  # fmt: skip
+    assert (slower.op, slower.site, slower.old, slower.new) == (
+        "aten.mm.default",
+        "train.py:0",
+        10,
+        30,
+    )
     assert (found.kernels[0].name, found.kernels[0].ms, found.kernels[0].kind) == (
         "dot",
         20,
@@ -55,8 +59,9 @@ def test_an_op_that_takes_longer_got_slower() -> None:
 
 def test_an_op_that_one_run_has_appeared_or_vanished_with_its_kernel() -> None:
     old = run_of(graph("mm", "relu"), ("dot", 0, 10, 1), ("relu", 10, 12, 2))
-    new = run_of(graph("mm", "relu", "neg"), ("dot", 0, 10, 1), ("relu", 10, 12, 2),
-                 ("neg", 12, 15, 3))  # fmt: skip
+    new = run_of(
+        graph("mm", "relu", "neg"), ("dot", 0, 10, 1), ("relu", 10, 12, 2), ("neg", 12, 15, 3)
+    )
     found = diff_runs(old, new)
     assert [(n.op, n.new) for n in found.appeared] == [("aten.neg.default", 3)]
     assert [(k.name, k.kind, k.ms) for k in found.kernels if k.ms] == [("neg", "appeared", 3)]
@@ -67,14 +72,18 @@ def test_an_op_that_one_run_has_appeared_or_vanished_with_its_kernel() -> None:
 
 def test_kernels_are_known_by_what_they_compute_and_not_by_their_number() -> None:
     ops = graph("mm", "relu", "neg")
-    old = run_of(ops, ("fusion.1", 0, 10, 1), ("fusion.2", 10, 15, 2),
-                 fused=(Fused(0, "fusion.2", (2, 3)),))  # fmt: skip
-    new = run_of(ops, ("fusion.2", 0, 10, 1), ("fusion.1", 10, 15, 2),
-                 fused=(Fused(0, "fusion.1", (2, 3)),))  # fmt: skip
+    old = run_of(
+        ops, ("fusion.1", 0, 10, 1), ("fusion.2", 10, 15, 2), fused=(Fused(0, "fusion.2", (2, 3)),)
+    )
+    new = run_of(
+        ops, ("fusion.2", 0, 10, 1), ("fusion.1", 10, 15, 2), fused=(Fused(0, "fusion.1", (2, 3)),)
+    )
     assert [k.ms for k in diff_runs(old, new).kernels] == [0, 0]
     assert {n.op: n.old for n in diff_runs(old, new).nodes} == {
-        "aten.mm.default": 10, "aten.relu.default": 2.5, "aten.neg.default": 2.5
-    }  # fmt: skip
+        "aten.mm.default": 10,
+        "aten.relu.default": 2.5,
+        "aten.neg.default": 2.5,
+    }
 
 
 def test_idle_time_and_waits_are_compared_by_line() -> None:

@@ -25,8 +25,12 @@ sizes = st.integers(1, 7)
 
 def flops(op: str, inputs: list[tuple[int, ...]], *outputs: tuple[int, ...], **attrs: str) -> int:
     variables = [Node("input", (), (), (Aval(shape, "float32"),)) for shape in inputs]
-    node = Node(op, tuple((i, 0) for i in range(len(inputs))), tuple(attrs.items()),
-                tuple(Aval(shape, "float32") for shape in outputs))  # fmt: skip
+    node = Node(
+        op,
+        tuple((i, 0) for i in range(len(inputs))),
+        tuple(attrs.items()),
+        tuple(Aval(shape, "float32") for shape in outputs),
+    )
     return node_flops(Graph((*variables, node)), len(inputs))
 
 
@@ -41,8 +45,12 @@ def test_products_count_as_torch_counts_them(b: int, m: int, k: int, n: int) -> 
     assert flops("aten.linear.default", [(b, m, k), (n, k), (n,)], (b, m, n)) == bmm
     assert flops("aten.mv.default", [(m, k), (k,)], (m,)) == 2 * m * k
     assert flops("aten.dot.default", [(k,), (k,)], ()) == 2 * k
-    assert flops("jax.dot_general", [(k, m), (k, n)], (m, n),
-                 dimension_numbers="(((0), (0)), ((), ()))") == mm  # fmt: skip
+    assert (
+        flops(
+            "jax.dot_general", [(k, m), (k, n)], (m, n), dimension_numbers="(((0), (0)), ((), ()))"
+        )
+        == mm
+    )
 
 
 @given(sizes, sizes, sizes, sizes)
@@ -68,8 +76,9 @@ def test_convolutions_count_as_torch_counts_them(
         out, x, weight, None, 1, 0, 1, transposed, 0, 1, [True, True, True],
         out_val=[x, weight, (o,)],
     )  # fmt: skip
-    found = flops("aten.convolution_backward.default", [out, x, weight], x, weight, (o,),
-                  arg7=str(transposed))  # fmt: skip
+    found = flops(
+        "aten.convolution_backward.default", [out, x, weight], x, weight, (o,), arg7=str(transposed)
+    )
     assert found == both
 
 
@@ -94,12 +103,15 @@ def test_an_op_that_is_not_what_its_name_says_counts_nothing(op: str) -> None:
 
 
 F32 = Aval((10,), "float32")
-GRAPH = Graph((
-    Node("parameter", (), (), (F32,)),
-    Node("aten.add.Tensor", ((0, 0), (0, 0)), (), (F32,), "train.py:1", scope="a"),
-    Node("aten.mul.Tensor", ((1, 0), (0, 0)), (), (F32,), "train.py:2", scope="b"),
-    Node("aten.neg.default", ((2, 0),), (), (F32,), "train.py:3", scope="b"),
-), wanted=((3, 0),)).check()  # fmt: skip
+GRAPH = Graph(
+    (
+        Node("parameter", (), (), (F32,)),
+        Node("aten.add.Tensor", ((0, 0), (0, 0)), (), (F32,), "train.py:1", scope="a"),
+        Node("aten.mul.Tensor", ((1, 0), (0, 0)), (), (F32,), "train.py:2", scope="b"),
+        Node("aten.neg.default", ((2, 0),), (), (F32,), "train.py:3", scope="b"),
+    ),
+    wanted=((3, 0),),
+).check()
 
 
 def run_of(*kernels: Span, fused: tuple[Fused, ...] = ()) -> Run:
@@ -115,8 +127,10 @@ def test_a_fused_kernel_moves_what_crosses_its_border() -> None:
     run = run_of(kernel("f", 0, 80, 1), fused=(Fused(0, "f", (1, 2)),))
     (row,) = kernel_table(run)
     assert (row.ops, row.sites, row.scopes) == (
-        ("aten.add.Tensor", "aten.mul.Tensor"), ("train.py:1", "train.py:2"), ("a", "b")
-    )  # fmt: skip
+        ("aten.add.Tensor", "aten.mul.Tensor"),
+        ("train.py:1", "train.py:2"),
+        ("a", "b"),
+    )
     assert (row.bytes_read, row.bytes_written) == (40, 40)
     assert row.gb_s == 1.0  # 80 bytes in 80 ns
 

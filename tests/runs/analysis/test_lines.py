@@ -59,8 +59,12 @@ def runs(draw: st.DrawFn, steps: int = 1) -> Run:
 
 
 def covered(run: Run, kind: str, name: str = "") -> set[int]:
-    return {ns for s in run.timeline.spans if s.kind == kind and name in ("", s.name)
-            for ns in range(s.start_ns, s.stop_ns)}  # fmt: skip
+    return {
+        ns
+        for s in run.timeline.spans
+        if s.kind == kind and name in ("", s.name)
+        for ns in range(s.start_ns, s.stop_ns)
+    }
 
 
 def recorded_by_counting(run: Run) -> dict[tuple[str, str], float]:
@@ -157,8 +161,9 @@ def test_runs_of_which_little_is_known_have_few_lines():
 def test_lines_come_file_by_file_the_dearest_file_first():
     sites = ("b.py:9", "a.py:2", "b.py:1", "")
     spans = [Span("host/main", "step 0", "step", 0, 100)]
-    spans += [Span("device/0", f"k{i}", "kernel", 10 * i, 10 * i + 3 + (i == 0), 0, i)
-              for i in range(4)]  # fmt: skip
+    spans += [
+        Span("device/0", f"k{i}", "kernel", 10 * i, 10 * i + 3 + (i == 0), 0, i) for i in range(4)
+    ]
     run = Run(Settings(), (), (100,), Timeline.of(spans),
               graphs=(Graph(tuple(node(site, "forward") for site in sites)),))  # fmt: skip
     assert [r.site for r in line_costs(run)] == ["b.py:1", "b.py:9", "a.py:2", ""]
@@ -212,8 +217,10 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
     (snippet,) = run.sources
     texts = {f"{snippet.file}:{snippet.first + i}": x for i, x in enumerate(snippet.lines)}
     rows = {texts.get(r.site, "").strip(): r for r in line_costs(run)}
-    slow, tanh = rows["loss = hidden.square().mean()  # pays for the sleep, which led to it"], next(
-        row for text, row in rows.items() if text.startswith("hidden"))  # fmt: skip
+    slow, tanh = (
+        rows["loss = hidden.square().mean()  # pays for the sleep, which led to it"],
+        next(row for text, row in rows.items() if text.startswith("hidden")),
+    )
     assert slow.record_ms["forward"] >= 19.9
     nodes = run.graphs[0].nodes
     assert {nodes[i].phase for i in tanh.nodes} == {"forward", "backward"}  # of its own gradient

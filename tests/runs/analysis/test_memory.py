@@ -29,8 +29,10 @@ def chain(*ops: str, wanted: int = -1) -> Graph:
     """Each op reads the one before it; every value has 40 bytes."""
     aval = Aval((10,), "float32")
     nodes = [Node("input", (), (), (aval,))]
-    nodes += [Node(f"aten.{op}.default", ((i, 0),), (), (aval,), f"train.py:{i}", scope="m")
-              for i, op in enumerate(ops)]  # fmt: skip
+    nodes += [
+        Node(f"aten.{op}.default", ((i, 0),), (), (aval,), f"train.py:{i}", scope="m")
+        for i, op in enumerate(ops)
+    ]
     return Graph(tuple(nodes), ((wanted % len(nodes), 0),)).check()
 
 
@@ -111,8 +113,9 @@ def test_live_bytes_match_asking_of_each_value_at_each_node(graph: Graph, size: 
         return is_wanted or any(now <= u for u in users)
 
     for now, live in zip(found.nodes, found.live, strict=True):
-        expected = sum(graph.nodes[i].avals[0].size_bytes
-                       for i in range(len(graph)) if is_live(i, now))  # fmt: skip
+        expected = sum(
+            graph.nodes[i].avals[0].size_bytes for i in range(len(graph)) if is_live(i, now)
+        )
         assert live == expected
     assert found.peak == max(found.live, default=0)
     if found.nodes:
@@ -121,8 +124,9 @@ def test_live_bytes_match_asking_of_each_value_at_each_node(graph: Graph, size: 
 
 def test_smaller_segments_keep_more_of_a_real_step() -> None:
     settings = kit.Settings(steps=1, warmup=1)
-    lazy, single = (kit.memory(kit.run(mlp, settings.replace(mode=m)))
-                    for m in ("lazy", "imperative"))  # fmt: skip
+    lazy, single = (
+        kit.memory(kit.run(mlp, settings.replace(mode=m))) for m in ("lazy", "imperative")
+    )
     assert lazy.origin == "modelled"
     assert lazy.variables > 0
     assert lazy.allocated == single.allocated

@@ -38,8 +38,9 @@ def run_of(found: list[Span], steps: int) -> Run:
         Segment(k, (2 * k, 2 * k + 1), ((0, 0),) * k, ((2 * k, 0),), "size") for k in range(3)
     )
     marks = [Span("host/main", "step", "step", 0, END) for _ in range(steps)]
-    return Run(Settings(), (), (), Timeline.of([*found, *marks]), graphs=(Graph(nodes),),
-               segments=cut)  # fmt: skip
+    return Run(
+        Settings(), (), (), Timeline.of([*found, *marks]), graphs=(Graph(nodes),), segments=cut
+    )
 
 
 def slow_issues(found: list[Span], segment: int, steps: int) -> tuple[list[Span], int, float]:
@@ -104,8 +105,10 @@ def test_a_segment_that_the_window_shows_once_is_not_halved() -> None:
     """The device runs half a step behind: two steps of the host show one of segment 0."""
 
     def issue(segment: int, start: int) -> list[Span]:
-        return [Span("host/worker", "d", "dispatch", start, start + 8, segment),
-                Span("device/0", "k", "kernel", start + 2, start + 7, segment)]  # fmt: skip
+        return [
+            Span("host/worker", "d", "dispatch", start, start + 8, segment),
+            Span("device/0", "k", "kernel", start + 2, start + 7, segment),
+        ]
 
     found = [*issue(2, 0), *issue(0, 10), *issue(1, 20), *issue(2, 30), *issue(1, 45)]
     zero, one, two = segment_costs(run_of(found, 2))

@@ -61,8 +61,10 @@ def test_what_is_not_known_is_left_out_and_never_nan(run: Run):
 
 def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
     for text in (summary(make_run(hostile=True)), one_line(HOSTILE)):
-        assert all(c == "\n" or (c.isprintable() and not "\ud800" <= c <= "\udfff")
-                   or c == "\ufffd" for c in text)  # fmt: skip
+        assert all(
+            c == "\n" or (c.isprintable() and not "\ud800" <= c <= "\udfff") or c == "\ufffd"
+            for c in text
+        )
         assert "\u202e" not in text
     assert "\n" not in one_line(HOSTILE)
     assert len(one_line(HOSTILE, 50)) == 50

@@ -31,8 +31,9 @@ def measured(settings: Settings | None = None, **more: int) -> Run:
 def with_scaler(settings: Settings | None = None) -> Run:
     """The same, whose one wait inside the step is the loss-scale check."""
     run = measured((settings or Settings()).replace(loss_scaling=CHECK), syncs=2)
-    syncs = [replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371")
-             for s in run.timeline.syncs]  # fmt: skip
+    syncs = [
+        replace(s, site="train.py:41", via=f"torch/amp/{SCALER}:371") for s in run.timeline.syncs
+    ]
     return replace(run, timeline=replace(run.timeline, syncs=tuple(syncs)))
 
 
@@ -148,14 +149,18 @@ def test_a_step_that_reads_is_recorded_even_in_replay():
 def test_micro_batches_repeat_all_but_the_update():
     graph = make_run().graphs[0]
     repeated, sources, starts = accumulated(graph, 3)
-    count = {p: sum(n.phase == p and not n.is_variable for n in graph.nodes) for p in
-             ("forward", "backward", "update")}  # fmt: skip
-    again = {p: sum(n.phase == p and not n.is_variable for n in repeated.check().nodes)
-             for p in count}  # fmt: skip
+    count = {
+        p: sum(n.phase == p and not n.is_variable for n in graph.nodes)
+        for p in ("forward", "backward", "update")
+    }
+    again = {
+        p: sum(n.phase == p and not n.is_variable for n in repeated.check().nodes) for p in count
+    }
     assert again == {
-        "forward": 3 * count["forward"], "backward": 3 * count["backward"],
+        "forward": 3 * count["forward"],
+        "backward": 3 * count["backward"],
         "update": count["update"],
-    }  # fmt: skip
+    }
     assert len(sources) == len(repeated)
     assert len(starts) == 2
 

@@ -55,8 +55,9 @@ def test_the_adjoint_of_a_slice_is_one_kernel() -> None:
 
     text = program(back, (8, 4))
     entry = text.partition("\nENTRY ")[2]
-    assert re.findall(r" = \S+ (\w+)\(", entry) in (["parameter", "constant", kernel]
-                                                   for kernel in ("fusion", "pad"))  # fmt: skip
+    assert re.findall(r" = \S+ (\w+)\(", entry) in (
+        ["parameter", "constant", kernel] for kernel in ("fusion", "pad")
+    )
 
 
 def test_the_adjoint_of_a_linear_layer_is_torchs() -> None:

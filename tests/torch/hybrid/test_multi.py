@@ -136,13 +136,16 @@ def test_multi_lamb_is_the_papers_algorithm(device: str) -> None:
     params, first, second = made(device), zeros(device), zeros(device)
     kit.reset_arrays(params[1:2])  # a parameter of norm 0
     step = torch.zeros(()).to(device)
-    expected = [(p.cpu().double(), z.double(), z.double())
-                for p, z in zip(params, zeros("cpu"), strict=True)]  # fmt: skip
+    expected = [
+        (p.cpu().double(), z.double(), z.double())
+        for p, z in zip(params, zeros("cpu"), strict=True)
+    ]
     for number in range(1, 4):
         kit.multi_lamb(params, made(device, number), first, second, step, lr=0.1)
         grads = made("cpu", number)
-        expected = [lamb(p, g.double(), m, v, number)
-                    for (p, m, v), g in zip(expected, grads, strict=True)]  # fmt: skip
+        expected = [
+            lamb(p, g.double(), m, v, number) for (p, m, v), g in zip(expected, grads, strict=True)
+        ]
     equal(params, [p.float() for p, _, _ in expected], rtol=1e-4, atol=1e-5)
 
 

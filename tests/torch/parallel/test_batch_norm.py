@@ -115,9 +115,9 @@ def test_one_norm_in_two_parents_is_one_object_in_both() -> None:
 
 @pytest.mark.parametrize("kind", [*"123", "torch's"])
 def test_parameters_and_buffers_stay_the_same_objects(kind: str) -> None:
-    norm: Any = nn.SyncBatchNorm(WIDTH) if kind == "torch's" else getattr(
-        nn, f"BatchNorm{kind}d"
-    )(WIDTH)  # fmt: skip
+    norm: Any = (
+        nn.SyncBatchNorm(WIDTH) if kind == "torch's" else getattr(nn, f"BatchNorm{kind}d")(WIDTH)
+    )
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [*norm.parameters(), *norm.buffers()]

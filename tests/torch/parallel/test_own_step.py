@@ -169,8 +169,12 @@ def test_replicas_are_not_drawn_as_recording_while_they_wait_for_their_turn(
         [s for s in spans if s.lane == f"host/replica {r}" and s.kind == "record"] for r in (0, 1)
     ]
     assert all({s.name for s in lane} == {"forward", "backward", "update"} for lane in lanes)
-    both = [(a, b) for a in lanes[0] for b in lanes[1]
-            if min(a.stop_ns, b.stop_ns) > max(a.start_ns, b.start_ns)]  # fmt: skip
+    both = [
+        (a, b)
+        for a in lanes[0]
+        for b in lanes[1]
+        if min(a.stop_ns, b.stop_ns) > max(a.start_ns, b.start_ns)
+    ]
     assert both == []
 
 
@@ -198,9 +202,9 @@ def changed(name: str, net: DataParallel, optimizer: Any, kept: list[Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["learning rate", "evaluation", "frozen", "accumulated", "scaled",
-             "loaded, the old ones kept"],
-)  # fmt: skip
+    "name",
+    ["learning rate", "evaluation", "frozen", "accumulated", "scaled", "loaded, the old ones kept"],
+)
 def test_what_a_program_changes_between_two_steps_counts_in_the_next_one(name: str) -> None:
     def weights(settings: kit.Settings) -> tuple[list[Tensor], list[float]]:
         model = perceptron()

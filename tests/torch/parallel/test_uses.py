@@ -126,8 +126,9 @@ def test_layers_that_are_unfrozen_or_put_in_are_reduced() -> None:
         for stage, (x, y) in enumerate(batches(3, 7)):
             parts(alone, stage)
             for module in net.modules:
-                net.map(lambda m, one=module, stage=stage: m is one and parts(m, stage),
-                        net.modules)  # fmt: skip
+                net.map(
+                    lambda m, one=module, stage=stage: m is one and parts(m, stage), net.modules
+                )
             net.backward(losses(net, x, y))
             loss_of(alone, x, y).backward()
             for module in net.modules:
@@ -269,7 +270,7 @@ def test_a_lazy_layer_has_to_see_a_batch_first() -> None:
     ("options", "text"),
     [({"sync_batch_norm": True}, "put kit.SyncBatchNorm into"), ({"foo": 1}, "'foo' is no option")],
     ids=["sync_batch_norm", "unknown"],
-)  # fmt: skip
+)
 def test_an_option_that_a_workload_cannot_have_is_refused(options: Any, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         run_replicas(lambda ctx: None, devices=ON_ONE_CPU, **options)
@@ -302,8 +303,11 @@ def test_a_learning_rate_is_scheduled_and_a_checkpoint_loaded_in_each_replica() 
             optimizer = net.optimizer(torch.optim.AdamW, lr=0.1)
             plans = [torch.optim.lr_scheduler.StepLR(o, 2, 0.1) for o in optimizer.replicas]
             if saved:
-                net.map(lambda o, at: o.load_state_dict(at), optimizer.replicas,
-                        Shards([saved["optimizer"]] * 2))  # fmt: skip
+                net.map(
+                    lambda o, at: o.load_state_dict(at),
+                    optimizer.replicas,
+                    Shards([saved["optimizer"]] * 2),
+                )
                 for one in plans:
                     one.load_state_dict(saved["plan"])
             for x, y in half:
@@ -311,8 +315,10 @@ def test_a_learning_rate_is_scheduled_and_a_checkpoint_loaded_in_each_replica() 
                 for one in plans:
                     one.step()
             state = optimizer.replicas[0].state_dict()
-            saved = {"optimizer": torch.utils._pytree.tree_map_only(Tensor, Tensor.cpu, state),
-                     "plan": plans[0].state_dict()}  # fmt: skip
+            saved = {
+                "optimizer": torch.utils._pytree.tree_map_only(Tensor, Tensor.cpu, state),
+                "plan": plans[0].state_dict(),
+            }
             model.load_state_dict({k: v.cpu() for k, v in net.modules[0].state_dict().items()})
     close(model.parameters(), alone.parameters(), 1e-4)
 

@@ -93,9 +93,10 @@ def test_five_hundred_steps_with_infs_at_random_equal_native_grad_scaler(
 
 @pytest.mark.parametrize("way", WAYS)
 @given(
-    bad=st.lists(st.booleans(), min_size=1, max_size=14), clip=st.booleans(),
+    bad=st.lists(st.booleans(), min_size=1, max_size=14),
+    clip=st.booleans(),
     read_scale=st.booleans(),  # a read settles what is open: both must be right
-)  # fmt: skip
+)
 @settings(max_examples=4, deadline=None)
 def test_deferred_equals_native_however_the_steps_are_cut(
     way: str, bad: list[bool], clip: bool, read_scale: bool
@@ -157,8 +158,11 @@ def test_state_that_is_replaced_and_not_written_is_taken_back_too(first: int) ->
 
 def test_nothing_is_read_by_the_two_modes_that_do_not_wait() -> None:
     bad = [i % 4 == 2 for i in range(12)]
-    for mode, syncs in (("dynamic, on device", 0), ("dynamic, deferred", 0),
-                        ("dynamic, host check", 12)):  # fmt: skip
+    for mode, syncs in (
+        ("dynamic, on device", 0),
+        ("dynamic, deferred", 0),
+        ("dynamic, host check", 12),
+    ):
         with kit.Session(WAYS["lazy"]) as session:
             task = Task(mode, "kit", torch.optim.AdamW, {})
             for b in bad:

@@ -115,11 +115,13 @@ def test_the_bar_says_what_is_picked_and_lets_go_of_it():
     [
         (NOTHING, ""),
         (Selection(frozenset({1}), frozenset({"a.py:1"}), "a.py:1"), "1 op at a.py:1"),
-        (Selection(frozenset({1, 2}), frozenset({"a.py:1", "b.py:2"}), "kernel k"),
-         "kernel k: 2 ops on 2 lines"),
+        (
+            Selection(frozenset({1, 2}), frozenset({"a.py:1", "b.py:2"}), "kernel k"),
+            "kernel k: 2 ops on 2 lines",
+        ),
         (Selection(frozenset(), frozenset({"a.py:1"}), "a.py:1"), "no ops at a.py:1"),
     ],
-)  # fmt: skip
+)
 def test_a_selection_in_words(picked: Selection, text: str):
     assert selection_text(picked) == text
 

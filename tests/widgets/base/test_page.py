@@ -37,8 +37,10 @@ def test_what_is_hidden_stays_hidden():
 
 def test_a_figure_brings_bokeh_and_its_data_along(caplog: pytest.LogCaptureFixture):
     page = static_page(WhatIfView(make_run()))
-    found = {name: gzip.decompress(b64decode(text)).decode() for name, text in re.findall(
-        r'octet-stream" id="(\w+)">([^<]*)<', page)}  # fmt: skip
+    found = {
+        name: gzip.decompress(b64decode(text)).decode()
+        for name, text in re.findall(r'octet-stream" id="(\w+)">([^<]*)<', page)
+    }
     assert "Bokeh" in found["bokehjs"]
     assert "kernel timeline" in found["models"]
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)

@@ -60,8 +60,9 @@ class Reader(HTMLParser):
 def run_with(step_ms: float, syncs: int = 0, wait_ms: float = 0.0) -> Run:
     """Two untraced steps; each waits `syncs` times."""
     points = [SyncPoint(0, int(wait_ms * 1e6), "item", "train.py:4", "lib.py:2")] * (2 * syncs)
-    return Run(Settings(steps=2), (1.0, 1.0), (int(step_ms * 1e6),) * 2, Timeline.of([]),
-               tuple(points))  # fmt: skip
+    return Run(
+        Settings(steps=2), (1.0, 1.0), (int(step_ms * 1e6),) * 2, Timeline.of([]), tuple(points)
+    )
 
 
 @pytest.mark.parametrize("table", TABLES)

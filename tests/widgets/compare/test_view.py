@@ -205,8 +205,9 @@ def test_a_strip_has_few_bars_and_they_hold_all_of_the_devices_time(kernels: int
     assert sum(b["busy_ms"] for b in device) == pytest.approx(_covered(run, "kernel").sum() / 1e6)
 
 
-times = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 3)),
-                 min_size=1, max_size=60)  # fmt: skip
+times = st.lists(
+    st.tuples(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=60
+)
 
 
 @given(times)
@@ -225,8 +226,11 @@ def test_the_device_row_is_the_union_of_its_lanes(kernels: list[tuple[int, int, 
 
 
 def test_what_interrupts_recording_is_painted_after_it():
-    run = _run(("host/main", "step 0", "step", 0, 100), ("host/main", "forward", "record", 0, 100),
-               ("host/main", "item", "wait", 40, 60))  # fmt: skip
+    run = _run(
+        ("host/main", "step 0", "step", 0, 100),
+        ("host/main", "forward", "record", 0, 100),
+        ("host/main", "item", "wait", 40, 60),
+    )
     colors = comparison_columns([run])["bars"]["color"]
     assert colors == [COLORS["forward"], COLORS["wait"]]
 
@@ -241,8 +245,11 @@ def test_host_threads_have_rows_of_their_own_and_many_share_one():
 
 
 def test_steps_as_the_device_had_them_are_not_device_work():
-    run = _run(("host/main", "step 0", "step", 0, 100), ("device/0", "k", "kernel", 10, 20),
-               ("steps on the device", "step 0", "device step", 10, 90))  # fmt: skip
+    run = _run(
+        ("host/main", "step 0", "step", 0, 100),
+        ("device/0", "k", "kernel", 10, 20),
+        ("steps on the device", "step 0", "device step", 10, 90),
+    )
     columns = comparison_columns([run])
     assert columns["axis"]["labels"] == ["host", "device", "its steps"]
     kernels = [b for b in _of_run(columns, "bars", 0) if b["kind"] == "kernel"]
@@ -328,14 +335,18 @@ def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
     assert kit.compare(runs[0]).runs == (runs[0],)
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (([],), "nothing to compare"),
-    ((lambda ctx: None,), "nothing to compare"),
-    ((lambda ctx: None, []), "nothing to compare"),
-    ((lambda ctx: None, [3]), "must be a kit.Settings, not int"),
-    ((["a"],), "only runs can be compared; number 0 is a str"),
-    (([make_run()], [Settings()]), "these runs are finished"),
-], ids=lambda x: x if isinstance(x, str) else "call")  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([],), "nothing to compare"),
+        ((lambda ctx: None,), "nothing to compare"),
+        ((lambda ctx: None, []), "nothing to compare"),
+        ((lambda ctx: None, [3]), "must be a kit.Settings, not int"),
+        ((["a"],), "only runs can be compared; number 0 is a str"),
+        (([make_run()], [Settings()]), "these runs are finished"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "call",
+)
 def test_what_cannot_be_compared_is_refused(arguments: Any, words: str):
     with pytest.raises(SettingsError, match=words):
         kit.compare(*arguments)
@@ -365,9 +376,11 @@ def test_real_settings_are_run_and_their_waits_differ():
     from kit.workloads import mlp
 
     texts: list[str] = []
-    made = kit.compare(mlp, [CHECK, CHECK.replace(loss_scaling="dynamic, on device"),
-                             CHECK.replace(mode="torch")],
-                       progress=lambda text, fraction: texts.append(text))  # fmt: skip
+    made = kit.compare(
+        mlp,
+        [CHECK, CHECK.replace(loss_scaling="dynamic, on device"), CHECK.replace(mode="torch")],
+        progress=lambda text, fraction: texts.append(text),
+    )
     assert [r.syncs_per_step for r in made.rows()] == [1, 0, 0]
     losses = [r.loss for r in made.rows()]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
@@ -432,8 +445,11 @@ def test_a_notebook_shows_a_comparison_without_an_error(
     make_run(hostile=True).save(tmp_path / "a.kit")
     make_run(Settings(mode="lazy")).save(tmp_path / "b.kit")
     book = nbformat.v4.new_notebook()
-    book.cells = [nbformat.v4.new_code_cell(
-        "import kit\nkit.compare([kit.Run.load('a.kit'), kit.Run.load('b.kit')])")]  # fmt: skip
+    book.cells = [
+        nbformat.v4.new_code_cell(
+            "import kit\nkit.compare([kit.Run.load('a.kit'), kit.Run.load('b.kit')])"
+        )
+    ]
     NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     (shown,) = (o for o in book.cells[0].outputs if o.output_type == "execute_result")
     assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} <= set(

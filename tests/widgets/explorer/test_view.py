@@ -24,8 +24,10 @@ def quick_step(settings, /, *, progress, cancelled):
 
 
 def shown(explorer: Explorer) -> dict[str, str]:
-    return {name: getattr(explorer, name).value
-            for name in ("headline", "syncs", "breakdown", "unlowered", "notes")}  # fmt: skip
+    return {
+        name: getattr(explorer, name).value
+        for name in ("headline", "syncs", "breakdown", "unlowered", "notes")
+    }
 
 
 @pytest.fixture
@@ -239,8 +241,9 @@ def test_progress_is_shown_and_bounded(explore):
     assert "warm &lt;b&gt;up" in seen[0][1]
 
 
-@pytest.mark.parametrize("odd", [empty_run(), one_span_run(), make_run(hostile=True),
-                                 make_run(Settings(mode="torch"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "odd", [empty_run(), one_span_run(), make_run(hostile=True), make_run(Settings(mode="torch"))]
+)
 def test_any_run_can_be_drawn_after_any_other(explore, odd):
     waiting = [make_run(steps=1), odd, make_run(steps=1), odd]
 
@@ -274,8 +277,9 @@ def test_the_report_is_written_from_all_runs(explore, tmp_path):
     explorer.set(batch_size=4)
     explorer.wait(LONG_S)
     explorer.save(tmp_path / "r.html")
-    assert calls == [(explorer.runs, tmp_path / "r.html",
-                      {"title": "mlp", "current": explorer.run})]  # fmt: skip
+    assert calls == [
+        (explorer.runs, tmp_path / "r.html", {"title": "mlp", "current": explorer.run})
+    ]
     assert "saved 2 runs to" in explorer.status.value
     assert "r.html" in explorer.status.value
 

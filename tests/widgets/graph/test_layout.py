@@ -201,8 +201,10 @@ def test_a_block_that_differs_deep_inside_is_not_folded_with_the_others():
 
 
 def test_five_thousand_ops_in_one_scope_are_taken_in_portions():
-    nodes = [Node("aten.mul.Tensor", ((i - 1, 0),) if i else (), (), AVAL, phase="update")
-             for i in range(5_000)]  # fmt: skip
+    nodes = [
+        Node("aten.mul.Tensor", ((i - 1, 0),) if i else (), (), AVAL, phase="update")
+        for i in range(5_000)
+    ]
     scene = scene_of(Graph(tuple(nodes)))
     placed = place(scene, keys(scene))
     assert "… 60 more ops" in scene["strings"]
@@ -213,8 +215,10 @@ def test_five_thousand_ops_in_one_scope_are_taken_in_portions():
 
 def test_scopes_nested_a_thousand_deep_are_joined_at_the_end():
     assert len(scope_parts(".".join("abcdefghij" * 100))) == 24
-    nodes = [Node("aten.mm.default", (), (), AVAL, scope=".".join("ab"[k % 2] for k in range(i)))
-             for i in range(1, 300)]  # fmt: skip
+    nodes = [
+        Node("aten.mm.default", (), (), AVAL, scope=".".join("ab"[k % 2] for k in range(i)))
+        for i in range(1, 300)
+    ]
     assert build_tree(Graph(tuple(nodes))).boxes[0].size[0] == 299
 
 
@@ -276,8 +280,9 @@ def test_equal_blocks_are_laid_out_equally_and_only_once():
 
 def test_all_groups_of_a_graph_take_one_dot_process_and_the_next_time_none(monkeypatch):
     calls = []
-    monkeypatch.setattr("kit.widgets.graph.dot.run_dot",
-                        lambda *a: calls.append(len(a[1])) or run_dot(*a))  # fmt: skip
+    monkeypatch.setattr(
+        "kit.widgets.graph.dot.run_dot", lambda *a: calls.append(len(a[1])) or run_dot(*a)
+    )
     graph = bert(4, ops=21)
     first = scene_of(graph)
     assert len(calls) == 1
@@ -287,12 +292,18 @@ def test_all_groups_of_a_graph_take_one_dot_process_and_the_next_time_none(monke
 
 def test_edges_from_phase_to_phase_join_the_innermost_boxes_in_sight():
     scene = scene_of(bert(2))
-    pairs = {(keys(scene)[e.source], keys(scene)[e.target]): e
-             for e in place(scene).edges if e.is_crossing}  # fmt: skip
+    pairs = {
+        (keys(scene)[e.source], keys(scene)[e.target]): e
+        for e in place(scene).edges
+        if e.is_crossing
+    }
     assert pairs["forward/layers.0", "backward/layers.0"].values == 1
     opened = place(scene, {"backward/layers.0"}).edges
-    ends = {keys(scene)[e.target] for e in opened
-            if e.is_crossing and keys(scene)[e.source] == "forward/layers.0"}  # fmt: skip
+    ends = {
+        keys(scene)[e.target]
+        for e in opened
+        if e.is_crossing and keys(scene)[e.source] == "forward/layers.0"
+    }
     assert ends == {"backward/layers.0/mlp", "backward/layers.0/attention"}
 
 
@@ -312,13 +323,17 @@ def _fake_dot(monkeypatch, tmp_path, script):
         ("exit 3", "a plain grid: dot failed with status 3"),
         ("exec /bin/sleep 30", "a plain grid: dot took longer than 0.3 s"),
         ("echo 'sh: no such plugin'", "a plain grid: dot answered something that is no layout"),
-        ("""echo '{"name": "g0", "bb": "x", "objects": 7}'""",
-         "a plain grid: dot gave no layout for it"),
-        ("""echo '{"name": "g999", "bb": "0,0,1,1", "objects": []}'""",
-         "a plain grid: dot gave no layout for it"),
+        (
+            """echo '{"name": "g0", "bb": "x", "objects": 7}'""",
+            "a plain grid: dot gave no layout for it",
+        ),
+        (
+            """echo '{"name": "g999", "bb": "0,0,1,1", "objects": []}'""",
+            "a plain grid: dot gave no layout for it",
+        ),
     ],
     ids=["fails", "hangs", "prints text", "prints other json", "answers something else"],
-)  # fmt: skip
+)
 def test_a_dot_that_misbehaves_is_replaced_by_the_grid(monkeypatch, tmp_path, script, said):
     _fake_dot(monkeypatch, tmp_path, script)
     scene = scene_of(bert(1), timeout_s=0.3)
@@ -366,8 +381,9 @@ def test_a_group_has_the_sums_of_what_is_in_it():
         assert scene["strings"][rows["dtype"][i]] == "float32"
 
 
-@pytest.mark.parametrize("run", [None, empty_run(), one_span_run(), make_run(),
-                                 make_run(hostile=True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "run", [None, empty_run(), one_span_run(), make_run(), make_run(hostile=True)]
+)
 def test_every_run_draws_and_its_payload_is_plain_data(run):
     payload = graph_payload(run)
     plot, sources = graph_model(payload)

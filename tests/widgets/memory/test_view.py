@@ -59,8 +59,11 @@ def test_the_holders_of_the_peak_are_in_groups_of_one_op_and_line() -> None:
     assert sum(bars["right"]) <= 1 + 1e-9
     assert {n for nodes in bars["nodes"] for n in nodes} <= {h.node for h in report.holders}
     assert set(bars["kind"]) <= set(HOLDS)
-    variables = [right for right, kind in zip(bars["right"], bars["kind"], strict=True)
-                 if kind == "variables"]  # fmt: skip
+    variables = [
+        right
+        for right, kind in zip(bars["right"], bars["kind"], strict=True)
+        if kind == "variables"
+    ]
     assert sum(variables) * report.peak == pytest.approx(report.variables)
 
 
@@ -77,9 +80,9 @@ def test_of_very_many_ops_several_share_a_bar_and_the_fullest_is_shown() -> None
 def test_what_a_loop_makes_inside_is_said_not_to_be_counted() -> None:
     run = long_run(3)
     nodes = (*run.graphs[0].nodes, Node("jax.scan", ((1, 0),), (), (Aval((3,), "float32"),)))
-    assert "what jax.scan makes inside" in memory_payload(
-        replace(run, graphs=(Graph(nodes),))
-    )["note"]  # fmt: skip
+    assert (
+        "what jax.scan makes inside" in memory_payload(replace(run, graphs=(Graph(nodes),)))["note"]
+    )
 
 
 @pytest.mark.parametrize("run", [None, empty_run(), make_run(NATIVE)])
@@ -178,8 +181,10 @@ def test_marks_cover_exactly_the_places_of_the_nodes(nodes: set[int]) -> None:
 
 
 def test_several_runs_are_a_table_and_a_button_each() -> None:
-    runs = [replace(make_run(Settings(bulk_forward=k, bulk_backward=k)), name=f"net: {k}")
-            for k in (1, 5)]  # fmt: skip
+    runs = [
+        replace(make_run(Settings(bulk_forward=k, bulk_backward=k)), name=f"net: {k}")
+        for k in (1, 5)
+    ]
     runs.append(replace(make_run(NATIVE), name="net: native"))
     view = MemoryView(runs)
     assert view.run is runs[0]

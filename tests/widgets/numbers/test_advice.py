@@ -12,11 +12,14 @@ MS = 1_000_000
 
 
 def run_with(site: str = "train.py:7", via: str = "torch/amp/grad_scaler.py:371") -> Run:
-    spans = [Span("host/main", "step 0", "step", 0, 10 * MS),
-             Span("device/0", "k", "kernel", 0, 5 * MS)]  # fmt: skip
+    spans = [
+        Span("host/main", "step 0", "step", 0, 10 * MS),
+        Span("device/0", "k", "kernel", 0, 5 * MS),
+    ]
     sync = SyncPoint(0, 5 * MS, "item", site, via)
-    return Run(Settings(mode="lazy"), (1.0,), (10 * MS,), Timeline.of(spans, [sync]),
-               sync_points=(sync,))  # fmt: skip
+    return Run(
+        Settings(mode="lazy"), (1.0,), (10 * MS,), Timeline.of(spans, [sync]), sync_points=(sync,)
+    )
 
 
 def test_the_limit_the_cost_and_the_change_are_said() -> None:

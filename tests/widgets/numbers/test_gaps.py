@@ -15,9 +15,11 @@ MS = 1_000_000
 
 
 def run_of(site: str = "train.py:7") -> Run:
-    spans = [Span("host/main", "step 0", "step", 0, 10 * MS),
-             Span("host/main", "forward", "record", 7 * MS, 10 * MS),
-             Span("device/0 k", "k", "kernel", 0, 5 * MS)]  # fmt: skip
+    spans = [
+        Span("host/main", "step 0", "step", 0, 10 * MS),
+        Span("host/main", "forward", "record", 7 * MS, 10 * MS),
+        Span("device/0 k", "k", "kernel", 0, 5 * MS),
+    ]
     sync = SyncPoint(3 * MS, 2 * MS, "item", site)
     return Run(Settings(), (1.0,), (10 * MS,), Timeline.of(spans, [sync]))
 

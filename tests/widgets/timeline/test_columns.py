@@ -62,11 +62,15 @@ def pick(view, kind, index):
 
 
 spans_anywhere = st.lists(
-    st.tuples(st.sampled_from(["host/main", "host/worker", "device/0 a", "x"]),
-              st.sampled_from(["one", "two"]), st.sampled_from(["plan", "kernel", "wait"]),
-              st.integers(0, 60), st.integers(0, 25)),
+    st.tuples(
+        st.sampled_from(["host/main", "host/worker", "device/0 a", "x"]),
+        st.sampled_from(["one", "two"]),
+        st.sampled_from(["plan", "kernel", "wait"]),
+        st.integers(0, 60),
+        st.integers(0, 25),
+    ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @given(spans_anywhere)
@@ -74,11 +78,13 @@ def test_every_span_is_drawn_once_with_its_own_time_kind_name_and_lane(given_spa
     t = _timeline(*((lane, n, k, a, a + d) for lane, n, k, a, d in given_spans))
     payload = timeline_payload(t)
     keys = payload["keys"]
-    found = sorted((keys["where"][k], keys["name"][k], keys["kind"][k], a, b)
-                   for _, a, b, k in drawn(payload))  # fmt: skip
+    found = sorted(
+        (keys["where"][k], keys["name"][k], keys["kind"][k], a, b) for _, a, b, k in drawn(payload)
+    )
     origin = min((a for *_, a, _ in given_spans), default=0)
-    assert found == sorted((lane, n, k, a - origin, a + d - origin)
-                           for lane, n, k, a, d in given_spans)  # fmt: skip
+    assert found == sorted(
+        (lane, n, k, a - origin, a + d - origin) for lane, n, k, a, d in given_spans
+    )
 
 
 @given(spans_anywhere)
@@ -101,8 +107,11 @@ def test_what_no_row_has_room_for_shares_the_last_one_and_the_note_says_so():
 
 
 def test_a_span_inside_another_lies_under_it():
-    t = _timeline(("host/main", "update", "record", 0, 100), ("host/main", "item", "wait", 40, 90),
-                  ("host/main", "next batch", "input", 100, 120))  # fmt: skip
+    t = _timeline(
+        ("host/main", "update", "record", 0, 100),
+        ("host/main", "item", "wait", 40, 90),
+        ("host/main", "next batch", "input", 100, 120),
+    )
     payload = timeline_payload(t)
     assert _named(payload, "item")[0] == _named(payload, "update")[0] + 1
     assert _named(payload, "next batch")[0] == _named(payload, "update")[0]
@@ -110,10 +119,14 @@ def test_a_span_inside_another_lies_under_it():
 
 def test_times_are_whole_nanoseconds_after_a_hundred_days():
     day = 86_400 * 10**9
-    t = _timeline(("device/0 a", "x", "kernel", 5, 6),
-                  ("device/0 a", "y", "kernel", 100 * day + 3, 100 * day + 4))  # fmt: skip
+    t = _timeline(
+        ("device/0 a", "x", "kernel", 5, 6),
+        ("device/0 a", "y", "kernel", 100 * day + 3, 100 * day + 4),
+    )
     assert [(a, b) for _, a, b, _ in drawn(timeline_payload(t))] == [
-        (0, 1), (100 * day - 2, 100 * day - 1)]  # fmt: skip
+        (0, 1),
+        (100 * day - 2, 100 * day - 1),
+    ]
 
 
 def test_hosts_stand_above_devices_whatever_came_first():
@@ -126,18 +139,29 @@ def test_hosts_stand_above_devices_whatever_came_first():
     )
     lanes = timeline_payload(t)["lanes"]
     assert list(zip(lanes["group"], lanes["label"], strict=True)) == [
-        ("host", "main"), ("host", "worker"), ("", "other"), ("device/0", "Stream #7"),
+        ("host", "main"),
+        ("host", "worker"),
+        ("", "other"),
+        ("device/0", "Stream #7"),
         ("device/1", "Stream #7"),
-    ]  # fmt: skip
+    ]
     assert np.all(np.diff(lanes["top"]) > 0)
 
 
 def test_each_process_has_its_own_group_of_host_and_devices():
-    lanes = ("rank 1 device/0 kernels", "rank 0 device/0 kernels", "rank 1 host/main",
-             "rank 0 host/main")  # fmt: skip
+    lanes = (
+        "rank 1 device/0 kernels",
+        "rank 0 device/0 kernels",
+        "rank 1 host/main",
+        "rank 0 host/main",
+    )
     t = _timeline(*((lane, "x", "plan", 0, 1) for lane in lanes))
     assert timeline_payload(t)["headings"]["text"] == [
-        "rank 1 host", "rank 1 device/0", "rank 0 host", "rank 0 device/0"]  # fmt: skip
+        "rank 1 host",
+        "rank 1 device/0",
+        "rank 0 host",
+        "rank 0 device/0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,14 +182,16 @@ def test_a_lane_is_split_into_group_and_label(lane, group, label):
 def test_many_threads_of_a_device_are_one_lane_and_its_streams_are_not():
     spans = [(f"device/0 tf_XLAEigen/{i}", "k", "kernel", i, i + 1) for i in range(6)]
     streams = [(f"device/1 Stream #{i}", "k", "kernel", i, i + 1) for i in range(6)]
-    lanes = timeline_payload(_timeline(*spans, ("device/0 tf_PjRt/9", "p", "kernel", 0, 1),
-                                       *streams))["lanes"]  # fmt: skip
+    lanes = timeline_payload(
+        _timeline(*spans, ("device/0 tf_PjRt/9", "p", "kernel", 0, 1), *streams)
+    )["lanes"]
     assert lanes["label"] == ["tf_XLAEigen ×6", "tf_PjRt/9", *(f"Stream #{i}" for i in range(6))]
 
 
 def test_five_hundred_lanes_have_a_row_each():
-    payload = timeline_payload(_timeline(*((f"host/t{i}", "x", "plan", i, i + 5)
-                                           for i in range(500))))  # fmt: skip
+    payload = timeline_payload(
+        _timeline(*((f"host/t{i}", "x", "plan", i, i + 5) for i in range(500)))
+    )
     assert len(payload["rows"]["top"]) == len(payload["lanes"]["label"]) == 500
     assert payload["content_px"] > 500 * 19
     assert payload["height"] < 800  # the rest is reached by scrolling
@@ -189,9 +215,13 @@ def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes():
     both = f"{kernel.node} {kernel.node + 1}"
     for one, nodes in ((run, f"{kernel.node}"), (replace(run, fused=(fused,)), both)):
         keys = timeline_payload(one)["keys"]
-        k = next(k for k in range(len(keys["name"]))
-                 if keys["kind"][k] == "kernel" and keys["name"][k] == kernel.name
-                 and keys["segment"][k] == kernel.segment)  # fmt: skip
+        k = next(
+            k
+            for k in range(len(keys["name"]))
+            if keys["kind"][k] == "kernel"
+            and keys["name"][k] == kernel.name
+            and keys["segment"][k] == kernel.segment
+        )
         node = run.graphs[0].nodes[kernel.node]
         assert node.op in keys["detail"][k]
         assert node.site in keys["detail"][k]
@@ -220,8 +250,10 @@ def test_where_segments_are_many_they_are_told_span_by_span(monkeypatch):
 
 def test_of_too_many_names_the_longest_are_told(monkeypatch):
     monkeypatch.setattr(timeline_data, "MAX_KEYS", 10)
-    t = _timeline(*(("device/0 a", f"k{i}", "kernel", i * 1000, i * 1000 + 900 - i)
-                    for i in range(40)), ("host/main", "short", "plan", 0, 1))  # fmt: skip
+    t = _timeline(
+        *(("device/0 a", f"k{i}", "kernel", i * 1000, i * 1000 + 900 - i) for i in range(40)),
+        ("host/main", "short", "plan", 0, 1),
+    )
     payload = timeline_payload(t)
     names = [payload["keys"]["name"][k] for *_, k in drawn(payload)]
     assert names.count(timeline_data.LEFT_OUT) == 31
@@ -253,8 +285,11 @@ def test_joined_spans_are_said_and_few_spans_are_not_joined():
 
 
 def test_a_second_run_lies_below_and_their_first_steps_begin_together():
-    early = _timeline(("host/main", "prepare", "plan", 0, 70), ("host/main", "x", "plan", 100, 150),
-                      ("host/main", "step", "step", 100, 200))  # fmt: skip
+    early = _timeline(
+        ("host/main", "prepare", "plan", 0, 70),
+        ("host/main", "x", "plan", 100, 150),
+        ("host/main", "step", "step", 100, 200),
+    )
     late = _timeline(("host/main", "step", "step", 0, 50), ("host/main", "y", "plan", 0, 10))
     payload = timeline_payload(early, below=late, outline=late)
     assert payload["steps"]["start"].tolist() == [100, 100, 100]
@@ -294,10 +329,12 @@ BAD = {
     "hostile": make_run(hostile=True),
     "one instant": _timeline(*(("device/0 a", "k", "kernel", 7, 7) for _ in range(50))),
     "hundred days": _timeline(("host/main", "x", "plan", 0, 100 * 86_400 * 10**9)),
-    "many scripts": _timeline(("host/主", "ядро <b>核</b> نواة \u202e", "kernel", 0, 9),
-                              ("host/main", "W" * 10_000, "plan", 0, 3),
-                              syncs=[SyncPoint(2, 5, "<img src=x>", "\ud800.py:1")]),
-}  # fmt: skip
+    "many scripts": _timeline(
+        ("host/主", "ядро <b>核</b> نواة \u202e", "kernel", 0, 9),
+        ("host/main", "W" * 10_000, "plan", 0, 3),
+        syncs=[SyncPoint(2, 5, "<img src=x>", "\ud800.py:1")],
+    ),
+}
 
 
 @pytest.mark.parametrize("run", BAD.values(), ids=BAD)

@@ -27,8 +27,9 @@ from tests.widgets.timeline.test_columns import _timeline, pick
 
 def bar_of(view, wanted):
     keys = view.sources["timeline"].data["keys.kind"][0]
-    return next(i for i, k in enumerate(view.sources["timeline"].data["spans.key"][0])
-                if keys[k] == wanted)  # fmt: skip
+    return next(
+        i for i, k in enumerate(view.sources["timeline"].data["spans.key"][0]) if keys[k] == wanted
+    )
 
 
 def test_clicking_a_kernel_selects_its_nodes_and_lines_and_nothing_echoes():
@@ -134,8 +135,10 @@ def test_a_timeline_alone_is_drawn_too():
 
 def test_the_page_that_a_notebook_keeps_joins_spans_where_there_are_many(monkeypatch):
     small = len(TimelineView(make_run()).page())
-    many = [("device/0 a", f"k{i % 9}", "kernel", i * 100, i * 100 + i % 77, -1, -1)
-            for i in range(40_000)]  # fmt: skip
+    many = [
+        ("device/0 a", f"k{i % 9}", "kernel", i * 100, i * 100 + i % 77, -1, -1)
+        for i in range(40_000)
+    ]
     view = TimelineView(_timeline(*many))
     assert len(view.sources["timeline"].data["spans.key"][0]) == 40_000
     monkeypatch.setattr(timeline_module, "MAX_STATIC_SPANS", 500)
@@ -175,17 +178,24 @@ kinds_and_lanes = st.sampled_from([
 @given(
     st.lists(st.tuples(kinds_and_lanes, st.integers(0, 40), st.integers(0, 15)), max_size=14),
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 12)), max_size=4),
-    st.integers(-5, 60), st.integers(0, 40),
-)  # fmt: skip
+    st.integers(-5, 60),
+    st.integers(0, 40),
+)
 def test_what_a_range_holds_equals_counting_its_nanoseconds(given_spans, waits, low, length):
-    t = _timeline(*((lane, "x", kind, a, a + n) for (lane, kind), a, n in given_spans),
-                  syncs=[SyncPoint(a, n, "item") for a, n in waits])  # fmt: skip
+    t = _timeline(
+        *((lane, "x", kind, a, a + n) for (lane, kind), a, n in given_spans),
+        syncs=[SyncPoint(a, n, "item") for a, n in waits],
+    )
     origin = min((a for _, a, _ in given_spans), default=0)
     inside = range(low + origin, low + origin + length)
 
     def at(wanted):
-        return {x for (lane, kind), a, n in given_spans for x in range(a, a + n)
-                if wanted(lane, kind) and x in inside}  # fmt: skip
+        return {
+            x
+            for (lane, kind), a, n in given_spans
+            for x in range(a, a + n)
+            if wanted(lane, kind) and x in inside
+        }
 
     busy = at(lambda _, kind: kind == "kernel")
     recording = at(lambda lane, kind: kind == "record" and "loader" not in lane)
