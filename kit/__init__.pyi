@@ -23,11 +23,11 @@ from kit.measure.base.context import Workload as Workload
 from kit.measure.base.context import workload as workload
 from kit.runs.analysis.diff import RunDiff as RunDiff
 from kit.runs.analysis.diff import diff_runs as diff_runs
-from kit.runs.analysis.kernels import Ceilings as Ceilings
 from kit.runs.analysis.kernels import kernel_table as kernel_table
 from kit.runs.analysis.lines import line_costs as line_costs
 from kit.runs.analysis.memory import memory as memory
 from kit.runs.analysis.segments import segment_costs as segment_costs
+from kit.runs.ceilings import Ceilings as Ceilings
 from kit.runs.gradients import Link as Link
 from kit.runs.run import Run as Run
 from kit.runs.run import Settings as Settings

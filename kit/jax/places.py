@@ -16,8 +16,8 @@ from typing import Any
 import jax
 from jax.extend import source_info_util
 
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.recording.bulk import Frame, Site
+from kit.runtime.recording.sites import format_site
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
 

@@ -18,9 +18,10 @@ from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.jax.places import frame_of, names_of, phases_of
 from kit.jax.text import body_of, context_of, literal, primitive_text, shown
-from kit.runtime.compiling.lower import HOLE, format_site
 from kit.runtime.recording.bulk import Frame, Op, Value
+from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.stream import Stream
+from kit.runtime.recording.template import HOLE
 from kit.runtime.rules.jax import OneEquation, Static
 from kit.runtime.session.session import Session
 

@@ -18,7 +18,7 @@ from kit.jax.array import LazyArray
 from kit.jax.frontend import JaxFrontend
 from kit.jax.places import caller, here, user_line
 from kit.jax.program import Program
-from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import Session, current_session
 
 __all__ = ["Step", "Trace", "apply", "step"]

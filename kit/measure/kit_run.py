@@ -10,7 +10,7 @@ from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import loop
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
-from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 

@@ -17,9 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kit.errors import KitError, SessionError
 from kit.ir import Aval
-from kit.runtime.compiling.lower import HOLE, Scalar, format_site
 from kit.runtime.recording.bulk import Op, Value
+from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.stream import Stream
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.session.session import Session
 from kit.torch.constants import of_module, of_optimizer
 from kit.torch.ops.host import raise_as_cpu, run_on_host

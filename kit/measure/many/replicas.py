@@ -27,8 +27,8 @@ from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.cache import ExecutableCache
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.processes.join import Processes
+from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
 from kit.torch.parallel.barrier import Barrier
 from kit.torch.parallel.data_parallel import DataParallel

@@ -20,9 +20,10 @@ from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
-from kit.runtime.compiling.lower import format_site
-from kit.runtime.profiling.device_spans import pick_device, profiled
+from kit.runtime.profiling.device_spans import profiled
+from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import freeze_trace
+from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import RUN_AHEAD
 from kit.trace import Span, Timeline
 

@@ -19,7 +19,7 @@ from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run, Settings
 from kit.runs.sources import snippets_of
-from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.sites import format_site
 
 __all__ = ["measure"]
 

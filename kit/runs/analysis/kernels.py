@@ -9,22 +9,14 @@ from dataclasses import dataclass
 
 from kit.ir import Graph
 from kit.runs.analysis.flops import node_flops
+from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.trace import KernelRow
 from kit.trace.kernels import kernel_table as rows_of
 
-__all__ = ["Ceilings", "KernelCost", "kernel_table"]
+__all__ = ["KernelCost", "kernel_table"]
 
 Value = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """What a device reaches at best, as measured by `kit.measure_ceilings`."""
-
-    gb_s: float  # bytes read and written by a large copy
-    gflop_s: float  # of a large matrix product
-    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

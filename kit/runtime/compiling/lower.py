@@ -7,8 +7,6 @@ can be traced back to nodes, and equal segments still lower to equal text and sh
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,73 +22,15 @@ from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.recording.bulk import Op, Task
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = [
-    "HOLE",
-    "Executable",
-    "Hole",
-    "Program",
-    "Scalar",
-    "Source",
-    "compile_segment",
-    "format_site",
-    "np_dtype",
-]
-
-
-class Hole:
-    """Stands for a tensor argument in `Op.template`."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "_"
-
-
-class Scalar:
-    """Stands for a Python float that was lifted to an input, of this dtype inside the program."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scalar) and other.dtype == self.dtype
-
-    def __hash__(self) -> int:
-        return hash(("Scalar", self.dtype))
-
-    def __repr__(self) -> str:
-        return f"float:{self.dtype}"
-
-
-HOLE = Hole()
+__all__ = ["Executable", "Program", "Source", "compile_segment", "np_dtype"]
 
 
 def np_dtype(name: str) -> Any:
     """The numpy dtype that jax uses for a dtype name, bfloat16 included."""
     return jnp.dtype(name)
-
-
-def format_site(site: tuple[str, int]) -> str:
-    """`("project/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
-    path, line = site
-    if not path:
-        return ""
-    name = _SEPARATOR.split(path)[-1]
-    if "ipykernel" in path and (number := _cell_number(path)) is not None:
-        name = f"In[{number}]"
-    return f"{name}:{line}"
-
-
-def _cell_number(path: str) -> int | None:
-    """The execution count of the cell that IPython gave this file name. Tried with IPython 9."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    found = numbers.get(path)
-    return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +230,3 @@ def _conform(out: Any, op: Op) -> list[Any]:
             raise ValueError(f"the rule gave shape {array.shape}, torch gives {aval.shape}")
         results.append(array.astype(np_dtype(aval.dtype)))
     return results
-
-
-_SEPARATOR = re.compile(r"[/\\]")

@@ -10,8 +10,10 @@ from typing import Any
 from kit.ir import Graph, Node
 from kit.ir.diff import GraphDiff
 from kit.runs.compiles import Compile, storms
-from kit.runtime.compiling.lower import HOLE, Scalar, Source, format_site
+from kit.runtime.compiling.lower import Source
 from kit.runtime.recording.bulk import Frame, Op
+from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.template import HOLE, Scalar
 
 __all__ = ["CompileLog"]
 

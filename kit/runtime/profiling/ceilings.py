@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from kit.runs.analysis.kernels import Ceilings
-from kit.runtime.profiling.device_spans import pick_device
+from kit.runs.ceilings import Ceilings
+from kit.runtime.profiling.devices import pick_device
 
 __all__ = ["measure_ceilings"]
 

@@ -21,30 +21,12 @@ from typing import Any
 
 import jax
 
-from kit.errors import SettingsError
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
 
-__all__ = ["Profile", "pick_device", "profiled"]
+__all__ = ["Profile", "profiled"]
 
 _NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
-
-
-def pick_device(wanted: str) -> Any:
-    """The jax device for `Settings.device`.
-
-    Raises:
-        SettingsError: a GPU was asked for and jax sees none.
-    """
-    if wanted == "cpu":
-        return jax.local_devices(backend="cpu")[0]
-    device = jax.local_devices()[0]
-    if wanted == "gpu" and device.platform not in ("gpu", "cuda", "rocm"):
-        raise SettingsError(
-            f"device='gpu', but jax sees only {device.platform}. Install jax with CUDA "
-            "(pip install 'overlap-kit[cuda]') or use device='auto'."
-        )
-    return device
 
 
 class Profile:

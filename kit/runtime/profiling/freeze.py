@@ -9,9 +9,9 @@ from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Fused
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.profiling.device_spans import Profile
 from kit.runtime.recording.bulk import Origin, Site, Task
+from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
 
 __all__ = ["freeze_step", "freeze_trace", "places_of"]

@@ -24,7 +24,7 @@ from kit.runtime.engine.operations import Operation, Variable
 if TYPE_CHECKING:
     from kit.runtime.recording.stream import Stream
 
-__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value", "pending"]
+__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value", "pending", "same_task"]
 
 _Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
 Site = tuple[str, int]  # file name, line
@@ -318,3 +318,15 @@ def pending(cell: Cell, aval: Aval) -> Value:
     value = Value(aval)
     value.cell = cell
     return value
+
+
+def same_task(
+    old: Task, index: int, leaves: list[Cell], scalars: list[float]
+) -> tuple[Task, list[Cell]]:
+    """The task once more on other arrays, and the cells of its results, which the caller holds."""
+    task = Task(index, old.bulk, old.wanted, old.cut, old.key)
+    task.leaves, task.avals, task.dead, task.scalars = leaves, old.avals, old.dead, scalars
+    task.executable = old.executable
+    cells = [Cell(task, slot) for slot in old.wanted]
+    task.outputs = [ref(cell) for cell in cells]
+    return task, cells

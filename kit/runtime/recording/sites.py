@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.recording.bulk import Site
 
-__all__ = ["here", "line_of"]
+__all__ = ["format_site", "here", "line_of"]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _WORKLOADS = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_SEPARATOR = re.compile(r"[/\\]")
+
+
+def format_site(site: tuple[str, int]) -> str:
+    """`("project/train.py", 41)` -> `train.py:41`, a notebook's cell `In[3]:41`; "" if unknown."""
+    path, line = site
+    if not path:
+        return ""
+    name = _SEPARATOR.split(path)[-1]
+    if "ipykernel" in path and (number := _cell_number(path)) is not None:
+        name = f"In[{number}]"
+    return f"{name}:{line}"
+
+
+def _cell_number(path: str) -> int | None:
+    """The execution count of the cell that IPython gave this file name. Tried with IPython 9."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    found = numbers.get(path)
+    return found if isinstance(found, int) else None
 
 
 def line_of(error: BaseException) -> str:

@@ -23,10 +23,11 @@ from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
-from kit.runtime.compiling.lower import Executable, Source, compile_segment, format_site
+from kit.runtime.compiling.lower import Executable, Source, compile_segment
 from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.engine.engine import Engine
 from kit.runtime.recording.bulk import Op, Origin, Task
+from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
 from kit.trace import Span
 

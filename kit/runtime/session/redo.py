@@ -17,12 +17,12 @@ from weakref import ref
 
 import numpy as np
 
-from kit.runtime.recording.bulk import Bulk, Cell, Task, Value
+from kit.runtime.recording.bulk import Bulk, Cell, Task, Value, same_task
 
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
 
-__all__ = ["Check", "Redo", "same_task"]
+__all__ = ["Check", "Redo"]
 
 
 @dataclass(eq=False)
@@ -157,15 +157,3 @@ class Redo:
             session.issue(task)
             again += 1
         session.note_redo(again)
-
-
-def same_task(
-    old: Task, index: int, leaves: list[Cell], scalars: list[float]
-) -> tuple[Task, list[Cell]]:
-    """The task once more on other arrays, and the cells of its results, which the caller holds."""
-    task = Task(index, old.bulk, old.wanted, old.cut, old.key)
-    task.leaves, task.avals, task.dead, task.scalars = leaves, old.avals, old.dead, scalars
-    task.executable = old.executable
-    cells = [Cell(task, slot) for slot in old.wanted]
-    task.outputs = [ref(cell) for cell in cells]
-    return task, cells

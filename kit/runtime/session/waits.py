@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from kit.errors import SessionError
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.recording.bulk import Frame, Site, Task, Value
+from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.stream import unlocked
 from kit.trace import SyncPoint
 

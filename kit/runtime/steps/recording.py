@@ -13,8 +13,8 @@ from types import FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
-from kit.runtime.compiling.lower import format_site
 from kit.runtime.recording.bulk import Cell, Task, Value
+from kit.runtime.recording.sites import format_site
 
 __all__ = [
     "Draw",

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value
-from kit.runtime.session.redo import same_task
+from kit.runtime.recording.bulk import Cell, Task, Value, same_task
 from kit.runtime.steps.recording import (
     Draw,
     Fetch,

@@ -9,8 +9,10 @@ from operator import itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
-from kit.runtime.compiling.lower import HOLE, Program, format_site
+from kit.runtime.compiling.lower import Program
 from kit.runtime.recording.bulk import Bulk, Op, Value
+from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.template import HOLE
 from kit.runtime.steps.recording import Draw
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import UnsupportedOp
-from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.sites import format_site
 from kit.torch.tensors.tensor import KitTensor
 
 if TYPE_CHECKING:

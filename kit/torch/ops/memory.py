@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kit.errors import SessionError
-from kit.runtime.compiling.lower import HOLE, Scalar
 from kit.runtime.recording.bulk import Value, pending
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.refused import REFUSED

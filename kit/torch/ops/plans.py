@@ -18,8 +18,8 @@ import torch
 
 from kit.errors import UnsupportedOp
 from kit.ir import Aval
-from kit.runtime.compiling.lower import HOLE, Scalar
 from kit.runtime.recording.bulk import Op
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
 from kit.runtime.session.session import Session
 from kit.torch.ops.attention import ATTENTION_SHAPES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kit.runtime.compiling.lower import HOLE, Scalar
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.tensors.tensor import KitTensor, Spec
 
 if TYPE_CHECKING:

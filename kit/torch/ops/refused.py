@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import UnsupportedOp
-from kit.runtime.compiling.lower import format_site
+from kit.runtime.recording.sites import format_site
 
 if TYPE_CHECKING:
     from kit.torch.dispatch import Frontend

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import starmap
 
-from kit.runs.analysis.kernels import Ceilings, KernelCost, kernel_table
+from kit.runs.analysis.kernels import KernelCost, kernel_table
+from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection

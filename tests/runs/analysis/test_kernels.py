@@ -14,7 +14,8 @@ from torch.utils.flop_counter import flop_registry
 import kit
 from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.flops import node_flops
-from kit.runs.analysis.kernels import Ceilings, kernel_table
+from kit.runs.analysis.kernels import kernel_table
+from kit.runs.ceilings import Ceilings
 from kit.runs.run import Fused, Run, Settings
 from kit.trace import Span, Timeline, union_ns
 from kit.workloads import mlp

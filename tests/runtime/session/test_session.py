@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.ir import Aval
 from kit.runs.run import UNLIMITED, Settings
-from kit.runtime.compiling.lower import HOLE, Scalar
 from kit.runtime.recording.bulk import Value
+from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import Session, current_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kit.runs.analysis.kernels import Ceilings
+from kit.runs.ceilings import Ceilings
 from kit.runs.run import Fused
 from kit.widgets.numbers.kernels import KernelView, kernels_html
 from tests.factories import empty_run, make_run, one_span_run

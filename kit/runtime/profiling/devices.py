@@ -1,0 +1,28 @@
+"""The jax device that a session, a measurement or a native run is on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from kit.errors import SettingsError
+
+__all__ = ["pick_device"]
+
+
+def pick_device(wanted: str) -> Any:
+    """The jax device for `Settings.device`.
+
+    Raises:
+        SettingsError: a GPU was asked for and jax sees none.
+    """
+    if wanted == "cpu":
+        return jax.local_devices(backend="cpu")[0]
+    device = jax.local_devices()[0]
+    if wanted == "gpu" and device.platform not in ("gpu", "cuda", "rocm"):
+        raise SettingsError(
+            f"device='gpu', but jax sees only {device.platform}. Install jax with CUDA "
+            "(pip install 'overlap-kit[cuda]') or use device='auto'."
+        )
+    return device
