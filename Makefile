@@ -1,5 +1,5 @@
-# make lab: JupyterLab on the first notebook.   make test: every check.   make report: report.html.
-# All three make .venv on first use, and again when pyproject.toml changes.
+# `make help` lists the targets, from the comments after `##` below. Each target makes .venv on its
+# first use, and again when pyproject.toml changes.
 
 PYTHON ?= python3
 # Installed first and pinned, so that every machine runs the version that the kit was tested with.
@@ -14,7 +14,11 @@ NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
 REPORT ?= report.html
 
 comma := ,
-# Compiling is most of what these do, and none of them asks what overlaps: they may share the cores.
+# The tests of `make quick`: they read, draw and count, and compile next to nothing.
+QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
+	test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
+# Most of the time of these tests goes into compiling, and none of them asks what overlaps in time:
+# they may share the cores.
 STEADY := $(addprefix tests/,browser coverage ir jax models reports torch trace widgets \
 	test_notebooks.py workloads/test_convnets.py measure/many/test_shipped.py)
 VENV := .venv
@@ -24,38 +28,47 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: lab test report clean check coverage-table pictures
+.PHONY: help lab report fmt check quick test coverage-table pictures clean
 .DEFAULT_GOAL := lab
 
-lab: $(VENV)/.installed
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s%s\n", $$1, $$2 }' Makefile
+
+lab: $(VENV)/.installed  ## JupyterLab on the first notebook (this is what plain `make` does)
 	@scripts/need graphviz dot
 	@$(PY) -m kit lab $(NOTEBOOK)
 
-report: $(VENV)/.installed
+report: $(VENV)/.installed  ## run the main job and write report.html
 	@scripts/need graphviz dot
 	$(PY) -m kit report --output $(REPORT)
 
-check: $(VENV)/.installed-test
+fmt: $(VENV)/.installed-test  ## lay out the code, and correct what the linter can correct
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+check: $(VENV)/.installed-test  ## lint, layout and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy kit
 
-test: check
+quick: check  ## check, and the tests without browser, notebook or long compile: two minutes
+	@scripts/need graphviz dot
+	$(PY) -m pytest -n $(WORKERS) -m "not browser and not notebook and not slow" $(QUICK)
+
+test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
 	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile $(STEADY))
 	$(PY) -m pytest $(or $(PYTEST_ARGS),$(addprefix --ignore=,$(STEADY)))
 
-# Every float32 entry of torch's own test tables on device kit; writes docs/op_coverage.md.
-coverage-table: $(VENV)/.installed-test
+coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md
 	$(PY) scripts/coverage_table.py
 
-# The pictures in docs/images, taken anew.
-pictures: $(VENV)/.installed-test
+pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images anew
 	$(PY) scripts/screenshots.py
 
-clean:
+clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find kit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -51,6 +51,12 @@ def test_conda_has_python_312():
     assert conda()["python"] == {"=3.12"}
 
 
+def test_conda_names_each_package_once():
+    wanted = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    names = [split(entry)[0] for entry in wanted["dependencies"] if isinstance(entry, str)]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize("name", sorted(set(pip("test", "dev")) - NOT_IN_CONDA))
 def test_a_pip_requirement_is_in_conda_with_the_same_bounds(name: str):
     assert conda()[CONDA_NAMES.get(name, name)] == pip("test", "dev")[name]

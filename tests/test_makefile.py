@@ -1,19 +1,24 @@
 """The Makefile, its scripts and .ci/run do the right thing on machines unlike this one.
 
-Each test makes small stand-ins for the system's programs (`id`, `apt-get`, `nvidia-smi`) its PATH:
-they print what they were asked, so nothing is installed.
+So do the files that repeat what the Makefile says: the workflow, the commit hooks, .editorconfig.
+Each test of a target makes small stand-ins for the system's programs (`id`, `apt-get`,
+`nvidia-smi`) its PATH: they print what they were asked, so nothing is installed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 BASICS = ("sh", "bash", "env", "dirname", "make")
 
 
@@ -138,3 +143,73 @@ def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine:
     assert said.returncode == 0, said.stderr
     assert said.stdout.splitlines()[-1] == "make test with CI=true"
     assert {"graphviz", "chromium", "python3-venv"} <= set((machine / "asked").read_text().split())
+
+
+def test_help_lists_every_target_that_is_no_file(machine: Path):
+    awk = shutil.which("awk")
+    assert awk
+    (machine / "awk").symlink_to(awk)
+    said = call(machine, "make", "help")
+    assert said.returncode == 0, said.stderr
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.M)
+    assert phony
+    listed = [line.split()[1] for line in said.stdout.splitlines()]
+    assert sorted(listed) == sorted(phony[1].split())
+    assert all(len(line.split(maxsplit=2)) == 3 for line in said.stdout.splitlines())
+
+
+def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(machine: Path):
+    lines = call(machine, "make", "--dry-run", "--always-make", "quick").stdout.splitlines()
+    assert any("-m mypy kit" in line for line in lines[:-1])
+    assert '-m "not browser and not notebook and not slow"' in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["QUICK", "STEADY"])
+def test_the_folders_that_the_makefile_chooses_are_there(machine: Path, name: str):
+    target = {"QUICK": "quick", "STEADY": "test"}[name]
+    plan = call(machine, "make", "--dry-run", "--always-make", target).stdout
+    named = {word for word in plan.split() if word.startswith("tests/")}
+    assert named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_fmt_corrects_and_lays_out(machine: Path):
+    lines = call(machine, "make", "--dry-run", "fmt").stdout.splitlines()
+    assert lines[-2:] == [
+        ".venv/bin/python -m ruff check --fix .",
+        ".venv/bin/python -m ruff format .",
+    ]
+
+
+def test_the_workflow_runs_the_targets_of_the_makefile_on_the_oldest_and_newest_python():
+    flow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    (job,) = flow["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.13"]
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    assert runs[-2:] == ["make quick", "make test"]
+
+
+def test_a_commit_is_laid_out_by_the_programs_of_the_makefile():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = {hook["id"]: hook for repo in config["repos"] for hook in repo["hooks"]}
+    assert hooks["ruff"]["entry"].startswith(".venv/bin/ruff check --fix")
+    assert hooks["ruff-format"]["entry"].startswith(".venv/bin/ruff format")
+    assert "--clear-output --inplace" in hooks["notebook-outputs"]["entry"]
+    assert {"trailing-whitespace", "end-of-file-fixer"} <= set(hooks)
+
+
+def test_an_editor_is_told_the_line_length_of_ruff():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    editor = (ROOT / ".editorconfig").read_text(encoding="utf-8")
+    assert f"max_line_length = {project['tool']['ruff']['line-length']}" in editor
+
+
+def test_an_issue_form_asks_for_something_and_says_why():
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) == 4
+    for form in forms:
+        asked = yaml.safe_load(form.read_text(encoding="utf-8"))
+        if form.name != "config.yml":
+            assert asked["name"], form
+            assert asked["description"], form
+            assert [field["id"] for field in asked["body"]], form
