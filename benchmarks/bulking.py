@@ -37,7 +37,7 @@ import torch
 
 import kit
 from kit.measure.base.context import Context, Workload
-from kit.runs.run import UNLIMITED
+from kit.runs.bulk_sizes import UNLIMITED
 from kit.runtime.engine.engine import Engine
 from kit.workloads import bert_of, flips, mlp
 

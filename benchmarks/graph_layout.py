@@ -24,7 +24,8 @@ from statistics import median
 from typing import Any
 
 from kit.ir import Aval, Graph, Node
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Timeline
 from kit.widgets.graph import dot as graph_dot
 from kit.widgets.graph.view import graph_model, graph_payload

@@ -30,7 +30,7 @@ from kit.runs.analysis.segments import segment_costs as segment_costs
 from kit.runs.ceilings import Ceilings as Ceilings
 from kit.runs.gradients import Link as Link
 from kit.runs.run import Run as Run
-from kit.runs.run import Settings as Settings
+from kit.runs.settings import Settings as Settings
 from kit.runs.whatif.predict import Prediction as Prediction
 from kit.runs.whatif.predict import predict as predict
 from kit.runtime.processes.join import join_processes as join_processes

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream

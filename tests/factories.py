@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kit.ir import Aval, Graph, Node, Segment
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
 
 __all__ = ["HOSTILE", "empty_run", "make_run", "one_span_run"]

@@ -24,7 +24,8 @@ from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 
 if TYPE_CHECKING:
-    from kit.runs.run import Run, Settings
+    from kit.runs.run import Run
+    from kit.runs.settings import Settings
 
 __all__ = ["main", "report_main"]
 
@@ -179,14 +180,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
     """The settings of `--set name=value`, and the names that were given."""
-    from kit.runs.run import Settings
+    from kit.runs.knob import knobs_of
+    from kit.runs.settings import Settings
     from kit.runs.text_form import read_text
 
-    chosen = Settings()
-    text = "&".join(changes)
-    names = {part.partition("=")[0].strip() for part in text.split("&") if part.strip()}
-    values = read_text(text, chosen.as_dict())
-    return chosen.replace(**{name: values[name] for name in names}), frozenset(names)
+    values = read_text(knobs_of(Settings), "&".join(changes))
+    return Settings().replace(**values), frozenset(values)
 
 
 def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:

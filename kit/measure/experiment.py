@@ -8,7 +8,8 @@ from typing import Any
 from kit.errors import Cancelled
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["run"]

@@ -8,7 +8,8 @@ from typing import Any
 from kit.ir.plan import OpStream
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import loop
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache

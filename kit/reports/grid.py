@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.runs.run import MODES, UNLIMITED, Run
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Run
+from kit.runs.settings import MODES
 from kit.widgets.base.theme import plain
 
 __all__ = ["Axis", "axes_of", "cell_of"]

@@ -1,4 +1,4 @@
-"""`Settings`: what to run. `Run`: what happened, frozen; one file when saved.
+"""`Run`: what happened in one measured experiment, frozen; one file when saved.
 
 A `Run` holds data only, so that a run recorded on a GPU opens on a laptop without torch or jax.
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.errors import SettingsError
 from kit.ir import Graph, Segment
-from kit.runs.bulk_sizes import UNLIMITED, BulkSizes, check_bulk_size, sizes_from_environment
 from kit.runs.compiles import Compile
+from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
-from kit.runs.text_form import read_text, write_text
 from kit.trace import (
     BreakdownRow,
     Headline,
@@ -34,123 +32,7 @@ from kit.trace import (
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
 
-__all__ = [
-    "DEVICES",
-    "DTYPES",
-    "LOSS_SCALING",
-    "MODES",
-    "STEP_MODES",
-    "UNLIMITED",
-    "Compile",
-    "Fused",
-    "Run",
-    "Settings",
-]
-
-MODES = ("torch", "imperative", "bulked", "lazy")
-SEGMENT_MODES = ("fuse", "launch")
-STEP_MODES = ("retrace", "replay", "speculate")
-LOSS_SCALING = (
-    "none",
-    "static",
-    "dynamic, host check",
-    "dynamic, on device",
-    "dynamic, deferred",
-)
-DTYPES = ("float32", "bfloat16", "float16")
-DEVICES = ("auto", "cpu", "gpu")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """One experiment's knobs; frozen, so vary it with `replace`.
-
-    Raises:
-        SettingsError: a value is out of range; the message gives the allowed ones.
-    """
-
-    mode: str = "bulked"  # "torch": native, without kit; "imperative": bulk 1; "lazy": no limit
-    # ops a segment; the defaults, MXNet's 15, come from the environment: see `kit.runs.bulk_sizes`
-    bulk_forward: int = field(default_factory=lambda: sizes_from_environment().forward)
-    bulk_backward: int = field(default_factory=lambda: sizes_from_environment().backward)
-    segment_mode: str = "fuse"  # "fuse": a segment is one XLA program; "launch": op by op, one wait
-    step_mode: str = "retrace"  # record every step; or issue it again, or before it is recorded
-    loss_scaling: str = "none"
-    batch_size: int = 8
-    accumulate: int = 1  # micro-batches for one optimizer step
-    prefetch: int = 0  # batches prepared ahead by a thread
-    dtype: str = "float32"  # of the autocast region
-    steps: int = 10  # measured steps
-    warmup: int = 3  # steps before them: compiles happen here
-    seed: int = 0
-    device: str = "auto"  # "auto": a GPU if there is one
-    # ops a segment of a module's forward pass without gradients; by default all of it is one
-    bulk_inference: int = field(default_factory=lambda: sizes_from_environment().inference)
-
-    def __post_init__(self) -> None:
-        _one_of("mode", self.mode, MODES)
-        _one_of("segment_mode", self.segment_mode, SEGMENT_MODES)
-        _one_of("step_mode", self.step_mode, STEP_MODES)
-        _one_of("loss_scaling", self.loss_scaling, LOSS_SCALING)
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("device", self.device, DEVICES)
-        for name in ("bulk_forward", "bulk_backward", "bulk_inference"):
-            check_bulk_size(name, getattr(self, name))
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(
-                    f"{name} must be a whole number of at least {least}, not {value!r}. "
-                    f"Change it with settings.replace({name}=...)."
-                )
-
-    @property
-    def bulk_sizes(self) -> tuple[int, int]:
-        """Effective (forward, backward) bulk sizes: the mode overrides the two numbers."""
-        return self.bulk_in_force.forward, self.bulk_in_force.backward
-
-    @property
-    def bulk_in_force(self) -> BulkSizes:
-        """All of the effective bulk sizes."""
-        if self.mode == "imperative":
-            return BulkSizes(1, 1, 1)
-        if self.mode == "lazy":
-            return BulkSizes(UNLIMITED, UNLIMITED, UNLIMITED)
-        return BulkSizes(self.bulk_forward, self.bulk_backward, self.bulk_inference)
-
-    def replace(self, **changes: Any) -> Settings:
-        """A copy with some fields changed; an unknown name is an error that lists them all."""
-        known = {f.name for f in fields(self)}
-        if unknown := set(changes) - known:
-            names = ", ".join(sorted(known))
-            raise SettingsError(f"no setting is called {sorted(unknown)[0]!r}; there are: {names}")
-        return replace(self, **changes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values by field name, for files and tables."""
-        return asdict(self)
-
-    def to_string(self) -> str:
-        """What differs from kit's defaults as one line to share: `batch_size=16&dtype=float16`."""
-        return write_text(self.as_dict(), Settings().as_dict())
-
-    @classmethod
-    def parse(cls, text: str) -> Settings:
-        """The settings that `to_string` wrote; what it leaves out has kit's own default.
-
-        Raises:
-            SettingsError: the text is not of that form, or a name or a value is not possible.
-        """
-        return cls(**read_text(text, Settings().as_dict()))
-
-
-_LEAST = {"batch_size": 1, "accumulate": 1, "prefetch": 0, "steps": 1, "warmup": 0, "seed": 0}
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        choices = ", ".join(repr(x) for x in allowed)
-        raise SettingsError(f"{name} must be one of {choices}, not {value!r}.")
+__all__ = ["Fused", "Run"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import torch
 from torch.utils import backend_registration
 
 from kit.errors import SessionError
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 # A step that ends when the file `go` is there: so the test sees what is shown before.
 CELL = """
 import pathlib, time
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.explorer.view import Explorer
 from tests.factories import make_run
 

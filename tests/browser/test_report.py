@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.reports.html import write_report
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from tests.browser.labserver import Browser
 from tests.factories import make_run
 

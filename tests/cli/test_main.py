@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from kit.cli import main as cli
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
 

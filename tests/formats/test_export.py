@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import RunFileError, SettingsError, TraceFileError
-from kit.runs.run import Fused, Run, Settings
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run

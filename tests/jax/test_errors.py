@@ -11,7 +11,7 @@ import pytest
 
 import kit
 from kit.errors import LoweringError, SessionError, SettingsError
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
 
 X = np.ones((2, 3), np.float32)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import kit
 from kit.jax.program import Program
 from kit.jax.text import text_of
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 

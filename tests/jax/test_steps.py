@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import kit
-from kit.runs.run import UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache

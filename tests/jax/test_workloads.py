@@ -16,7 +16,8 @@ import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
-from kit.runs.run import LOSS_SCALING, Settings
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step

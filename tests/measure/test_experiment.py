@@ -11,7 +11,9 @@ import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
-from kit.runs.run import LOSS_SCALING, Run, Settings
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import bert, bert_of
 

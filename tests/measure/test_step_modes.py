@@ -11,7 +11,7 @@ import torch
 
 from kit.measure.base.context import Context, Workload, workload
 from kit.measure.experiment import run
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.session import MAX_AHEAD, Session
 from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY

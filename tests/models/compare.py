@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.session.session import Session, current_session
 from kit.torch.device import open_session
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 

@@ -21,7 +21,8 @@ from kit.errors import SettingsError
 from kit.reports.grid import axes_of
 from kit.reports.html import report_html, write_report
 from kit.reports.markdown import breakdown_table, comparison_table, step_time_table
-from kit.runs.run import UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.settings import Settings
 from tests.factories import empty_run, make_run, one_span_run
 
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from kit.errors import RunFileError
 from kit.runs import file as run_file
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import COLUMNS, KINDS, Span, SyncPoint, Timeline
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 

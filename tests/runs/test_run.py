@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import SettingsError
-from kit.runs.run import DEVICES, LOSS_SCALING, MODES, UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.settings import DEVICES, MODES, Settings
 from tests.factories import empty_run, make_run
 
 

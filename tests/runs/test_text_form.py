@@ -7,16 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import SettingsError
-from kit.runs.run import (
-    DEVICES,
-    DTYPES,
-    LOSS_SCALING,
-    MODES,
-    SEGMENT_MODES,
-    STEP_MODES,
-    UNLIMITED,
-    Settings,
-)
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.settings import DEVICES, DTYPES, MODES, SEGMENT_MODES, STEP_MODES, Settings
 
 sizes = st.one_of(st.integers(1, 300), st.just(UNLIMITED), st.integers(1, 10**30))
 counts = st.integers(1, 10**6)

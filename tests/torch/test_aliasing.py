@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.errors import SessionError
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 VIEWS: list[Callable[[Any, int], Any]] = [

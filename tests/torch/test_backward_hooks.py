@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 from tests.torch.parallel.replicas import batches, loss_of, net_on_one_cpu, perceptron
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 STEPS, CHANGED = 20, 9

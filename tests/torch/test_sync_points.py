@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kit.errors import SessionError, UnsupportedOp
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
 HERE = "test_sync_points.py"

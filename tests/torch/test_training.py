@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from kit.runs.run import UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
 from kit.torch.device import open_session
 

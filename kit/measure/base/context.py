@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from kit.errors import SettingsError
 from kit.measure.base.loading import endless, fetched, prefetched
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 
 __all__ = ["CancelledFn", "Progress", "detached", "loop", "no_loss"]
 

@@ -26,7 +26,8 @@ from kit.errors import Cancelled, SessionError, SettingsError
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.portable import check_importable, portable
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import Processes
 

@@ -10,7 +10,8 @@ from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.experiment import run as run_alone
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices

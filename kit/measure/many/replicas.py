@@ -24,7 +24,8 @@ from kit.measure.base.loop import CancelledFn, Progress, no_loss
 from kit.measure.many.joined import Seen, added, join
 from kit.measure.many.placed import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import Processes

@@ -18,7 +18,8 @@ import jax
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Progress, loop
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.profiling.devices import pick_device

@@ -17,7 +17,8 @@ from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.recording.sites import format_site
 

@@ -27,7 +27,9 @@ from kit.measure.search.tuned import (
     training_of,
     work_of,
 )
-from kit.runs.run import LOSS_SCALING, SEGMENT_MODES, STEP_MODES, Run, Settings
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
+from kit.runs.settings import SEGMENT_MODES, STEP_MODES, Settings
 from kit.runtime.steps.stepper import CONFIRM
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]

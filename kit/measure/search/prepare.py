@@ -17,7 +17,8 @@ from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placed import Placed
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
 from kit.runtime.session.ahead import Ahead, dry
 

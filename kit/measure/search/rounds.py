@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from kit.errors import SettingsError
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placed import Placed
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["median_run", "rounds"]

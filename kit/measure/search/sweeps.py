@@ -45,7 +45,8 @@ from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placed import Placed
 from kit.measure.many.portable import check_importable, let_go, portable
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["sweep"]

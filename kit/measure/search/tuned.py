@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",

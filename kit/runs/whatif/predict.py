@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.ir.plan import OpStream, plan
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
 from kit.trace import SyncPoint, Timeline

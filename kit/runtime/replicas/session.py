@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from kit.errors import SettingsError
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Bulk, Cell, Frame, Op, Origin, Task, Value

@@ -20,7 +20,8 @@ from kit.ir import Graph, Segment
 from kit.ir.diff import GraphDiff
 from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import sizes_from_environment
-from kit.runs.run import Compile, Fused
+from kit.runs.compiles import Compile
+from kit.runs.run import Fused
 from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.profiling.freeze import freeze_step, freeze_trace, places_of
 from kit.runtime.profiling.host_spans import Recorder

@@ -18,7 +18,7 @@ from weakref import ref
 from kit.errors import SessionError
 from kit.ir import Aval
 from kit.runs.bulk_sizes import BulkSizes
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.host_spans import Recorder
 from kit.runtime.recording.bulk import Cell, Frame, Op, Site, Task, Value

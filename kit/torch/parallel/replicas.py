@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from kit.errors import SessionError, SettingsError
 from kit.runs.gradients import Link
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import Processes, current_processes
 from kit.runtime.recording.sites import here

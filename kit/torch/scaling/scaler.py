@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kit.errors import ScalerError, SettingsError
-from kit.runs.run import LOSS_SCALING
+from kit.runs.loss_scaling import LOSS_SCALING
 
 __all__ = [
     "CheckedScaler",

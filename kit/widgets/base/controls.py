@@ -10,7 +10,9 @@ import traitlets
 from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleButtons, VBox
 
 from kit.errors import SettingsError
-from kit.runs.run import DTYPES, LOSS_SCALING, MODES, STEP_MODES, UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.settings import DTYPES, MODES, STEP_MODES, Settings
 from kit.widgets.base.tables import FONT, MUTED
 
 __all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls", "bulk_slider", "labelled"]

@@ -16,7 +16,8 @@ from itertools import starmap
 import numpy as np
 
 from kit.runs.analysis.advice import sync_cure
-from kit.runs.run import UNLIMITED, Run
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Run
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.theme import COLORS

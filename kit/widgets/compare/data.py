@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from kit.errors import SettingsError
-from kit.runs.run import UNLIMITED, Run
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Run
 from kit.trace import union_ns
 from kit.widgets.base.theme import plain
 

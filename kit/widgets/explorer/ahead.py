@@ -15,7 +15,7 @@ from IPython.core.getipython import get_ipython
 from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.base.tables import FONT, MUTED
 from kit.widgets.explorer.rerun import PrepareStep
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
 from kit.widgets.base.tables import FONT, INK, MUTED, headline_html, safe_text
 

@@ -11,7 +11,7 @@ from ipywidgets import Button, Dropdown, HBox, Layout, Text
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.base.controls import labelled
 
 __all__ = ["PRESETS", "History", "HistoryBar", "preset"]

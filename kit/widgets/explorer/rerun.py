@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kit.errors import Cancelled, ExecutionError, SessionError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 
 __all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
 

@@ -24,7 +24,8 @@ import traitlets
 from ipywidgets import HTML, Box, Button, FloatProgress, HBox, Layout, Tab, VBox
 
 from kit.errors import KitError, SessionError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
 from kit.widgets.base.controls import Controls

@@ -15,7 +15,9 @@ import traitlets
 from bokeh.plotting import figure
 from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
 
-from kit.runs.run import UNLIMITED, Run, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled

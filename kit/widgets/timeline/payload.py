@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.widgets.base.theme import COLORS, LABELS, format_ns, plain
 from kit.widgets.timeline.columns import (

@@ -12,7 +12,7 @@ import torch
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, Workload, as_workload, workload
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.workloads.text import IGNORE, MASK, MaskedText, corpus, tokenise, vocabulary
 
 

@@ -23,7 +23,8 @@ import kit
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.measure.many.launch import run_processes
 from kit.runs.gradients import exposed_ms
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import current_processes
 from kit.torch.parallel.barrier import replica_here

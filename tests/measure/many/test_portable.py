@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SweepError, SweepInterrupted
 from kit.measure.base.context import Workload
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.workloads import bert_of, zero_grad_by
 from kit.workloads.convnets import convnet
 from tests.factories import make_run

@@ -15,7 +15,8 @@ from kit.measure.experiment import run
 from kit.measure.native.events import timeline_of
 from kit.measure.native.torch import measure
 from kit.measure.search.sweeps import sweep
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Timeline, breakdown_ns
 from kit.workloads import bert, mlp
 from kit.workloads.text import IGNORE, MaskedText

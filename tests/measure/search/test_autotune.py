@@ -29,7 +29,9 @@ from kit.measure.search.tuned import (
     same_losses,
     work_of,
 )
-from kit.runs.run import LOSS_SCALING, Run, Settings
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from tests.factories import make_run
 
 NATIVE = Settings(mode="torch", steps=4, warmup=0)

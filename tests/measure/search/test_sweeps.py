@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import Cancelled, KitError, SettingsError, SweepError, SweepInterrupted
 from kit.measure.base.context import Workload
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from tests.factories import HOSTILE, make_run
 
 NATIVE = Settings(mode="torch", steps=1, warmup=0)

@@ -22,7 +22,8 @@ from distributed.utils import get_mp_context
 import kit
 from kit.errors import Cancelled, ExecutionError, SweepError, SweepInterrupted
 from kit.measure.base.context import Workload
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 
 NATIVE = Settings(mode="torch", steps=1, warmup=0)
 SEEDS = {"seed": [0, 1, 2, 3, 4, 5]}

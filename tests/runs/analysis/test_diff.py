@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import kit
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
-from kit.runs.run import Fused, Run, Settings
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run

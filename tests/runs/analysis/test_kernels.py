@@ -16,7 +16,8 @@ from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.flops import node_flops
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.ceilings import Ceilings
-from kit.runs.run import Fused, Run, Settings
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
 from kit.trace import Span, Timeline, union_ns
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import kit
 from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.lines import PHASES, line_costs, place_of
-from kit.runs.run import Fused, Run, Settings
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
 from tests.factories import empty_run, make_run, one_span_run
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import kit
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.segments import segment_costs
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, Timeline
 from kit.workloads import mlp
 from tests.factories import empty_run, make_run

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kit.runs.analysis.summary import one_line, summary
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 

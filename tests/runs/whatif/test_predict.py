@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream, plan
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import SCALER, Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import accumulated
 from kit.trace.syncs import sync_table

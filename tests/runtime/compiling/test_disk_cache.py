@@ -12,7 +12,7 @@ PROGRAM = """
 import json, jax
 from kit.workloads import mlp
 from kit.measure.experiment import run
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 r = run(mlp, Settings(mode="lazy", steps=2))
 kernels = [s.node for s in r.timeline.spans if s.kind == "kernel"]
 print(json.dumps([r.losses, r.metrics["compile.count"], r.metrics["compile.from_disk"],

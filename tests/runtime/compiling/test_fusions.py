@@ -7,7 +7,8 @@ import pytest
 
 import kit
 from kit.runs.analysis.nodes import node_ns
-from kit.runs.run import Fused, Run, Settings
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
 from kit.runtime.compiling.fusions import Instructions
 from kit.trace import KINDS, Span, Timeline
 from kit.workloads import bert, jax_mlp

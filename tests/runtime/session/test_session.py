@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kit.errors import ExecutionError, LoweringError, SessionError, SettingsError
 from kit.ir import Aval
-from kit.runs.run import UNLIMITED, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.settings import Settings
 from kit.runtime.recording.bulk import Value
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.default import DEFAULT_RULES

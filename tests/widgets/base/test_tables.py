@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.runs.run import UNLIMITED, Run, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.base.tables import (
     breakdown_html,

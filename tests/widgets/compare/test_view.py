@@ -21,7 +21,9 @@ from nbclient import NotebookClient
 import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.search.rounds import median_run
-from kit.runs.run import LOSS_SCALING, STEP_MODES, Run, Settings
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
+from kit.runs.settings import STEP_MODES, Settings
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict

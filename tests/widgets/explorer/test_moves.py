@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.errors import Cancelled, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.explorer.history import MOST, PRESETS, History, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer

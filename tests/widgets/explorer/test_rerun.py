@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kit.errors import Cancelled, ExecutionError, SessionError, SettingsError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.widgets.explorer.rerun import Reruns
 from tests.factories import empty_run, make_run
 

@@ -9,7 +9,10 @@ import pytest
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.runs.run import LOSS_SCALING, MODES, UNLIMITED, Run, Settings
+from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.run import Run
+from kit.runs.settings import MODES, Settings
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.explorer.view import MAX_RUNS, Explorer
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run

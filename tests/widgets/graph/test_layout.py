@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from kit.errors import LayoutError
 from kit.ir import PHASES, Aval, Graph, Node
 from kit.runs.analysis.nodes import node_ns
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, Timeline
 from kit.widgets.graph.dot import run_dot
 from kit.widgets.graph.layout import place

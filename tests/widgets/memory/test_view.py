@@ -18,7 +18,8 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node
 from kit.runs.analysis.memory import memory
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.widgets.base.selection import NOTHING, Links
 from kit.widgets.memory.data import HOLDS, MAX_BARS, NO_GRAPH, mark_columns, memory_payload
 from kit.widgets.memory.tables import op_picks, variant_labels, variants_html

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.numbers.advice import AdviceView, advice_html, change_text
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kit.runs.analysis.summary import summary
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline, idle_gaps
 from kit.trace.gaps import GAP_CAUSES
 from kit.widgets.numbers.gaps import CAUSE_COLORS, GapView, bar_html, gaps_html

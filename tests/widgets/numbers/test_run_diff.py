@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kit.runs.analysis.diff import diff_runs
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.numbers.run_diff import RunDiffView, run_diff_html
 from tests.factories import empty_run, make_run, one_span_run
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from kit.runs.analysis.segments import segment_costs
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.trace import Timeline
 from kit.widgets.base.theme import COLORS, format_ns
 from kit.widgets.numbers.segments import MAX_ROWS, SegmentView, folded_segments_html, segments_html

@@ -9,7 +9,8 @@ from html import unescape
 import pytest
 
 from kit.runs.analysis.lines import line_costs
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.numbers.excerpt import Piece, code_html, listing

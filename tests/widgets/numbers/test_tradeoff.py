@@ -12,7 +12,7 @@ from bokeh.models import LogScale
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.runs.run import Settings
+from kit.runs.settings import Settings
 from kit.widgets.numbers.tradeoff import (
     MAX_ROWS,
     TradeoffView,

@@ -9,7 +9,8 @@ import pytest
 
 import kit
 from kit.errors import SettingsError
-from kit.runs.run import Run, Settings
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.runs.whatif.predict import predict
 from kit.widgets.numbers.whatif import WhatIfView, modelled_run, whatif_figure, whatif_html
 from tests.factories import make_run

@@ -1,0 +1,208 @@
+"""`Settings`: what to run. Each field is a row of the table of settings; see `kit.runs.knob`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from kit.errors import SettingsError
+from kit.runs.bulk_sizes import DEFAULT_BULK, UNLIMITED, BulkSizes, sizes_from_environment
+from kit.runs.knob import knob, knobs_of
+from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
+from kit.runs.text_form import read_text, write_text
+
+__all__ = ["DEVICES", "DTYPES", "MODES", "SEGMENT_MODES", "STEP_MODES", "Settings"]
+
+MODES = ("torch", "imperative", "bulked", "lazy")
+KIT_MODES = MODES[1:]  # those that run in kit's runtime
+SEGMENT_MODES = ("fuse", "launch")
+STEP_MODES = ("retrace", "replay", "speculate")
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "gpu")
+BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One experiment's knobs; frozen, so vary it with `replace`.
+
+    Raises:
+        SettingsError: a value is out of range; the message gives the allowed ones.
+    """
+
+    mode: str = knob(
+        "bulked",
+        "native PyTorch; an op at a time; in segments; whole steps",
+        values=MODES,
+        widget="buttons",
+        label="run mode",
+        words={"torch": "torch (native)"},
+        tips={
+            "torch": "PyTorch as it is, without the kit's runtime: the baseline",
+            "imperative": "every op is its own segment (bulk size 1)",
+            "bulked": "ops are cut into segments by the two bulk sizes",
+            "lazy": "one segment until something waits (unlimited bulk size)",
+        },
+        phrase=str,
+        is_compiled=True,
+    )
+    bulk_forward: int = knob(
+        DEFAULT_BULK,
+        "how many ops one segment of the forward pass holds",
+        is_bulk_size=True,
+        from_environment=lambda: sizes_from_environment().forward,
+        widget="slider",
+        label="bulk size, forward",
+        offered=BULK_STOPS,
+        modes=("bulked",),
+        is_compiled=True,
+    )
+    bulk_backward: int = knob(
+        DEFAULT_BULK,
+        "the same for the backward pass and the update",
+        is_bulk_size=True,
+        from_environment=lambda: sizes_from_environment().backward,
+        widget="slider",
+        label="bulk size, backward",
+        offered=BULK_STOPS,
+        modes=("bulked",),
+        is_compiled=True,
+    )
+    segment_mode: str = knob(
+        "fuse",
+        "a segment as one XLA program, or op by op with one wait",
+        values=SEGMENT_MODES,
+        phrase=lambda value: f"segments by {value}",
+        modes=KIT_MODES,
+        tried=SEGMENT_MODES,
+        is_compiled=True,
+    )
+    step_mode: str = knob(
+        "retrace",
+        "record every step; issue it again without its Python; or issue it while it is recorded",
+        values=STEP_MODES,
+        widget="menu",
+        phrase=str,
+        modes=KIT_MODES,
+        one_device_only=("speculate",),
+        tried=STEP_MODES,
+    )
+    loss_scaling: str = knob(
+        NONE,
+        "what the check for infinities costs",
+        values=LOSS_SCALING,
+        widget="menu",
+        one_device_only=tuple(x for x in LOSS_SCALING if loss_scaling(x).takes_back),
+        is_compiled=True,
+    )
+    batch_size: int = knob(
+        8,
+        "when the device becomes the bottleneck",
+        widget="slider",
+        offered=(2, 4, 8, 16, 32),
+        is_compiled=True,
+        is_training=True,
+    )
+    accumulate: int = knob(
+        1,
+        "how often the check for infinities is paid: micro-batches for one optimizer step",
+        widget="slider",
+        label="micro-batches a step",
+        offered=(1, 2, 4, 8),
+        phrase=lambda value: f"{value:,} micro-batch{'es' * (value != 1)}",
+        is_compiled=True,
+        is_training=True,
+    )
+    prefetch: int = knob(
+        0,
+        "whether the step waits for its batches: how many a thread prepares ahead",
+        least=0,
+        widget="slider",
+        label="batches prefetched",
+        offered=(0, 1, 2, 4, 8),
+        phrase=lambda value: f"prefetch {value:,}" if value else "no prefetch",
+        tried=(0, 2),
+    )
+    dtype: str = knob(
+        "float32",
+        "what a lower precision of the autocast region saves",
+        values=DTYPES,
+        widget="menu",
+        label="autocast dtype",
+        phrase=str,
+        is_compiled=True,
+        is_training=True,
+    )
+    steps: int = knob(
+        10,
+        "how many steps are measured",
+        phrase=lambda value: f"{value:,} steps",
+        is_measuring=True,
+    )
+    warmup: int = knob(
+        3,
+        "how many steps run before the measured ones, to compile",
+        least=0,
+        phrase=lambda value: f"{value:,} warm-up steps",
+        is_measuring=True,
+    )
+    seed: int = knob(0, "which random numbers are drawn", least=0, is_measuring=True)
+    device: str = knob("auto", "where it runs; `auto`: on a GPU if there is one", values=DEVICES)
+    bulk_inference: int = knob(
+        UNLIMITED,
+        "how many ops one segment of a forward pass without gradients holds; by default all",
+        is_bulk_size=True,
+        from_environment=lambda: sizes_from_environment().inference,
+        label="bulk size, inference",
+        modes=("bulked",),
+        is_compiled=True,
+    )
+
+    def __post_init__(self) -> None:
+        for row in knobs_of(self):
+            row.check(getattr(self, row.name))
+
+    @property
+    def bulk_sizes(self) -> tuple[int, int]:
+        """Effective (forward, backward) bulk sizes: the mode overrides the two numbers."""
+        return self.bulk_in_force.forward, self.bulk_in_force.backward
+
+    @property
+    def bulk_in_force(self) -> BulkSizes:
+        """All of the effective bulk sizes."""
+        if self.mode == "imperative":
+            return BulkSizes(1, 1, 1)
+        if self.mode == "lazy":
+            return BulkSizes(UNLIMITED, UNLIMITED, UNLIMITED)
+        return BulkSizes(self.bulk_forward, self.bulk_backward, self.bulk_inference)
+
+    @property
+    def scaling(self) -> LossScaling:
+        """What is known of the chosen loss scaling."""
+        return loss_scaling(self.loss_scaling)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; an unknown name is an error that lists them all."""
+        known = {row.name for row in knobs_of(self)}
+        if unknown := set(changes) - known:
+            names = ", ".join(sorted(known))
+            raise SettingsError(f"no setting is called {sorted(unknown)[0]!r}; there are: {names}")
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by field name, for files and tables."""
+        return asdict(self)
+
+    def to_string(self) -> str:
+        """What differs from kit's defaults as one line to share: `batch_size=16&dtype=float16`."""
+        return write_text(knobs_of(self), self.as_dict())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The settings that `to_string` wrote; what it leaves out has kit's own default.
+
+        Raises:
+            SettingsError: the text is not of that form, or a name or a value is not possible.
+        """
+        rows = knobs_of(cls)
+        return cls(**{row.name: row.default for row in rows} | read_text(rows, text))
