@@ -16,11 +16,12 @@ import json
 import re
 from functools import cache
 from html import escape
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
 from bokeh.models import CustomJS, Plot, SaveTool
+
+from kit.widgets.base.scripts import script
 
 __all__ = [
     "BACKGROUND",
@@ -53,7 +54,7 @@ GRID = "#eceff3"
 BACKGROUND = "#ffffff"
 
 # What the neutral colours are where the page is dark. Everything pale that is not here becomes as
-# faint on the dark ground as it was on white; `page.js` works it out.
+# faint on the dark ground as it was on white; `DarkTwins` in js/colors.js works it out.
 DARK = MappingProxyType(
     {
         INK: "#e6eaf0",
@@ -198,19 +199,13 @@ def page_js() -> str:
     `isDark()`, `twin(color)`, the colour as the page's theme wants it, and `paint(figure)`. The
     window gets a "kit-theme" event when the theme changes.
     """
-    kept = [*COLORS.values(), *SEGMENT_COLORS, _OTHER]
-    values = {
-        "TWINS": {**DARK, "ink": INK, "muted": MUTED},
-        "KEPT": kept,
-        "DARK_GROUND": DARK[BACKGROUND],
-        "PAGE_CSS": _asset("page.css"),
+    colors = {
+        "twins": {**DARK, "ink": INK, "muted": MUTED},
+        "kept": [*COLORS.values(), *SEGMENT_COLORS, _OTHER],
+        "darkGround": DARK[BACKGROUND],
     }
-    given = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
-    return given + _asset("page.js")
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
+    made = f"({script('widgets/base/js/page.js')}).makePage({json.dumps(colors)})"
+    return f"window.kitPage ??= {made};"
 
 
 def style_figure(plot: Plot) -> Plot:

@@ -1,0 +1,83 @@
+// Colours: mixing them, reading on them, and their twins where the page is dark.
+
+const HEX = /^#[0-9a-f]{6}$/i;
+const DARK_INK = "#1f2933", LIGHT_INK = "#ffffff";
+
+/** @param {string} color @returns {number[]} red, green and blue, 0 to 255 */
+function channels(color) {
+  return [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+}
+
+/** @param {number[]} rgb @returns {string} */
+function hex(rgb) {
+  return "#" + rgb.map((x) => Math.round(x).toString(16).padStart(2, "0")).join("");
+}
+
+/** @param {string} color @returns {number} 0 to 255 */
+function brightness(color) {
+  const [red, green, blue] = channels(color);
+  return 0.299 * red + 0.587 * green + 0.114 * blue;
+}
+
+/**
+ * The colour mixed with white: `tint(c, 0)` is `c`, `tint(c, 1)` is white.
+ * @param {string} color
+ * @param {number} amount
+ * @returns {string}
+ */
+export function tint(color, amount) {
+  return hex(channels(color).map((x) => x + (255 - x) * amount));
+}
+
+/** @param {string} color @returns {string} a text colour that can be read on this one */
+export function inkOn(color) {
+  return brightness(color) > 140 ? DARK_INK : LIGHT_INK;
+}
+
+/**
+ * The twins of colours where the page is dark. Pale colours, mostly kinds mixed with white, become
+ * the same mixed with the dark ground. A colour with more of its own hue stays, and so can the dark
+ * text that stands on it.
+ */
+export class DarkTwins {
+  /** @param {{twins: Record<string, string>, kept: string[], darkGround: string}} given */
+  constructor({twins, kept, darkGround}) {
+    this.twins = twins;
+    this.kept = new Set(kept);
+    this.ground = channels(darkGround).map((x) => x / 255);
+    /** @type {Map<string, string>} */
+    this.known = new Map();
+  }
+
+  /** @param {any} color @returns {any} */
+  of(color) {
+    if (typeof color !== "string" || !HEX.test(color)) return color;
+    let found = this.known.get(color);
+    if (found === undefined) {
+      found = this.twins[color] ?? this.mixed(color);
+      this.known.set(color, found);
+    }
+    return found;
+  }
+
+  /** @param {string} color @returns {string} */
+  mixed(color) {
+    const depth = channels(color).map((x) => 1 - x / 255); // how far from white, in each channel
+    const most = Math.max(...depth);
+    if (this.kept.has(color) || most > 0.26) return color;
+    const hue = depth.map((x) => (most > 0 ? 1 - x / most : 1));
+    const part = 0.1 + most * 0.75;
+    return hex(this.ground.map((g, i) => 255 * (g + (hue[i] * 0.6 + 0.25 - g) * part)));
+  }
+
+  /** @param {string} fill @returns {string} the text colour on a fill, once that is dark */
+  inkOn(fill) {
+    const isDarkFill = !HEX.test(fill) || brightness(this.of(fill)) < 0.55 * 255;
+    return isDarkFill ? this.of(this.twins.ink) : this.twins.ink;
+  }
+
+  /** @param {any} color @returns {any} of texts in columns only the muted ones stand on the ground */
+  ofNote(color) {
+    return color === this.twins.muted ? this.of(color) : color;
+  }
+}

@@ -1,0 +1,33 @@
+// Elements of a page.
+
+/**
+ * A new element. An attribute that begins with "on" is a listener; a string among the children
+ * becomes text, never markup.
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {...(Node | string)} children
+ * @returns {any}
+ */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/**
+ * Let the user save something as a file.
+ * @param {string} name
+ * @param {Blob} blob
+ */
+export function download(name, blob) {
+  const url = URL.createObjectURL(blob);
+  const link = element("a", {href: url, download: name});
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

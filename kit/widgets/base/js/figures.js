@@ -1,0 +1,80 @@
+// Bokeh figures that follow the theme of their page: their colours are exchanged for dark twins.
+
+/** Two specs of a colour that draw the same. @param {any} a @param {any} b */
+function isSame(a, b) {
+  return a === b || (a && b && typeof a === "object" && typeof b === "object"
+    && a.value === b.value && a.field === b.field && Boolean(a.transform) === Boolean(b.transform));
+}
+
+/** Paints all figures of a page; it keeps what each of them looked like before. */
+export class FigurePainter {
+  /** @param {import("./colors.js").DarkTwins} twins @param {() => boolean} isDark */
+  constructor(twins, isDark) {
+    this.twins = twins;
+    this.isDark = isDark;
+    /** @type {Set<any>} */
+    this.figures = new Set();
+    this.painted = new WeakMap(); // model -> {property: [light, dark]}
+  }
+
+  /** @param {any} figure */
+  paint(figure) {
+    this.figures.add(figure);
+    const toDark = this.isDark(), sources = new Map();
+    for (const {glyph, data_source} of figure.renderers) sources.set(glyph, data_source);
+    for (const model of figure.references()) this.paintModel(model, toDark, sources.get(model));
+  }
+
+  paintAll() {
+    for (const figure of this.figures) {
+      if (figure.document === null) this.figures.delete(figure);
+      else this.paint(figure);
+    }
+  }
+
+  /** @param {any} model @param {boolean} toDark @param {any} source columns that the model reads */
+  paintModel(model, toDark, source) {
+    const kept = this.painted.get(model) ?? {};
+    /** @type {Record<string, any>} */
+    const changes = {};
+    for (const prop of Object.values(model.properties)) {
+      const name = prop.attr;
+      if (!name.endsWith("color") || prop.is_unset) continue;
+      const now = prop.get_value();
+      if (kept[name] === undefined || !isSame(now, kept[name][1])) {
+        kept[name] = [now, this.darkSpec(name, now, source)]; // as the kernel has it
+      }
+      const next = kept[name][toDark ? 1 : 0];
+      if (!isSame(now, next)) changes[name] = next;
+    }
+    this.painted.set(model, kept);
+    // Not `setv`: jupyter_bokeh sends what that changes to the kernel, which need not know.
+    const asked = Object.entries(changes).map(([name, value]) => [model.properties[name], value]);
+    if (asked.length) model._setv(new Map(/** @type {any} */ (asked)), {});
+  }
+
+  /** @param {string} name @param {any} spec @param {any} source */
+  darkSpec(name, spec, source) {
+    if (typeof spec === "string") return this.twins.of(spec);
+    if (spec === null || typeof spec !== "object") return spec;
+    if (typeof spec.value === "string") return {...spec, value: this.twins.of(spec.value)};
+    if (typeof spec.field !== "string" || spec.transform) return spec;
+    return {...spec, transform: this.transform(name, spec.field, source)};
+  }
+
+  /** Columns of colours stay as they are in the source; a glyph that reads them gets the twins.
+   * @param {string} name @param {string} field @param {any} source */
+  transform(name, field, source) {
+    const {twins} = this;
+    const one = (/** @type {any} */ color) => twins.of(color);
+    const note = (/** @type {any} */ color) => twins.ofNote(color);
+    if (name !== "text_color") return {compute: one, v_compute: (/** @type {any} */ xs) => Array.from(xs, one)};
+    if (field !== "ink" || !source) {
+      return {compute: note, v_compute: (/** @type {any} */ xs) => Array.from(xs, note)};
+    }
+    return {compute: one, v_compute: (/** @type {any} */ xs) => {
+      const fills = source.data.color;
+      return Array.from(xs, (x, i) => (fills ? twins.inkOn(fills[i]) : one(x)));
+    }};
+  }
+}

@@ -1,0 +1,47 @@
+// Numbers as people read them; `format_ns` and `format_bytes` of kit write the same.
+
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+
+/** @param {number} x @returns {string} with three digits that count, or all of a larger number */
+function threeDigits(x) {
+  return Math.abs(x) < 1000 ? String(Number(x.toPrecision(3))) : Math.round(x).toLocaleString("en");
+}
+
+/** @param {number} value @param {any[][]} units @param {string} smallest @returns {string} */
+function withUnit(value, units, smallest) {
+  for (const [scale, unit] of units) {
+    if (Math.abs(value) >= scale * 0.9995) return `${threeDigits(value / scale)} ${unit}`;
+  }
+  return `${Math.round(value)} ${smallest}`;
+}
+
+/** @param {number} ns @returns {string} */
+export function formatNs(ns) {
+  return withUnit(ns, TIMES, "ns");
+}
+
+/** @param {number} size @returns {string} */
+export function formatBytes(size) {
+  return withUnit(size, SIZES, "B");
+}
+
+/** @param {number} ns @returns {string} a time to the nanosecond, so that neighbours differ */
+export function formatAt(ns) {
+  for (const [scale, unit, digits] of [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "µs", 3]]) {
+    if (Math.abs(ns) < Number(scale)) continue;
+    const options = {maximumFractionDigits: Number(digits)};
+    return `${(ns / Number(scale)).toLocaleString("en", options)} ${unit}`;
+  }
+  return `${Math.round(ns)} ns`;
+}
+
+/** @param {number} n @returns {string} */
+export function formatCount(n) {
+  return n.toLocaleString("en");
+}
+
+/** @param {number} n @param {string} word @returns {string} "1 op", "2 ops" */
+export function plural(n, word) {
+  return `${formatCount(n)} ${word}${n === 1 ? "" : "s"}`;
+}

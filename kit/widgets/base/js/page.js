@@ -1,0 +1,60 @@
+// What every page with a view of kit needs once: figures that follow the page's theme, controls
+// with names for screen readers, keys for undo and redo. Runs in JupyterLab and in a saved report.
+import {DarkTwins} from "./colors.js";
+import {nameControls, undoByKeys} from "./controls.js";
+import {FigurePainter} from "./figures.js";
+import css from "./page.css";
+
+/**
+ * Prepare the page and return what `window.kitPage` offers to the views in it.
+ * @param {{twins: Record<string, string>, kept: string[], darkGround: string}} colors
+ */
+export function makePage(colors) {
+  const darkMedia = matchMedia("(prefers-color-scheme: dark)");
+  const isReport = document.querySelector('meta[name=generator][content="overlap-kit"]') !== null;
+  let isPrinting = false;
+
+  function isDark() {
+    if (isPrinting) return false; // paper is white
+    const {jpThemeLight} = document.body.dataset;
+    if (jpThemeLight !== undefined) return jpThemeLight === "false";
+    if (document.body.classList.contains("vscode-dark")) return true;
+    return isReport && darkMedia.matches;
+  }
+
+  const twins = new DarkTwins(colors);
+  const painter = new FigurePainter(twins, isDark);
+
+  function paintAll() {
+    document.documentElement.dataset.kitTheme = isDark() ? "dark" : "light";
+    painter.paintAll();
+    window.dispatchEvent(new Event("kit-theme")); // for views that draw without figures
+  }
+
+  /** @param {boolean} now */
+  function print(now) {
+    isPrinting = now;
+    paintAll();
+  }
+
+  const style = document.createElement("style");
+  style.textContent = css;
+  document.head.append(style);
+  new MutationObserver(paintAll).observe(document.body, {attributes: true,
+    attributeFilter: ["data-jp-theme-light", "class"]});
+  darkMedia.addEventListener("change", paintAll);
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
+  document.addEventListener("keydown", undoByKeys, true);
+  let waiting = 0;
+  new MutationObserver(() => {
+    waiting ||= requestAnimationFrame(() => { waiting = 0; nameControls(); });
+  }).observe(document.body, {childList: true, subtree: true});
+  nameControls();
+  paintAll();
+  return {
+    isDark,
+    paint: (/** @type {any} */ figure) => painter.paint(figure),
+    twin: (/** @type {string} */ color) => (isDark() ? twins.of(color) : color),
+  };
+}
