@@ -11,7 +11,7 @@ order: reads run together, a write runs alone.
 An operation enters all of its queues at once, under one lock. So every wait is for an operation
 that was pushed earlier, and a cycle cannot be written down.
 
-`NaiveEngine`, in `operations.py`, is the same meaning without the threads.
+The tests hold it against the same meaning without threads: each operation run where it is pushed.
 """
 
 from __future__ import annotations

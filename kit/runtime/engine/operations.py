@@ -1,8 +1,4 @@
-"""What an engine runs: operations that read and write variables. And how, if there were no threads.
-
-`NaiveEngine` runs each operation where it is pushed. That is the meaning of a program; the engine
-with threads, in `engine.py`, is compared with it.
-"""
+"""What an engine runs: operations, each of which reads and writes variables."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any
 
 from kit.errors import Cancelled, ExecutionError, KitError
 
-__all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "NaiveEngine", "Operation", "Variable"]
+__all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "Operation", "Variable", "outcome"]
 
 
 class Variable:
@@ -73,46 +69,6 @@ class Operation:
     def __repr__(self) -> str:
         what = self.name or getattr(self.function, "__name__", "operation")
         return f"{what} at {self.site}" if self.site else what
-
-
-class NaiveEngine:
-    """The same meaning with no threads: each operation runs where it is pushed."""
-
-    def __init__(self) -> None:
-        self._failures: list[BaseException] = []
-
-    def variable(self, name: str = "") -> Variable:
-        """A new variable; nothing has written it."""
-        return Variable(name)
-
-    def push(self, function: Callable[[], object], reads: Sequence[Variable] = (),
-             writes: Sequence[Variable] = (), *, priority: int = 0, name: str = "", site: str = "",
-             device: Hashable = None) -> Operation:  # fmt: skip
-        """Run `function()` now."""
-        op = Operation(function, reads, writes, priority, name, site, device)
-        error, is_new = outcome(op)
-        if error is not None and is_new:
-            self._failures.append(error)
-        for variable in dict.fromkeys(writes):
-            variable.error = error
-            variable.version += 1
-        op.state = DONE
-        return op
-
-    def wait_to_read(self, variable: Variable) -> None:
-        """Raise what poisoned the variable, if anything did."""
-        if variable.error is not None:
-            self._failures = [x for x in self._failures if x is not variable.error]
-            raise variable.error.with_traceback(None)
-
-    def wait_all(self) -> None:
-        """Raise the first failure that no wait has raised yet."""
-        failures, self._failures = self._failures, []
-        if failures:
-            raise failures[0].with_traceback(None)
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
 
 def outcome(op: Operation) -> tuple[BaseException | None, bool]:

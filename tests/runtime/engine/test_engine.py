@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kit.errors import Cancelled, EngineError, ExecutionError
 from kit.runtime.engine.engine import Engine
-from kit.runtime.engine.operations import NaiveEngine
+from tests.runtime.engine.oracle import NaiveEngine
 
 
 @pytest.fixture(params=[1, 2, 4])

@@ -1,4 +1,7 @@
-"""Rules that resize images: a matrix along each dimension, and for the gradient its transpose."""
+"""Rules that compute images anew: resized, sampled at given places, padded by the edge.
+
+To resize is a matrix along each dimension, and for the gradient its transpose.
+"""
 
 # Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
 # mypy: disable-error-code="no-any-return"
@@ -6,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import jax
@@ -15,7 +19,7 @@ from jax import Array
 
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = ["RESIZE_RULES"]
+__all__ = ["GRID_RULES", "RESIZE_RULES"]
 
 Ints = Sequence[int]
 
@@ -117,3 +121,98 @@ def _resizing() -> Rules:
 
 
 RESIZE_RULES = _resizing()
+
+
+_NEAREST, _CUBIC = 1, 2  # 0: linear
+_BORDER, _REFLECTION = 1, 2  # 0: zeros
+
+
+def _reflected(at: Array, size: int, align: bool) -> Array:
+    """Fold back at the centers of the outermost pixels, or at their outer edges."""
+    low, span = (0.0, float(size - 1)) if align else (-0.5, float(size))
+    if span == 0:
+        return jnp.zeros_like(at)
+    far = jnp.abs(at - low)
+    turns, rest = jnp.floor(far / span), jnp.fmod(far, span)
+    return jnp.where(jnp.fmod(turns, 2) == 0, rest, span - rest) + low
+
+
+def _padded(at: Array, size: int, padding: int, align: bool) -> Array:
+    if padding == _REFLECTION:
+        at = _reflected(at, size, align)
+    return at if padding == 0 else jnp.clip(at, 0, size - 1)
+
+
+def _pixels(x: Array, index: Sequence[Array]) -> Array:
+    """The pixels at whole-numbered places, 0 outside: (batch, channels, *places)."""
+    inside = jnp.ones(index[0].shape, bool)
+    places = []
+    for at, size in zip(index, x.shape[2:], strict=True):
+        inside = inside & (at >= 0) & (at <= size - 1)
+        places.append(jnp.clip(at, 0, size - 1).astype(jnp.int32))
+    batch = jnp.arange(x.shape[0]).reshape((-1,) + (1,) * (places[0].ndim - 1))
+    found = x.transpose(0, *range(2, x.ndim), 1)[(batch.astype(jnp.int32), *places)]
+    return jnp.moveaxis(jnp.where(inside[..., None], found, 0), -1, 1)
+
+
+def _cubic(distance: Array) -> Array:
+    """Source: torch's cubic convolution, a = -0.75."""
+    a, d = -0.75, jnp.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return jnp.where(d <= 1, near, jnp.where(d < 2, far, 0))
+
+
+def _grid_sample(x: Array, grid: Array, mode: int, padding: int, align: bool) -> Array:
+    sizes = x.shape[2:]
+    ats = []
+    for d, size in enumerate(sizes):  # the grid's last number belongs to the first dimension
+        at = grid[..., len(sizes) - 1 - d]
+        at = (at + 1) / 2 * (size - 1) if align else ((at + 1) * size - 1) / 2
+        ats.append(at if mode == _CUBIC else _padded(at, size, padding, align))
+    if mode == _NEAREST:
+        return _pixels(x, [jnp.round(at) for at in ats])
+    total = jnp.zeros((), x.dtype)
+    for steps in product(range(-1, 3) if mode == _CUBIC else range(2), repeat=len(sizes)):
+        index = [jnp.floor(at) + step for at, step in zip(ats, steps, strict=True)]
+        weight = jnp.ones((), x.dtype)
+        for at, i in zip(ats, index, strict=True):
+            weight = weight * (_cubic(at - i) if mode == _CUBIC else 1 - jnp.abs(at - i))
+        if mode == _CUBIC:
+            index = [_padded(i, n, padding, align) for i, n in zip(index, sizes, strict=True)]
+        total = total + weight[:, None] * _pixels(x, index)
+    return total
+
+
+def _grid_sample_backward(
+    grad: Array, x: Array, grid: Array, mode: int, padding: int, align: bool, mask: Sequence[bool]
+) -> list[Array]:
+    back = jax.vjp(lambda a, b: _grid_sample(a, b, mode, padding, align), x, grid)[1]
+    image, places = back(grad)
+    return [image, places] if mask[0] else [places]
+
+
+def _edge_pad(x: Array, padding: Sequence[int]) -> Array:
+    for i in range(len(padding) // 2):
+        axis = x.ndim - 1 - i
+        size = x.shape[axis]
+        index = jnp.clip(jnp.arange(-padding[2 * i], size + padding[2 * i + 1]), 0, size - 1)
+        x = jnp.take(x, index, axis=axis)
+    return x
+
+
+def _edge_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
+    return jax.vjp(lambda v: _edge_pad(v, padding), x)[1](grad)[0]
+
+
+GRID_RULES = Rules(
+    {
+        "aten.grid_sampler_2d.default": _grid_sample,
+        "aten.grid_sampler_3d.default": _grid_sample,
+        "aten.grid_sampler_2d_backward.default": _grid_sample_backward,
+        "aten.grid_sampler_3d_backward.default": _grid_sample_backward,
+        "aten.replication_pad1d_backward.default": _edge_pad_backward,
+        "aten.replication_pad2d_backward.default": _edge_pad_backward,
+        "aten.replication_pad3d_backward.default": _edge_pad_backward,
+    }
+)

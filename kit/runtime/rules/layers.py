@@ -1,0 +1,235 @@
+"""Rules for layers: softmax, norms, embeddings, two losses, and a time step of an LSTM or GRU.
+
+Torch asks a device for a whole time step as one op. Its `workspace` is what the forward pass keeps
+for the backward pass: torch knows the shape only, the contents are decided here.
+"""
+
+# Operators of a jax array give Any to mypy; that a rule returns an array is tested instead.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kit.runtime.rules.table import Rules
+
+__all__ = ["LAYERS", "RECURRENT"]
+
+
+def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, axis=dim)
+
+
+def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, axis=dim)
+
+
+def _softmax_backward(grad: Array, y: Array, dim: int, dtype: str) -> Array:
+    scaled = grad * y
+    return scaled - y * jnp.sum(scaled, axis=dim, keepdims=True)
+
+
+def _log_softmax_backward(grad: Array, y: Array, dim: int, dtype: str) -> Array:
+    return grad - jnp.exp(y) * jnp.sum(grad, axis=dim, keepdims=True)
+
+
+def _layer_norm(
+    x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: Any
+) -> tuple[Array, Array, Array]:
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = jnp.mean(wide, axes, keepdims=True)
+    rstd = lax.rsqrt(jnp.mean(jnp.square(wide - mean), axes, keepdims=True) + eps)
+    y = (wide - mean) * rstd
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias, mean, rstd
+
+
+def _layer_norm_backward(
+    grad: Array,
+    x: Array,
+    shape: Sequence[int],
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
+    mask: Sequence[bool],
+) -> list[Array]:
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    batch = tuple(range(x.ndim - len(shape)))
+    normed = (x - mean) * rstd
+    inner = grad if weight is None else grad * weight
+    dx = rstd * (
+        inner
+        - jnp.mean(inner, axes, keepdims=True)
+        - normed * jnp.mean(inner * normed, axes, keepdims=True)
+    )
+    grads = (dx, jnp.sum(grad * normed, batch), jnp.sum(grad, batch))
+    return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
+
+
+def _embedding(
+    weight: Array, index: Array, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> Array:
+    return jnp.take(weight, index, axis=0)
+
+
+def _embedding_backward(grad: Array, index: Array, rows: int, padding: int, scale: bool) -> Array:
+    flat, where = grad.reshape(-1, grad.shape[-1]), index.reshape(-1)
+    if padding >= 0:
+        flat = jnp.where((where == padding)[:, None], 0, flat)
+    if scale:  # by how often the batch asks for the row
+        flat = flat / jnp.zeros(rows, flat.dtype).at[where].add(1)[where][:, None]
+    return jnp.zeros((rows, grad.shape[-1]), grad.dtype).at[where].add(flat)
+
+
+def _nll_weights(target: Array, weight: Array | None, ignore: int, dtype: Any) -> Array:
+    keep = target != ignore
+    return jnp.where(keep, 1 if weight is None else weight[jnp.where(keep, target, 0)], 0).astype(
+        dtype
+    )
+
+
+def _nll_loss(
+    logp: Array, target: Array, weight: Array | None, reduction: int, ignore: int
+) -> tuple[Array, Array]:
+    w = _nll_weights(target, weight, ignore, logp.dtype)
+    safe = jnp.where(target == ignore, 0, target)
+    losses = -jnp.take_along_axis(logp, jnp.expand_dims(safe, -1), -1)[..., 0] * w
+    losses = jnp.where(target == ignore, 0, losses)  # not 0 * inf
+    if reduction == 0:
+        return losses, jnp.zeros((), logp.dtype)
+    total = jnp.sum(w)
+    return jnp.sum(losses) / (total if reduction == 1 else 1), total
+
+
+def _nll_loss_backward(
+    grad: Array,
+    logp: Array,
+    target: Array,
+    weight: Array | None,
+    reduction: int,
+    ignore: int,
+    total: Array,
+) -> Array:
+    w = _nll_weights(target, weight, ignore, logp.dtype)
+    scale = -grad * w / total if reduction == 1 else -grad * w
+    safe = jnp.where(target == ignore, 0, target)
+    hot = jnp.expand_dims(safe, -1) == jnp.arange(logp.shape[-1])
+    return jnp.where(hot, jnp.expand_dims(jnp.broadcast_to(scale, target.shape), -1), 0)
+
+
+def _mse(x: Array, y: Array, reduction: int = 1) -> Array:
+    square = jnp.square(x - y)
+    return square if reduction == 0 else jnp.mean(square) if reduction == 1 else jnp.sum(square)
+
+
+def _mse_backward(grad: Array, x: Array, y: Array, reduction: int) -> Array:
+    return grad * 2 * (x - y) / (prod(x.shape) if reduction == 1 else 1)
+
+
+def _safe_softmax(x: Array, dim: int, dtype: str | None = None) -> Array:
+    """A row that is masked altogether gives zeros, where softmax gives nan."""
+    empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
+    return jnp.where(empty, 0, jax.nn.softmax(x if dtype is None else x.astype(dtype), axis=dim))
+
+
+LAYERS = Rules({
+    "aten._safe_softmax.default": _safe_softmax,
+    "aten._softmax.default": _softmax, "aten._log_softmax.default": _log_softmax,
+    "aten._softmax_backward_data.default": _softmax_backward,
+    "aten._log_softmax_backward_data.default": _log_softmax_backward,
+    "aten.native_layer_norm.default": _layer_norm,
+    "aten.native_layer_norm_backward.default": _layer_norm_backward,
+    "aten.embedding.default": _embedding,
+    "aten.embedding_dense_backward.default": _embedding_backward,
+    "aten.nll_loss_forward.default": _nll_loss,
+    "aten.nll_loss_backward.default": _nll_loss_backward,
+    "aten.mse_loss.default": _mse, "aten.mse_loss_backward.default": _mse_backward,
+})  # fmt: skip
+
+
+def _lstm_cell(
+    from_input: Array,
+    from_hidden: Array,
+    cx: Array,
+    input_bias: Array | None = None,
+    hidden_bias: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    gates = from_input + from_hidden
+    if input_bias is not None and hidden_bias is not None:
+        gates = gates + input_bias + hidden_bias
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    cy = f * cx + i * g
+    return o * jnp.tanh(cy), cy, jnp.concatenate((i, f, g, o), axis=-1)
+
+
+def _lstm_cell_backward(
+    grad_hy: Array | None,
+    grad_cy: Array | None,
+    cx: Array,
+    cy: Array,
+    workspace: Array,
+    has_bias: bool,
+) -> list[Array]:
+    i, f, g, o = jnp.split(workspace, 4, axis=-1)
+    grad_hy = jnp.zeros_like(cy) if grad_hy is None else grad_hy
+    tanh = jnp.tanh(cy)
+    grad = grad_hy * o * (1 - tanh * tanh)
+    grad = grad if grad_cy is None else grad + grad_cy
+    gates = jnp.concatenate(
+        (
+            grad * g * i * (1 - i),
+            grad * cx * f * (1 - f),
+            grad * i * (1 - g * g),
+            grad_hy * tanh * o * (1 - o),
+        ),
+        axis=-1,
+    )
+    grads = [gates, grad * f]
+    return [*grads, jnp.sum(gates, axis=0)] if has_bias else grads
+
+
+def _gru_cell(
+    from_input: Array,
+    from_hidden: Array,
+    hx: Array,
+    input_bias: Array | None = None,
+    hidden_bias: Array | None = None,
+) -> tuple[Array, Array]:
+    if input_bias is not None and hidden_bias is not None:
+        from_input, from_hidden = from_input + input_bias, from_hidden + hidden_bias
+    input_r, input_z, input_n = jnp.split(from_input, 3, axis=-1)
+    hidden_r, hidden_z, hidden_n = jnp.split(from_hidden, 3, axis=-1)
+    r, z = jax.nn.sigmoid(input_r + hidden_r), jax.nn.sigmoid(input_z + hidden_z)
+    n = jnp.tanh(input_n + r * hidden_n)
+    return n + z * (hx - n), jnp.concatenate((r, z, n, hx, hidden_n), axis=-1)
+
+
+def _gru_cell_backward(grad: Array, workspace: Array, has_bias: bool) -> list[Array]:
+    r, z, n, hx, hidden_n = jnp.split(workspace, 5, axis=-1)
+    grad_z = grad * (hx - n) * z * (1 - z)
+    grad_n = grad * (1 - z) * (1 - n * n)
+    grad_r = grad_n * hidden_n * r * (1 - r)
+    from_input = jnp.concatenate((grad_r, grad_z, grad_n), axis=-1)
+    from_hidden = jnp.concatenate((grad_r, grad_z, grad_n * r), axis=-1)
+    grads = [from_input, from_hidden, grad * z]
+    biases = [jnp.sum(from_input, axis=0), jnp.sum(from_hidden, axis=0)]
+    return [*grads, *biases] if has_bias else grads
+
+
+RECURRENT = Rules(
+    {
+        "aten._thnn_fused_lstm_cell.default": _lstm_cell,
+        "aten._thnn_fused_lstm_cell_backward_impl.default": _lstm_cell_backward,
+        "aten._thnn_fused_gru_cell.default": _gru_cell,
+        "aten._thnn_fused_gru_cell_backward.default": _gru_cell_backward,
+    }
+)
