@@ -68,7 +68,7 @@ BELOW: dict[str, list[str]] = {
     "measure/search": [*_MEASURE, "measure/many"],
     "workloads": [*_MEASURE, "measure/many", "measure/search", "workloads/rnn"],
     "workloads/rnn": [*_MEASURE, "measure/many", "measure/search"],
-    "widgets": _VIEWS,
+    "widgets": [*_VIEWS, "widgets/memory", "widgets/numbers"],
     "widgets/base": _PICTURES,
     "widgets/timeline": _PICTURES,
     "widgets/graph": _PICTURES,

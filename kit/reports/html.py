@@ -10,7 +10,7 @@ import datetime
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib import resources
 from itertools import takewhile
@@ -26,28 +26,10 @@ from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
 from kit.widgets.base.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
-from kit.widgets.base.tables import (
-    breakdown_html,
-    headline_html,
-    run_notes_html,
-    safe_text,
-    sync_table_html,
-    unlowered_html,
-)
-from kit.widgets.graph.view import GRAPH_JS, graph_js_args, graph_model, graph_payload
-from kit.widgets.memory.tables import folded_memory_html
-from kit.widgets.numbers.advice import advice_html
-from kit.widgets.numbers.compiles import recompiles_html
-from kit.widgets.numbers.gaps import gaps_html
-from kit.widgets.numbers.kernels import folded_kernels_html
-from kit.widgets.numbers.segments import folded_segments_html
-from kit.widgets.numbers.source import source_html
-from kit.widgets.timeline.view import (
-    TIMELINE_JS,
-    timeline_js_args,
-    timeline_model,
-    timeline_payload,
-)
+from kit.widgets.base.tables import safe_text
+from kit.widgets.graph.view import GRAPH_JS
+from kit.widgets.timeline.view import TIMELINE_JS
+from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
 
@@ -90,43 +72,36 @@ def write_report(
 
 
 def report_html(
-    runs: Sequence[Run], *, title: str | None = None, current: Run | None = None
+    runs: Sequence[Run],
+    *,
+    title: str | None = None,
+    current: Run | None = None,
+    views: Sequence[ViewRow] = VIEWS,
 ) -> str:
-    """The page as text; see `write_report`."""
+    """The page as text; see `write_report`. `views` are the rows that the page shows."""
     runs = _newest_of_each(runs)
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     first = _position(runs, current)
     axes = axes_of(runs)
     title = title or f"Where does the step go? {_shared_name(runs)}".strip()
-    timeline, timeline_sources = timeline_model(timeline_payload(runs[first]))
-    graph, graph_sources = graph_model(graph_payload(runs[first]))
-    timeline.name, graph.name = "timeline", "graph"
-    with unwarned():
-        script, (timeline_div, graph_div) = components((timeline, graph), wrap_script=False)
-    pool: dict[str, int] = {}  # columns of graphs that several runs share
-    most = max(MAX_SPANS // len(runs), 2500)
-    blocks = [packed(f"run-{i}", _json(_run_block(r, pool, most))) for i, r in enumerate(runs)]
-    blocks.append(packed("pool", _json([json.loads(column) for column in pool])))
+    figures = _Figures(views, runs[first])
     index = {
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(r, axes) for r in runs],
         "first": first,
-        "models": {
-            "timeline": _ids(timeline_js_args(timeline, timeline_sources)),
-            "graph": _ids(graph_js_args(graph, graph_sources)),
-        },
+        "parts": [row.key for row in views if row.html is not None],
+        "models": figures.models,
     }
     parts = {
         "POLICY": POLICY,
         "TITLE": safe_text(title, 200),
         "INTRO": _intro(runs, axes),
         "CSS": _asset("page.css") + LISTING_CSS,
-        "TIMELINE": timeline_div,
-        "GRAPH": graph_div,
-        "SCRIPTS": page_scripts(script),
+        **{place.upper(): _sections(views, place, figures) for place in PLACES},
+        "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
-        "RUNS": "\n".join(blocks),
+        "RUNS": "\n".join(_run_blocks(runs, views)),
         "TIMELINE_JS": TIMELINE_JS,
         "GRAPH_JS": GRAPH_JS,
         "PICK_JS": PICK_JS,
@@ -136,6 +111,42 @@ def report_html(
     page = _asset("page.html")
     pieces = page.split("@@")  # text, NAME, text, NAME, ...: substituted text is never scanned
     return "".join(parts[p] if i % 2 else p for i, p in enumerate(pieces))
+
+
+class _Figures:
+    """The bokeh figures of a page: their elements, their script, and what the page's script asks.
+
+    Made of the run that the page shows first; the page draws the others in the same figures.
+    """
+
+    def __init__(self, views: Sequence[ViewRow], run: Run) -> None:
+        self.models: dict[str, dict[str, str]] = {}  # a view's key -> its models' ids by name
+        plots = {}
+        for row in views:
+            if row.figure is not None:
+                plot, sources = row.figure.model(row.figure.payload(run))
+                plot.name = row.key
+                self.models[row.key] = _ids(row.figure.js_args(plot, sources))
+                plots[row.key] = plot
+        with unwarned():
+            self.script, self.elements = components(plots, wrap_script=False)
+
+
+def _sections(views: Sequence[ViewRow], place: str, figures: _Figures) -> str:
+    return "\n".join(
+        _figure_section(row, row.figure, figures.elements[row.key])
+        if row.figure is not None
+        else f'<section id="{row.key}" aria-label="{escape(row.title)}"></section>'
+        for row in views
+        if row.place == place and (row.html is not None or row.figure is not None)
+    )
+
+
+def _figure_section(row: ViewRow, drawn: Figure, element: str) -> str:
+    return (
+        f'<section aria-label="{escape(row.title)}"><div class="plot">{element}</div>'
+        f'<p class="hint">{drawn.hint}</p></section>'
+    )
 
 
 def _newest_of_each(runs: Iterable[Run]) -> list[Run]:
@@ -167,27 +178,31 @@ def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
     }
 
 
-def _run_block(run: Run, pool: dict[str, int], most: int) -> dict[str, Any]:
-    return {
-        "headline": headline_html(run),
-        "advice": advice_html(run),
-        "source": source_html(run),
-        "syncs": sync_table_html(run),
-        "breakdown": breakdown_html(run),
-        "unlowered": unlowered_html(run) + recompiles_html(run.compiles),
-        "gaps": gaps_html(run),
-        "segments": "".join(
-            (folded_segments_html(run), folded_kernels_html(run), folded_memory_html(run))
-        ),
-        "notes": run_notes_html(run),
-        "timeline": _plain(timeline_payload(run, max_spans=most)),
-        "graph": _graph_block(run, pool),
-    }
+def _run_blocks(runs: Sequence[Run], views: Sequence[ViewRow]) -> Iterator[str]:
+    """A packed block of each run, and one of the columns that graphs of several runs share."""
+    pool: dict[str, int] = {}
+    most = max(MAX_SPANS // len(runs), 2500)
+    for i, run in enumerate(runs):
+        block = {row.key: row.text(run) for row in views if row.html is not None}
+        for row in views:
+            if row.figure is not None:
+                block[row.key] = _figure_block(row.key, row.figure, run, pool, most)
+        yield packed(f"run-{i}", _json(block))
+    yield packed("pool", _json([json.loads(column) for column in pool]))
 
 
-def _graph_block(run: Run, pool: dict[str, int]) -> dict[str, Any]:
+def _figure_block(key: str, figure: Figure, run: Run, pool: dict[str, int], most: int) -> Any:
+    """What the page's script draws of a run: spans joined, columns of graphs shared."""
+    if key == "timeline":
+        return _plain(figure.payload(run, max_spans=most))
+    if key == "graph":
+        return _graph_block(figure.payload(run), pool)
+    return _plain(figure.payload(run))
+
+
+def _graph_block(payload: dict[str, Any], pool: dict[str, int]) -> dict[str, Any]:
     """The scene of a run's graph: every group laid out, any of them opened by the page's script."""
-    scene = _plain(graph_payload(run), digits=1)
+    scene = _plain(payload, digits=1)
     parts = {name: scene.pop(name) for name in ("strings", "shapes", "sources", "targets", "theme")}
     scene["dots"] = []  # a report brings no graphviz along: what Python laid out is shown
     return {name: _shared(value, pool) for name, value in (scene | {"parts": parts}).items()}

@@ -64,20 +64,18 @@ function status(at, i, before) {
   }
 }
 
-const PARTS = ["headline", "advice", "source", "syncs", "gaps", "breakdown", "segments", "unlowered",
-  "notes"];
+const PARTS = index.parts; // the keys of the views that are text: their sections and their blocks
 
 // -- one selection in all views: {nodes: Set of numbers, sites: Set of strings, label} ------------
 
 const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
-const LISTS = ["source", "syncs", "segments"];
 let selected = NOTHING;
 
 function select(picked) {
   selected = picked;
   timelineHighlight(models("timeline"), picked);
   graphHighlight(models("graph"), picked);
-  LISTS.forEach((id) => markRows(byId(id), picked));
+  PARTS.forEach((id) => markRows(byId(id), picked));
   byId("selected").hidden = !(picked.nodes.size || picked.sites.size);
   byId("selected").firstElementChild.textContent = `selected: ${inWords(picked)}`;
 }
@@ -97,7 +95,7 @@ function listenToPicks() {
   timelineOnPick(models("timeline"), select);
   graphOnPick(models("graph"), select);
   for (const kind of ["click", "keydown"]) {
-    for (const id of LISTS) {
+    for (const id of PARTS) {
       byId(id).addEventListener(kind, (event) => {
         const picked = pickedIn(event);
         if (picked) select(same(picked, selected) ? NOTHING : picked);

@@ -178,5 +178,5 @@ def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: La
         offline.page.wait_for_function(
             "before => document.getElementById('headline').innerText !== before", arg=before
         )
-        assert "Memory: at most" in offline.page.locator("#segments").inner_text()
+        assert "Memory: at most" in offline.page.locator("#memory").inner_text()
         assert (offline.outside, offline.errors()) == ([], [])

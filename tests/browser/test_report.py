@@ -128,11 +128,11 @@ def test_what_is_picked_in_one_view_is_marked_in_the_others(offline: Browser, re
     assert nodes
     lit = page.evaluate("models('timeline').lit.data.nodes[0]")
     assert {int(i) for i in lit.split()} == set(nodes)
-    page.locator("#segments summary", has_text="Kernels").click()
-    page.locator("#segments [data-row]").first.click()
+    page.locator("#kernels summary").click()
+    page.locator("#kernels [data-row]").first.click()
     assert page.evaluate("selected.label").startswith("kernel ")
     assert page.locator(marked.format(id="#source")).count() > 0
-    assert page.locator(marked.format(id="#segments")).count() > 0
+    assert page.locator(marked.format(id="#kernels")).count() > 0
 
     page.evaluate(
         "select({nodes: new Set([...selected.nodes].slice(0, 1)), sites: new Set(),"

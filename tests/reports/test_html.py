@@ -23,12 +23,17 @@ from kit.reports.html import report_html, write_report
 from kit.reports.markdown import breakdown_table, comparison_table, step_time_table
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.settings import Settings
+from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import empty_run, make_run, one_span_run
 
 
 def blocks(page: str) -> list[dict[str, Any]]:
     packed = re.findall(r'id="run-\d+">([^<]*)</script>', page)
     return [json.loads(gzip.decompress(base64.b64decode(x))) for x in packed]
+
+
+def index_of(page: str) -> dict[str, Any]:
+    return json.loads(re.findall(r'id="index">([^<]*)</script>', page)[0])
 
 
 def graph_scene(page: str) -> dict[str, Any]:
@@ -100,6 +105,14 @@ def test_the_graph_is_there_with_every_group_laid_out():
 @pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(Settings(mode="torch"))])
 def test_odd_runs_make_a_page(run: Any):
     assert len(blocks(report_html([run]))) == 1
+
+
+def test_a_view_is_one_row_of_the_table():
+    row = ViewRow("mine", "my <view>", "right", html=lambda run: f"batch {run.settings.batch_size}")
+    page = report_html([make_run()], views=(*VIEWS, row))
+    assert '<section id="mine" aria-label="my &lt;view&gt;"></section>' in page
+    assert "mine" in index_of(page)["parts"]
+    assert [block["mine"] for block in blocks(page)] == ["batch 8"]
 
 
 def test_hostile_text_cannot_leave_its_place():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
-
-import traitlets
-from ipywidgets import HTML
 
 from kit.runs.run import Run
 from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
-from kit.widgets.base.page import View
+from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
-from kit.widgets.base.theme import COLORS, error_html
+from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
 __all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
@@ -126,18 +122,8 @@ def _hta(gaps: Sequence[Gap], devices: int) -> str:
     )
 
 
-class GapView(View):
+class GapView(HtmlView):
     """Why the device was idle in `run`; assigning `run` redraws."""
 
-    run = traitlets.Instance(Run, allow_none=True)
-
     def __init__(self, run: Run | None = None) -> None:
-        self.table = HTML()
-        super().__init__([self.table], run=run)
-
-    @traitlets.observe("run")
-    def _draw(self, change: dict[str, Any]) -> None:
-        try:
-            self.table.value = "" if self.run is None else gaps_html(self.run)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.table.value = error_html("idle gaps", error)
+        super().__init__("idle gaps", gaps_html, run)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import traitlets
-from ipywidgets import HTML
 
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
-from kit.widgets.base.page import View
+from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MUTED, folded, safe_text, section, sentence, table
-from kit.widgets.base.theme import COLORS, error_html, format_bytes, format_ns, tint
+from kit.widgets.base.theme import COLORS, format_bytes, format_ns, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
 
@@ -181,23 +177,8 @@ def _sums(costs: tuple[SegmentCost, ...]) -> list[str]:
     ]
 
 
-class SegmentView(View):
+class SegmentView(HtmlView):
     """What each segment of `run` cost; assigning `run` redraws."""
 
-    run = traitlets.Instance(Run, allow_none=True)
-
     def __init__(self, run: Run | None = None) -> None:
-        self.table = HTML()
-        super().__init__([self.table], run=run)
-        self._draw()
-
-    @traitlets.observe("run")
-    def _changed(self, change: dict[str, Any]) -> None:
-        if hasattr(self, "table"):
-            self._draw()
-
-    def _draw(self) -> None:
-        try:
-            self.table.value = "" if self.run is None else segments_html(self.run)
-        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
-            self.table.value = error_html("segments", error)
+        super().__init__("segments", segments_html, run)

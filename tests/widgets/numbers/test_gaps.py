@@ -79,8 +79,8 @@ def test_a_bar_stays_in_its_cell() -> None:
 
 def test_a_new_run_is_drawn_and_none_clears_the_view() -> None:
     view = GapView(run_of())
-    assert "train.py:7" in view.table.value
+    assert "train.py:7" in view.value
     view.run = run_of("train.py:9")
-    assert "train.py:9" in view.table.value
+    assert "train.py:9" in view.value
     view.run = None
-    assert view.table.value == ""
+    assert view.value == ""

@@ -38,11 +38,11 @@ def test_hostile_names_stay_text_and_no_segments_is_said() -> None:
 
 def test_the_view_follows_its_run() -> None:
     view = SegmentView()
-    assert view.table.value == ""
+    assert view.value == ""
     view.run = make_run()
-    assert "Segments" in view.table.value
+    assert "Segments" in view.value
     view.run = make_run(Settings(mode="torch"))
-    assert "nothing was cut" in view.table.value
+    assert "nothing was cut" in view.value
 
 
 def test_the_longest_gap_stands_out_and_is_named() -> None:

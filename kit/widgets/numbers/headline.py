@@ -1,0 +1,74 @@
+"""The headline of a run: five numbers and their change, marked where a model gave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+from ipywidgets import HTML, Layout
+
+from kit.runs.run import Run
+from kit.runs.whatif.predict import Prediction
+from kit.widgets.base.page import View
+from kit.widgets.base.tables import FONT, INK, MUTED, headline_html, safe_text
+from kit.widgets.base.theme import error_html
+
+__all__ = ["HeadlineView", "modelled_html"]
+
+
+class HeadlineView(View):
+    """The headline of `run`; assigning `run` redraws, without a change since another run."""
+
+    run = traitlets.Instance(Run, allow_none=True)
+
+    def __init__(self) -> None:
+        self._before: Run | None = None
+        self._prediction: Prediction | None = None
+        self.html = HTML(layout=Layout(width="auto", margin="2px 2px 10px"))
+        super().__init__([self.html])
+
+    @property
+    def value(self) -> str:
+        """The HTML that is shown."""
+        return str(self.html.value)
+
+    def show(self, run: Run, before: Run | None, prediction: Prediction | None = None) -> None:
+        """Draw a run with the change since another one.
+
+        Args:
+            before: nothing is compared if there is none.
+            prediction: given if `run` is what a model expects; the headline says so.
+        """
+        self._before, self._prediction = before, prediction
+        try:
+            if run is self.run:
+                self._draw()
+            else:
+                self.run = run
+        finally:
+            self._before = self._prediction = None
+
+    @traitlets.observe("run")
+    def _draw(self, _: Any = None) -> None:
+        try:
+            said = "" if self._prediction is None else modelled_html(self._prediction)
+            run = self.run
+            self.html.value = "" if run is None else said + headline_html(run, self._before)
+        except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
+            self.html.value = error_html("headline", error)
+
+
+def modelled_html(prediction: Prediction) -> str:
+    """A box that marks the numbers under it as a model's, with what the model assumes."""
+    notes = "".join(f"<li>{safe_text(note, 300)}</li>" for note in prediction.assumptions)
+    folded = (
+        f"<details><summary>what it assumes</summary><ul>{notes}</ul></details>" if notes else ""
+    )
+    return (
+        f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed #b07d12;'
+        f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
+        f'<b style="background:#8a6109;color:#fff;border-radius:3px;padding:1px 6px">MODELLED</b> '
+        f"not measured yet: predicted from {safe_text(prediction.of, 200)}. The timeline shows the "
+        f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
+        f"{folded}</div>"
+    )
