@@ -16,7 +16,7 @@ REPORT ?= report.html
 comma := ,
 # The tests of `make quick`: they read, draw and count, and compile next to nothing.
 QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
-	test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
+	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
 # Most of the time of these tests goes into compiling, and none of them asks what overlaps in time:
 # they may share the cores.
 STEADY := $(addprefix tests/,browser coverage ir jax models reports torch trace widgets \
@@ -66,6 +66,7 @@ coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op
 	$(PY) scripts/coverage_table.py
 
 pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images anew
+	$(PY) scripts/diagrams.py
 	$(PY) scripts/screenshots.py
 
 clean:  ## remove .venv and everything that was built
