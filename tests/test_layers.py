@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_DATA = ["errors", "text", "ir", "trace", "runs"]
+_DATA = ["errors", "text", "files", "ir", "trace", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
     *_RECORDING,
@@ -38,9 +38,10 @@ _VIEWS = [*_PICTURES, "widgets/timeline", "widgets/graph", "widgets/compare"]
 BELOW: dict[str, list[str]] = {
     "errors": [],
     "text": [],
+    "files": [],
     "ir": ["errors", "text"],
     "trace": ["errors", "text", "ir"],
-    "runs": ["errors", "text", "ir", "trace"],
+    "runs": ["errors", "text", "files", "ir", "trace"],
     "runs/analysis": _DATA,
     "runs/whatif": [*_DATA, "runs/analysis"],
     "formats": [*_DATA, "runs/analysis", "formats/chrome"],
@@ -117,7 +118,6 @@ TIED: set[tuple[str, str]] = {
     ("jax/array", "jax/steps"),
     ("measure/many/replicas", "measure/many/placed"),
     ("runs/file", "runs/run"),
-    ("runs/run", "formats/export"),
     ("runtime/recording/bulk", "runtime/recording/stream"),
     ("runtime/recording/stream", "runtime/session/session"),
     ("runtime/replicas/session", "runtime/replicas/collectives"),

@@ -22,6 +22,7 @@ from kit import __version__
 from kit.cli.doctor import doctor
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
+from kit.text import safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -358,5 +359,5 @@ def _say(text: str) -> None:
 
 def _complain(text: str) -> None:
     """To standard error, with what a terminal would obey taken out."""
-    clean = "".join(c if c == "\n" or c.isprintable() else "\ufffd" for c in text)
-    sys.stderr.write(f"kit: {clean}\n")
+    lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
+    sys.stderr.write(f"kit: {lines}\n")

@@ -13,8 +13,7 @@ import gzip
 import io
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import SettingsError
+from kit.files import write_whole
 from kit.formats.chrome.events import EXPORTED
 from kit.formats.chrome.read import FORMAT, VERSION
-from kit.runs.file import write_whole
+from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
-from kit.trace import KINDS, Timeline, sync_table
-from kit.trace.kernels import kernel_table
+from kit.trace import KINDS, Timeline
 
-__all__ = ["SUFFIXES", "export_trace", "run_markdown"]
+__all__ = ["SUFFIXES", "export_trace"]
 
 SUFFIXES = (".json", ".json.gz", ".csv", ".md")
-_TOP_KERNELS = 20
 _MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
 _PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
 _STEP = KINDS.index("step")
@@ -260,50 +258,3 @@ def _csv(run: Run) -> str:
 def _no_formula(text: str) -> str:
     text = text.replace("\x00", "\ufffd")  # not allowed in CSV
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
-def run_markdown(run: Run, *, title: str | None = None) -> str:
-    """Headline, breakdown, kernels and sync points as Markdown; no text in it is markup."""
-    """The run as Markdown: headline, breakdown, kernels, sync points; nothing in it is markup."""
-    t = run.timeline
-    h = run.headline()
-    parts = [
-        f"# {_text(title or run.name or 'run')}",
-        f"origin of the timeline: {t.origin}; step {h.step_ms:.3f} ms, device busy "
-        f"{h.device_busy_fraction:.1%}, {h.syncs_per_step:.3g} sync points a step",
-        *(f"- {_text(n)}" for n in t.notes),
-        "## Step breakdown",
-        _table(("category", "charged (ms)", "share", "in all (ms)"),
-               ((r.category, f"{r.exposed_ms:.3f}", f"{r.share:.1%}", f"{r.total_ms:.3f}")
-                for r in run.breakdown())),
-        "## Kernels",
-        _table(("kernel", "segment", "count", "total (ms)", "mean (us)", "share of busy time"),
-               ((r.name, str(r.segment) if r.segment >= 0 else "-", f"{r.count:,}",
-                 f"{r.total_ms:.3f}", f"{r.mean_us:.2f}", f"{r.share:.1%}")
-                for r in kernel_table(t)[:_TOP_KERNELS])),
-        "## Sync points",
-        _table(("line", "through", "cause", "a step", "wait (ms a step)"),
-               ((r.site or "-", r.via or "-", r.cause, f"{r.count_per_step:.3g}",
-                 f"{r.wait_ms_per_step:.3f}") for r in _sync_rows(run))),
-    ]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
-
-
-def _sync_rows(run: Run) -> Sequence[Any]:
-    steps = len(run.step_times_ns)
-    return sync_table(run.sync_points, steps=steps) if steps else ()
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rows = list(rows)
-    if not rows:
-        return "none"
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(_text(c) for c in line) + " |" for line in lines)
-
-
-def _text(text: str) -> str:
-    """One line without markup: no pipes, no HTML, no control characters, at most 200 letters."""
-    clean = re.sub("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", " ", text)
-    clean = clean if len(clean) <= 200 else f"{clean[:199]}…"
-    return re.sub(r"([\\`*_{}\[\]|])", r"\\\1", clean).replace("<", "&lt;")

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from kit.errors import SettingsError
 from kit.ir.graph import Graph, Segment
+from kit.text import check_whole_number
 
 __all__ = ["OpStream", "plan"]
 
@@ -78,8 +79,7 @@ def plan(
         SettingsError: a size is not a whole number of at least 1.
     """
     for name, size in (("forward", forward), ("backward", backward)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise SettingsError(f"{name} must be a whole number of at least 1, not {size!r}")
+        check_whole_number(SettingsError, name, size)
     nodes = stream.graph.nodes
     groups: list[tuple[list[int], str]] = []
     held: list[int] = []

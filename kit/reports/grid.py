@@ -12,7 +12,7 @@ from typing import Any
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.runs.settings import MODES
-from kit.widgets.base.theme import plain
+from kit.text import safe_label
 
 __all__ = ["Axis", "axes_of", "cell_of"]
 
@@ -83,4 +83,4 @@ def _value(run: Run, name: str) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, int) and value >= UNLIMITED:
         return "unlimited"
-    return _WORDS.get(str(value), plain(str(value), _MOST))
+    return _WORDS.get(str(value), safe_label(str(value), _MOST))

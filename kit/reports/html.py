@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib import resources
@@ -21,12 +20,13 @@ import numpy as np
 from bokeh.embed import components
 
 from kit.errors import SettingsError
+from kit.files import write_whole
 from kit.reports.grid import Axis, axes_of, cell_of
 from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
+from kit.text import safe_html
 from kit.widgets.base.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
-from kit.widgets.base.tables import safe_text
 from kit.widgets.graph.view import GRAPH_JS
 from kit.widgets.timeline.view import TIMELINE_JS
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
@@ -58,16 +58,7 @@ def write_report(
     target = Path(path)
     make = report_markdown if target.suffix.lower() == ".md" else report_html
     text = make(runs, title=title, current=current)
-    folder = target.parent
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(target, text.encode(errors="backslashreplace"))
     return target
 
 
@@ -95,7 +86,7 @@ def report_html(
     }
     parts = {
         "POLICY": POLICY,
-        "TITLE": safe_text(title, 200),
+        "TITLE": safe_html(title, 200),
         "INTRO": _intro(runs, axes),
         "CSS": _asset("page.css") + LISTING_CSS,
         **{place.upper(): _sections(views, place, figures) for place in PLACES},
@@ -248,7 +239,7 @@ def _json_for_html(value: Any) -> str:
 
 def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    device = safe_text(runs[-1].environment.get("device", "an unnamed device"), 80)
+    device = safe_html(runs[-1].environment.get("device", "an unnamed device"), 80)
     moved = ", ".join(escape(a.label) for a in axes)
     how = f" Move {moved} to see what changes." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"

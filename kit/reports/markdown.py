@@ -6,12 +6,12 @@ tables in which the answer shows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
-from kit.formats.export import run_markdown
+from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
+from kit.text import markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",
@@ -33,7 +33,7 @@ def report_markdown(
         raise SettingsError("there is nothing to report: no runs")
     shown = current or runs[-1]
     text = run_markdown(shown, title=title or f"Where does the step go? {shown.name}".strip())
-    advice = "".join(f"- {_line(a.text)}\n" for a in shown.advice())
+    advice = "".join(f"- {safe_markdown(a.text, 2000)}\n" for a in shown.advice())
     if advice:
         text += f"\n## What would help\n\n{advice}"
     if len(runs) > 1:
@@ -48,10 +48,10 @@ def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
     rows = []
     for run, label in zip(runs, labels, strict=True):
         h = run.headline()
-        rows.append((label, f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
+        rows.append((safe_markdown(label), f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
                      f"{h.overlap_fraction:.0%}", f"{h.syncs_per_step:.1f}",
                      f"{h.sync_wait_ms:.2f}"))  # fmt: skip
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def breakdown_table(run: Run) -> str:
@@ -59,12 +59,12 @@ def breakdown_table(run: Run) -> str:
     rows, total = [], 0.0
     for row in run.breakdown():
         total += row.share
-        rows.append((row.category, f"{row.exposed_ms:.2f}", f"{row.share:.1%}", f"{total:.1%}",
-                     f"{row.total_ms:.2f}"))  # fmt: skip
+        numbers = f"{row.exposed_ms:.2f}", f"{row.share:.1%}", f"{total:.1%}", f"{row.total_ms:.2f}"
+        rows.append((safe_markdown(row.category), *numbers))
     step = sum(row.exposed_ms for row in run.breakdown())
     rows.append(("**traced step**", f"{step:.2f}", "100.0%", "", ""))
     head = ("category", "charged to the step (ms)", "share", "accumulated", "in all (ms)")
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
@@ -78,13 +78,15 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
     for run in runs:
         head.append(f"batch {run.settings.batch_size}")
         rows = run.breakdown()
-        column = {r.category: f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
+        column = {safe_markdown(r.category): f"{r.total_ms:.1f} ({r.exposed_ms:.1f})" for r in rows}
         column["**step**"] = f"**{sum(r.exposed_ms for r in rows):.1f}**"
         columns.append(column)
     names = list(dict.fromkeys(name for column in columns for name in column))
     idle = ("0.0 (0.0)", "-")
     kept = [n for n in names if any(column.get(n, "-") not in idle for column in columns)]
-    return _table(head, [(name, *(column.get(name, "-") for column in columns)) for name in kept])
+    return markdown_table(
+        head, [(name, *(column.get(name, "-") for column in columns)) for name in kept]
+    )
 
 
 def step_time_table(runs: Iterable[Run]) -> str:
@@ -106,20 +108,4 @@ def step_time_table(runs: Iterable[Run]) -> str:
         (str(b), f"{native[b]:.2f}", f"{kit[b]:.2f}", f"{native[b] / kit[b]:.2f}x")
         for b in sorted(native)
     ]
-    return _table(("batch size", "native torch (ms)", "kit (ms)", "speedup of kit"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
-
-
-def _line(text: str) -> str:
-    """Text of one line that is no markup."""
-    clean = "".join(c if c.isprintable() else " " for c in text)
-    return re.sub(r"([\\`*_{}\[\]|])", r"\\\1", clean).replace("<", "&lt;")
-
-
-def _cell(text: str) -> str:
-    """Text for a Markdown cell: no pipes, no line breaks, no HTML."""
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return markdown_table(("batch size", "native torch (ms)", "kit (ms)", "speedup of kit"), rows)

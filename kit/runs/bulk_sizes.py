@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import SettingsError
+from kit.text import check_whole_number
 
 __all__ = ["DEFAULT_BULK", "UNLIMITED", "BulkSizes", "check_bulk_size", "sizes_from_environment"]
 
@@ -70,12 +71,12 @@ def check_bulk_size(name: str, size: Any) -> int:
     Raises:
         SettingsError: it is not a whole number of at least 1.
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise SettingsError(
-            f"{name} must be a whole number of at least 1, not {size!r}. 1 makes each op a segment "
-            f"of its own; any large number, such as {UNLIMITED:_}, means no limit."
-        )
-    return size
+    advice = (
+        "1 makes each op a segment of its own; any large number, such as "
+        f"{UNLIMITED:_}, means no limit."
+    )
+    check_whole_number(SettingsError, name, size, advice=advice)
+    return int(size)
 
 
 def sizes_from_environment(environ: Mapping[str, str] | None = None) -> BulkSizes:

@@ -13,7 +13,6 @@ import io
 import json
 import os
 import re
-import secrets
 import struct
 import zipfile
 import zlib
@@ -24,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
+from kit.files import write_whole
 from kit.runs.encoding import decoder, encode
 from kit.runs.run import Run
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
-           "write_run", "write_whole"]  # fmt: skip
+           "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
 VERSION = 1
@@ -65,25 +65,6 @@ def write_run(run: Run, path: str | os.PathLike[str]) -> None:
     if len(data) > MAX_FILE_BYTES:
         raise RunFileError(f"the run takes {len(data):,} bytes, more than {MAX_FILE_BYTES:,}")
     write_whole(path, data)
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file: all of it or nothing.
-
-    Raises:
-        OSError: it cannot be written; an older file of this name is then untouched.
-    """
-    temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED, check_bulk_size
+from kit.text import check_whole_number
 
 __all__ = ["Knob", "Widget", "knob", "knobs_of", "settings_table"]
 
@@ -79,11 +80,9 @@ class Knob:
                 raise SettingsError(f"{self.name} must be one of {choices}, not {value!r}.")
         elif self.is_bulk_size:
             check_bulk_size(self.name, value)
-        elif isinstance(value, bool) or not isinstance(value, int) or value < self.least:
-            raise SettingsError(
-                f"{self.name} must be a whole number of at least {self.least}, not {value!r}. "
-                f"Change it with settings.replace({self.name}=...)."
-            )
+        else:
+            advice = f"Change it with settings.replace({self.name}=...)."
+            check_whole_number(SettingsError, self.name, value, at_least=self.least, advice=advice)
 
     def write(self, value: Any) -> str:
         """A value as text, which `read` reads again."""

@@ -18,6 +18,7 @@ from kit.ir import Graph, Segment
 from kit.runs.compiles import Compile
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
+from kit.text import format_ms, format_number, format_percent
 from kit.trace import (
     BreakdownRow,
     Headline,
@@ -108,7 +109,7 @@ class Run:
 
     def to_markdown(self) -> str:
         """Headline, breakdown, kernels and sync points as Markdown tables."""
-        from kit.formats.export import run_markdown
+        from kit.runs.analysis.markdown import run_markdown
 
         return run_markdown(self)
 
@@ -138,12 +139,8 @@ class Run:
         h = self.headline()
         name = self.name if len(self.name) <= 60 else f"{self.name[:59]}…"
         return (
-            f"Run({name!r}, mode {self.settings.mode!r}, {_number(h.step_ms, '.2f')} ms/step, "
-            f"device busy {_number(h.device_busy_fraction, '.0%')}, "
-            f"overlap {_number(h.overlap_fraction, '.0%')}, "
-            f"{_number(h.syncs_per_step, '.3g')} syncs/step)"
+            f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
+            f"device busy {format_percent(h.device_busy_fraction)}, "
+            f"overlap {format_percent(h.overlap_fraction)}, "
+            f"{format_number(h.syncs_per_step)} syncs/step)"
         )
-
-
-def _number(value: float, form: str) -> str:
-    return "unknown" if math.isnan(value) else format(value, form)

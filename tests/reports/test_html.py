@@ -186,7 +186,7 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
 def test_a_path_in_markdown_becomes_markdown(tmp_path: Path):
     runs = [make_run(Settings(batch_size=b), seed=b, hostile=True) for b in (4, 8)]
     text = write_report(runs, tmp_path / "report.md", title="<b>ours</b>").read_text()
-    assert text.startswith("# &lt;b>ours")
+    assert text.startswith("# &lt;b&gt;ours")
     for heading in ("Step breakdown", "Kernels", "Sync points", "All 2 runs"):
         assert f"## {heading}\n" in text
     assert ("## What would help\n" in text) == bool(runs[-1].advice())

@@ -21,7 +21,7 @@ def test_a_run_prints_as_one_readable_line():
     assert text == (
         "Run('synthetic', mode 'bulked', 1.56 ms/step, device busy 83%, overlap 32%, 1 syncs/step)"
     )
-    assert "unknown ms/step" in repr(empty_run())
+    assert "unknown/step" in repr(empty_run())
     assert "\n" not in repr(make_run(hostile=True))
     assert len(repr(make_run(hostile=True))) < 250
 

@@ -30,6 +30,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import Processes
+from kit.text import check_whole_number
 
 __all__ = ["run_processes"]
 
@@ -63,8 +64,7 @@ def run_processes(
         Cancelled: `cancelled()` became true; the processes have been ended.
         Exception: what the step raises, with a note that names the process.
     """
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-        raise SettingsError(f"processes must be at least 1, not {processes!r}")
+    check_whole_number(SettingsError, "processes", processes)
     if (rank is None) != (not coordinator):
         raise SettingsError("a rank and a coordinator ('host:port' of process 0) belong together")
     if not isinstance(workload, partial):

@@ -31,6 +31,7 @@ from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import Processes
 from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
+from kit.text import check_whole_number
 from kit.torch.parallel.barrier import Barrier
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.own_step import StepParallel
@@ -253,8 +254,8 @@ def measure(
         SettingsError: there is not a step to measure.
         Cancelled: `cancelled()` became true between two steps.
     """
-    if steps < 1 or warmup < 0:
-        raise SettingsError(f"steps must be at least 1 and warmup 0, not {steps!r} and {warmup!r}")
+    check_whole_number(SettingsError, "steps", steps)
+    check_whole_number(SettingsError, "warmup", warmup, at_least=0)
     done, processes = 0, net.processes
 
     def told() -> Any:

@@ -10,6 +10,7 @@ from kit.measure.many.placed import Placed
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.text import check_whole_number
 
 __all__ = ["median_run", "rounds"]
 
@@ -50,8 +51,7 @@ def _checked(settings: Sequence[Settings], repeats: int) -> list[Settings]:
     for i, cell in enumerate(cells):
         if not isinstance(cell, Settings):
             raise SettingsError(f"settings[{i}] must be a kit.Settings, not {type(cell).__name__}")
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise SettingsError(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    check_whole_number(SettingsError, "repeats", repeats)
     return cells
 
 

@@ -9,12 +9,12 @@ Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/troubleshoo
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kit.runs.run import Run
+from kit.text import format_ms
 from kit.trace import SyncRow, sync_table
 
 __all__ = ["RULES", "Advice", "advise", "sync_cure"]
@@ -45,9 +45,9 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     """What to do about the sync points of one place."""
     rule = _rule_of(row)
     idle = row.idle_ms_per_step
-    text = f"{row.site or 'An unknown line'} waits {_ms(row.wait_ms_per_step)} a step"
+    text = f"{row.site or 'An unknown line'} waits {format_ms(row.wait_ms_per_step)} a step"
     if idle == idle:
-        text += f", and the device then has nothing to do for {_ms(idle)}"
+        text += f", and the device then has nothing to do for {format_ms(idle)}"
     op = row.cause.removeprefix("unlowered op aten.")
     many = run.devices > 1  # these can neither guess nor take back what others were sent
     can_guess = run.settings.mode != "torch" and not many
@@ -157,14 +157,14 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         return
     if run.settings.prefetch == 0:
         text = (
-            f"the device waits {_ms(ms)} a step while the next batch is prepared and copied: "
+            f"the device waits {format_ms(ms)} a step while the next batch is prepared and copied: "
             "let a thread do that ahead of the step (prefetch=2)"
         )
         yield Advice("input", text, ms=ms, change={"prefetch": 2})
     else:
         text = (
-            f"the step waits {_ms(ms)} for its batch though a thread prepares them ahead: the "
-            "loader is slower than the step. Make its items cheaper, or prepare them in more "
+            f"the step waits {format_ms(ms)} for its batch though a thread prepares them ahead: "
+            "the loader is slower than the step. Make its items cheaper, or prepare them in more "
             "processes (a DataLoader of your own with num_workers)"
         )
         yield Advice("input", text, ms=ms)
@@ -178,7 +178,7 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     ms = sum(c.lower_ms + c.compile_ms for c in late) / max(run.settings.steps, 1)
     many = f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
     text = (
-        f"{many}{run.settings.steps} measured steps ({_ms(ms)} a step), the last because "
+        f"{many}{run.settings.steps} measured steps ({format_ms(ms)} a step), the last because "
         f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
         "one shape"
     )
@@ -197,7 +197,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     what = "the devices wait" if many else "the device waits"
     order = ", one replica after the other" if many else ""
     text = (
-        f"{what} {_ms(ms)} a step for Python to record the next one{order}. Record it less "
+        f"{what} {format_ms(ms)} a step for Python to record the next one{order}. Record it less "
         "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
         f"device{'s' if many else ''} more to do (a larger batch)"
     )
@@ -218,9 +218,9 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
         return
     text = (
-        f"XLA works with all {run.environment['cores']} cores, so recording ({_ms(ms)} a step) "
-        "and the device take them from each other, and overlap gains little. Leave one to the "
-        "host: NPROC=1 in the environment before Python starts. A GPU has no such trouble"
+        f"XLA works with all {run.environment['cores']} cores, so recording ({format_ms(ms)} a "
+        "step) and the device take them from each other, and overlap gains little. Leave one to "
+        "the host: NPROC=1 in the environment before Python starts. A GPU has no such trouble"
     )
     yield Advice("cores", text, ms=ms)
 
@@ -230,10 +230,10 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
     if ms < SHARE * seen.step_ms or not ms:
         return
     text = (
-        f"the devices wait {_ms(ms)} a step for gradients that are on their way between them. Let "
-        "them leave while the backward pass goes on: a smaller bucket_mb, as long as a message's "
-        "own cost is small beside it, and cut='bucket'; or send them for more work each time (a "
-        "larger batch). kit.ParallelView models all of that"
+        f"the devices wait {format_ms(ms)} a step for gradients that are on their way between "
+        "them. Let them leave while the backward pass goes on: a smaller bucket_mb, as long as a "
+        "message's own cost is small beside it, and cut='bucket'; or send them for more work "
+        "each time (a larger batch). kit.ParallelView models all of that"
     )
     yield Advice("reduction", text, ms=ms)
 
@@ -247,7 +247,8 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
     if ops < FEW_OPS and ms >= 2 * SHARE * run.step_ms:
         text = (
             f"the step is cut into {len(run.segments)} segments of {ops:.0f} ops; to issue "
-            f"them and to wait for them costs about {_ms(ms)}. Larger bulk sizes, or mode='lazy'"
+            f"them and to wait for them costs about {format_ms(ms)}. Larger bulk sizes, or "
+            "mode='lazy'"
         )
         yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
 
@@ -255,8 +256,3 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
 Rule = Callable[[Run, _Seen], Iterator[Advice]]
 _RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _reduction, _cores, _segments)
 RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "reduction", "cores", "small segments")
-_ZEROS = re.compile(r"\.?0+$")
-
-
-def _ms(ms: float) -> str:
-    return f"{_ZEROS.sub('', f'{ms:.2f}') or '0'} ms" if ms < 10 else f"{ms:.0f} ms"

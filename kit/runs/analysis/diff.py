@@ -19,6 +19,7 @@ from kit.ir.diff import DiffRow
 from kit.ir.diff import diff as diff_graphs
 from kit.ir.graph import VARIABLES
 from kit.runs.run import Run
+from kit.text import format_count, format_ms, safe_terminal
 from kit.trace import idle_table, kernel_table, sync_table
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs"]
@@ -297,25 +298,24 @@ def _zero(ms: float) -> float:
     return 0.0 if math.isnan(ms) else ms
 
 
-def _ms(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3f}"
-
-
 def _line(name: str, c: Change) -> str:
-    note = f"  ({c.note})" if c.note else ""
-    return f"{_short(name)}: {_ms(c.old)} -> {_ms(c.new)} ms ({c.ms:+.3f}){_short(note)}"
-
-
-def _short(text: str, limit: int = 90) -> str:
-    text = "".join(x if x.isprintable() else " " for x in text[: 2 * limit])
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    note = _short(f"  ({c.note})") if c.note else ""
+    return f"{_short(name)}: {_old_and_new(c.old, c.new)} ({c.ms:+.3f} ms){note}"
 
 
 def _nodes(title: str, rows: tuple[NodeChange, ...], limit: int) -> list[str]:
     if not rows:
         return []
-    lines = [f"{title}: {len(rows)} nodes"]
+    lines = [f"{title}: {format_count(len(rows), 'node')}"]
     for n in rows[:limit]:
         place = _short(n.site or n.scope or "unknown line")
-        lines.append(f"  {_short(n.op)} at {place}: {_ms(n.old)} -> {_ms(n.new)} ms")
+        lines.append(f"  {_short(n.op)} at {place}: {_old_and_new(n.old, n.new)}")
     return lines
+
+
+def _short(text: str) -> str:
+    return safe_terminal(text, 90)
+
+
+def _old_and_new(old: float, new: float) -> str:
+    return f"{format_ms(old, '-')} -> {format_ms(new, '-')}"

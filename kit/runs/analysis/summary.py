@@ -7,31 +7,19 @@ are replaced. Nothing here draws or measures.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_plus
 
 from kit.runs.analysis.lines import line_costs
 from kit.runs.run import Run
+from kit.text import UNKNOWN, format_ms, format_number, format_percent, safe_terminal
 from kit.trace import count_devices, idle_table, sync_table
 from kit.trace.kernels import kernel_table
 
-__all__ = ["one_line", "summary"]
+__all__ = ["summary"]
 
 MAX_ROWS = 12
 _FEW = 6
-UNKNOWN = "unknown"
-# Controls, escape sequences among them, lone surrogates and marks that reorder text.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def one_line(text: object, limit: int = 100) -> str:
-    """Text that a terminal shows and does not obey, cut in the middle if longer than `limit`."""
-    clean = _UNSAFE.sub("\ufffd", str(text))
-    if len(clean) <= limit:
-        return clean
-    keep = (limit - 1) // 2
-    return f"{clean[: limit - 1 - keep]}…{clean[len(clean) - keep :]}"
 
 
 def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
@@ -42,25 +30,25 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
     """
     parts = [_headline(run), _breakdown(run), _syncs(run, rows), _gaps(run),
              _lines(run, rows) or _kernels(run, rows), _advice(run)]  # fmt: skip
-    notes = [f"note: {one_line(note, 300)}" for note in run.timeline.notes[:6]]
+    notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes[:6]]
     return "\n\n".join([part for part in parts if part] + ["\n".join(notes)] * bool(notes))
 
 
 def _headline(run: Run) -> str:
     h = run.headline()
-    name = one_line(run.name or "a run", 60)
-    device = one_line(run.environment.get("device", run.settings.device), 60)
+    name = safe_terminal(run.name or "a run", 60)
+    device = safe_terminal(run.environment.get("device", run.settings.device), 60)
     changed = unquote_plus(run.settings.to_string().replace("&", ", "))
     lines = [
         f"{name}: {run.timeline.origin}, on {device}",
-        f"settings: {one_line(changed, 300) or 'all as by default'}",
+        f"settings: {safe_terminal(changed, 300) or 'all as by default'}",
     ]
     numbers = [
-        f"step {_ms(h.step_ms)} ms",
-        f"device busy {_percent(h.device_busy_fraction)}",
-        f"recording hidden {_percent(h.overlap_fraction)}",
-        f"sync wait {_ms(h.sync_wait_ms)} ms",
-        f"{_number(h.syncs_per_step, '.3g')} sync point{'s' * (h.syncs_per_step != 1)} a step",
+        f"step {format_ms(h.step_ms)}",
+        f"device busy {format_percent(h.device_busy_fraction)}",
+        f"recording hidden {format_percent(h.overlap_fraction)}",
+        f"sync wait {format_ms(h.sync_wait_ms)}",
+        f"{format_number(h.syncs_per_step)} sync point{'s' * (h.syncs_per_step != 1)} a step",
     ]
     known = [text for text in numbers if UNKNOWN not in text]
     lines.append(", ".join(known) or "nothing was timed")
@@ -75,9 +63,12 @@ def _breakdown(run: Run) -> str:
     rows = run.breakdown()
     if not rows:
         return "No step was traced."
-    cells = [[r.category, _ms(r.exposed_ms), f"{r.share:.1%}", _ms(r.total_ms)] for r in rows]
+    cells = [
+        [r.category, format_number(r.exposed_ms), f"{r.share:.1%}", format_number(r.total_ms)]
+        for r in rows
+    ]
     whole = sum(r.exposed_ms for r in rows)
-    cells.append(["step", _ms(whole), f"{sum(r.share for r in rows):.1%}", ""])
+    cells.append(["step", format_number(whole), f"{sum(r.share for r in rows):.1%}", ""])
     return _table(("where the traced step goes", "charged ms", "share", "in all ms"), cells)
 
 
@@ -91,10 +82,16 @@ def _syncs(run: Run, limit: int) -> str:
     if not rows:
         return "No sync points: the host never waited for the device."
     cells = [
-        [one_line(r.site, 40) or "unknown line", one_line(r.cause, 24), f"{r.count_per_step:.3g}",
-         _ms(r.wait_ms_per_step), _ms(r.idle_ms_per_step), one_line(r.via, 40)]
+        [
+            safe_terminal(r.site, 40) or "unknown line",
+            safe_terminal(r.cause, 24),
+            f"{r.count_per_step:.3g}",
+            format_number(r.wait_ms_per_step),
+            format_number(r.idle_ms_per_step),
+            safe_terminal(r.via, 40),
+        ]
         for r in rows[:limit]
-    ]  # fmt: skip
+    ]
     heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
     return _table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
 
@@ -105,7 +102,7 @@ def _gaps(run: Run) -> str:
     if (devices := count_devices(run.timeline)) > 1:
         steps, unit = steps * devices, f"{unit}, mean of {devices} devices"
     cells = [
-        [r.cause, one_line(r.site, 40), _ms(r.total_ms / steps), f"{r.share:.1%}"]
+        [r.cause, safe_terminal(r.site, 40), format_number(r.total_ms / steps), f"{r.share:.1%}"]
         for r in rows[:_FEW]
     ]
     if not cells:
@@ -119,9 +116,9 @@ def _kernels(run: Run, limit: int) -> str:
     steps, unit = _steps(run)
     cells = [
         [
-            one_line(r.name, 60),
+            safe_terminal(r.name, 60),
             f"{r.count / steps:.3g}",
-            _ms(r.charged_ms / steps),
+            format_number(r.charged_ms / steps),
             f"{r.share:.1%}",
         ]
         for r in rows[:limit]
@@ -148,14 +145,14 @@ def _lines(run: Run, limit: int) -> str:
     for row in dearest:
         file, _, number = row.site.rpartition(":")
         known = texts.get((file, int(number)), "") if number.isdecimal() else ""
-        cells.append([one_line(row.site, 40), _ms(row.recording_ms), _ms(row.device_ms),
-                      _ms(row.wait_ms), _start_of(known.strip())])  # fmt: skip
+        times = map(format_number, (row.recording_ms, row.device_ms, row.wait_ms))
+        cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
     heads = ("line", "record ms", "device ms", "wait ms", "")
     return _table(heads, cells, left=(0, 4)) + _more(len(rows) - limit, "lines")
 
 
 def _start_of(code: str, limit: int = 60) -> str:
-    clean = one_line(code, 1000)
+    clean = safe_terminal(code, 1000)
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
 
 
@@ -165,10 +162,10 @@ def _advice(run: Run) -> str:
         return ""
     lines = []
     for advice in found:
-        ms = "" if math.isnan(advice.ms) else f"{_ms(advice.ms)} ms: "
+        ms = "" if math.isnan(advice.ms) else f"{format_ms(advice.ms)}: "
         change = ", ".join(f"{name}={value!r}" for name, value in advice.change.items())
-        tail = f"  [{one_line(change, 100)}]" if change else ""
-        lines.append(f"  {ms}{one_line(advice.text, 600)}{tail}")
+        tail = f"  [{safe_terminal(change, 100)}]" if change else ""
+        lines.append(f"  {ms}{safe_terminal(advice.text, 600)}{tail}")
     return "what would help\n" + "\n".join(lines)
 
 
@@ -188,19 +185,3 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[i
         for line in lines
     ]
     return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])
-
-
-def _ms(value: float) -> str:
-    if math.isnan(value):
-        return UNKNOWN
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return "0" if not value else f"{value:.3g}" if abs(value) >= 0.001 else "<0.001"
-
-
-def _percent(value: float) -> str:
-    return _number(value, ".0%")
-
-
-def _number(value: float, form: str) -> str:
-    return UNKNOWN if math.isnan(value) else format(value, form)

@@ -35,6 +35,7 @@ from kit.runtime.engine.operations import (
     Variable,
     outcome,
 )
+from kit.text import check_whole_number
 
 __all__ = ["Engine"]
 
@@ -84,8 +85,7 @@ class Engine:
         *,
         setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise EngineError(f"workers must be a whole number of at least 1, not {workers!r}")
+        check_whole_number(EngineError, "workers", workers)
         self.workers = workers
         self._setting = setting
         self._lock = allocate_lock()

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.processes.channel import Channel, free_port
+from kit.text import is_whole_number
 
 __all__ = ["Processes", "current_processes", "join_processes"]
 
@@ -82,9 +83,9 @@ class Processes:
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise SettingsError(f"coordinator must be 'host:port', not {coordinator!r}")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if not is_whole_number(count, 1):
             raise SettingsError(f"count must be a number of processes, not {count!r}")
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
+        if not is_whole_number(rank, 0) or rank >= count:
             raise SettingsError(f"rank must be from 0 to {count - 1}, not {rank!r}")
         if isinstance(timeout_s, bool) or not timeout_s > 0:
             raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")

@@ -15,6 +15,7 @@ from kit.errors import SessionError, SettingsError
 from kit.runtime.replicas.group import Meeting
 from kit.runtime.replicas.session import ReplicaSession
 from kit.runtime.session.session import current_session
+from kit.text import check_whole_number
 from kit.torch.dispatch import Frontend
 from kit.torch.tensors.tensor import KitTensor
 
@@ -122,10 +123,7 @@ class Barrier:
     """
 
     def __init__(self, count: int, operation: Callable[[list[Any]], Any] | None = None) -> None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise SettingsError(
-                f"a barrier's count must be a whole number of at least 1, not {count!r}"
-            )
+        check_whole_number(SettingsError, "a barrier's count", count)
         self._count = count
         self._operation = operation or sum
         self._meeting: Meeting | None = None

@@ -14,9 +14,9 @@ import traitlets
 from ipywidgets import HTML, Box, Layout, Text
 
 from kit.runs.run import Run
+from kit.text import safe_html
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.tables import safe_text
 from kit.widgets.base.theme import error_html
 
 __all__ = ["HIGHLIGHT_JS", "LISTING_CSS", "PICK_JS", "Listing"]
@@ -120,7 +120,7 @@ class Listing(View):
         self.selection = NOTHING
         try:
             body, self._rows = ("", ()) if change["new"] is None else self._draw_run(change["new"])
-            handler = safe_text(_HANDLER, 10_000)
+            handler = safe_html(_HANDLER, 10_000)
             style = f"<style>{LISTING_CSS}</style>"
             self.html.value = (
                 f'<div onclick="{handler}" onkeydown="{handler}" '
@@ -166,5 +166,5 @@ def _marks(name: str, rows: Sequence[int]) -> str:
     return (
         f"<style>{where} {{background:#f5b12e44 !important;box-shadow:inset 0 0 0 1px #c98a12}}"
         "</style>"
-        f'<img alt="" src="data:," onerror="{safe_text(scroll, 100_000)}">'
+        f'<img alt="" src="data:," onerror="{safe_html(scroll, 100_000)}">'
     )

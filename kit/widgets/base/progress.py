@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
+from kit.text import safe_terminal
+
 __all__ = ["Clock", "in_kernel", "progress_bar", "time_left"]
 
 Report = Callable[[str, float], None]
@@ -133,8 +135,7 @@ class _Line:
         self._write("")
 
     def _write(self, line: str) -> None:
-        # Nothing that moves the cursor or turns the text around: names are a stranger's.
-        safe = "".join(c if c.isprintable() else " " for c in line)
+        safe = safe_terminal(line, 10_000)
         encoding = getattr(self._out, "encoding", None) or "utf-8"
         safe = safe.encode(encoding, "replace").decode(encoding)
         room = max(shutil.get_terminal_size().columns - 1, 10)
@@ -170,12 +171,13 @@ class _Widget:
 
 
 def _html(head: str, text: str, times: str) -> str:
-    from kit.widgets.base.tables import FONT, INK, MUTED, safe_text
+    from kit.text import safe_html
+    from kit.widgets.base.tables import FONT, INK, MUTED
 
     return (
         f'<div style="font:13px/1.5 {FONT};color:{INK};margin-left:10px;overflow-wrap:anywhere">'
-        f"<b>{safe_text(head, 40)}</b>&ensp;{safe_text(text, 300)}"
-        f'<span style="color:{MUTED};white-space:nowrap">&ensp;{safe_text(times)}</span></div>'
+        f"<b>{safe_html(head, 40)}</b>&ensp;{safe_html(text, 300)}"
+        f'<span style="color:{MUTED};white-space:nowrap">&ensp;{safe_html(times)}</span></div>'
     )
 
 

@@ -2,15 +2,13 @@
 
 Pure functions of a `Run`, shared by the live explorer and the report. Styles are inline, and
 colours are JupyterLab's variables with fallbacks, so the same text reads well in a light and in a
-dark notebook and in a plain page. Text from programs and traces goes through `safe_text`.
+dark notebook and in a plain page. Text from programs and traces goes through `safe_html`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import starmap
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from kit.runs.analysis.advice import sync_cure
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
+from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.theme import COLORS
@@ -28,7 +27,6 @@ __all__ = [
     "headline_html",
     "row_attributes",
     "run_notes_html",
-    "safe_text",
     "sync_picks",
     "sync_table_html",
     "unlowered_html",
@@ -51,11 +49,6 @@ _UNSEEN = (
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _MAX_ROWS = 12
-_MAX_TEXT = 160
-# Controls, lone surrogates (which no JSON message can carry) and marks that reorder text.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 _SWATCH = {
     "device busy": "kernel",
     "reduction": "reduction",
@@ -69,15 +62,6 @@ _SWATCH = {
 }
 
 
-def safe_text(text: object, limit: int = _MAX_TEXT) -> str:
-    """Escaped text without control characters, cut in the middle if longer than `limit`."""
-    clean = _UNSAFE.sub("\ufffd", str(text))
-    if len(clean) > limit:
-        keep = (limit - 1) // 2
-        clean = f"{clean[: limit - 1 - keep]}…{clean[len(clean) - keep :]}"
-    return escape(clean, quote=True)
-
-
 def headline_html(run: Run, previous: Run | None = None) -> str:
     """Five cards: step time, busy and overlap fraction, sync wait, sync points; and their change.
 
@@ -86,14 +70,14 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     now = run.headline()
     old = previous.headline() if previous is not None else None
     cards = [
-        ("step time", _ms(now.step_ms), _spread(run), "step_ms", False),
-        ("device busy", _percent(now.device_busy_fraction), "of the traced step",
+        ("step time", format_ms(now.step_ms), _spread(run), "step_ms", False),
+        ("device busy", format_percent(now.device_busy_fraction), "of the traced step",
          "device_busy_fraction", True),
-        ("overlap", _percent(now.overlap_fraction), "of recording, under a busy device",
+        ("overlap", format_percent(now.overlap_fraction), "of recording, under a busy device",
          "overlap_fraction", True),
-        ("sync wait", _ms(now.sync_wait_ms), "a step: host waits for device",
+        ("sync wait", format_ms(now.sync_wait_ms), "a step: host waits for device",
          "sync_wait_ms", False),
-        ("sync points", _amount(now.syncs_per_step), "a step", "syncs_per_step", False),
+        ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step", False),
     ]  # fmt: skip
     body = "".join(
         _card(label, value, note, _change(getattr(now, field), getattr(old, field, math.nan),
@@ -119,22 +103,24 @@ def sync_table_html(run: Run) -> str:
     most = max(rows[0].wait_ms_per_step, 1e-12)
     cells = []
     for row in rows[:_MAX_ROWS]:
-        via = f'<div style="color:{MUTED}">through {safe_text(row.via)}</div>' if row.via else ""
+        via = f'<div style="color:{MUTED}">through {safe_html(row.via)}</div>' if row.via else ""
         site = (
-            safe_text(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
+            safe_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
         )
         change = sync_cure(row, run).change
         cure = "".join(
-            f'<div style="color:{MUTED}">try {safe_text(name)}={safe_text(repr(value))}</div>'
+            f'<div style="color:{MUTED}">try {safe_html(name)}={safe_html(repr(value))}</div>'
             for name, value in change.items()
         )
-        idle = "unknown" if math.isnan(row.idle_ms_per_step) else _amount(row.idle_ms_per_step)
+        idle = (
+            "unknown" if math.isnan(row.idle_ms_per_step) else format_number(row.idle_ms_per_step)
+        )
         cells.append(
             [
                 f'<div style="{_CODE}">{site}{via}{cure}</div>',
-                safe_text(row.cause, 60),
-                _amount(row.count_per_step),
-                _amount(row.wait_ms_per_step)
+                safe_html(row.cause, 60),
+                format_number(row.count_per_step),
+                format_number(row.wait_ms_per_step)
                 + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
                 idle,
             ]
@@ -143,7 +129,7 @@ def sync_table_html(run: Run) -> str:
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
     note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
     if more > 0:
-        note += f" {more} more places, together {_amount(rest)} ms a step, are not shown."
+        note += f" {more} more places, together {format_number(rest)} ms a step, are not shown."
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
     rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14), attributes=picks)
@@ -172,16 +158,16 @@ def breakdown_html(run: Run) -> str:
         )
         cells.append(
             [
-                f'<span style="white-space:nowrap">{swatch}{escape(r.category)}</span>',
-                _amount(r.total_ms),
-                _amount(r.exposed_ms),
+                f'<span style="white-space:nowrap">{swatch}{safe_html(r.category)}</span>',
+                format_number(r.total_ms),
+                format_number(r.exposed_ms),
                 f"{r.share:.1%}" + bar_html(r.share / most, color),
             ]
         )
     total = [
         "<b>step</b>",
         "",
-        f"<b>{_amount(sum(r.exposed_ms for r in rows))}</b>",
+        f"<b>{format_number(sum(r.exposed_ms for r in rows))}</b>",
         f"<b>{sum(r.share for r in rows):.1%}</b>",
     ]
     note = (
@@ -199,7 +185,7 @@ def unlowered_html(run: Run) -> str:
         return ""
     found = sorted(run.unlowered.items(), key=lambda x: (-x[1], x[0]))
     cells = [
-        [f'<div style="{_CODE}">{safe_text(place)}</div>', f"{count:,}"]
+        [f'<div style="{_CODE}">{safe_html(place)}</div>', f"{count:,}"]
         for place, count in found[:_MAX_ROWS]
     ]
     more = len(found) - _MAX_ROWS
@@ -217,15 +203,15 @@ def run_notes_html(run: Run) -> str:
     forward, backward = ("unlimited" if x >= UNLIMITED else f"{x:,}" for x in sizes)
     bulk = f", bulk {forward} forward, {backward} backward"
     lines = [
-        f"<b>{safe_text(run.name or 'unnamed step', 80)}</b>, mode {safe_text(s.mode)}"
+        f"<b>{safe_html(run.name or 'unnamed step', 80)}</b>, mode {safe_html(s.mode)}"
         f"{bulk if s.mode == 'bulked' else ''}, batch {s.batch_size}, "
-        f"loss scaling {safe_text(s.loss_scaling)}, {safe_text(s.dtype)}"
+        f"loss scaling {safe_html(s.loss_scaling)}, {safe_html(s.dtype)}"
     ]
     if run.environment:
         pairs = list(run.environment.items())[:16]
-        lines.append(" · ".join(f"{safe_text(k, 40)} {safe_text(v, 80)}" for k, v in pairs))
+        lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs))
     lines.append(_tracing(run))
-    lines += [safe_text(note, 300) for note in run.timeline.notes[:8]]
+    lines += [safe_html(note, 300) for note in run.timeline.notes[:8]]
     body = "".join(f'<div style="margin:1px 0">{line}</div>' for line in lines)
     return (
         f'<div style="font:12px/1.5 {FONT};color:{MUTED};border-top:1px solid {LINE};'
@@ -239,22 +225,22 @@ def failure_html(error: BaseException, trace: str = "") -> str:
     first, _, rest = str(error).strip().partition("\n")
     detail = (
         f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
-        f"{safe_text(rest, 2000)}</div>"
+        f"{safe_html(rest, 2000)}</div>"
         if rest
         else ""
     )
     folded = (
         f'<details style="margin-top:6px"><summary style="cursor:pointer">traceback</summary>'
         f'<pre style="font:11px/1.4 {MONO};max-height:320px;overflow:auto;margin:6px 0 0">'
-        f"{safe_text(trace, 20_000)}</pre></details>"
+        f"{safe_html(trace, 20_000)}</pre></details>"
         if trace
         else ""
     )
     return (
         f'<div role="alert" style="font:13px/1.5 {FONT};color:{INK};background:{PANEL};'
         f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
-        f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_text(name)}</b> '
-        f"{safe_text(first, 600)}{detail}{folded}</div>"
+        f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_html(name)}</b> '
+        f"{safe_html(first, 600)}{detail}{folded}</div>"
     )
 
 
@@ -272,18 +258,19 @@ def _spread(run: Run) -> str:
     if len(times) < 2:
         return "one step" if times else "no step was measured"
     low, high = (float(x) / 1e6 for x in np.percentile(times, [10, 90]))
-    return f"median of {len(times)}, {_amount(low)} to {_amount(high)}"
+    return f"median of {len(times)}, {format_ms(low)} to {format_ms(high)}"
 
 
 def _tracing(run: Run) -> str:
     steps = run.timeline.intervals(kind="step")
     if not len(steps) or not run.step_times_ns:
-        return f"timeline: {safe_text(run.timeline.origin)}; no traced step to compare with"
+        return f"timeline: {safe_html(run.timeline.origin)}; no traced step to compare with"
     traced = float(np.median(steps[:, 1] - steps[:, 0])) / 1e6
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
-        f"timeline: {safe_text(run.timeline.origin)}; a traced step took {_ms(traced)}, "
-        f"an untraced one {_ms(run.step_ms)} ({_number(change, '+.0%')}){_coverage(run)}"
+        f"timeline: {safe_html(run.timeline.origin)}; a traced step took {format_ms(traced)}, "
+        f"an untraced one {format_ms(run.step_ms)} ({format_percent(change, form='+.0%')})"
+        f"{_coverage(run)}"
     )
 
 
@@ -308,7 +295,9 @@ def _change(now: float, old: float, *, more_is_better: bool, points: bool) -> st
         return f'<span style="color:{MUTED}">= unchanged</span>'
     arrow, sign = ("▲", "+") if delta > 0 else ("▼", "−")
     unit = " points" if points else "&thinsp;%"
-    amount = f"{sign}{size:,.0f}{unit}" if math.isfinite(size) else f"from 0 to {_amount(now)}"
+    amount = (
+        f"{sign}{size:,.0f}{unit}" if math.isfinite(size) else f"from 0 to {format_number(now)}"
+    )
     if math.isfinite(size) and size >= 1000:
         amount = f"{now / old:,.0f}&thinsp;×"
     is_better = (delta > 0) == more_is_better
@@ -389,8 +378,8 @@ def row_attributes(i: int, picked: Selection) -> str:
     """What makes an element row `i` of a listing, standing for `picked`; all text is escaped."""
     site = next(iter(picked.sites)) if len(picked.sites) == 1 else ""
     return (
-        f'tabindex="0" data-row="{i}" data-site="{safe_text(site, 400)}" '
-        f'data-nodes="{_ranges(picked.nodes)}" data-label="{safe_text(picked.label, 100)}"'
+        f'tabindex="0" data-row="{i}" data-site="{safe_html(site, 400)}" '
+        f'data-nodes="{_ranges(picked.nodes)}" data-label="{safe_html(picked.label, 100)}"'
     )
 
 
@@ -413,24 +402,3 @@ def bar_html(fraction: float, color: str) -> str:
         f'<div style="height:3px;border-radius:2px;background:{color};width:{width:.1f}%">'
         f"</div></div>"
     )
-
-
-def _ms(value: float) -> str:
-    return "unknown" if math.isnan(value) else f"{_amount(value)} ms"
-
-
-def _amount(value: float) -> str:
-    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; "unknown" if undefined."""
-    if math.isnan(value):
-        return "unknown"
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.001 or not value else "&lt;0.001"
-
-
-def _percent(value: float) -> str:
-    return _number(value, ".0%")
-
-
-def _number(value: float, form: str) -> str:
-    return "unknown" if math.isnan(value) else format(value, form)

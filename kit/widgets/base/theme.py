@@ -13,7 +13,6 @@ Who draws by a script of its own asks `window.kitPage.twin(color)`, again at eac
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from html import escape
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from typing import Any
 
 from bokeh.models import CustomJS, Plot, SaveTool
 
+from kit.text import safe_html
 from kit.widgets.base.scripts import script
 
 __all__ = [
@@ -35,13 +35,10 @@ __all__ = [
     "MUTED",
     "SEGMENT_COLORS",
     "error_html",
-    "format_bytes",
-    "format_ns",
     "hover_card",
     "kind_color",
     "on_color",
     "page_js",
-    "plain",
     "style_figure",
     "tint",
 ]
@@ -106,7 +103,6 @@ _OTHER = "#8b97a3"
 _STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 _INK, _MUTED = f"var(--kit-ink, {INK})", f"var(--kit-muted, {MUTED})"  # the same in HTML
 _CARD = f"var(--kit-card, {BACKGROUND})"
-_MATH = re.compile(r"\$\$|\\[(\[]")
 
 
 def kind_color(kind: str, name: str = "") -> str:
@@ -128,33 +124,6 @@ def on_color(color: str) -> str:
     """A text colour that can be read on this background."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else BACKGROUND
-
-
-def plain(text: str, limit: int = 200) -> str:
-    """A stranger's text made safe to draw: one line, short, UTF-8, left to right, not TeX.
-
-    Bokeh escapes it in hover cards; this is about what escaping does not cover. A `$$` would start
-    MathJax, a lone surrogate cannot be written to a file, a bidi override turns labels around.
-    """
-    text = "".join(c if c.isprintable() else " " for c in text[: 4 * limit])
-    text = _MATH.sub(lambda m: m.group()[0] + "\u200b" + m.group()[1:], " ".join(text.split()))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def format_ns(ns: float) -> str:
-    """A time with the unit that reads best: `850 ns`, `12.3 µs`, `4.56 ms`, `1.23 s`."""
-    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.3g} {unit}" if abs(ns) < 1000 * scale else f"{ns / scale:,.0f} s"
-    return f"{ns:.0f} ns"
-
-
-def format_bytes(size: float) -> str:
-    """A size with the unit that reads best: `64 B`, `1.5 kB`, `12 MB`."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} B"
 
 
 def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "") -> str:
@@ -187,7 +156,8 @@ def error_html(view: str, error: BaseException) -> str:
         f'<div role="alert" style="font:12px/1.5 {escape(FONT)};'
         f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
         f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
-        f"<b>{escape(view)}</b>: {escape(type(error).__name__)}: {escape(str(error))}</div>"
+        f"<b>{safe_html(view)}</b>: {safe_html(type(error).__name__)}: "
+        f"{safe_html(error, 600)}</div>"
     )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
+from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
-from kit.widgets.base.theme import plain
 
 __all__ = [
     "COLUMNS",
@@ -80,18 +80,12 @@ class Cell:
 
 
 def amount(value: float) -> str:
-    """Two or three figures, no exponent: `0.012`, `1.53`, `1,240`; "?" if unknown."""
-    if math.isnan(value):
-        return "?"
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    if abs(value) >= 0.1 or not value:
-        return f"{value:.3g}"
-    return f"{value:.2g}" if abs(value) >= 0.001 else "<0.001"
+    """A number of the table; "?" where the run cannot say."""
+    return format_number(value, "?")
 
 
 def _percent(value: float) -> str:
-    return "?" if math.isnan(value) else f"{value:.0%}"
+    return format_percent(value, "?")
 
 
 def _times(value: float) -> str:
@@ -253,7 +247,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     for label in labels:
         seen[label] = seen.get(label, 0) + 1
         again = f" (again, {seen[label]})" if seen[label] > 1 else ""
-        numbered.append(plain(label, _MAX_LABEL) + again)
+        numbered.append(safe_label(label, _MAX_LABEL) + again)
     return numbered
 
 
@@ -272,7 +266,7 @@ def _words(run: Run) -> dict[str, str]:
     if forward != backward:
         bulk += f" forward, {backward} backward"
     return {
-        "name": plain(run.name, 40),
+        "name": safe_label(run.name, 40),
         "mode": native if is_native else s.mode,
         "loss_scaling": f"loss scaling {s.loss_scaling}",
         "bulk": bulk if is_cut else "",
@@ -283,7 +277,7 @@ def _words(run: Run) -> dict[str, str]:
         "dtype": s.dtype,
         "segment_mode": "" if is_native else f"segments by {s.segment_mode}",
         "step_mode": "" if is_native else s.step_mode,
-        "device": plain(run.environment.get("device", s.device), 40),
+        "device": safe_label(run.environment.get("device", s.device), 40),
         "seed": f"seed {s.seed}",
         "steps": f"{s.steps:,} steps",
         "warmup": f"{s.warmup:,} warm-up steps",

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.run import Run
+from kit.text import format_ns, safe_label
 from kit.trace import KINDS, Timeline
-from kit.widgets.base.theme import COLORS, format_ns, kind_color, plain
+from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
 
 __all__ = ["MAX_BARS", "MAX_STEPS", "MAX_SYNCS", "SOURCES", "comparison_columns"]
@@ -162,7 +163,7 @@ def _rows(timeline: Timeline, top: float) -> tuple[list[_Row], float]:
     rows = []
     for name, lanes in [*groups.items(), *below]:
         height = _HEIGHTS.get(name, _THIN)
-        rows.append(_Row(plain(name, 16), tuple(lanes), top, top + height))
+        rows.append(_Row(safe_label(name, 16), tuple(lanes), top, top + height))
         top += height + _GAP
     return rows, top - _GAP
 
@@ -190,8 +191,8 @@ def _bars(timeline: Timeline, strip: _Strip) -> Columns:
     left[on_device], right[on_device] = _apart(left[on_device], right[on_device])
     kept = right > left
     spans, left, right, row = spans[kept], left[kept], right[kept], row[kept]
-    names = [plain(n, 80) for n in timeline.names]
-    lanes = [plain(n, 60) for n in timeline.lanes]
+    names = [safe_label(n, 80) for n in timeline.names]
+    lanes = [safe_label(n, 60) for n in timeline.lanes]
     color = [kind_color(KINDS[timeline.kind[i]], names[timeline.name[i]]) for i in spans]
     first, left, right, busy, count = _merged(row, color, left, right, strip.x_end)
     longest = spans[first]
@@ -286,7 +287,7 @@ def _texts(timeline: Timeline, strip: _Strip) -> Columns:
     ]
     for row in (r for r in strip.rows if r.label == "its steps"):
         for i in np.flatnonzero(timeline.kind == _DEVICE_STEP):
-            name = plain(timeline.names[timeline.name[i]], 40)
+            name = safe_label(timeline.names[timeline.name[i]], 40)
             a, b = int(timeline.start_ns[i]), int(timeline.stop_ns[i])
             found.append((a, b, name, (row.top + row.bottom) / 2))
     columns: Columns = {"x": [], "y": [], "text": []}
@@ -309,9 +310,9 @@ def _syncs(timeline: Timeline, strip: _Strip) -> Columns:
         "right": [window.ms(min(s.at_ns + s.wait_ns, window.end)) for s in inside],
         "top": [strip.top + _STEPS] * len(inside),
         "bottom": [strip.end] * len(inside),
-        "cause": [plain(s.cause, 60) for s in inside],
-        "site": [plain(s.site, 80) or "(no line known)" for s in inside],
-        "via": [plain(s.via, 80) or "-" for s in inside],
+        "cause": [safe_label(s.cause, 60) for s in inside],
+        "site": [safe_label(s.site, 80) or "(no line known)" for s in inside],
+        "via": [safe_label(s.via, 80) or "-" for s in inside],
         "duration": [format_ns(s.wait_ns) for s in inside],
         "run": [strip.run + 1] * len(inside),
     }
@@ -339,7 +340,7 @@ def _title_lines(
         numbers += ", no step was traced"
     if window.ms(window.end) > x_end:
         numbers += f"; goes on to {amount(window.ms(window.end))} ms →"
-    label = plain(row.label, _MAX_TITLE - len(tag) - 4)
+    label = safe_label(row.label, _MAX_TITLE - len(tag) - 4)
     line = f"{i + 1}  {label}{tag}"
     if len(line) + len(numbers) + 5 <= _MAX_TITLE:
         return [f"{line}  —  {numbers}"]
@@ -348,8 +349,8 @@ def _title_lines(
 
 def _title(runs: Sequence[Run]) -> str:
     origins = list(dict.fromkeys(run.timeline.origin for run in runs))
-    names = list(dict.fromkeys(plain(run.name, 24) for run in runs if run.name))
-    what = f" - {plain(', '.join(names), 24)}" if names else ""
+    names = list(dict.fromkeys(safe_label(run.name, 24) for run in runs if run.name))
+    what = f" - {safe_label(', '.join(names), 24)}" if names else ""
     return f"timelines (origin{'s' * (len(origins) > 1)}: {', '.join(origins)}){what}"
 
 

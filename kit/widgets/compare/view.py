@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from textwrap import wrap
 from typing import Any
 
@@ -30,10 +29,11 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, Layout
 
 from kit.runs.run import Run
+from kit.text import markdown_table, safe_html, safe_markdown
 from kit.widgets.base import tables
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import safe_text, section, sentence, table
+from kit.widgets.base.tables import section, sentence, table
 from kit.widgets.base.theme import (
     BACKGROUND,
     COLORS,
@@ -96,7 +96,7 @@ def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
     heads = ("run", *(c.head for c in COLUMNS))
     made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS)
     wide = f'<div style="overflow-x:auto"><div style="min-width:{_LEAST_PX}px">{made}</div></div>'
-    lead = f'<div style="margin-bottom:4px">{safe_text(verdict(rows, baseline), 400)}</div>'
+    lead = f'<div style="margin-bottom:4px">{safe_html(verdict(rows, baseline), 400)}</div>'
     star = f"{_STAR} best of its column. " if len(runs) > 1 else ""
     unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
     return section("Comparison", lead + wide + sentence(star + _NOTE + unknown))
@@ -104,44 +104,32 @@ def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
 
 def _label(i: int, row: ComparisonRow, tag: str) -> str:
     return (
-        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_text(row.label)}</div>'
+        f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_html(row.label)}</div>'
         f'<div style="color:{tables.MUTED};font-size:12px">{tag}</div>'
     )
 
 
 def _cell(cell: Cell) -> str:
-    text = escape(cell.text)
+    text = safe_html(cell.text)
     if cell.is_best:
         text = f'<b title="best of its column">{_STAR}&thinsp;{text}</b>'
     if cell.note:
-        text += f'<div style="color:{tables.MUTED};font-size:11px">{escape(cell.note)}</div>'
+        text += f'<div style="color:{tables.MUTED};font-size:11px">{safe_html(cell.note)}</div>'
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
 def comparison_markdown(runs: Sequence[Run], baseline: int = 0) -> str:
     """The table as Markdown, the best of each column in bold; nothing in it is HTML."""
     rows = comparison_rows(runs, baseline)
-    lines = [["run", *(c.head for c in COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
+    made = []
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
         tag = baseline_tag(i, baseline, len(runs))
-        texts = [_plain_cell(c) for c in cells]
-        lines.append(
-            [f"{i + 1}: {_markdown(row.label)}{tag}"]
+        texts = [safe_markdown(f"{c.text} ({c.note})" if c.note else c.text) for c in cells]
+        made.append(
+            [f"{i + 1}: {safe_markdown(row.label)}{tag}"]
             + [f"**{t}**" if c.is_best else t for t, c in zip(texts, cells, strict=True)]
         )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _markdown(text: str) -> str:
-    """Text that Markdown shows as it is: no cell ends, no HTML, no links, no emphasis."""
-    for mark in "\\`*_[]|":
-        text = text.replace(mark, "\\" + mark)
-    return escape(text, quote=False)
-
-
-def _plain_cell(cell: Cell) -> str:
-    text = f"{cell.text} ({cell.note})" if cell.note else cell.text
-    return text.replace("<", "&lt;")
+    return markdown_table(["run", *(c.head for c in COLUMNS)], made)
 
 
 def comparison_text(runs: Sequence[Run], baseline: int = 0) -> str:

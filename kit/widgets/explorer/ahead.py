@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -16,6 +15,7 @@ from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
 from kit.runs.settings import Settings
+from kit.text import safe_html
 from kit.widgets.base.tables import FONT, MUTED
 from kit.widgets.explorer.rerun import PrepareStep
 
@@ -108,7 +108,9 @@ class AheadLine(HBox):
             self._forget = None
 
     def _say(self, text: str) -> None:
-        self.text.value = f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</div>'
+        self.text.value = (
+            f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
+        )
 
 
 def _weak(act: Callable[[], None]) -> Callable[[Any], None]:

@@ -8,7 +8,8 @@ from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
-from kit.widgets.base.tables import FONT, INK, MUTED, headline_html, safe_text
+from kit.text import safe_html
+from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
 
 __all__ = ["Foresight", "modelled_html", "modelled_run"]
 
@@ -73,7 +74,7 @@ def modelled_run(prediction: Prediction, of: Run) -> Run:
 
 def modelled_html(prediction: Prediction, modelled: Run, measured: Run) -> str:
     """The headline of a prediction, marked as one, against the last measurement."""
-    notes = "".join(f"<li>{safe_text(note, 300)}</li>" for note in prediction.assumptions)
+    notes = "".join(f"<li>{safe_html(note, 300)}</li>" for note in prediction.assumptions)
     folded = (
         f"<details><summary>what it assumes</summary><ul>{notes}</ul></details>" if notes else ""
     )
@@ -81,7 +82,7 @@ def modelled_html(prediction: Prediction, modelled: Run, measured: Run) -> str:
         f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed #b07d12;'
         f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
         f'<b style="background:#8a6109;color:#fff;border-radius:3px;padding:1px 6px">MODELLED</b> '
-        f"not measured yet: predicted from {safe_text(prediction.of, 200)}. The timeline shows the "
+        f"not measured yet: predicted from {safe_html(prediction.of, 200)}. The timeline shows the "
         f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
         f"{folded}</div>{headline_html(modelled, measured)}"
     )

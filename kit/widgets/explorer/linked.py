@@ -7,9 +7,10 @@ from typing import Any
 
 from ipywidgets import HTML, Button, HBox, Layout
 
+from kit.text import safe_html
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.tables import FONT, INK, MUTED, safe_text, sync_picks, sync_table_html
+from kit.widgets.base.tables import FONT, INK, MUTED, sync_picks, sync_table_html
 from kit.widgets.memory.tables import folded_memory_html, memory_picks
 from kit.widgets.numbers.kernels import folded_kernels
 
@@ -74,7 +75,7 @@ class SelectionBar(HBox):
         self.layout.display = "" if picked else "none"
         self.text.value = (
             f'<span role="status" style="font:12px/1.4 {FONT};color:{MUTED}">selected: '
-            f'<b style="color:{INK}">{safe_text(text, 160)}</b></span>'
+            f'<b style="color:{INK}">{safe_html(text, 160)}</b></span>'
             if picked
             else ""
         )

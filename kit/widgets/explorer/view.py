@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from html import escape
 from typing import Any
 
 import traitlets
@@ -27,6 +26,7 @@ from kit.errors import KitError, SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
+from kit.text import safe_html
 from kit.trace import Timeline
 from kit.widgets.base.controls import Controls
 from kit.widgets.base.page import View
@@ -38,7 +38,6 @@ from kit.widgets.base.tables import (
     failure_html,
     headline_html,
     run_notes_html,
-    safe_text,
     unlowered_html,
 )
 from kit.widgets.compare.view import comparison_markdown
@@ -260,7 +259,7 @@ class Explorer(View):
     def _rows(self) -> list[Any]:
         heading = HTML(
             f'<div role="heading" aria-level="2" style="font:600 17px/1.3 {FONT};color:{INK};'
-            f'overflow-wrap:anywhere">{safe_text(self.title, 120)}</div>'
+            f'overflow-wrap:anywhere">{safe_html(self.title, 120)}</div>'
         )
         actions = [self.rerun_button, self.cancel_button, self.save_button, self.progress]
         bar = HBox([*actions, self.status, self.announcer], layout=Layout(flex_flow="row wrap",
@@ -419,10 +418,10 @@ class Explorer(View):
 
     def _say(self, text: str, *, is_news: bool = False) -> None:
         """Show a status; one that is news is also announced."""
-        line = f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{escape(text)}</div>'
+        line = f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
         self.status.value = line
         if is_news or not self.announcer.value:
-            self.announcer.value = escape(text)
+            self.announcer.value = safe_html(text, 1000)
 
 
 def _off(run: Run) -> str:

@@ -31,7 +31,8 @@ from kit.errors import GraphError
 from kit.ir import PHASES, Graph
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
-from kit.widgets.base.theme import COLORS, FAINT, INK, SEGMENT_COLORS, plain
+from kit.text import safe_label
+from kit.widgets.base.theme import COLORS, FAINT, INK, SEGMENT_COLORS
 from kit.widgets.graph.diff import CHANGES, Merged, merge
 from kit.widgets.graph.dot import dot_text, lay_out
 from kit.widgets.graph.grid import Inside, Size
@@ -128,7 +129,7 @@ class _Strings:
 
     def strange(self, text: str) -> int:
         if text not in self._plain:
-            self._plain[text] = self(plain(text, _MAX_TEXT))
+            self._plain[text] = self(safe_label(text, _MAX_TEXT))
         return self._plain[text]
 
 
@@ -227,7 +228,7 @@ def _why_empty(run: Run | None) -> str:
 
 
 def _title(run: Run | None, ops: int) -> str:
-    name = f" - {plain(run.name, 48)}" if run is not None and run.name else ""
+    name = f" - {safe_label(run.name, 48)}" if run is not None and run.name else ""
     count = f": {ops:,} op{'s' if ops != 1 else ''}" if ops else ""
     return f"IR graph of one step{name}{count}"
 

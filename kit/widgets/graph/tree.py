@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kit.ir import PHASES, Graph
-from kit.widgets.base.theme import format_bytes, plain
+from kit.text import format_bytes, safe_label
 
 __all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree", "short_op"]
 
@@ -98,19 +98,19 @@ def build_tree(graph: Graph) -> Tree:
 def short_op(op: str) -> str:
     """`aten.mm.default` -> `mm`: the name without its library and overload."""
     parts = op.split(".")
-    return plain(parts[1] if len(parts) > 1 and parts[1] else op, 60)
+    return safe_label(parts[1] if len(parts) > 1 and parts[1] else op, 60)
 
 
 def scope_parts(scope: str) -> tuple[str, ...]:
     """`Bert.layers.0.norm` -> (Bert, layers.0, norm): a number belongs to the name before it."""
     parts: list[str] = []
-    for part in filter(None, (plain(part, 80) for part in scope.split(".", 200))):
+    for part in filter(None, (safe_label(part, 80) for part in scope.split(".", 200))):
         if part.isdigit() and parts:
             parts[-1] += "." + part
         else:
             parts.append(part)
     deep = parts[_MAX_DEPTH - 1 :]
-    return (*parts[: _MAX_DEPTH - 1], plain(".".join(deep), 80)) if deep else tuple(parts)
+    return (*parts[: _MAX_DEPTH - 1], safe_label(".".join(deep), 80)) if deep else tuple(parts)
 
 
 class _Builder:
@@ -165,13 +165,13 @@ class _Builder:
             if not name.startswith("\0") and len(ids) == 1:
                 op = self._op(ids[0], phase)
                 last = self._paths[self._nodes[ids[0]].scope][-1]
-                op.label = plain(f"{last}: {op.label}", _MAX_LABEL)
+                op.label = safe_label(f"{last}: {op.label}", _MAX_LABEL)
                 boxes.append(op)
             elif not name.startswith("\0"):
-                label = plain(name, _MAX_LABEL)
+                label = safe_label(name, _MAX_LABEL)
                 boxes.append(self.group(f"{key}/{name}", "group", label, ids, depth + 1, phase))
             elif len(ids) > most:
-                label = plain(self._op_names(ids), _MAX_LABEL)
+                label = safe_label(self._op_names(ids), _MAX_LABEL)
                 boxes.append(self.group(f"{key}/ops {name[1:]}", "ops", label, ids, -1, phase))
             else:
                 boxes += [self._op(i, phase) for i in ids]
@@ -180,14 +180,14 @@ class _Builder:
     def _op(self, i: int, phase: str) -> Box:
         node = self._nodes[i]
         if node.avals not in self._avals:
-            text = plain(str(node.avals[0]), _MAX_LABEL) if node.avals else "no output"
+            text = safe_label(str(node.avals[0]), _MAX_LABEL) if node.avals else "no output"
             self._avals[node.avals] = text, sum(a.size_bytes for a in node.avals)
         text, size = self._avals[node.avals]
         return Box(f"%{i}", "op", self._name(node.op), text, i, phase, size=(1, size))
 
     def _name(self, op: str) -> str:
         if op not in self._names:
-            self._names[op] = plain(short_op(op), _MAX_LABEL)
+            self._names[op] = safe_label(short_op(op), _MAX_LABEL)
         return self._names[op]
 
     def _op_names(self, ids: Sequence[int]) -> str:
@@ -332,7 +332,7 @@ def _span(first: str, last: str) -> str:
     """`layers.0`, `layers.11` -> `layers.0 … 11`."""
     stem, dot, _ = first.rpartition(".")
     same = f"{stem}{dot}"
-    return plain(f"{first} … {last.removeprefix(same) if stem else last}", _MAX_LABEL)
+    return safe_label(f"{first} … {last.removeprefix(same) if stem else last}", _MAX_LABEL)
 
 
 def _number(box: Box, parent: int, boxes: list[Box], keys: set[str]) -> None:

@@ -14,7 +14,8 @@ from kit.ir import Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
-from kit.widgets.base.theme import COLORS, MUTED, format_bytes, format_ns, plain, tint
+from kit.text import format_bytes, format_ns, safe_label
+from kit.widgets.base.theme import COLORS, MUTED, tint
 
 __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "holder_groups", "mark_columns",
            "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
@@ -97,12 +98,12 @@ def _nothing(run: Run | None) -> dict[str, Any]:
 
 
 def _name(run: Run) -> str:
-    return plain(", ".join(x for x in (run.name, f"mode {run.settings.mode}") if x), 80)
+    return safe_label(", ".join(x for x in (run.name, f"mode {run.settings.mode}") if x), 80)
 
 
 def short_op(op: str) -> str:
     """`aten.mm.default` -> `mm`, safe to draw."""
-    return plain(op.removeprefix("aten.").removesuffix(".default"), 40)
+    return safe_label(op.removeprefix("aten.").removesuffix(".default"), 40)
 
 
 def unseen_inside(graph: Graph) -> list[str]:
@@ -133,7 +134,7 @@ def _area(
             "live": live / scale,
             "shade": COLORS.get(node.phase, MUTED), "color": COLORS.get(node.phase, MUTED),
             "op": short_op(node.op) + (f" (fullest of {stop - start})" if each > 1 else ""),
-            "site": plain(node.site or "unknown"), "scope": plain(node.scope or "none"),
+            "site": safe_label(node.site or "unknown"), "scope": safe_label(node.scope or "none"),
             "phase": node.phase, "all": format_bytes(live), "own": format_bytes(own),
             "written": format_bytes(sum(report.written[start:stop])),
             "time": format_ns(ns) if ns else "unknown", "nodes": members,
@@ -164,7 +165,7 @@ def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[An
     at = report.nodes.index(report.peak_node)
     text = f"peak {format_bytes(report.peak)}: {short_op(node.op)}"
     if node.site:
-        text += f", {plain(node.site, 40)}"
+        text += f", {safe_label(node.site, 40)}"
     share = at / max(len(report.nodes), 1)
     align = "left" if share < 0.3 else "right" if share > 0.7 else "center"
     return {"x": [at + 0.5], "y": [report.peak / scale], "text": [text], "align": [align]}
@@ -198,14 +199,14 @@ def _bars(
     for n, (kind, values) in enumerate(groups):
         first, size = values[0], sum(h.bytes for h in values)
         count = f"{len(values):,} × " if len(values) > 1 else ""
-        place = plain(first.site or first.scope, 48)
+        place = safe_label(first.site or first.scope, 48)
         text = f"{count}{short_op(first.op)}" + (f"  ·  {place}" if place else "")
         row = {
             "top": n + 0.5, "bottom": n + 0.82, "right": size / max(report.peak, 1),
             "middle": n + 0.28, "color": HOLDS[kind], "text": text,
             "size": f"{format_bytes(size)}  ({size / max(report.peak, 1):.0%})",
-            "op": f"{count}{short_op(first.op)}", "site": plain(first.site or "unknown"),
-            "scope": plain(first.scope or "none"), "kind": kind, "life": _life(values),
+            "op": f"{count}{short_op(first.op)}", "site": safe_label(first.site or "unknown"),
+            "scope": safe_label(first.scope or "none"), "kind": kind, "life": _life(values),
             "nodes": sorted({h.node for h in values}),
         }  # fmt: skip
         for name, value in row.items():

@@ -16,6 +16,7 @@ from kit.runs.analysis.memory import (
     memory_by_variant,
 )
 from kit.runs.run import Run
+from kit.text import format_bytes, format_ns, safe_html
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.tables import (
     MUTED,
@@ -23,12 +24,11 @@ from kit.widgets.base.tables import (
     bar_html,
     folded,
     row_attributes,
-    safe_text,
     section,
     sentence,
     table,
 )
-from kit.widgets.base.theme import COLORS, format_bytes, format_ns, tint
+from kit.widgets.base.theme import COLORS, tint
 from kit.widgets.compare.data import amount, run_labels
 from kit.widgets.memory.data import (
     HOLDS,
@@ -64,7 +64,7 @@ def variants_html(runs: Sequence[Run]) -> str:
     )
     inside = sorted({op for run in runs for graph in run.graphs for op in unseen_inside(graph)})
     if inside:
-        notes += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+        notes += f" Not counted: what {safe_html(', '.join(inside))} makes inside."
     return section("Variants: time, and the memory that they write", body + sentence(notes))
 
 
@@ -91,7 +91,7 @@ def _variant(label: str, row: VariantMemory, rows: Sequence[VariantMemory]) -> l
         ("peak", _bytes, _NO_PARTS),
         ("temporary", _bytes, _NO_PARTS),
     ]
-    cells = [f"<b>{safe_text(label, 60)}</b>"]
+    cells = [f"<b>{safe_html(label, 60)}</b>"]
     for name, form, parts in texts:
         now, base = getattr(row, name), getattr(first, name)
         is_ratio = row is not first and now > 0 and base > 0
@@ -130,7 +130,7 @@ def _time(ns: float) -> str:
 
 
 def _bytes(size: float) -> str:
-    return "–" if math.isnan(size) else format_bytes(size)
+    return format_bytes(size, "–")
 
 
 def _count(n: float) -> str:
@@ -177,8 +177,8 @@ def _op(row: OpMemory, rows: Sequence[OpMemory]) -> list[str]:
     mark = _mark(color)
     slowest = max((r.device_ns for r in rows if r.device_ns > 0), default=0.0)
     return [
-        f'<div style="overflow-wrap:anywhere">{mark}{safe_text(short_op(row.op))}</div>',
-        safe_text(row.phase),
+        f'<div style="overflow-wrap:anywhere">{mark}{safe_html(short_op(row.op))}</div>',
+        safe_html(row.phase),
         f"{len(row.nodes):,}",
         f"{row.buffers:,}",
         format_bytes(row.written) + bar_html(row.written / max(rows[0].written, 1), _SHADE),
@@ -233,13 +233,13 @@ def _verdict(run: Run, report: MemoryReport) -> str:
     if report.peak_node < 0:
         return text
     node = run.graphs[0].nodes[report.peak_node]
-    where = f" at {safe_text(node.site, 60)}" if node.site else ""
+    where = f" at {safe_html(node.site, 60)}" if node.site else ""
     text = (
-        f"At most {format_bytes(report.peak)} are live at once: in the {safe_text(node.phase)} "
-        f"phase, at {safe_text(short_op(node.op))}{where}. {text}"
+        f"At most {format_bytes(report.peak)} are live at once: in the {safe_html(node.phase)} "
+        f"phase, at {safe_html(short_op(node.op))}{where}. {text}"
     )
     if inside := unseen_inside(run.graphs[0]):
-        text += f" Not counted: what {safe_text(', '.join(inside))} makes inside."
+        text += f" Not counted: what {safe_html(', '.join(inside))} makes inside."
     return text
 
 
@@ -316,8 +316,8 @@ def _holders(run: Run, report: MemoryReport) -> str:
         share = size / max(report.peak, 1)
         rows.append(
             [
-                f"{_mark(HOLDS[kind])}{len(values):,} × {safe_text(short_op(first.op))}",
-                safe_text(first.site or first.scope, 60),
+                f"{_mark(HOLDS[kind])}{len(values):,} × {safe_html(short_op(first.op))}",
+                safe_html(first.site or first.scope, 60),
                 kind,
                 format_bytes(size),
                 f"{share:.0%}" + bar_html(share, HOLDS[kind]),

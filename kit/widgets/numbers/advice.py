@@ -10,18 +10,9 @@ from ipywidgets import HTML, Button, HBox, Layout
 
 from kit.runs.analysis.advice import Advice
 from kit.runs.run import Run
+from kit.text import safe_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import (
-    FONT,
-    INK,
-    LINE,
-    MONO,
-    MUTED,
-    PANEL,
-    safe_text,
-    section,
-    sentence,
-)
+from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
 from kit.widgets.base.theme import COLORS
 
 __all__ = ["AdviceView", "advice_html", "change_text"]
@@ -60,8 +51,8 @@ def _limit(run: Run) -> str:
         return sentence("No step was traced.")
     limit = run.limited_by()
     return (
-        f'<div style="margin:0 0 4px"><b>{safe_text(limit)}.</b> '
-        f'<span style="color:{MUTED}">{safe_text(_SAID[limit.what])}.</span></div>'
+        f'<div style="margin:0 0 4px"><b>{safe_html(limit)}.</b> '
+        f'<span style="color:{MUTED}">{safe_html(_SAID[limit.what])}.</span></div>'
     )
 
 
@@ -72,7 +63,7 @@ def _row(advice: Advice) -> str:
         f'{COLORS["wait"]};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
         f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:58px;'
         f'font-variant-numeric:tabular-nums">{ms}</span>'
-        f'<span style="font-size:12.5px">{safe_text(advice.text, 900)}{_chip(advice)}</span></div>'
+        f'<span style="font-size:12.5px">{safe_html(advice.text, 900)}{_chip(advice)}</span></div>'
     )
 
 
@@ -81,7 +72,7 @@ def _chip(advice: Advice) -> str:
         return ""
     return (
         f' <code style="font:11.5px {MONO};border:1px solid {LINE};border-radius:4px;'
-        f'padding:0 4px;color:{INK}">{safe_text(change_text(advice.change))}</code>'
+        f'padding:0 4px;color:{INK}">{safe_html(change_text(advice.change))}</code>'
     )
 
 

@@ -9,18 +9,9 @@ from ipywidgets import HTML, Dropdown, Layout
 
 from kit.ir.diff import GraphDiff
 from kit.runs.compiles import Compile, storms
+from kit.text import safe_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import (
-    FONT,
-    INK,
-    LINE,
-    MONO,
-    MUTED,
-    safe_text,
-    section,
-    sentence,
-    table,
-)
+from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, section, sentence, table
 
 __all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
 
@@ -41,7 +32,7 @@ def compiles_html(compiles: Sequence[Compile]) -> str:
         return section("Compiles", sentence("Nothing was compiled: every program was known."))
     warnings = "".join(
         f'<div style="border-left:3px solid #d9482b;padding:2px 8px;margin:4px 0">'
-        f"{safe_text(line, 400)}</div>"
+        f"{safe_html(line, 400)}</div>"
         for line in storms(compiles)
     )
     rows = [_row(c) for c in compiles[-MAX_ROWS:]]
@@ -65,13 +56,13 @@ def _row(c: Compile) -> list[str]:
     change = ""
     if c.before or c.now:
         code = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
-        change = f'<div style="{code}">{safe_text(c.before, 60)} → {safe_text(c.now, 60)}</div>'
+        change = f'<div style="{code}">{safe_html(c.before, 60)} → {safe_html(c.now, 60)}</div>'
     disk = " (from disk)" if c.is_from_disk else ""
-    why = f"<b>{safe_text(word)}</b>, {c.ops:,} ops{change}"
-    where = f'<span style="font-family:{MONO};font-size:12px">{safe_text(c.site, 60)}</span>'
+    why = f"<b>{safe_html(word)}</b>, {c.ops:,} ops{change}"
+    where = f'<span style="font-family:{MONO};font-size:12px">{safe_html(c.site, 60)}</span>'
     return [
         f"{c.step:,}",
-        safe_text(c.phase),
+        safe_html(c.phase),
         why,
         where,
         f"{c.lower_ms + c.compile_ms:,.0f}{disk}",
@@ -99,7 +90,7 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
         color = _BACKGROUND.get(row.kind, "transparent")
         sides = "".join(
             f'<td style="{cell};text-align:left;background:{color if text else "transparent"}">'
-            f"{safe_text(text, 200)}</td>"
+            f"{safe_html(text, 200)}</td>"
             for text in (row.left_text, row.right_text)
         )
         body += f'<tr style="border-top:1px solid {LINE};background:none">{sides}</tr>'

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kit.runs.sources import MAX_LINE, Snippet
-from kit.widgets.base.tables import safe_text
+from kit.text import safe_html
 
 __all__ = ["Piece", "code_html", "listing"]
 
@@ -37,12 +37,12 @@ def code_html(text: str) -> str:
     for match in _TOKEN.finditer(text):
         if match.lastgroup == "k" and match[0] not in _WORDS:
             continue
-        parts.append(safe_text(text[at : match.start()], MAX_LINE * 8))
-        token = safe_text(match[0], MAX_LINE * 8)
+        parts.append(safe_html(text[at : match.start()], MAX_LINE * 8))
+        token = safe_html(match[0], MAX_LINE * 8)
         tag = "b" if match.lastgroup == "k" else "span"
         parts.append(f'<{tag} class="kit-{match.lastgroup}">{token}</{tag}>')
         at = match.end()
-    return "".join(parts) + safe_text(text[at:], MAX_LINE * 8)
+    return "".join(parts) + safe_html(text[at:], MAX_LINE * 8)
 
 
 def listing(

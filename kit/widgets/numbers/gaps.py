@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from kit.runs.run import Run
+from kit.text import safe_html
 from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import MONO, MUTED, bar_html, safe_text, section, sentence, table
+from kit.widgets.base.tables import MONO, MUTED, bar_html, section, sentence, table
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
@@ -67,7 +68,7 @@ def gaps_html(run: Run) -> str:
 def _strip(rows: Sequence[IdleRow]) -> str:
     """All idle time as one bar, cut by cause."""
     parts = "".join(
-        f'<div title="{safe_text(f"{r.cause} {r.share:.0%}")}" style="width:{r.share:.2%};'
+        f'<div title="{safe_html(f"{r.cause} {r.share:.0%}")}" style="width:{r.share:.2%};'
         f'background:{CAUSE_COLORS.get(r.cause, COLORS["plan"])}"></div>'
         for r in rows
     )
@@ -83,14 +84,14 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
         f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
         f'margin-right:7px;background:{color};border:1px solid #8886"></span>'
     )
-    line = f'<span style="font-family:{MONO};font-size:12px">{safe_text(row.site)}</span>'
+    line = f'<span style="font-family:{MONO};font-size:12px">{safe_html(row.site)}</span>'
     if not row.site:
         line = f'<span style="color:{MUTED}">{_SAID.get(row.cause, "")}</span>'
     if awaited:
-        then = ", ".join(safe_text(site, 60) for site in awaited)
+        then = ", ".join(safe_html(site, 60) for site in awaited)
         line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
     return [
-        f'<span style="white-space:nowrap">{swatch}{safe_text(row.cause)}</span>',
+        f'<span style="white-space:nowrap">{swatch}{safe_html(row.cause)}</span>',
         f'<div style="overflow-wrap:anywhere">{line}</div>',
         amount(row.count / parts),
         amount(row.total_ms / parts),

@@ -9,8 +9,9 @@ from ipywidgets import HTML, Layout
 
 from kit.runs.run import Run
 from kit.runs.whatif.predict import Prediction
+from kit.text import safe_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import FONT, INK, MUTED, headline_html, safe_text
+from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
 from kit.widgets.base.theme import error_html
 
 __all__ = ["HeadlineView", "modelled_html"]
@@ -60,7 +61,7 @@ class HeadlineView(View):
 
 def modelled_html(prediction: Prediction) -> str:
     """A box that marks the numbers under it as a model's, with what the model assumes."""
-    notes = "".join(f"<li>{safe_text(note, 300)}</li>" for note in prediction.assumptions)
+    notes = "".join(f"<li>{safe_html(note, 300)}</li>" for note in prediction.assumptions)
     folded = (
         f"<details><summary>what it assumes</summary><ul>{notes}</ul></details>" if notes else ""
     )
@@ -68,7 +69,7 @@ def modelled_html(prediction: Prediction) -> str:
         f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed #b07d12;'
         f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
         f'<b style="background:#8a6109;color:#fff;border-radius:3px;padding:1px 6px">MODELLED</b> '
-        f"not measured yet: predicted from {safe_text(prediction.of, 200)}. The timeline shows the "
+        f"not measured yet: predicted from {safe_html(prediction.of, 200)}. The timeline shows the "
         f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
         f"{folded}</div>"
     )

@@ -9,6 +9,7 @@ from itertools import starmap
 from kit.runs.analysis.kernels import KernelCost, kernel_table
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
+from kit.text import format_bytes, safe_html
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
@@ -17,12 +18,11 @@ from kit.widgets.base.tables import (
     bar_html,
     folded,
     row_attributes,
-    safe_text,
     section,
     sentence,
     table,
 )
-from kit.widgets.base.theme import COLORS, format_bytes
+from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import amount
 
 __all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
@@ -92,18 +92,18 @@ def _row(row: KernelCost, steps: int, most: float) -> list[str]:
     where = f"segment {kernel.segment}" if kernel.segment >= 0 else "no segment"
     name = (
         f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
-        f'{safe_text(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
+        f'{safe_html(kernel.name, 60)}<div style="color:{MUTED}">{where}</div></div>'
     )
     best = "" if math.isnan(row.of_ceiling) else f"{row.of_ceiling:.0%}"
     if best:
-        best += f'<div style="color:{MUTED};font-size:11px">{safe_text(row.limit)}</div>'
+        best += f'<div style="color:{MUTED};font-size:11px">{safe_html(row.limit)}</div>'
     return [
         name,
         _computes(row),
         amount(kernel.count / steps),
         amount(kernel.charged_ms / steps),
         f"{kernel.share:.1%}" + bar_html(kernel.share / max(most, 1e-12), COLORS["kernel"]),
-        _bytes(row.bytes_read + row.bytes_written),
+        format_bytes(row.bytes_read + row.bytes_written, "?"),
         amount(row.gb_s),
         amount(row.gflop_s) if row.flops else "",
         best,
@@ -126,7 +126,7 @@ def _computes(row: KernelCost) -> str:
 
 def _listed(texts: Sequence[str], limit: int) -> str:
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(safe_text(text, 60) for text in texts[:limit]) + more
+    return ", ".join(safe_html(text, 60) for text in texts[:limit]) + more
 
 
 def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
@@ -134,11 +134,7 @@ def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
     runs = sum(row.kernel.count for row in rows) / steps
     moved = sum(row.bytes_read + row.bytes_written for row in rows if row.nodes)
     return ["<b>device busy</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
-            "<b>100%</b>", f"<b>{_bytes(moved)}</b>", "", "", ""]  # fmt: skip
-
-
-def _bytes(size: float) -> str:
-    return "?" if math.isnan(size) else format_bytes(size)
+            "<b>100%</b>", f"<b>{format_bytes(moved, '?')}</b>", "", "", ""]  # fmt: skip
 
 
 class KernelView(Listing):

@@ -18,11 +18,12 @@ from ipywidgets import HTML, GridBox, Layout, SelectionSlider
 
 from kit.errors import SettingsError
 from kit.runs.gradients import Backward, Link, ParallelStep, best_buckets, predict_parallel
+from kit.text import format_bytes, format_count
 from kit.widgets.base.controls import labelled
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, MUTED
-from kit.widgets.base.theme import COLORS, error_html, format_bytes, style_figure
+from kit.widgets.base.theme import COLORS, error_html, style_figure
 from kit.widgets.base.theme import INK as DOT
 
 __all__ = ["ParallelView", "curve_columns", "lane_columns"]
@@ -175,7 +176,10 @@ class ParallelView(View):
         self.best.data = {"bulk": [1, self.backward.ops], "ms": [best.step_ns / 1e6] * 2}
         self._here.location = self.bulk.value
         now = self.step
-        pieces, travels = _count(now.segments, "backward segment"), _count(now.buckets, "bucket")
+        pieces, travels = (
+            format_count(now.segments, "backward segment"),
+            format_count(now.buckets, "bucket"),
+        )
         told = " Modelled." + " Large dots were measured." * (is_measured and bool(self._measured))
         self.text.value = (
             f'<div style="font:13px/1.5 {FONT};color:{INK}">'
@@ -184,7 +188,7 @@ class ParallelView(View):
             f"<b>{now.step_ns / 1e6:.2f} ms</b> a step with {pieces} of {self.bulk.value} ops and "
             f"{travels} of about {format_bytes(bucket)}; {now.exposed_ns / 1e6:.2f} ms of it only "
             f"wait for gradients.<br><b>{best.step_ns / 1e6:.2f} ms</b> if segments end where a "
-            f"bucket of {format_bytes(size)} is full ({_count(best.segments, 'segment')})."
+            f"bucket of {format_bytes(size)} is full ({format_count(best.segments, 'segment')})."
             f'<span style="color:{MUTED}">{told}</span></div>'
         )
 
@@ -233,10 +237,6 @@ class ParallelView(View):
         plot.add_layout(plot.legend[0], "right")
         plot.ygrid.grid_line_color = None
         return style_figure(plot)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _with(offered: tuple[Any, ...], value: Any) -> list[Any]:

@@ -22,11 +22,11 @@ from ipywidgets import HTML, GridBox, Layout
 from kit.errors import SettingsError
 from kit.ir import Segment
 from kit.ir.plan import OpStream, plan
+from kit.text import format_count, safe_html, safe_label
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import safe_text
 from kit.widgets.base.theme import (
     COLORS,
     FONT,
@@ -35,7 +35,6 @@ from kit.widgets.base.theme import (
     error_html,
     hover_card,
     on_color,
-    plain,
     style_figure,
     tint,
 )
@@ -75,10 +74,10 @@ def plan_payload(stream: OpStream, segments: Sequence[Segment]) -> dict[str, Any
                 ops, left=x, right=x + 1, top=row + _CELLS[0], bottom=row + _CELLS[1],
                 under=row + _BAND, color=color, shade=COLORS.get(node.phase, MUTED),
                 alpha=0.35 if is_view else 1.0,
-                op=plain(node.op + (" (view, does not count)" if is_view else "")),
-                site=plain(node.site or "unknown"), scope=plain(node.scope or "none"),
-                phase=node.phase, segment=f"{segment.index}, {_amount(counted, 'op')}",
-                cut=plain(segment.cut),
+                op=safe_label(node.op + (" (view, does not count)" if is_view else "")),
+                site=safe_label(node.site or "unknown"), scope=safe_label(node.scope or "none"),
+                phase=node.phase, segment=f"{segment.index}, {format_count(counted, 'op')}",
+                cut=safe_label(segment.cut),
             )  # fmt: skip
         ends.append(len(ops["op"]))
         if len(ops["op"]) >= MAX_OPS:
@@ -107,13 +106,13 @@ def _label_segments(labels: dict[str, list[Any]], stream: OpStream, segments: Se
         counted = sum(i not in stream.views for i in segment.nodes)
         pieces = _pieces(start, end)
         row, left, right = max(pieces, key=lambda piece: piece[2] - piece[1])
-        for text in (_amount(counted, "op"), f"{counted:,}"):
+        for text in (format_count(counted, "op"), f"{counted:,}"):
             if len(text) * letter <= right - left:
                 _append(labels, x=(left + right) / 2, y=row + sum(_CELLS) / 2, text=text,
                         align="center", color=INK)  # fmt: skip
                 break
         row, left, right = pieces[-1]
-        text = plain(segment.cut, 24)
+        text = safe_label(segment.cut, 24)
         begins = right - len(text) * letter
         has_room = begins >= (taken[1] if row == taken[0] else -0.5)
         is_last_drawn = len(ends) < len(segments) and end == ends[-1]
@@ -143,10 +142,6 @@ def _pieces(start: int, end: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def _amount(n: int, word: str) -> str:
-    return f"{n:,} {word}{'s' * (n != 1)}"
-
-
 def _append(columns: dict[str, list[Any]], **values: Any) -> None:
     for name, x in values.items():
         columns[name].append(x)
@@ -156,13 +151,17 @@ def plan_text(stream: OpStream, segments: Sequence[Segment]) -> str:
     """`312 ops → 34 segments: 14 forward, 16 backward, 4 update. Cuts: 30 size, 3 phase, ...`"""
     phases = Counter(s.phase for s in segments)
     cuts = Counter(s.cut for s in segments)
-    text = f"{_amount(stream.counted, 'op')} → {_amount(len(segments), 'segment')}"
+    text = f"{format_count(stream.counted, 'op')} → {format_count(len(segments), 'segment')}"
     if segments:
         by_phase = ", ".join(f"{n:,} {phase}" for phase, n in phases.items())
         by_cut = ", ".join(f"{n:,} {cut}" for cut, n in cuts.most_common())
         text += f": {by_phase}. Cuts: {by_cut}"
     views = len(stream.views)
-    also = f" {_amount(views, 'view')} {'does' if views == 1 else 'do'} not count." if views else ""
+    also = (
+        f" {format_count(views, 'view')} {'does' if views == 1 else 'do'} not count."
+        if views
+        else ""
+    )
     return f"{text}.{also}"
 
 
@@ -278,7 +277,7 @@ class PlanView(View):
         lines = [plan_text(self.stream, self.segments), *self.stream.notes]
         if drawn > MAX_OPS:
             lines.append(f"The first {MAX_OPS:,} ops are drawn.")
-        body = "<br>".join(safe_text(line, 400) for line in lines)
+        body = "<br>".join(safe_html(line, 400) for line in lines)
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
         )

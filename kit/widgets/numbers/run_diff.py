@@ -10,8 +10,9 @@ import traitlets
 from ipywidgets import HTML
 
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
+from kit.text import safe_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import BETTER, MONO, MUTED, WORSE, safe_text, section, sentence, table
+from kit.widgets.base.tables import BETTER, MONO, MUTED, WORSE, section, sentence, table
 from kit.widgets.base.theme import error_html
 from kit.widgets.compare.data import amount
 
@@ -24,9 +25,9 @@ _WIDTHS = (58, 14, 14, 14)
 
 def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
     """The step and its settings, then what changed most in each part, `limit` rows each."""
-    old, new = (safe_text(label, 80) for label in diff.labels)
+    old, new = (safe_html(label, 80) for label in diff.labels)
     changed = "".join(
-        f"<div>{safe_text(name)}: {safe_text(repr(a))} → <b>{safe_text(repr(b))}</b></div>"
+        f"<div>{safe_html(name)}: {safe_html(repr(a))} → <b>{safe_html(repr(b))}</b></div>"
         for name, a, b in diff.settings
     )
     head = f"<b>{old}</b> → <b>{new}</b>{changed}"
@@ -87,10 +88,10 @@ def _more(count: int) -> str:
 
 
 def _named(name: str, note: str) -> str:
-    small = f'<div style="color:{MUTED};font-size:12px">{safe_text(note)}</div>' if note else ""
+    small = f'<div style="color:{MUTED};font-size:12px">{safe_html(note)}</div>' if note else ""
     return (
         f'<div style="font-family:{MONO};font-size:12px;overflow-wrap:anywhere">'
-        f"{safe_text(name, 90)}{small}</div>"
+        f"{safe_html(name, 90)}{small}</div>"
     )
 
 

@@ -6,9 +6,10 @@ import math
 
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.runs.run import Run
+from kit.text import format_bytes, format_ns, safe_html
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.tables import MUTED, folded, safe_text, section, sentence, table
-from kit.widgets.base.theme import COLORS, format_bytes, format_ns, tint
+from kit.widgets.base.tables import MUTED, folded, section, sentence, table
+from kit.widgets.base.theme import COLORS, tint
 
 __all__ = ["SegmentView", "folded_segments_html", "segments_html"]
 
@@ -76,7 +77,7 @@ def _verdict(costs: tuple[SegmentCost, ...]) -> str:
     return (
         f"{text} and was idle {format_ns(_sum(costs, 'gap_ns'))} between segments. The longest "
         f"gap, {format_ns(longest.gap_ns)}, is before segment {longest.index} "
-        f"({safe_text(longest.phase)})."
+        f"({safe_html(longest.phase)})."
     )
 
 
@@ -120,8 +121,8 @@ def _row(c: SegmentCost, top: dict[str, float]) -> list[str]:
     )
     fresh = "" if c.is_cached else ", compiled"
     return [
-        f"{mark}{c.index} {safe_text(c.phase)}",
-        safe_text(c.cut, 40) + fresh,
+        f"{mark}{c.index} {safe_html(c.phase)}",
+        safe_html(c.cut, 40) + fresh,
         f"{c.ops:,}",
         _count(c.fused),
         _count(c.kernels),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
 from kit.runs.run import Run
+from kit.text import format_number, safe_html
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
@@ -20,7 +21,6 @@ from kit.widgets.base.tables import (
     MUTED,
     PANEL,
     row_attributes,
-    safe_text,
     section,
     sentence,
 )
@@ -93,7 +93,7 @@ def _most(rows: Sequence[LineCost]) -> str:
     ):
         row = max((r for r in rows if r.site), key=lambda r: getattr(r, field))
         if ms := _ms(getattr(row, field)):
-            said.append(f"<b>{safe_text(row.site, 60)}</b> {what}, {ms} ms a step")
+            said.append(f"<b>{safe_html(row.site, 60)}</b> {what}, {ms} ms a step")
     return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
 
 
@@ -150,7 +150,7 @@ def _file_head(file: str, rows: Sequence[LineCost]) -> str:
         )
     )
     costs = f'<span style="color:{MUTED}"> {sums} ms a step</span>' if rows else ""
-    return f'<div class="kit-file" role="row"><b>{safe_text(file, 80)}</b>{costs}</div>'
+    return f'<div class="kit-file" role="row"><b>{safe_html(file, 80)}</b>{costs}</div>'
 
 
 def _folded(lines: Sequence[str], is_folded: bool) -> str:
@@ -194,7 +194,7 @@ def _sync(row: LineCost) -> str:
         return ""
     often = "once a step" if row.syncs == 1 else f"{row.syncs:.3g} times a step"
     idle = f", then the device is idle for {_ms(row.idle_ms)} ms" if row.idle_ms >= 5e-4 else ""
-    causes = "; ".join(safe_text(cause, 120) for cause in row.causes[:3])
+    causes = "; ".join(safe_html(cause, 120) for cause in row.causes[:3])
     return (
         f'<span class="kit-wait">&#9660; sync point, {often}: waits '
         f"{_ms(row.wait_ms) or '0'} ms{idle} ({causes})</span>"
@@ -205,7 +205,7 @@ def _title(row: LineCost) -> str:
     parts = [f"{phase} {row.record_ms[phase]:.3f}" for phase in PHASES if row.record_ms[phase]]
     record = f"recording: {', '.join(parts)} ms; " if parts else ""
     return (
-        f"{safe_text(row.site, 100)}: {record}{len(row.nodes):,} ops. Click to show them elsewhere"
+        f"{safe_html(row.site, 100)}: {record}{len(row.nodes):,} ops. Click to show them elsewhere"
     )
 
 
@@ -229,10 +229,8 @@ def _bar(value: float, most: float, color: str) -> str:
 
 
 def _ms(value: float) -> str:
-    """Milliseconds, three figures; "" for what is less than half a microsecond."""
-    if not value >= 5e-4:
-        return ""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+    """Milliseconds; "" for what is less than half a microsecond, or not known."""
+    return format_number(value) if value >= 5e-4 else ""
 
 
 def _note(run: Run, rows: Sequence[LineCost]) -> str:

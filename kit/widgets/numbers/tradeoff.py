@@ -24,19 +24,11 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from ipywidgets import HTML, Layout
 
+from kit.text import format_bytes, format_ms, safe_html, safe_label
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import BETTER, FONT, INK, MUTED, safe_text, section, sentence, table
-from kit.widgets.base.theme import (
-    BACKGROUND,
-    COLORS,
-    FAINT,
-    format_bytes,
-    format_ns,
-    hover_card,
-    plain,
-    style_figure,
-)
+from kit.widgets.base.tables import BETTER, FONT, INK, MUTED, section, sentence, table
+from kit.widgets.base.theme import BACKGROUND, COLORS, FAINT, hover_card, style_figure
 from kit.widgets.base.theme import FONT as PLOT_FONT
 from kit.widgets.base.theme import INK as PLOT_INK
 from kit.widgets.base.theme import MUTED as PLOT_MUTED
@@ -187,7 +179,7 @@ class TradeoffView(View):
 
     def __init__(self, rows: Sequence[Row], summary: str = "") -> None:
         self.figure = tradeoff_figure(rows)
-        lines = "".join(f"<div>{safe_text(line, 2000)}</div>" for line in summary.splitlines())
+        lines = "".join(f"<div>{safe_html(line, 2000)}</div>" for line in summary.splitlines())
         self.summary = HTML(f'<div style="font:14px/1.5 {FONT};color:{INK}">{lines}</div>')
         self.table = HTML(tradeoff_html(rows))
         super().__init__(
@@ -219,14 +211,14 @@ def _texts(row: Row) -> dict[str, str]:
     programs = f"{row['compiles']} program{'s' * (row['compiles'] != 1)}{disk}"
     role = " (given)" if row["is_start"] else " (best)" if row["is_best"] else ""
     return {
-        "words": plain(row["words"]) + role,
+        "words": safe_label(row["words"]) + role,
         "step": _give_or_take(row),
-        "sample": _ms(row["ms_per_sample"]),
-        "compile": f"{_ms(row['compile_ms'])}: {programs}",
+        "sample": format_ms(row["ms_per_sample"]),
+        "compile": f"{format_ms(row['compile_ms'])}: {programs}",
         "payoff": _payoff(row),
-        "memory": _bytes(row["peak_bytes"]),
+        "memory": format_bytes(row["peak_bytes"], "not measured"),
         "measured": f"{row['steps']} steps in {row['runs']} run{'s' * (row['runs'] != 1)}",
-        "note": plain(row["note"]) or "-",
+        "note": safe_label(row["note"]) or "-",
     }
 
 
@@ -238,7 +230,7 @@ def _labels(rows: Sequence[Row], xs: list[float], ys: list[float], x_end: float)
     for i, row in enumerate(rows):
         if not (row["is_start"] or row["is_best"]):
             continue
-        text = f"best: {plain(row['words'], 30)}" if row["is_best"] else "as given"
+        text = f"best: {safe_label(row['words'], 30)}" if row["is_best"] else "as given"
         if row["is_start"] and row["is_best"]:
             text = "as given, the best"
         is_right = xs[i] > 0.5 * x_end
@@ -250,22 +242,22 @@ def _labels(rows: Sequence[Row], xs: list[float], ys: list[float], x_end: float)
 
 
 def _cells(row: Row, start: Row | None, *, by_sample: bool, has_bytes: bool) -> list[str]:
-    words = safe_text(row["words"], 200)
+    words = safe_html(row["words"], 200)
     if row["is_best"]:
         words = f'<b>{words}</b> <span style="color:{BETTER};font-weight:600">best</span>'
     elif row["is_start"]:
         words = f"<b>{words}</b>"
     if row["note"]:
-        words += f'<div style="color:{MUTED}">not chosen, {safe_text(row["note"], 300)}</div>'
+        words += f'<div style="color:{MUTED}">not chosen, {safe_html(row["note"], 300)}</div>'
     ratio = start["ms_per_sample"] / row["ms_per_sample"] if start and row["ms_per_sample"] else 1
     return [
         words,
         _give_or_take(row),
-        *([_ms(row["ms_per_sample"])] if by_sample else []),
+        *([format_ms(row["ms_per_sample"])] if by_sample else []),
         "?" if math.isnan(ratio) else f"{ratio:.2f}x as fast",
-        _ms(row["compile_ms"]),
+        format_ms(row["compile_ms"]),
         _payoff(row),
-        *([_bytes(row["peak_bytes"])] if has_bytes else []),
+        *([format_bytes(row["peak_bytes"], "not measured")] if has_bytes else []),
     ]
 
 
@@ -290,11 +282,3 @@ def _payoff(row: Row) -> str:
     if math.isinf(after):
         return "never"
     return f"{math.ceil(after):,} steps" if after else "at once"
-
-
-def _ms(ms: float) -> str:
-    return "unknown" if math.isnan(ms) else format_ns(ms * 1e6)
-
-
-def _bytes(size: float) -> str:
-    return "not measured" if math.isnan(size) else format_bytes(size)

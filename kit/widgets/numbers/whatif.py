@@ -19,12 +19,12 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
+from kit.text import format_ms, format_percent, safe_html, safe_label
 from kit.widgets.base import tables
 from kit.widgets.base.controls import bulk_slider, labelled
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import safe_text
-from kit.widgets.base.theme import error_html, plain
+from kit.widgets.base.theme import error_html
 from kit.widgets.compare.view import comparison_figure
 from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_payload
 
@@ -50,11 +50,11 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
     )
     rows = "".join(_row(run, p, measured) for p in predictions)
     notes = dict.fromkeys(text for p in predictions for text in p.assumptions)
-    assumed = "".join(f"<li>{safe_text(text, 400)}</li>" for text in notes)
+    assumed = "".join(f"<li>{safe_html(text, 400)}</li>" for text in notes)
     return (
         f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">'
         f"<b>predicted against measured</b> (origin: modelled), from "
-        f"{safe_text(run.name or 'a run', 60)} at {_ms(run.step_ms)} a step"
+        f"{safe_html(run.name or 'a run', 60)} at {format_ms(run.step_ms)} a step"
         f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
         + (
             f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
@@ -70,9 +70,14 @@ def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
     found = next((r for r in measured if _alike(r.settings, p.settings)), None)
     time = found.step_ms if found is not None else math.nan
     error = p.step_ms / time - 1 if time > 0 else math.nan
-    cells = (_ms(p.step_ms), _ms(time), "" if math.isnan(error) else f"{error:+.1%}",
-             f"{p.segments:,}", f"{p.syncs:,}")  # fmt: skip
-    words = safe_text(_words(run.settings, p.settings), 120)
+    cells = (
+        format_ms(p.step_ms, ""),
+        format_ms(time, ""),
+        format_percent(error, "", form="+.1%"),
+        f"{p.segments:,}",
+        f"{p.syncs:,}",
+    )
+    words = safe_html(_words(run.settings, p.settings), 120)
     numbers = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in cells)
     return f'<tr><td style="{_CELL}">{words}</td>{numbers}</tr>'
 
@@ -87,10 +92,6 @@ def _words(base: Settings, other: Settings) -> str:
     mine, theirs = base.as_dict(), other.as_dict()
     changed = [f"{k}={v!r}" for k, v in theirs.items() if v != mine[k] and k not in _NOT_COMPARED]
     return ", ".join(changed) or "as measured"
-
-
-def _ms(ms: float) -> str:
-    return "" if math.isnan(ms) else f"{ms:.2f} ms"
 
 
 def modelled_run(run: Run, prediction: Prediction) -> Run:
@@ -112,7 +113,7 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     plot = comparison_figure([run, modelled_run(run, prediction)])
     plot.title.text = (
         f"measured (origin: {run.timeline.origin}) and below it what was predicted "
-        f"(origin: {prediction.timeline.origin}) - {plain(run.name, 24)}"
+        f"(origin: {prediction.timeline.origin}) - {safe_label(run.name, 24)}"
     )
     bars = plot.select_one({"name": "bars"})
     data = bars.data_source.data
@@ -153,7 +154,7 @@ class WhatIfView(View):
                 value=False,
                 indent=False,
                 layout=Layout(width="auto"),
-                description=plain(f"without {s.cause} at {s.site or s.via}", 60),
+                description=safe_label(f"without {s.cause} at {s.site or s.via}", 60),
             )
             for s in self._syncs
         )
@@ -202,7 +203,7 @@ class WhatIfView(View):
         now = self.prediction
         ratio = self.run.step_ms / now.step_ms if now.step_ms > 0 else math.nan
         lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
-        body = "<br>".join(safe_text(line, 400) for line in lines)
+        body = "<br>".join(safe_html(line, 400) for line in lines)
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'
         )

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from kit.ir import Node, Segment
 from kit.runs.run import Run
+from kit.text import safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, idle_gaps
-from kit.widgets.base.theme import kind_color, plain
+from kit.widgets.base.theme import kind_color
 from kit.widgets.timeline.lanes import Places
 
 __all__ = [
@@ -113,10 +114,10 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
         run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
         for s, n, d, k in zip(segment, raw, node, kind, strict=True)
     ]
-    lanes = [plain(x) for x in t.lanes]
+    lanes = [safe_label(x) for x in t.lanes]
     return (
         {
-            "name": [plain(n) for n in raw],
+            "name": [safe_label(n) for n in raw],
             "kind": kind,
             "color": [kind_color(k, n) for k, n in zip(kind, raw, strict=True)],
             "lane": lane_of[t.lane[one]].astype(np.int32),
@@ -134,7 +135,7 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
 def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     """Each step: `start`, `length` and `name`."""
     mask = timeline.kind == _STEP
-    names = [plain(timeline.names[n], 40) for n in timeline.name[mask]]
+    names = [safe_label(timeline.names[n], 40) for n in timeline.name[mask]]
     start = timeline.start_ns[mask]
     return {
         "start": _narrow(start - _origin_ns(timeline) + shift_ns),
@@ -150,9 +151,9 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
     return {
         "at": _narrow(np.array([s.at_ns for s in syncs], np.int64) - origin),
         "wait": _narrow(np.array([s.wait_ns for s in syncs], np.int64)),
-        "cause": [plain(s.cause, 80) for s in syncs],
-        "site": [plain(s.site) for s in syncs],
-        "via": [plain(s.via) for s in syncs],
+        "cause": [safe_label(s.cause, 80) for s in syncs],
+        "site": [safe_label(s.site) for s in syncs],
+        "via": [safe_label(s.via) for s in syncs],
     }
 
 
@@ -184,7 +185,7 @@ def graph_columns(run: Run) -> Columns:
     """
     graph = run.graphs[0].nodes if run.graphs else ()
     known: dict[str, int] = {}
-    site = [known.setdefault(plain(n.site), len(known)) if n.site else -1 for n in graph]
+    site = [known.setdefault(safe_label(n.site), len(known)) if n.site else -1 for n in graph]
     return {
         "site": np.array(site, np.int32),
         "sites": list(known),
@@ -196,12 +197,12 @@ def graph_columns(run: Run) -> Columns:
 def lane_columns(places: Places) -> tuple[Columns, Columns]:
     """The lanes (`label`, `group`, `top`, `bottom`) and the headings (`text`, `top`)."""
     lanes = {
-        "label": [plain(x.label, 60) for x in places.lanes],
-        "group": [plain(x.group, 60) for x in places.lanes],
+        "label": [safe_label(x.label, 60) for x in places.lanes],
+        "group": [safe_label(x.group, 60) for x in places.lanes],
         "top": np.array([x.top for x in places.lanes]),
         "bottom": np.array([x.bottom for x in places.lanes]),
     }
-    texts = [(plain(text, 60), top) for text, top in places.headings if text]
+    texts = [(safe_label(text, 60), top) for text, top in places.headings if text]
     headings = {"text": [t for t, _ in texts], "top": np.array([y for _, y in texts], float)}
     return lanes, headings
 
@@ -290,15 +291,20 @@ def _detail(
     for i in ids[:_MAX_FUSED]:
         node = nodes[i] if i < len(nodes) else None
         if len(ids) == 1 and node is not None:
-            parts += [f"%{i} {plain(node.op)}", *(plain(x) for x in (node.scope, node.site) if x)]
+            parts += [
+                f"%{i} {safe_label(node.op)}",
+                *(safe_label(x) for x in (node.scope, node.site) if x),
+            ]
         else:
-            told = "" if node is None else f" {plain(node.op)}  {plain(node.site)}"
+            told = "" if node is None else f" {safe_label(node.op)}  {safe_label(node.site)}"
             parts.append(f"%{i}{told}")
     if len(ids) > _MAX_FUSED:
         parts.append(f"and {len(ids) - _MAX_FUSED} more")
     segment = segments.get(number)
     if segment is not None:
-        parts.append(f"segment {number}: {len(segment.nodes)} ops, cut by {plain(segment.cut)}")
+        parts.append(
+            f"segment {number}: {len(segment.nodes)} ops, cut by {safe_label(segment.cut)}"
+        )
     elif number >= 0:
         parts.append(f"segment {number}")
     return "\n".join(parts)

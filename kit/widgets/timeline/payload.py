@@ -15,8 +15,9 @@ import numpy as np
 
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.text import format_ns, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
-from kit.widgets.base.theme import COLORS, LABELS, format_ns, plain
+from kit.widgets.base.theme import COLORS, LABELS
 from kit.widgets.timeline.columns import (
     Columns,
     gap_columns,
@@ -78,7 +79,7 @@ def timeline_payload(
         "colors": {"kind": list(COLORS), "color": list(COLORS.values()),
                    "label": [LABELS[k] for k in COLORS], "causes": list(GAP_CAUSES)},
         "title": timeline_title(None if run is None else first),
-        "note": "  ·  ".join(plain(x) for x in dict.fromkeys(notes) if x),
+        "note": "  ·  ".join(safe_label(x) for x in dict.fromkeys(notes) if x),
         "summary": _summary(first),
         "message": "" if len(first.timeline) else "no spans were recorded",
         "end_ns": float(max(end, 1)) if len(first.timeline) else 1e6,
@@ -92,7 +93,7 @@ def timeline_title(run: Run | None) -> str:
     if run is None:
         return "kernel timeline"
     device = run.environment.get("device", run.settings.device)
-    what = ", ".join(plain(x, 48) for x in (run.name, device) if x and x != "auto")
+    what = ", ".join(safe_label(x, 48) for x in (run.name, device) if x and x != "auto")
     return f"kernel timeline (origin: {run.timeline.origin}){what and f' - {what}'}"
 
 
@@ -123,7 +124,7 @@ def _lead_ns(timeline: Timeline) -> int:
 
 def _heading(run: Run, label: str) -> str:
     origin = f"origin: {run.timeline.origin}"
-    names = [label or plain(run.name, 40), run.settings.mode, origin]
+    names = [label or safe_label(run.name, 40), run.settings.mode, origin]
     return "  ·  ".join(x for x in names if x)
 
 

@@ -23,11 +23,12 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, VBox
 
 from kit.runs.run import Run
+from kit.text import format_ns, safe_label
 from kit.trace import Timeline
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View, static_page
 from kit.widgets.base.selection import NOTHING, Links, Selection
-from kit.widgets.base.theme import error_html, format_ns, page_js, plain
+from kit.widgets.base.theme import error_html, page_js
 from kit.widgets.timeline.payload import as_run, flat, timeline_payload, timeline_title
 from kit.widgets.timeline.range import RangeMetrics, around, range_metrics
 
@@ -218,8 +219,8 @@ class TimelineView(View):
             self.segment = self.node = None
         self.sources["lit"].data = {
             "nodes": [" ".join(map(str, sorted(selection.nodes)))],
-            "sites": ["\n".join(sorted(plain(site) for site in selection.sites))],
-            "label": [plain(selection.label)],
+            "sites": ["\n".join(sorted(safe_label(site) for site in selection.sites))],
+            "label": [safe_label(selection.label)],
             "serial": list(self.sources["picked"].data["serial"]),  # the last click that it knows
         }
 

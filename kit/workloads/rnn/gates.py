@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, Workload
+from kit.text import check_whole_number
 from kit.workloads.rnn.cells import CELLS, GATES, GatedRNN
 
 __all__ = ["LOOPS", "rnn_gates"]
@@ -59,8 +60,7 @@ def rnn_gates(
     _one_of("gates", gates, GATES)
     _one_of("loop", loop, LOOPS)
     for name, value in (("layers", layers), ("hidden", hidden), ("length", length)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SettingsError(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_whole_number(SettingsError, name, value)
     if bidirectional:
         raise SettingsError(
             "rnn_gates goes through a sequence in one direction only; for both, put "

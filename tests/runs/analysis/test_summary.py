@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kit.runs.analysis.summary import one_line, summary
+from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
+from kit.text import safe_terminal
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 
@@ -21,7 +22,7 @@ def block(text: str, head: str) -> list[str]:
 def test_the_charged_column_adds_up_to_the_step():
     run = make_run()
     lines = block(summary(run), "where the traced step goes")
-    charged = [float(line.split()[-3].lstrip("<")) for line in lines[2:-1]]
+    charged = [float(line.split()[-3].lstrip("≈")) for line in lines[2:-1]]
     assert sum(charged) == pytest.approx(sum(r.exposed_ms for r in run.breakdown()), rel=0.01)
     assert lines[-1].split()[0] == "step"
     assert lines[-1].endswith("100.0%")
@@ -61,12 +62,12 @@ def test_what_is_not_known_is_left_out_and_never_nan(run: Run):
 
 
 def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
-    for text in (summary(make_run(hostile=True)), one_line(HOSTILE)):
+    for text in (summary(make_run(hostile=True)), safe_terminal(HOSTILE)):
         assert all(
             c == "\n" or (c.isprintable() and not "\ud800" <= c <= "\udfff") or c == "\ufffd"
             for c in text
         )
         assert "\u202e" not in text
-    assert "\n" not in one_line(HOSTILE)
-    assert len(one_line(HOSTILE, 50)) == 50
-    assert one_line("short") == "short"
+    assert "\n" not in safe_terminal(HOSTILE)
+    assert len(safe_terminal(HOSTILE, 50)) == 50
+    assert safe_terminal("short") == "short"

@@ -10,6 +10,7 @@ from bokeh.plotting import figure
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.text import format_bytes, format_ns, safe_label
 from kit.trace import KINDS
 from kit.widgets.base.theme import (
     BACKGROUND,
@@ -19,13 +20,10 @@ from kit.widgets.base.theme import (
     LABELS,
     MUTED,
     error_html,
-    format_bytes,
-    format_ns,
     hover_card,
     kind_color,
     on_color,
     page_js,
-    plain,
     style_figure,
     tint,
 )
@@ -124,7 +122,7 @@ def test_sizes_have_the_unit_that_reads_best():
 
 @given(st.text())
 def test_plain_text_is_one_short_line_that_can_be_written_and_is_not_tex(text):
-    safe = plain(text + "$$x$$\\[y\\]", 50)
+    safe = safe_label(text + "$$x$$\\[y\\]", 50)
     assert len(safe) <= 50
     assert safe.isprintable() or "\u200b" in safe
     safe.encode("utf-8")
@@ -133,7 +131,7 @@ def test_plain_text_is_one_short_line_that_can_be_written_and_is_not_tex(text):
 
 
 def test_plain_text_keeps_ordinary_names():
-    assert plain("Bert.layers.0 · train.py:41") == "Bert.layers.0 · train.py:41"
+    assert safe_label("Bert.layers.0 · train.py:41") == "Bert.layers.0 · train.py:41"
 
 
 def test_an_error_is_shown_with_its_view_and_escaped():

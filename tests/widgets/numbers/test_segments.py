@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from kit.runs.analysis.segments import segment_costs
 from kit.runs.settings import Settings
+from kit.text import format_ns
 from kit.trace import Timeline
-from kit.widgets.base.theme import COLORS, format_ns
+from kit.widgets.base.theme import COLORS
 from kit.widgets.numbers.segments import MAX_ROWS, SegmentView, folded_segments_html, segments_html
 from tests.factories import empty_run, make_run
 

@@ -1,0 +1,72 @@
+"""A run as Markdown: headline, breakdown, kernels, sync points."""
+
+from __future__ import annotations
+
+from kit.runs.run import Run
+from kit.text import format_ms, format_number, format_percent, markdown_table, safe_markdown
+from kit.trace import sync_table
+from kit.trace.kernels import kernel_table
+
+__all__ = ["run_markdown"]
+
+_TOP_KERNELS = 20
+_NONE = "none"
+
+
+def run_markdown(run: Run, *, title: str | None = None) -> str:
+    """The tables of a run; no text of a program or a trace is markup in them."""
+    t = run.timeline
+    h = run.headline()
+    parts = [
+        f"# {safe_markdown(title or run.name or 'run')}",
+        f"origin of the timeline: {t.origin}; step {format_ms(h.step_ms)}, device busy "
+        f"{format_percent(h.device_busy_fraction, form='.1%')}, "
+        f"{format_number(h.syncs_per_step)} sync points a step",
+        *(f"- {safe_markdown(n)}" for n in t.notes),
+        "## Step breakdown",
+        _breakdown(run),
+        "## Kernels",
+        _kernels(run),
+        "## Sync points",
+        _syncs(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _breakdown(run: Run) -> str:
+    rows = [
+        (safe_markdown(r.category), f"{r.exposed_ms:.3f}", f"{r.share:.1%}", f"{r.total_ms:.3f}")
+        for r in run.breakdown()
+    ]
+    head = ("category", "charged (ms)", "share", "in all (ms)")
+    return markdown_table(head, rows) if rows else _NONE
+
+
+def _kernels(run: Run) -> str:
+    rows = [
+        (
+            safe_markdown(r.name),
+            str(r.segment) if r.segment >= 0 else "-",
+            f"{r.count:,}",
+            f"{r.total_ms:.3f}",
+            f"{r.mean_us:.2f}",
+            f"{r.share:.1%}",
+        )
+        for r in kernel_table(run.timeline)[:_TOP_KERNELS]
+    ]
+    head = ("kernel", "segment", "count", "total (ms)", "mean (us)", "share of busy time")
+    return markdown_table(head, rows) if rows else _NONE
+
+
+def _syncs(run: Run) -> str:
+    steps = len(run.step_times_ns)
+    rows = [
+        (
+            *(safe_markdown(text or "-") for text in (r.site, r.via, r.cause)),
+            f"{r.count_per_step:.3g}",
+            f"{r.wait_ms_per_step:.3f}",
+        )
+        for r in (sync_table(run.sync_points, steps=steps) if steps else ())
+    ]
+    head = ("line", "through", "cause", "a step", "wait (ms a step)")
+    return markdown_table(head, rows) if rows else _NONE

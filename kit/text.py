@@ -1,0 +1,163 @@
+"""Text that people read: a stranger's text made safe, numbers with units, checks of arguments.
+
+Names of ops, lines, devices and files come from programs and traces of strangers. One rule says
+which of their characters are shown (`str.isprintable`: no control, no escape sequence, no mark that
+reorders text, no lone surrogate); each target then adds what has a meaning there. Every view,
+report and message takes its text through one of the four `safe_*` functions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = [
+    "check_whole_number",
+    "format_bytes",
+    "format_count",
+    "format_ms",
+    "format_ns",
+    "format_number",
+    "format_percent",
+    "is_whole_number",
+    "markdown_table",
+    "safe_html",
+    "safe_label",
+    "safe_markdown",
+    "safe_terminal",
+]
+
+UNKNOWN = "unknown"
+_REPLACED = "\ufffd"  # what stands where a character was that is not shown
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
+_MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
+_NS_UNITS = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
+_BYTE_UNITS = ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
+
+
+def safe_html(text: object, limit: int = 160) -> str:
+    """Text for HTML, between tags or in an attribute: escaped, and cut in the middle if longer.
+
+    Line breaks and tabs are kept: they are no markup, and code and tracebacks need them.
+    """
+    return escape(_cut_middle(_clean(str(text), keep="\n\t"), limit), quote=True)
+
+
+def safe_markdown(text: object, limit: int = 200) -> str:
+    """Text for one line of Markdown, or a cell of a table: no markup, no HTML, cut at the end."""
+    return escape(_MARKDOWN.sub(r"\\\1", _cut_end(_clean(str(text)), limit)), quote=False)
+
+
+def safe_terminal(text: object, limit: int = 100) -> str:
+    """One line that a terminal shows and does not obey, cut in the middle if longer."""
+    return _cut_middle(_clean(str(text)), limit)
+
+
+def safe_label(text: object, limit: int = 200) -> str:
+    """Text for a plot's label or hover card: one line, cut at the end, and no formula.
+
+    Bokeh escapes HTML itself, but draws what stands after `$$` as a formula.
+    """
+    clean = " ".join(_clean(str(text)[: 4 * limit]).split())
+    return _cut_end(_MATH.sub("\\g<0>\u200b", clean), limit)
+
+
+def _clean(text: str, keep: str = "") -> str:
+    """The text with spaces for other white space, and U+FFFD for what is not printable."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else " " if c.isspace() else _REPLACED for c in text
+    )
+
+
+def _cut_middle(text: str, limit: int) -> str:
+    """At most `limit` characters: a long path keeps its beginning and its file's name."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _cut_end(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, the first column to the left and the others to the right.
+
+    Cells are Markdown: a stranger's text goes through `safe_markdown` before.
+    """
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def format_ns(ns: float, unknown: str = UNKNOWN) -> str:
+    """A time with the unit that reads best: `850 ns`, `12.3 µs`, `4.56 ms`, `1.23 s`."""
+    return _with_unit(ns, _NS_UNITS, unknown)
+
+
+def format_ms(ms: float, unknown: str = UNKNOWN) -> str:
+    """The same for a time in milliseconds: `4.7 s`, and not `4.68e+03 ms`."""
+    return _with_unit(ms * 1e6, _NS_UNITS, unknown) if ms else "0 ms"
+
+
+def format_bytes(size: float, unknown: str = UNKNOWN) -> str:
+    """A size with the unit that reads best: `64 B`, `1.5 kB`, `12 MB`."""
+    return _with_unit(size, _BYTE_UNITS, unknown)
+
+
+def _with_unit(value: float, units: Sequence[tuple[float, str]], unknown: str) -> str:
+    """Three figures and no exponent: 999.7 of one unit would read as 1e+03, so it is 1 of the next.
+
+    The smallest unit has no fractions, and the largest has thousands.
+    """
+    if math.isnan(value):
+        return unknown
+    scale, unit = next((u for u in units if abs(value) < 999.5 * u[0]), units[-1])
+    number = value / scale
+    is_whole = (scale, unit) == units[0] or abs(number) >= 999.5
+    return f"{number:,.0f} {unit}" if is_whole else f"{number:.3g} {unit}"
+
+
+def format_number(value: float, unknown: str = UNKNOWN) -> str:
+    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; `≈0` below 0.001."""
+    if math.isnan(value):
+        return unknown
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 or not value else "≈0"
+
+
+def format_percent(fraction: float, unknown: str = UNKNOWN, *, form: str = ".0%") -> str:
+    """A fraction of one as `43%`; `form` as in `format`, "+.1%" among others."""
+    return unknown if math.isnan(fraction) else format(fraction, form)
+
+
+def format_count(count: int, word: str) -> str:
+    """`1 op`, `2,000 ops`."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def is_whole_number(value: object, at_least: int) -> bool:
+    """Is this an int, and not a bool, of at least so much?"""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+
+
+def check_whole_number(
+    error: type[Exception], name: str, value: object, *, at_least: int = 1, advice: str = ""
+) -> None:
+    """Refuse an argument that is not a whole number of at least `at_least`.
+
+    Args:
+        error: the exception to raise.
+        advice: what to do instead, a sentence of its own.
+
+    Raises:
+        error: the value is something else; True and False are no numbers here.
+    """
+    if not is_whole_number(value, at_least):
+        more = f". {advice}" if advice else ""
+        raise error(f"{name} must be a whole number of at least {at_least}, not {value!r}{more}")

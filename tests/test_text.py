@@ -1,0 +1,193 @@
+"""A stranger's text in each target, numbers as people read them, checks of arguments."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.errors import EngineError, SettingsError
+from kit.text import (
+    check_whole_number,
+    format_bytes,
+    format_count,
+    format_ms,
+    format_ns,
+    format_number,
+    format_percent,
+    markdown_table,
+    safe_html,
+    safe_label,
+    safe_markdown,
+    safe_terminal,
+)
+from tests.factories import HOSTILE
+
+TARGETS = (safe_html, safe_markdown, safe_terminal, safe_label)
+# With what the nine sanitizers of before refused, one or another of them.
+REFUSED = (
+    "\x00\x07\x08\x0b\x0c\x1b\x1f\x7f\x80\x85\x9b\x9f\xad\u061c\u200b\u200e\u200f\u2028\u2029"
+    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff\ud800\udfff\ue000\U000e0041"
+)
+anything = st.text() | st.text(alphabet="<>&\"'`|*_[]{}\\$#~\n\r\t\x1b\u202e\ud800ab ")
+
+
+class Reader(HTMLParser):
+    """What a browser makes of a text: tags and attributes, and the text between."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def shown(text: str) -> bool:
+    """Is every character one that a person sees, line breaks and tabs aside?"""
+    return all(c.isprintable() or c in "\n\t" for c in text)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("char", REFUSED)
+def test_no_target_lets_a_control_or_a_mark_through(target, char: str):
+    assert char not in target(f"a{char}b")
+    assert target(f"a{char}b").startswith("a")
+    assert target(f"a{char}b").endswith("b")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_hostile_text_is_short_and_can_be_written(target):
+    text = target(HOSTILE, 100)
+    text.encode("utf-8")
+    assert len(text) < 500
+    assert "W" * 200 not in text
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_ordinary_names_stay_as_they_are(target):
+    for name in ("Bert.layers.0 · train.py:41", "fusion.12", "größer – 表", "🙂"):
+        assert target(name) == name
+
+
+@given(anything)
+def test_html_is_text_and_nothing_else_between_tags_and_in_attributes(text: str):
+    safe = safe_html(text, 50)
+    page = Reader(f'<p title="{safe}">{safe}</p>')
+    assert page.tags == ["p"]
+    assert len(page.attributes) == 1
+    assert page.attributes[0] == ("title", page.text)
+    assert shown(page.text)
+    assert len(page.text) <= 50
+    safe.encode("utf-8")
+
+
+@given(anything)
+def test_markdown_is_one_line_without_markup(text: str):
+    safe = safe_markdown(text)
+    assert safe.isprintable()
+    assert "<" not in safe
+    assert ">" not in safe
+    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_{}\[\]|#~$]", safe)
+    row = markdown_table(["a", "b"], [[safe, "1"]]).splitlines()[2]
+    assert len(re.split(r"(?<!\\)(?:\\\\)*\|", row)) == 4  # before, between and after two cells
+
+
+@given(anything, st.integers(3, 60))
+def test_a_terminal_gets_one_line_that_it_obeys_in_nothing(text: str, limit: int):
+    safe = safe_terminal(text, limit)
+    assert safe.isprintable()
+    assert len(safe) <= limit
+    assert safe == text or not text.isprintable() or len(text) > limit
+
+
+@given(anything, st.integers(3, 60))
+def test_a_label_is_one_line_and_no_formula(text: str, limit: int):
+    safe = safe_label(f"{text}$$x$$\\[y\\]", limit)
+    assert len(safe) <= limit
+    assert safe.replace("\u200b", "").isprintable()
+    assert "$$" not in safe
+    assert "\\[" not in safe
+    assert "\\(" not in safe
+
+
+def test_a_long_path_keeps_both_ends_and_a_label_its_beginning():
+    assert safe_terminal("/home/somebody/project/train.py:41", 17) == "/home/so…in.py:41"
+    assert safe_html("abcdefgh", 5) == "ab…gh"
+    assert safe_label("abcdefgh", 5) == safe_markdown("abcdefgh", 5) == "abcd…"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"), (850, "850 ns"), (999.6, "1 µs"), (12_340, "12.3 µs"), (4_560_000, "4.56 ms"),
+        (999_600_000, "1 s"), (4_683_000_000, "4.68 s"), (3.6e12, "3,600 s"), (-2000, "-2 µs"),
+        (math.nan, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_time_has_the_unit_that_reads_best(ns: float, text: str):
+    assert format_ns(ns) == text
+    assert not ns or format_ms(ns / 1e6) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (999_700, "1 MB"), (12e6, "12 MB"),
+     (2e9, "2 GB"), (5e12, "5,000 GB"), (math.nan, "unknown")],
+)  # fmt: skip
+def test_a_size_has_the_unit_that_reads_best(size: float, text: str):
+    assert format_bytes(size) == text
+
+
+@given(st.floats(allow_infinity=False))
+def test_no_number_has_an_exponent(value: float):
+    for form in (format_ns, format_ms, format_bytes, format_number):
+        assert not re.search(r"\de[+-]?\d", form(value))
+
+
+@given(st.floats(1, 1e12))
+def test_a_time_is_right_to_three_figures(ns: float):
+    number, unit = format_ns(ns).replace(",", "").split()
+    scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert float(number) * scale == pytest.approx(ns, rel=0.006, abs=0.51)
+
+
+def test_no_time_at_all_keeps_the_unit_of_the_caller():
+    assert (format_ns(0), format_ms(0)) == ("0 ns", "0 ms")
+
+
+def test_numbers_percentages_and_counts():
+    values = (0.0, 0.0004, 0.0123, 1.234, 99.96, 1240.4, math.nan)
+    assert [format_number(x) for x in values] == [
+        "0", "≈0", "0.0123", "1.23", "100", "1,240", "unknown"
+    ]  # fmt: skip
+    assert format_percent(0.426) == "43%"
+    assert format_percent(0.0512, form="+.1%") == "+5.1%"
+    assert format_percent(math.nan, "?") == "?"
+    assert format_count(1, "op") == "1 op"
+    assert format_count(2000, "op") == "2,000 ops"
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "3", None, math.nan])
+def test_what_is_no_whole_number_is_refused_with_its_name_and_the_advice(value: object):
+    with pytest.raises(SettingsError, match=r"steps must be a whole number of at least 1, not .*"):
+        check_whole_number(SettingsError, "steps", value)
+    with pytest.raises(EngineError, match=r"not .*\. Use fewer\.$"):
+        check_whole_number(EngineError, "steps", value, advice="Use fewer.")
+
+
+def test_a_whole_number_is_let_through():
+    check_whole_number(SettingsError, "steps", 1)
+    check_whole_number(SettingsError, "warmup", 0, at_least=0)
