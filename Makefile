@@ -7,7 +7,8 @@ TORCH ?= torch==2.13.0
 # Extra arguments of that one installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
 #   make lab PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH_ARGS ?=
-# With arguments there is one run of pytest, with these; without, all tests in two, see `test`.
+# With arguments there is one run of pytest, with these. Without, there are two: first the tests that may
+# share the cores, then those that measure time and are marked `alone`.
 PYTEST_ARGS ?=
 WORKERS ?= 2
 NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
@@ -17,10 +18,6 @@ comma := ,
 # The tests of `make quick`: they read, draw and count, and compile next to nothing.
 QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
 	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
-# Most of the time of these tests goes into compiling, and none of them asks what overlaps in time:
-# they may share the cores.
-STEADY := $(addprefix tests/,browser coverage ir jax models reports torch trace widgets \
-	test_notebooks.py workloads/test_convnets.py measure/many/test_shipped.py)
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
@@ -59,8 +56,8 @@ test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
-	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile $(STEADY))
-	$(PY) -m pytest $(or $(PYTEST_ARGS),$(addprefix --ignore=,$(STEADY)))
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not alone")
+	$(PY) -m pytest $(or $(PYTEST_ARGS),-m alone)
 
 coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md
 	$(PY) scripts/coverage_table.py

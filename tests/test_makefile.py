@@ -164,10 +164,15 @@ def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(mac
     assert '-m "not browser and not notebook and not slow"' in lines[-1]
 
 
-@pytest.mark.parametrize("name", ["QUICK", "STEADY"])
-def test_the_folders_that_the_makefile_chooses_are_there(machine: Path, name: str):
-    target = {"QUICK": "quick", "STEADY": "test"}[name]
-    plan = call(machine, "make", "--dry-run", "--always-make", target).stdout
+def test_all_tests_run_those_that_must_be_alone_last(machine: Path):
+    lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
+    beside, alone = lines[-2:]
+    assert beside.endswith('-m pytest -n 2 --dist loadfile -m "not alone"')
+    assert alone.endswith("-m pytest -m alone")
+
+
+def test_the_folders_that_the_makefile_chooses_are_there(machine: Path):
+    plan = call(machine, "make", "--dry-run", "--always-make", "quick").stdout
     named = {word for word in plan.split() if word.startswith("tests/")}
     assert named
     assert {path for path in named if not (ROOT / path).exists()} == set()

@@ -80,6 +80,7 @@ def test_a_run_knows_its_sync_points_and_the_device_mode_has_none() -> None:
     assert check.headline().sync_wait_ms > 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["torch", "bulked", "lazy"])
 def test_the_breakdown_adds_up_to_the_step_and_nothing_compiles_in_it(mode: str) -> None:
     def unknown(one: Run) -> float:

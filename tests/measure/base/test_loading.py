@@ -82,6 +82,7 @@ def test_prefetch_changes_no_number(settings: kit.Settings) -> None:
     assert ahead.metrics.get("replay.steps") == plain.metrics.get("replay.steps")
 
 
+@pytest.mark.alone
 def test_a_step_that_waits_for_its_batches_is_named_input_bound() -> None:
     run = kit.run(workload_of(Slow(400_000)), QUICK.replace(steps=3, prefetch=1))
     assert run.limited_by().what == "input"

@@ -79,6 +79,7 @@ def test_a_meeting_gives_all_of_each_visit_by_rank_whoever_comes_first(
         assert run(threads, job) == [expected] * 3
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("third", "error", "words", "timeout_s"),
     [

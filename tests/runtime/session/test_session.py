@@ -214,6 +214,7 @@ def test_a_trace_has_steps_kernels_and_the_graph_they_come_from() -> None:
     assert [s.cause for s in timeline.syncs] == ["item", "item"]
 
 
+@pytest.mark.alone
 def test_kernels_lie_inside_the_dispatch_of_their_segment() -> None:
     with Session(Settings(mode="lazy")) as session:
         x = start(session)
