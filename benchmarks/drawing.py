@@ -31,14 +31,14 @@ MOVES = ("pan, all", "pan, a tenth", "pan, 1 %", "zoom")
 
 # One frame after another, each with another range; what lies between two callbacks is a frame.
 FRAMES = """async ([count, kind]) => {
-  const plot = window.kitPlot, [low, high] = plot.whole(), all = high - low;
+  const plot = window.kitPlot, {view} = plot, [low, high] = view.whole(), all = high - low;
   const times = [];
   let last = await new Promise(requestAnimationFrame);
   for (let i = 0; i < count; i++) {
     const part = kind === "zoom" ? Math.pow(0.88, i) : kind === "pan, all" ? 0.98
       : kind === "pan, a tenth" ? 0.1 : 0.01;
     const at = kind === "zoom" ? 0.37 : (i * 7 % 50) / 5000 + (part < 0.9 ? i / count * 0.8 : 0);
-    plot.show(low + all * at * (1 - part), low + all * at * (1 - part) + all * part);
+    view.show(low + all * at * (1 - part), low + all * at * (1 - part) + all * part);
     const now = await new Promise(requestAnimationFrame);
     times.push(now - last);
     last = now;
@@ -48,7 +48,7 @@ FRAMES = """async ([count, kind]) => {
 }"""
 READY = """() => {
   for (const e of document.querySelectorAll('*')) {
-    if (e.kitTimeline && e.kitTimeline.painted) {
+    if (e.kitTimeline?.painter.painted) {
       window.kitPlot = e.kitTimeline;
       return true;
     }
@@ -62,10 +62,10 @@ PAINTS = """() => {
 }"""
 SEARCH = """() => {
   const begin = performance.now();
-  const found = window.kitPlot;
-  found.search.value = "kernel"; // all kernels: what takes longest
-  found.find();
-  return [performance.now() - begin, found.found.hits.length];
+  const {finder} = window.kitPlot;
+  finder.input.value = "kernel"; // all kernels: what takes longest
+  finder.find();
+  return [performance.now() - begin, finder.found.hits.length];
 }"""
 
 
@@ -147,7 +147,7 @@ def measure(path: Path, width: int) -> dict[str, Any]:
         found["cpu"] = cpu * 1e3
         for kind in MOVES:
             found[kind] = page.evaluate(FRAMES, [60, kind])
-        page.evaluate("() => window.kitPlot.showAll()")
+        page.evaluate("() => window.kitPlot.view.showAll()")
         found["paint"] = page.evaluate(PAINTS)
         found["search"] = page.evaluate(SEARCH)
         if browser.errors():

@@ -27,8 +27,8 @@ from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
+from kit.widgets.base.scripts import script
 from kit.widgets.graph.view import GRAPH_JS
-from kit.widgets.timeline.view import TIMELINE_JS
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
@@ -93,7 +93,7 @@ def report_html(
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
         "RUNS": "\n".join(_run_blocks(runs, views)),
-        "TIMELINE_JS": TIMELINE_JS,
+        "TIMELINE_JS": script("widgets/timeline/js/page.js"),
         "GRAPH_JS": GRAPH_JS,
         "PICK_JS": PICK_JS,
         "HIGHLIGHT_JS": HIGHLIGHT_JS,

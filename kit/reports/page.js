@@ -73,7 +73,7 @@ let selected = NOTHING;
 
 function select(picked) {
   selected = picked;
-  timelineHighlight(models("timeline"), picked);
+  highlightTimeline(models("timeline"), picked);
   graphHighlight(models("graph"), picked);
   PARTS.forEach((id) => markRows(byId(id), picked));
   byId("selected").hidden = !(picked.nodes.size || picked.sites.size);
@@ -92,7 +92,7 @@ function same(a, b) {
 }
 
 function listenToPicks() {
-  timelineOnPick(models("timeline"), select);
+  onTimelinePick(models("timeline"), select);
   graphOnPick(models("graph"), select);
   for (const kind of ["click", "keydown"]) {
     for (const id of PARTS) {

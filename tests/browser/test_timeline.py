@@ -15,50 +15,54 @@ from hypothesis import strategies as st
 
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.trace.active import launches
+from kit.widgets.base.scripts import script
 from kit.widgets.timeline.range import range_metrics
-from kit.widgets.timeline.view import TIMELINE_JS, timeline_model, timeline_payload
+from kit.widgets.timeline.view import timeline_model, timeline_payload
 from tests.browser.labserver import Browser, Lab
 from tests.browser.test_smoke import write_notebook
 from tests.factories import make_run
 from tests.widgets.timeline.test_columns import BAD
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-WIDGETS = Path(__file__).parents[2] / "kit" / "widgets"
-MODEL_JS = (WIDGETS / "timeline" / "model.js").read_text()
+# What the script asks of its columns, as names of the page.
+DATA_JS = "".join(
+    f"Object.assign(window, {script(f'widgets/timeline/js/data/{name}.js')});"
+    for name in ("table", "detail", "search", "launches", "metrics")
+)
+PAGE_JS = f"Object.assign(window, {script('widgets/timeline/js/page.js')});"
 
 # One bar of a row, or a pixel's share of those too narrow: as the script says, and counted by hand.
 LEVELS = """([data, a, b, width]) => {
-  const T = readTimeline(data), dust = dustOf(width);
-  return T.rows.top.length === 0 ? [] : Array.from(T.rows.top, (_, r) => {
-    const wide = levelOfDetail(T, r, a, b, width, dust);
+  const table = readTimeline(data), dust = dustOf(width);
+  return table.rows.top.length === 0 ? [] : Array.from(table.rows.top, (_, row) => {
+    const wide = levelOfDetail(table, row, a, b, width, dust);
     const pixels = [];
     dust.count.forEach((n, p) => {
-      if (n) pixels.push([p, n, dust.busy[p], T.stop[dust.longest[p]] - T.start[dust.longest[p]]]);
+      if (n) pixels.push([p, n, dust.busy[p], lengthOf(table, dust.longest[p])]);
     });
-    return [wide.map((i) => [T.start[i], T.stop[i]]), pixels];
+    return [wide.map((i) => [table.start[i], table.stop[i]]), pixels];
   });
 }"""
 ASKED = """([data, a, b]) => {
-  const T = readTimeline(data), found = launchesOf(T);
-  const hits = Array.from(searchTimeline(T, "x HOST kernel").hits, (i) => T.start[i]);
-  const pairs = Array.from(found, (call, i) => [T.start[i], call < 0 ? -1 : T.start[call]]);
-  return [rangeMetrics(T, a, b), hits, pairs.filter((_, i) => T.keys.kind[T.key[i]] === "kernel")];
+  const table = readTimeline(data), {start, keys, key} = table;
+  const hits = Array.from(searchTimeline(table, "x HOST kernel").hits, (i) => start[i]);
+  const pairs = Array.from(launchesOf(table), (call, i) => [start[i], call < 0 ? -1 : start[call]]);
+  return [rangeMetrics(table, a, b), hits, pairs.filter((_, i) => keys.kind[key[i]] === "kernel")];
 }"""
 STATE = """() => {
-  const plot = window.kitPlot;
-  return {a: plot.a, b: plot.b, n: plot.T.n, hits: plot.hits.textContent, pick: plot.pick,
-    said: plot.said.textContent, arrows: plot.arrows ? plot.arrows.length : 0, mark: plot.mark,
-    range: plot.range.hidden ? "" : plot.range.innerText, all: plot.whole(),
-    card: plot.card.hidden ? "" : plot.card.innerText, title: plot.title.textContent,
-    height: plot.figure.height - plot.root.offsetHeight, lit: plot.lit && [
-      Array.from(plot.lit.lit).flatMap((x, k) => x ? [plot.T.keys.kind[k]] : []),
-      Array.from(plot.lit.marks)],
-    focus: plot.root.getRootNode().activeElement?.className};
+  const {view, table, finder, pick, arrows, measure, frame, lit, models} = window.kitPlot;
+  return {from: view.shownFrom, to: view.shownTo, n: table.n, hits: finder.output.textContent, pick,
+    said: frame.said.textContent, arrows: arrows.length, mark: measure.range,
+    range: frame.range.hidden ? "" : frame.range.innerText, all: view.whole(),
+    card: frame.card.hidden ? "" : frame.card.innerText, title: frame.title.textContent,
+    height: models.figure.height - frame.root.offsetHeight, lit: lit && [
+      Array.from(lit.lit).flatMap((x, k) => x ? [table.keys.kind[k]] : []), Array.from(lit.marks)],
+    focus: frame.root.getRootNode().activeElement?.className};
 }"""
 PLOT = """() => {
   const all = (root) => [...root.querySelectorAll('*')].flatMap(
     (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
-  const host = all(document).find((e) => e.kitTimeline?.painted);
+  const host = all(document).find((e) => e.kitTimeline?.painter.painted);
   window.kitPlot = host?.kitTimeline;
   return Boolean(host);
 }"""
@@ -92,7 +96,7 @@ spans = st.tuples(st.lists(one_span, min_size=1, max_size=40), many).map(lambda 
 
 def test_what_the_script_says_of_a_range_equals_counting(offline: Browser):
     page = offline.page
-    page.add_script_tag(content=MODEL_JS)
+    page.add_script_tag(content=DATA_JS)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(spans, st.floats(-200, 3000), st.floats(1, 4000), st.integers(1, 90))
@@ -177,11 +181,14 @@ def point(browser: Browser, kind: str, nth: int = 0) -> tuple[float, float]:
     """Where the nth span of a kind is on the page."""
     at = browser.page.evaluate(
         """([kind, nth]) => {
-          const plot = window.kitPlot, T = plot.T;
-          const spans = [...Array(T.n).keys()].filter((i) => T.keys.kind[T.key[i]] === kind);
-          const [x, y, w, h] = plot.box(spans.sort((i, j) => T.start[i] - T.start[j])[nth]);
-          const at = plot.canvas.getBoundingClientRect();
-          return [at.x + x + w / 2, at.y + y + h / 2];
+          const {table: {n, keys, key, start, stop, rows, first}, view, frame} = window.kitPlot;
+          const spans = [...Array(n).keys()].filter((i) => keys.kind[key[i]] === kind);
+          const i = spans.sort((i, j) => start[i] - start[j])[nth];
+          const row = first.findLastIndex((begin) => begin <= i);
+          const left = Math.max(view.x(start[i]), view.gutter);
+          const right = Math.min(view.x(stop[i]), view.right);
+          const at = frame.canvas.getBoundingClientRect();
+          return [at.x + (left + right) / 2, at.y + view.y(rows.top[row]) + rows.height[row] / 2];
         }""",
         [kind, nth],
     )
@@ -197,13 +204,13 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
         " document.body.prepend(i); }"
     )
     first = state(offline)
-    assert (first["a"], first["b"]) == tuple(first["all"])
+    assert (first["from"], first["to"]) == tuple(first["all"])
     assert abs(first["height"]) <= 1  # the figure is as high as what is drawn
 
     page.locator("#cell").focus()
     page.keyboard.type("wasd0")  # keys are another's while another has the focus
     assert page.locator("#cell").input_value() == "wasd0"
-    assert state(offline)["b"] == first["b"]
+    assert state(offline)["to"] == first["to"]
     for _ in range(7):  # the search box, five buttons, then the plot: nothing in between
         page.keyboard.press("Tab")
     assert state(offline)["focus"] == "main"
@@ -213,11 +220,11 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     page.keyboard.press("w")
     page.keyboard.press("w")
     near = state(offline)
-    assert near["b"] - near["a"] == pytest.approx((first["b"] - first["a"]) / 1.96)
+    assert near["to"] - near["from"] == pytest.approx((first["to"] - first["from"]) / 1.96)
     page.keyboard.press("d")
-    assert state(offline)["a"] > near["a"]
+    assert state(offline)["from"] > near["from"]
     page.keyboard.press("0")
-    assert state(offline)["b"] == first["b"]
+    assert state(offline)["to"] == first["to"]
 
     page.keyboard.press("/")
     page.keyboard.type("fusion.1")
@@ -257,12 +264,12 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     mouse.down()
     mouse.move(x + 200, y, steps=3)
     mouse.up()
-    assert state(offline)["a"] <= marked["a"]
+    assert state(offline)["from"] <= marked["from"]
     page.keyboard.down("Control")
     mouse.wheel(0, -300)
     page.keyboard.up("Control")
     zoomed = state(offline)
-    assert zoomed["b"] - zoomed["a"] < marked["b"] - marked["a"]
+    assert zoomed["to"] - zoomed["from"] < marked["to"] - marked["from"]
     assert (offline.outside, offline.errors()) == ([], [])
     with offline.page.expect_download() as download:
         offline.page.get_by_role("button", name="save the picture").click()
@@ -278,7 +285,7 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
     run = make_run(kernels=60, steps=2, seed=3)
     new = jsonable(timeline_payload(run))
     page.add_script_tag(
-        content=TIMELINE_JS
+        content=PAGE_JS
         + """
       const doc = Bokeh.documents[0], figure = doc.get_model_by_name("timeline");
       window.models = {figure, timeline: doc.get_model_by_name("timeline columns")};
@@ -286,7 +293,7 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
         window.models[name] = doc.get_model_by_name(name);
       }
       window.heard = [];
-      timelineOnPick(window.models, ({nodes, sites, label}) =>
+      onTimelinePick(window.models, ({nodes, sites, label}) =>
         window.heard.push([[...nodes], [...sites], label]));"""
     )
     for bad in BAD.values():  # what others may open: nothing, one instant, a hundred days, ...
@@ -296,13 +303,13 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
         page.keyboard.press(".")
         page.keyboard.press("f")
         shown = state(offline)
-        assert shown["all"][0] <= shown["a"] < shown["b"] <= shown["all"][1]
+        assert shown["all"][0] <= shown["from"] < shown["to"] <= shown["all"][1]
     lanes = Timeline.of(Span(f"host/t{i}", "x", "plan", i, i + 50) for i in range(500))
     page.evaluate(
         "(payload) => drawTimeline(payload, window.models)", jsonable(timeline_payload(lanes))
     )
     page.mouse.wheel(0, 900)
-    assert page.evaluate("window.kitPlot.scroll") > 100  # it has the focus
+    assert page.evaluate("window.kitPlot.view.scroll") > 100  # it has the focus
     page.evaluate("(payload) => drawTimeline(payload, window.models)", new)
     assert page.evaluate("window.heard.splice(0).at(-1)") == [[], [], ""]  # no graph, no nodes
     assert state(offline)["title"] == new["title"]
@@ -312,7 +319,7 @@ def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Brows
     page.mouse.click(*point(offline, "kernel"))
     assert page.evaluate("window.heard") == [[[kernel.node], [site], f"kernel {kernel.name}"]]
     page.evaluate(
-        "([node, site]) => timelineHighlight(window.models,"
+        "([node, site]) => highlightTimeline(window.models,"
         " {nodes: new Set([node]), sites: new Set([site])})",
         [kernel.node, run.timeline.syncs[0].site],
     )
@@ -341,17 +348,18 @@ def test_a_million_spans_come_apart_on_zooming(offline: Browser, tmp_path: Path)
     page.mouse.move(*point(offline, "kernel", n // 2))
     assert "spans here, the longest is k" in state(offline)["card"]
     drawn = """() => {
-      const p = window.kitPlot, dust = dustOf(1000), rows = [0, 1];
-      const wide = rows.map((r) => levelOfDetail(p.T, r, p.a, p.b, 1000, dust).length);
+      const {table, view} = window.kitPlot, dust = dustOf(1000), rows = [0, 1];
+      const wide = rows.map(
+        (row) => levelOfDetail(table, row, view.shownFrom, view.shownTo, 1000, dust).length);
       return [wide, dust.count.reduce((sum, x) => sum + x, 0)];
     }"""
-    page.add_script_tag(content=MODEL_JS)
+    page.add_script_tag(content=DATA_JS)
     assert page.evaluate(drawn) == [[0, 0], n // 2]
     page.locator("canvas.main").focus()
-    while (now := state(offline))["b"] - now["a"] > 10_000:
+    while (now := state(offline))["to"] - now["from"] > 10_000:
         page.keyboard.press("w")
     wide, dust = page.evaluate(drawn)
-    assert sum(wide) == pytest.approx((now["b"] - now["a"]) / 100, abs=4)
+    assert sum(wide) == pytest.approx((now["to"] - now["from"]) / 100, abs=4)
     assert dust == 0
     page.keyboard.press(".")
     assert "took 60 ns" in state(offline)["said"]
@@ -397,21 +405,21 @@ def test_in_jupyterlab_choices_reach_python_and_keys_stay_in_the_view(lab: Lab, 
     page.get_by_text(f"chosen: kernel {kernel.name}, node {kernel.node}, range None").wait_for()
     assert "kernel" in state(browser)["lit"][0]  # its twins in other steps are highlighted
     cells = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
-    before, a = page.evaluate(cells), state(browser)["a"]
+    before, a = page.evaluate(cells), state(browser)["from"]
     page.keyboard.press("w")
     page.keyboard.type("ddab")  # in command mode: delete a cell, insert one above, one below
     page.keyboard.press("m")
     page.keyboard.press("/")
     page.keyboard.type("xxdd")
     assert page.evaluate(cells) == before
-    assert state(browser)["a"] > a
+    assert state(browser)["from"] > a
     assert state(browser)["hits"] == "nothing found"
     page.get_by_text(f"range ({kernel.start_ns}, {kernel.stop_ns})").wait_for()
     page.get_by_role("button", name="select elsewhere").click()
     page.get_by_text("chosen: node 2, node None").wait_for()
     page.get_by_role("button", name="another run").click()
     count = len(make_run(kernels=12, steps=1, seed=5).timeline) - 1  # but for the step
-    page.wait_for_function(f"() => window.kitPlot.T.n === {count}")
+    page.wait_for_function(f"() => window.kitPlot.table.n === {count}")
     assert state(browser)["pick"] is None
     assert browser.outside == []
     assert browser.errors() == []

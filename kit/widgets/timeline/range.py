@@ -1,6 +1,6 @@
 """What a range of time holds: how busy, how overlapped, what waited, why the devices were idle.
 
-`rangeMetrics` in model.js says the same in a page; a test holds the two together.
+`rangeMetrics` in js/data/metrics.js says the same in a page; a test holds the two together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The kernel timeline: what host and device did when, and where the host waited.
 
 `timeline_payload` turns a run into plain columns, `timeline_model` puts them into a bokeh figure,
-and `TIMELINE_JS` replaces the columns of a figure that is already drawn. The live view and the
-static report share all three, so they cannot differ.
+and js/page.js replaces the columns of a figure that is already drawn. The live view and the static
+report share all three, so they cannot differ.
 
 The figure carries the columns to the browser and the choices back; the bars are painted on a canvas
 over it, by JavaScript in the browser. Measured with a million spans, bokeh's own glyphs took
@@ -11,10 +11,8 @@ seconds a frame (`benchmarks/drawing.py` measures this view).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import traitlets
@@ -27,13 +25,13 @@ from kit.text import format_ns, safe_label
 from kit.trace import Timeline
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View, static_page
+from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import error_html, page_js
 from kit.widgets.timeline.payload import as_run, flat, timeline_payload, timeline_title
 from kit.widgets.timeline.range import RangeMetrics, around, range_metrics
 
 __all__ = [
-    "TIMELINE_JS",
     "TimelineView",
     "apply_timeline",
     "timeline_js_args",
@@ -56,33 +54,16 @@ _EMPTY: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
 @cache
 def _attach_js() -> str:
     """Runs in the browser once the figure is laid out; its arguments are `timeline_js_args`."""
-    parts = [_asset(f"{part}.js") for part in ("model", "plot", "events", "paint")]
-    return "\n".join(
-        [
-            "const view = cb_context.index.find_one(figure);",
-            "if (!view || view.el.kitTimeline?.root.isConnected) return;",
-            page_js(),
-            f"const TIMELINE_CSS = {json.dumps(_asset('timeline.css'))};",
-            *parts,
-            "const models = {figure, timeline, picked, lit, marked, reply};",
-            "view.el.kitTimeline = new TimelinePlot(view, models);",
-        ]
-    )
-
-
-# For a page that holds such a figure: `drawTimeline`, `timelineHighlight` and `timelineOnPick`.
-TIMELINE_JS = (
-    "const {drawTimeline, timelineHighlight, timelineOnPick} = (() => {\n"
-    f"{_asset('model.js')}\n{_asset('page.js')}\n"
-    "return {drawTimeline, timelineHighlight, timelineOnPick};\n})();\n"
-)
+    return f"""
+const view = cb_context.index.find_one(figure);
+if (!view || view.el.kitTimeline?.frame.root.isConnected) return;
+{page_js()}
+const {{TimelinePlot}} = {script("widgets/timeline/js/plot.js")};
+view.el.kitTimeline = new TimelinePlot(view, {{figure, timeline, picked, lit, marked, reply}});
+"""
 
 
 def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, ColumnDataSource]]:
@@ -116,7 +97,7 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
 def apply_timeline(
     payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
 ) -> None:
-    """Draw another payload in the same figure: `drawTimeline` of `TIMELINE_JS` in Python."""
+    """Draw another payload in the same figure: `drawTimeline` of js/page.js in Python."""
     serial = {"serial": list(sources["picked"].data["serial"])}
     for name in ("lit", "marked", "reply"):  # they point into what is replaced
         if sources[name].data != _EMPTY[name]:
@@ -127,7 +108,7 @@ def apply_timeline(
 
 
 def timeline_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
-    """The models that `TIMELINE_JS` asks for, by name."""
+    """The models that the page's script asks for, by name."""
     return {"figure": plot, **sources}
 
 

@@ -1,0 +1,84 @@
+// What is at a place of the lanes: a span, a sync point, a step.
+import {inRange, lengthOf} from "./table.js";
+
+const SYNC_PX = 21, STEP_PX = 20; // heights of the two strips above the lanes of a part
+
+/**
+ * `near`: how many spans are as close as the one that was found.
+ * @typedef {{kind: "span" | "sync" | "step", i: number, near: number}} Hit
+ */
+
+/**
+ * @param {import("./table.js").Table} table
+ * @param {number} time
+ * @param {number} down pixels below the top of the lanes
+ * @param {number} scale pixels of a nanosecond
+ * @returns {Hit | null}
+ */
+export function hitAt(table, time, down, scale) {
+  const {parts} = table;
+  for (let part = 0; part < parts.label.length; part++) {
+    const inSyncs = down - parts.syncs_top[part];
+    if (inSyncs >= 0 && inSyncs < SYNC_PX) return found("sync", syncAt(table, part, time, 7 / scale), 1);
+    const inSteps = down - parts.steps_top[part];
+    if (inSteps >= 0 && inSteps < STEP_PX) return found("step", stepAt(table, part, time), 1);
+  }
+  const row = rowAt(table, down);
+  if (row < 0) return null;
+  const [i, near] = spanAt(table, row, time, 3 / scale);
+  return found("span", i, near);
+}
+
+/** @param {Hit["kind"]} kind @param {number} i @param {number} near @returns {Hit | null} */
+function found(kind, i, near) {
+  return i < 0 ? null : {kind, i, near};
+}
+
+/** The row at a height, or -1. @param {import("./table.js").Table} table @param {number} y */
+export function rowAt(table, y) {
+  const {top, height} = table.rows;
+  for (let row = 0; row < top.length; row++) if (y >= top[row] && y <= top[row] + height[row]) return row;
+  return -1;
+}
+
+/**
+ * The span of a row at a time, or within `slack` of it: the longest where several are that near.
+ * @param {import("./table.js").Table} table
+ * @param {number} row
+ * @param {number} time
+ * @param {number} slack
+ * @returns {[number, number]} index or -1, how many are that near
+ */
+export function spanAt(table, row, time, slack) {
+  const {start, stop, count} = table;
+  const [low, high] = inRange(table, row, time - slack, time + slack + 1);
+  let best = -1, near = 0, isOn = false;
+  for (let i = low; i < high; i++) {
+    if (stop[i] < time - slack || start[i] > time + slack) continue;
+    near += count === null ? 1 : count[i];
+    const on = start[i] <= time && time <= stop[i] && lengthOf(table, i) > slack;
+    const isLonger = best < 0 || lengthOf(table, i) > lengthOf(table, best);
+    if ((on && !isOn) || (on === isOn && isLonger)) [best, isOn] = [i, on];
+  }
+  return [best, isOn ? 1 : near];
+}
+
+/** @param {import("./table.js").Table} table @param {number} part @param {number} time
+ * @param {number} slack */
+export function syncAt(table, part, time, slack) {
+  const {at, part: partOf} = table.syncs;
+  let best = -1;
+  for (let i = 0; i < at.length; i++) {
+    if (partOf[i] !== part) continue;
+    const off = Math.abs(at[i] - time);
+    if (off <= slack && (best < 0 || off < Math.abs(at[best] - time))) best = i;
+  }
+  return best;
+}
+
+/** @param {import("./table.js").Table} table @param {number} part @param {number} time */
+function stepAt(table, part, time) {
+  const {start, length, part: partOf} = table.steps;
+  return start.findIndex((/** @type {number} */ from, /** @type {number} */ i) =>
+    partOf[i] === part && from <= time && time <= from + length[i]);
+}

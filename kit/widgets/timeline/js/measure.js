@@ -1,0 +1,93 @@
+// The range of time that is measured, and the card that says what it holds.
+import {element} from "../../base/js/dom.js";
+import {formatNs} from "../../base/js/format.js";
+import {rangeMetrics} from "./data/metrics.js";
+
+export class Measure {
+  /**
+   * @param {HTMLElement} card
+   * @param {Record<string, any>} models sources of bokeh: `marked` has the range, `reply` what the
+   *   kernel says of it
+   * @param {{changed: () => void, zoomTo: (from: number, to: number) => void}} act
+   */
+  constructor(card, models, act) {
+    this.card = card;
+    this.models = models;
+    this.act = act;
+    /** @type {import("./data/table.js").Table | null} */
+    this.table = null;
+    /** @type {[number, number] | null} */
+    this.range = null;
+  }
+
+  /** @param {import("./data/table.js").Table} table */
+  take(table) {
+    this.table = table;
+    this.set(null, false);
+  }
+
+  /** @param {number[] | null} range @param {boolean} [tell] let the kernel know */
+  set(range, tell = true) {
+    const [from, to] = range ? [Math.min(...range), Math.max(...range)] : [0, 0];
+    this.range = to - from < 1 ? null : [from, to];
+    if (tell) {
+      this.models.marked.data = this.range ? {start: [from], stop: [to]} : {start: [], stop: []};
+    }
+    this.show();
+    this.act.changed();
+  }
+
+  /** Take the range that the kernel, or another copy of the figure, has set. */
+  obey() {
+    const {start = [], stop = []} = this.models.marked.data;
+    const range = start.length ? [start[0], stop[0]] : null;
+    if (String(range) !== String(this.range)) this.set(range, false);
+  }
+
+  show() {
+    const {card, range, table} = this;
+    card.hidden = range === null;
+    if (range === null || table === null) return;
+    const [from, to] = range;
+    const close = element("button", {type: "button", "aria-label": "clear the range",
+      onclick: () => this.set(null)}, "×");
+    const zoom = element("button", {type: "button", onclick: () => this.act.zoomTo(from, to)}, "zoom to it");
+    const told = (this.models.reply.data.text || [""])[0];
+    const lines = table.parts.label.flatMap((/** @type {string} */ label, /** @type {number} */ part) => {
+      const cells = rowsOf(table, from, to, part, told).map(([name, text]) =>
+        element("div", {}, element("span", {}, name), text));
+      return label ? [element("div", {class: "part"}, label), ...cells] : cells;
+    });
+    card.replaceChildren(element("div", {class: "bar"}, element("b", {}, formatNs(to - from)),
+      zoom, close), ...lines);
+  }
+}
+
+/**
+ * Rows of [name, text] about a range of one part.
+ * @param {import("./data/table.js").Table} table
+ * @param {number} from
+ * @param {number} to
+ * @param {number} part
+ * @param {string} told what the kernel says of idle time, where the columns do not have it
+ * @returns {string[][]}
+ */
+export function rowsOf(table, from, to, part, told) {
+  const metrics = rangeMetrics(table, from, to, part);
+  const percent = (/** @type {number} */ ns, /** @type {number} */ whole) =>
+    (whole > 0 ? `${(100 * ns / whole).toFixed(0)} %` : "-");
+  const most = table.count === null ? "" : "at most "; // joined spans cover the pauses between them
+  const rows = metrics.devices.map(([name, ns]) =>
+    [`${name} busy`, `${most}${percent(Number(ns), to - from)}, ${formatNs(Number(ns))}`]);
+  if (metrics.recording > 0 && metrics.devices.length && table.count === null) {
+    rows.push(["recording hidden",
+      `${percent(metrics.hidden, metrics.recording)} of ${formatNs(metrics.recording)}`]);
+  }
+  rows.push(["sync points", metrics.waits ? `${metrics.waits}, ${formatNs(metrics.waited)} waited` : "none"]);
+  for (const [cause, ns] of metrics.idle) rows.push([`idle: ${cause}`, formatNs(ns)]);
+  if (!metrics.knowsIdle && !table.parts.outline[part]) {
+    if (told) rows.push(...told.split("\n").map((line) => line.split("\t")));
+    else rows.push(["idle by cause", "too many kernels to say so here"]);
+  }
+  return rows;
+}

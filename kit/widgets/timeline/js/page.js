@@ -1,0 +1,44 @@
+// For a page that holds a timeline: draw another payload, highlight a selection, hear of a choice.
+// `models` has what `timeline_js_args` names. The sites of a selection are written as `theme.plain`
+// writes them.
+import {nothing, selectionOf} from "./data/search.js";
+import {readTimeline} from "./data/table.js";
+
+/**
+ * @param {Record<string, any>} payload what `timeline_payload` in Python made
+ * @param {Record<string, any>} models
+ */
+export function drawTimeline(payload, models) {
+  /** @type {Record<string, any[]>} */
+  const row = {}; // the one row of the source: see `flat` in payload.py
+  for (const [name, value] of Object.entries(payload)) {
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) {
+      for (const [key, column] of Object.entries(value)) row[`${name}.${key}`] = [column];
+    } else row[name] = [value];
+  }
+  models.figure.title.text = payload.title;
+  highlightTimeline(models, nothing());
+  models.marked.data = {start: [], stop: []};
+  models.timeline.data = row;
+}
+
+/**
+ * @param {Record<string, any>} models
+ * @param {{nodes: Iterable<number>, sites: Iterable<string>, label?: string}} selection
+ */
+export function highlightTimeline(models, {nodes, sites, label = ""}) {
+  models.lit.data = {nodes: [[...nodes].join(" ")], sites: [[...sites].join("\n")], label: [label],
+    serial: models.picked.data.serial ?? [0]};
+}
+
+/**
+ * Call `tell` with each choice of the user, empty if it was undone; highlights are not told.
+ * @param {Record<string, any>} models
+ * @param {(selection: import("./data/search.js").Selection) => void} tell
+ */
+export function onTimelinePick(models, tell) {
+  models.picked.properties.data.change.connect(() => {
+    const {kind, index} = models.picked.data;
+    tell(kind[0] === "" ? nothing() : selectionOf(readTimeline(models.timeline.data), kind[0], index[0]));
+  });
+}

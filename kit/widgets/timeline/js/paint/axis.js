@@ -1,0 +1,44 @@
+// The axis of time: where its ticks are and how they read; texts that fit into a width.
+
+/**
+ * Times of the ticks between two times, and how to write them.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} most how many there may be, about
+ * @returns {{ticks: number[], write: (time: number) => string}}
+ */
+export function ticksOf(from, to, most) {
+  const rough = (to - from) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) ?? 10 * power);
+  const largest = Math.max(Math.abs(from), Math.abs(to));
+  const units = /** @type {[number, string][]} */ ([[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
+  const [scale, unit] = units.find(([size]) => largest >= size * 0.9995) || [1, "ns"];
+  const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
+  const ticks = [];
+  for (let time = Math.ceil(from / step) * step; time <= to; time += step) ticks.push(time + 0); // no "-0"
+  const format = new Intl.NumberFormat("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
+  return {ticks, write: (time) => `${format.format(time / scale)} ${unit}`};
+}
+
+/**
+ * Ticks that are far enough apart for their texts.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} width pixels
+ */
+export function readableTicks(from, to, width) {
+  const found = ticksOf(from, to, width / 110);
+  const longest = Math.max(...found.ticks.map((time) => found.write(time).length), 1) * 6.3 + 14;
+  return longest > 110 ? ticksOf(from, to, width / longest) : found;
+}
+
+/**
+ * The text that fits into so many pixels: all of it, its beginning, or nothing.
+ * @param {string} text
+ * @param {number} width
+ */
+export function clipText(text, width) {
+  const most = Math.floor(width / 6.1);
+  return text.length <= most ? text : most < 3 ? "" : `${text.slice(0, most - 1)}…`;
+}

@@ -1,0 +1,245 @@
+// A timeline on a canvas over the bokeh figure that carries its columns. What to draw is asked of
+// data/ for each frame, so any zoom is exact.
+import {download} from "../../base/js/dom.js";
+import {arrowsOf} from "./data/launches.js";
+import {matching, spansOf} from "./data/search.js";
+import {colorOfKind, inRange, readTimeline} from "./data/table.js";
+import {describe, inOneLine} from "./describe.js";
+import {Events} from "./events.js";
+import {Finder} from "./finder.js";
+import {Frame} from "./frame.js";
+import {Measure} from "./measure.js";
+import {Painter} from "./paint/painter.js";
+import {fillsOf} from "./paint/picture.js";
+import {isDark, tonesNow} from "./paint/tones.js";
+import {Viewport} from "./viewport.js";
+
+const MOST_ARROWS = 200; // of one dispatch
+
+/** Holds what is drawn, chosen and highlighted; the parts draw it and listen. */
+export class TimelinePlot {
+  /**
+   * @param {any} view the view of the bokeh figure
+   * @param {Record<string, any>} models those of `timeline_js_args`
+   */
+  constructor(view, models) {
+    this.models = models;
+    this.frame = new Frame({zoom: (factor) => this.view.zoom(factor), showAll: () => this.view.showAll(),
+      save: () => this.save()});
+    this.view = new Viewport(() => this.draw());
+    this.painter = new Painter(this.frame.canvas, this.frame.over);
+    this.finder = new Finder(this.frame.search, this.frame.hits, {changed: () => this.draw(),
+      go: (kind, i) => this.go(kind, i)});
+    this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
+      zoomTo: (from, to) => this.view.show(from, to)});
+    this.table = readTimeline(models.timeline.data);
+    /** @type {{kind: string, i: number} | null} */
+    this.pick = null; // a span or a sync point
+    /** @type {number[][]} */
+    this.arrows = [];
+    /** @type {import("./data/search.js").Flags | null} */
+    this.lit = null; // what another view selected
+    /** @type {number | null} */
+    this.hovered = null;
+    this.tones = tonesNow();
+    this.colors = fillsOf(this.table);
+    this.waitingFrame = 0;
+    this.mount(view);
+    this.events = new Events(this);
+    this.follow();
+    this.reset();
+    this.highlight();
+    this.measure.obey();
+  }
+
+  /** @param {any} view */
+  mount(view) {
+    const {root} = this.frame;
+    // What bokeh drew lies under ours: neither the Tab key nor a screen reader should find it.
+    for (const child of view.shadow_el.children) child.inert = true;
+    view.shadow_el.append(root);
+    // JupyterLab's one-letter commands (a, d d, ...) must not see what is typed into the view.
+    for (let host = view.el; host; host = host.getRootNode().host) {
+      host.setAttribute("data-lm-suppress-shortcuts", "true");
+    }
+    new ResizeObserver(() => this.resize()).observe(root);
+  }
+
+  /** React to changes of the sources and of the page's theme. */
+  follow() {
+    const react = {timeline: () => this.load(), lit: () => this.highlight(),
+      marked: () => this.measure.obey(), reply: () => this.measure.show()};
+    for (const [name, act] of Object.entries(react)) this.models[name].properties.data.change.connect(act);
+    const weak = new WeakRef(this); // a cell that ran again leaves no old plot behind
+    window.addEventListener("kit-theme", function dress() {
+      const plot = weak.deref();
+      if (plot) plot.dress();
+      else window.removeEventListener("kit-theme", dress);
+    });
+  }
+
+  load() {
+    this.table = readTimeline(this.models.timeline.data);
+    this.reset();
+  }
+
+  /** Show all of the table; choices that pointed into another one are dropped. */
+  reset() {
+    this.frame.label(this.table);
+    this.frame.card.hidden = true;
+    this.frame.say("");
+    this.pick = this.lit = this.hovered = null;
+    this.arrows = [];
+    this.view.take(this.table);
+    this.finder.take(this.table);
+    this.measure.take(this.table);
+    this.dress();
+    this.resize();
+  }
+
+  /** Take the colours of the page's theme. */
+  dress() {
+    this.tones = tonesNow();
+    this.colors = fillsOf(this.table);
+    this.frame.dress(this.tones, isDark());
+    this.painter.overview.reset();
+    this.draw();
+  }
+
+  resize() {
+    const {root} = this.frame, {figure} = this.models;
+    if (!(root.clientWidth > 0)) return;
+    this.view.resize(root.clientWidth);
+    this.painter.resize(this.view.width, this.view.height);
+    const wanted = Math.ceil(root.offsetHeight);
+    if (Math.abs(figure.height - wanted) > 1) figure.setv({height: wanted}, {sync: false});
+    this.paint(); // at once: a canvas that got a new size is empty
+  }
+
+  /** Paint with the next frame of the page. */
+  draw() {
+    this.waitingFrame ||= requestAnimationFrame(() => this.paint());
+  }
+
+  paint() {
+    if (this.waitingFrame) cancelAnimationFrame(this.waitingFrame);
+    this.waitingFrame = 0;
+    if (this.view.width > 0) this.painter.paint(this.picture());
+  }
+
+  /** @returns {import("./paint/picture.js").Picture} */
+  picture() {
+    const {table, view, tones, colors, pick, hovered, arrows} = this;
+    return {table, view, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
+      flags: this.finder.found || this.lit, mark: this.measure.range};
+  }
+
+  save() {
+    this.painter.picture(this.table.title, this.tones)
+      .toBlob((blob) => { if (blob) download("timeline.png", blob); });
+  }
+
+  /**
+   * @param {"span" | "sync" | "step"} kind
+   * @param {number} i
+   * @param {number} [near]
+   */
+  describe(kind, i, near = 1) {
+    return describe(this.table, kind, i, near);
+  }
+
+  /** The colour that stands for a thing. @param {string} kind @param {number} i */
+  colorOf(kind, i) {
+    if (kind === "span") return this.colors.fills[this.table.key[i]];
+    return kind === "sync" ? colorOfKind(this.table, "wait") : this.tones.edge;
+  }
+
+  /**
+   * @param {"span" | "sync" | ""} kind
+   * @param {number} i -1 for nothing
+   * @param {boolean} [tell] let the other views know
+   */
+  choose(kind, i, tell = true) {
+    const isAny = kind !== "" && i >= 0;
+    this.pick = isAny ? {kind, i} : null;
+    this.arrows = isAny && kind === "span" ? arrowsOf(this.table, i, MOST_ARROWS) : [];
+    this.frame.say(isAny ? inOneLine(this.describe(kind, i)) : "");
+    if (tell) {
+      const serial = (this.models.picked.data.serial ?? [0])[0] + 1; // the same choice again is news, too
+      this.models.picked.data = {kind: [isAny ? kind : ""], index: [isAny ? i : -1], serial: [serial]};
+    }
+    this.draw();
+  }
+
+  /** Choose a thing and show it. @param {"span" | "sync"} kind @param {number} i */
+  go(kind, i) {
+    this.choose(kind, i);
+    if (kind === "span") this.view.revealSpan(this.table, i);
+    else this.view.revealSync(this.table, i);
+  }
+
+  /** Go to a neighbour of the chosen span in its row; without one, to the first that is shown.
+   * @param {number} by */
+  step(by) {
+    const {table, view, pick} = this;
+    if (table.n === 0) return;
+    let i = pick?.kind === "span" ? pick.i + by : -1;
+    if (i < 0) {
+      const rows = table.first.slice(0, -1).map((_, row) => inRange(table, row, view.shownFrom, view.shownTo));
+      i = rows.find(([low, high]) => high > low)?.[0] ?? 0;
+    }
+    this.go("span", Math.min(i, table.n - 1));
+  }
+
+  /** @param {number} i */
+  zoomToSpan(i) {
+    this.view.zoomTo(this.table.start[i], this.table.stop[i]);
+  }
+
+  /** Measure what is chosen; without a choice, all that is shown. */
+  measureChoice() {
+    const {table: {start, stop, syncs, end}, view, pick} = this;
+    if (pick?.kind === "span") this.measure.set([start[pick.i], stop[pick.i]]);
+    else if (pick) this.measure.set([syncs.at[pick.i], syncs.at[pick.i] + syncs.wait[pick.i]]);
+    else this.measure.set([Math.max(view.shownFrom, 0), Math.min(view.shownTo, end)]);
+  }
+
+  clear() {
+    this.frame.help.hidden = true;
+    this.finder.clear();
+    this.measure.set(null);
+    this.choose("", -1);
+  }
+
+  /** Light up what another view selected: `lit` has {nodes: "1 2", sites: "a.py:1\\nb.py:2", label}. */
+  highlight() {
+    const {nodes = [""], sites = [""]} = this.models.lit.data;
+    const selection = {nodes: new Set((nodes[0] || "").split(" ").filter(Boolean).map(Number)),
+      sites: new Set(/** @type {string[]} */ ((sites[0] || "").split("\n").filter(Boolean)))};
+    this.lit = selection.nodes.size + selection.sites.size > 0 ? matching(this.table, selection) : null;
+    const [answered, clicks] = ["lit", "picked"].map((name) => (this.models[name].data.serial ?? [0])[0]);
+    const isLate = answered < clicks; // it answers an older choice
+    if (this.lit && this.pick && !isLate && !this.isLit(this.pick)) this.choose("", -1, false);
+    if (this.lit && this.pick === null) this.revealLit(this.lit);
+    this.draw();
+  }
+
+  /** @param {{kind: string, i: number}} pick */
+  isLit({kind, i}) {
+    return Boolean(kind === "span" ? this.lit?.lit[this.table.key[i]] : this.lit?.marks[i]);
+  }
+
+  /** Nothing that matches is on the screen: show the first that does.
+   * @param {import("./data/search.js").Flags} flags */
+  revealLit({lit, marks}) {
+    const {table, view} = this, {at, wait} = table.syncs;
+    const spans = spansOf(table, lit);
+    const syncs = [...marks.keys()].filter((i) => marks[i]);
+    const isOn = (/** @type {number} */ from, /** @type {number} */ to) =>
+      to >= view.shownFrom && from <= view.shownTo;
+    if (spans.some((i) => isOn(table.start[i], table.stop[i]))
+        || syncs.some((i) => isOn(at[i], at[i] + wait[i]))) return;
+    if (spans.length > 0) view.revealSpan(table, spans[0]);
+    else if (syncs.length > 0) view.revealSync(table, syncs[0]);
+  }
+}

@@ -1,0 +1,157 @@
+// Which time and which lanes a canvas shows, and where they are on it.
+import {rowOf} from "./data/table.js";
+import {AXIS, RIGHT} from "./paint/tones.js";
+
+const LEAST = 20; // nanoseconds: no range that is shown is shorter
+const LOWEST = 120, HIGHEST = 580; // pixels of the canvas
+
+/** The range of time that is shown, kept inside of what there is. Times are nanoseconds. */
+export class Viewport {
+  /** @param {() => void} changed called when something else is shown */
+  constructor(changed) {
+    this.changed = changed;
+    this.end = 0; // of all spans
+    this.bottom = 0; // of all lanes, in pixels
+    this.shownFrom = 0;
+    this.shownTo = 1;
+    this.scroll = 0; // pixels of the lanes that are above the canvas
+    this.width = 0;
+    this.height = 0;
+    this.gutter = 0; // pixels for the names of the lanes
+  }
+
+  /** Show all of another timeline. @param {{end: number, bottom: number}} table */
+  take({end, bottom}) {
+    this.end = end;
+    this.bottom = bottom;
+    this.scroll = 0;
+    [this.shownFrom, this.shownTo] = this.whole();
+  }
+
+  /** @param {number} width */
+  resize(width) {
+    this.width = width;
+    this.gutter = Math.min(170, Math.max(96, Math.round(width * 0.13)));
+    this.height = Math.min(Math.max(this.lanesHeight, LOWEST), HIGHEST);
+    this.scrollTo(this.scroll);
+  }
+
+  /** @returns {[number, number]} a little more than all spans */
+  whole() {
+    return [-this.end * 0.005, Math.max(this.end * 1.005, LEAST)];
+  }
+
+  get length() {
+    return this.shownTo - this.shownFrom;
+  }
+
+  get lanesHeight() {
+    return this.bottom + AXIS + 4;
+  }
+
+  get right() {
+    return this.width - RIGHT;
+  }
+
+  /** Pixels of a nanosecond. */
+  get scale() {
+    return (this.right - this.gutter) / this.length;
+  }
+
+  /** @param {number} time */
+  x(time) {
+    return this.gutter + (time - this.shownFrom) * this.scale;
+  }
+
+  /** @param {number} x */
+  time(x) {
+    return this.shownFrom + (x - this.gutter) / this.scale;
+  }
+
+  /** @param {number} down pixels below the top of all lanes */
+  y(down) {
+    return down - this.scroll + AXIS;
+  }
+
+  /** @param {number} y @returns {number} pixels below the top of all lanes */
+  down(y) {
+    return y + this.scroll - AXIS;
+  }
+
+  /** @param {number} from @param {number} to */
+  show(from, to) {
+    const [low, high] = this.whole();
+    const length = Math.min(Math.max(to - from, LEAST), high - low);
+    const wanted = to - from === length ? from : (from + to) / 2 - length / 2;
+    this.shownFrom = Math.min(Math.max(wanted, low), high - length);
+    this.shownTo = this.shownFrom + length;
+    this.changed();
+  }
+
+  showAll() {
+    this.show(...this.whole());
+    this.scrollTo(0);
+  }
+
+  /** @param {number} factor of the length that is shown @param {number} [time] stays where it is */
+  zoom(factor, time = (this.shownFrom + this.shownTo) / 2) {
+    const [low, high] = this.whole();
+    const length = Math.min(Math.max(this.length * factor, LEAST), high - low);
+    const part = (time - this.shownFrom) / this.length;
+    this.show(time - part * length, time - part * length + length);
+  }
+
+  /** @param {number} part of what is shown */
+  move(part) {
+    this.moveBy(this.length * part);
+  }
+
+  /** @param {number} by */
+  moveBy(by) {
+    this.show(this.shownFrom + by, this.shownTo + by);
+  }
+
+  /** @param {number} y */
+  scrollTo(y) {
+    const most = Math.max(0, this.lanesHeight - this.height);
+    this.scroll = Math.min(Math.max(y, 0), most);
+    this.changed();
+  }
+
+  /** Show a span at about half of the width. @param {number} from @param {number} to */
+  zoomTo(from, to) {
+    const length = Math.max(to - from, LEAST / 4);
+    this.show((from + to) / 2 - length, (from + to) / 2 + length);
+  }
+
+  /**
+   * Bring a time and a height into view, moving no more than it needs.
+   * @param {number} from
+   * @param {number} to
+   * @param {number} top
+   * @param {number} bottom
+   */
+  reveal(from, to, top, bottom) {
+    const middle = (from + to) / 2;
+    if ((to - from) * this.scale < 4 && this.length > LEAST * 4) {
+      const length = Math.max((to - from) * 40, this.length / 400, LEAST);
+      this.show(middle - length / 2, middle + length / 2);
+    } else if (to < this.shownFrom || from > this.shownTo) {
+      this.show(middle - this.length / 2, middle + this.length / 2);
+    }
+    if (top < this.scroll) this.scrollTo(top - 30);
+    else if (bottom + AXIS > this.scroll + this.height) this.scrollTo(bottom + AXIS + 30 - this.height);
+  }
+
+  /** @param {import("./data/table.js").Table} table @param {number} i */
+  revealSpan(table, i) {
+    const row = rowOf(table, i), top = table.rows.top[row];
+    this.reveal(table.start[i], table.stop[i], top, top + table.rows.height[row]);
+  }
+
+  /** @param {import("./data/table.js").Table} table @param {number} i */
+  revealSync({parts, syncs}, i) {
+    const top = parts.syncs_top[syncs.part[i]];
+    this.reveal(syncs.at[i], syncs.at[i] + syncs.wait[i], top, top + 20);
+  }
+}
