@@ -125,20 +125,7 @@ TIED: set[tuple[str, str]] = {
     ("runtime/session/redo", "runtime/session/session"),
     ("runtime/session/waits", "runtime/session/session"),
     ("runtime/steps/stepper", "runtime/session/session"),
-    ("torch/hybrid/hybrid", "torch/dispatch"),
-    ("torch/hybrid/programs", "torch/dispatch"),
-    ("torch/ops/attention", "torch/dispatch"),
-    ("torch/ops/host", "torch/dispatch"),
-    ("torch/ops/masks", "torch/dispatch"),
-    ("torch/ops/memory", "torch/dispatch"),
-    ("torch/ops/out", "torch/dispatch"),
-    ("torch/ops/plans", "torch/dispatch"),
-    ("torch/ops/random", "torch/dispatch"),
-    ("torch/ops/refused", "torch/dispatch"),
-    ("torch/ops/sequences", "torch/dispatch"),
-    ("torch/ops/stand_ins", "torch/dispatch"),
     ("torch/scaling/scaler", "torch/scaling/deferred"),
-    ("torch/tensors/tensor", "torch/dispatch"),
 }
 
 

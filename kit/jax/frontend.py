@@ -43,6 +43,10 @@ class JaxFrontend:
     def mark_step(self) -> None:
         """A new step begins; nothing here belongs to a step."""
 
+    def is_inference(self) -> bool:
+        """False: a step of jax says its phases itself."""
+        return False
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each array over `fresh(its value)`."""
         if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):

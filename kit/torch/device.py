@@ -23,10 +23,11 @@ from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session, current_session
 from kit.torch.autocast import register_autocast
-from kit.torch.dispatch import Frontend
+from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.modules import keep_shared_parameters
 from kit.torch.ops.attention import register_attention
-from kit.torch.tensors.tensor import KitTensor
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, empty
 
 __all__ = ["open_session", "register"]
 
@@ -50,7 +51,7 @@ def open_session(
 ) -> Session:
     """A session whose `with` block makes `device="kit"` work in torch."""
     register()
-    return Session(settings, rules=rules, strict=strict, cache=cache, frontends=(Frontend(),))
+    return Session(settings, rules=rules, strict=strict, cache=cache, frontends=(Dispatcher(),))
 
 
 def register() -> None:
@@ -104,7 +105,7 @@ def _guard() -> Any:
                 _raise_pending()
             except BaseException as error:  # noqa: BLE001 - kept
                 if (session := current_session()) is not None:
-                    session.frontend(Frontend).keep(error)
+                    tape_of(session).keep(error)
             return torch._C._autograd.DeviceType.PrivateUse1
 
     return Guard()
@@ -138,7 +139,7 @@ class _Module:
     def manual_seed_all(self, seed: int) -> None:
         session = current_session()
         if session is not None:
-            session.seed, session.random_calls = seed % 2**32, 0
+            session.reseed(seed % 2**32)
 
     # What activation checkpointing asks for, to draw the same random numbers a second time.
     _initialized = True
@@ -154,27 +155,27 @@ class _Module:
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         session = current_session()
         if session is not None:
-            session.seed, session.random_calls = (int(x) for x in state)
+            session.reseed(*(int(x) for x in state))
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
 
-def _home(device: Any = None) -> Frontend:
+def _tape(device: Any = None) -> Tape:
     session = current_session()
     if session is None:
         raise SessionError(
             "device 'kit' needs an open session here: wrap the code in `with kit.Session():`, or "
             "run it with kit.run(...)"
         )
-    home = next(f for f in session._frontends if isinstance(f, Frontend))
+    tape = tape_of(session)
     # torch makes "kit:0" of "kit", so index 0 means the device of whoever asks
-    if device is not None and device.index and device.index != home.device.index:
+    if device is not None and device.index and device.index != tape.device.index:
         raise SessionError(
-            f"device {device} was asked for, but this code runs on {home.device}: say 'kit', which "
+            f"device {device} was asked for, but this code runs on {tape.device}: say 'kit', which "
             "means the device of the code that runs"
         )
-    return home
+    return tape
 
 
 def _empty(
@@ -185,7 +186,7 @@ def _empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> KitTensor:
-    return _home(device).empty(size, dtype)
+    return empty(_tape(device), size, dtype)
 
 
 def _empty_strided(
@@ -196,7 +197,7 @@ def _empty_strided(
     device: Any = None,
     pin_memory: Any = None,
 ) -> KitTensor:
-    return _home(device).empty(size, dtype, stride)
+    return empty(_tape(device), size, dtype, stride)
 
 
 def _zeros(
@@ -232,5 +233,5 @@ def _never(*args: Any, **kwargs: Any) -> Any:
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     """`torch.tensor(data, device="kit")` copies below the Python key, and arrives here."""
-    home = (target if isinstance(target, KitTensor) else source).home
-    return home.dispatch(torch.ops.aten.copy_.default, (target, source), {})
+    tape = (target if isinstance(target, KitTensor) else source).tape
+    return tape.dispatch(torch.ops.aten.copy_.default, (target, source), {})

@@ -379,7 +379,7 @@ def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
         weight = torch.zeros(1000, device="kit")
         session.run_step(lambda: weight.add_(1.5))
         session.wait_all()
-        old = weight.ref.read(weight.home).cell.array
+        old = weight.ref.read(weight.tape).cell.array
         session.run_step(lambda: weight.add_(1.5))
         session.wait_all()
         assert old.is_deleted()

@@ -93,7 +93,6 @@ class Session(Inspection, Waiting):
         # Not op by op, not for a guess (both are read again); on CPU it made BERT 1.5x as slow.
         self.donates = self.device.platform != "cpu" and not launch and step_mode != "speculate"
         self.is_lazy = self.settings.mode == "lazy"
-        self.is_inference: Callable[[], bool] = bool  # a front end that knows says it
         self.here = Here()
         self._streams: list[Stream] = []
         self._last: Task | None = None
@@ -226,6 +225,10 @@ class Session(Inspection, Waiting):
         """Append one op to the stream; its outputs are returned as pending values."""
         return self.stream.record(op, inputs, scalars, frame)
 
+    def is_inference(self) -> bool:
+        """Is this a network's forward pass without gradients? The front ends know."""
+        return any(frontend.is_inference() for frontend in self._frontends)
+
     def note_phase(self, phase: str) -> None:
         """The main thread has come to this phase."""
         if not self.stepper.is_fetching:  # what a loader copies for a replay is no recording
@@ -255,6 +258,10 @@ class Session(Inspection, Waiting):
             yield cells
         finally:
             here.cells = None
+
+    def reseed(self, seed: int, random_calls: int = 0) -> None:
+        """Draw the random numbers of this seed, from this call of a random op on."""
+        self.seed, self.random_calls = seed, random_calls
 
     def next_random(self) -> float:
         """A number that no other random op gets: an input, so that nothing recompiles."""

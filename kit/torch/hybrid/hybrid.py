@@ -19,17 +19,15 @@ import types
 import warnings
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
 from kit.runtime.recording.bulk import Value
 from kit.runtime.steps.recording import Draw
 from kit.torch.hybrid.programs import Made, Trace, learn
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
 
 __all__ = ["Hybrid", "hybridize", "written"]
 
@@ -71,26 +69,26 @@ class Hybrid(Generic[P, T]):
             return self._function(*args, **kwargs)  # the same code runs natively
         if odd:
             return self._as_it_is(args, kwargs, f"its arguments hold {' and '.join(sorted(odd))}")
-        home = tensors[0].spec.home
-        if home.is_tracing:  # part of the caller's own program
+        tape = tensors[0].tape
+        if tape.is_tracing:  # part of the caller's own program
             return self._function(*args, **kwargs)
         if torch.is_grad_enabled() and any(map(_needs_grad, tensors)):
             return self._as_it_is(args, kwargs, _GRADIENTS)
-        with home.session.lock:
+        with tape.session.lock:
             refs = list(map(_ref, tensors))
             key.append(tuple(map(_spec, tensors)))
             key.append(self._surroundings())
             bases = _bases(refs, key)
-            traces = home.programs.setdefault(self, {})
+            traces = tape.programs.setdefault(self, {})
             kind = tuple(key)
             trace = traces.get(kind)
             if trace is None and len(traces) >= MANY:
                 trace = _TOO_MANY
             if trace is None:
-                return self._first(home, traces, kind, args, kwargs, tensors, bases)
+                return self._first(tape, traces, kind, args, kwargs, tensors, bases)
             if isinstance(trace, str):
                 return self._as_it_is(args, kwargs, trace)
-            return _again(home, trace, tensors, bases)  # type: ignore[no-any-return]
+            return _again(tape, trace, tensors, bases)  # type: ignore[no-any-return]
 
     def _surroundings(self) -> tuple[Any, ...]:
         """The globals and the closure that the function uses: numbers by value, others by name."""
@@ -110,28 +108,28 @@ class Hybrid(Generic[P, T]):
         self.reasons[why] = self.reasons.get(why, 0) + 1
         return self._function(*args, **kwargs)
 
-    def _first(self, home: Frontend, traces: dict[Any, Any], kind: Any, args: Any, kwargs: Any,
+    def _first(self, tape: Tape, traces: dict[Any, Any], kind: Any, args: Any, kwargs: Any,
                tensors: list[KitTensor], bases: list[Buffer]) -> T:  # fmt: skip
         """Run the function, and learn from what it recorded."""
-        session = home.session
+        session = tape.session
         stream = session.stream
-        stream.begin(home.places.follow())
-        before = [base.read(home) for base in bases]
+        stream.begin(tape.place.follow())
+        before = [base.read(tape) for base in bases]
         session.cut(stream, "hybridize")
         for tensor in tensors:
             tensor.ref.forget()  # views are part of the program
         bulk = stream.new_bulk()
         bulk.limit = 1 << 60  # not to be cut in the middle
-        home.is_tracing, home.overwritten = True, []
+        tape.is_tracing, tape.overwritten = True, []
         try:
             result = self._function(*args, **kwargs)
         finally:
-            writes, home.overwritten, home.is_tracing = home.overwritten, [], False
+            writes, tape.overwritten, tape.is_tracing = tape.overwritten, [], False
             bulk.limit = 0  # the next op looks again
         if stream.bulk is not bulk:
             trace: Trace | str = "it waits for the device, or another thread needs what it makes"
         else:
-            trace = learn(home, bulk, result, tensors, bases, before, writes)
+            trace = learn(tape, bulk, result, tensors, bases, before, writes)
         traces[kind] = trace
         if isinstance(trace, str):
             self.reasons.setdefault(trace, 0)
@@ -224,18 +222,18 @@ def _bases(refs: list[Any], key: list[Any]) -> list[Buffer]:
     return bases
 
 
-def _again(home: Frontend, trace: Trace, tensors: list[KitTensor], bases: list[Buffer]) -> Any:
+def _again(tape: Tape, trace: Trace, tensors: list[KitTensor], bases: list[Buffer]) -> Any:
     """The same effects and results on other tensors: one op, or none."""
     values = trace.shared
     if trace.op is not None:
-        session = home.session
+        session = tape.session
         stream = session.stream
-        stream.begin(home.places.follow())
+        stream.begin(tape.place.follow())
         draws = (session.next_random() if isinstance(x, Draw) else x for x in trace.scalars)
-        inputs = [bases[i].value or bases[i].read(home) for i in trace.leaves]
-        values = values + stream.record(trace.op, inputs, list(draws), home.places.frame())
+        inputs = [bases[i].value or bases[i].read(tape) for i in trace.leaves]
+        values = values + stream.record(trace.op, inputs, list(draws), tape.place.frame())
     if trace.copies:
-        values = values + [base.read(home) for base in bases]
+        values = values + [base.read(tape) for base in bases]
     if trace.written is not None:
         written([tensors[i] for i in trace.written])
     else:
@@ -244,11 +242,11 @@ def _again(home: Frontend, trace: Trace, tensors: list[KitTensor], bases: list[B
     for base, value in zip(changed, trace.pick(values), strict=True):
         base.value = value
         base.version += 1
-    return _make(home, trace.result, tensors, bases, values)
+    return _make(tape, trace.result, tensors, bases, values)
 
 
 def _make(
-    home: Frontend, made: Any, tensors: list[KitTensor], bases: list[Buffer], values: list[Value]
+    tape: Tape, made: Any, tensors: list[KitTensor], bases: list[Buffer], values: list[Value]
 ) -> Any:
     if isinstance(made, Made):
         if made.argument >= 0:
@@ -257,9 +255,9 @@ def _make(
         ref = bases[made.base] if made.base >= 0 else Buffer(made.base_spec, values[made.value])
         for op in made.views:
             ref = View(ref, op)
-        return KitTensor.wrap(home, ref, made.spec)
+        return KitTensor.over(tape, ref, made.spec)
     if isinstance(made, list | tuple):
-        return type(made)(_make(home, item, tensors, bases, values) for item in made)
+        return type(made)(_make(tape, item, tensors, bases, values) for item in made)
     if isinstance(made, dict):
-        return {name: _make(home, item, tensors, bases, values) for name, item in made.items()}
+        return {name: _make(tape, item, tensors, bases, values) for name, item in made.items()}
     return made

@@ -50,9 +50,9 @@ def reset_arrays(arrays: Sequence[Tensor], *, share: bool = True) -> None:
         return
     refs = list(map(_ref, tensors))
     written(tensors)
-    home = tensors[0].spec.home
-    with home.session.lock:
-        zeros = home.shared_zeros
+    tape = tensors[0].tape
+    with tape.session.lock:
+        zeros = tape.shared_zeros
         whole = set(map(type, refs)) == _ALL_BUFFERS
         for tensor, ref in zip(tensors, refs, strict=True):
             spec = ref.spec if whole else tensor.spec
@@ -63,14 +63,14 @@ def reset_arrays(arrays: Sequence[Tensor], *, share: bool = True) -> None:
                 ref.value = value
                 ref.version += 1
             else:
-                ref.write(home, value)
+                ref.write(tape, value)
 
 
 def _shared_zero(tensor: KitTensor) -> Value:
-    home = tensor.spec.home
-    stream = home.session.stream
-    stream.begin(home.places.follow())
-    return home.full(tensor.spec, 0)
+    tape = tensor.tape
+    stream = tape.session.stream
+    stream.begin(tape.place.follow())
+    return tape.full(tensor.spec, 0)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.runtime.compiling.lower import Program
 from kit.runtime.recording.bulk import Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
 from kit.runtime.steps.recording import Draw
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import Buffer, KitTensor, View
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
 
 __all__ = ["Made", "Trace", "learn"]
 
@@ -50,7 +48,7 @@ class Made:
     spec: Any = None
 
 
-def learn(home: Frontend, bulk: Bulk, result: Any, tensors: list[KitTensor], bases: list[Buffer],
+def learn(tape: Tape, bulk: Bulk, result: Any, tensors: list[KitTensor], bases: list[Buffer],
            before: list[Value], writes: list[Buffer]) -> Trace | str:  # fmt: skip
     """What the recorded ops amount to; or why they cannot be issued again."""
     trace = Trace()
@@ -88,7 +86,7 @@ def learn(home: Frontend, bulk: Bulk, result: Any, tensors: list[KitTensor], bas
     writes.clear()
     if why := _kept_elsewhere(bulk, reached | set(number), once):
         return why
-    _compile(home, bulk, trace, results, known)
+    _compile(tape, bulk, trace, results, known)
     return trace
 
 
@@ -166,7 +164,7 @@ def _constants(nodes: list[tuple[Op, tuple[int, ...]]], scalars: list[float]) ->
 
 
 def _compile(
-    home: Frontend, bulk: Bulk, trace: Trace, results: list[Value], known: dict[int, int]
+    tape: Tape, bulk: Bulk, trace: Trace, results: list[Value], known: dict[int, int]
 ) -> None:
     """Split the results: constants are kept, the rest becomes one op."""
     nodes = list(bulk.nodes())
@@ -226,7 +224,7 @@ def _compile(
     writes = _leading_writes(by_base, place_of)
     outputs = tuple(v.aval for v, (what, _) in zip(results, order, strict=True) if what == "made")
     holes = (HOLE,) * len(avals)
-    trace.op = home.session.intern(
+    trace.op = tape.session.intern(
         "kit.hybrid", (holes, {"program": program}), avals, outputs, len(scalars), writes=writes
     )
     trace.scalars = scalars

@@ -9,15 +9,14 @@ derivative: this file sends what it can there, and the rest to torch's own decom
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
-from kit.torch.tensors.tensor import KitTensor, Spec
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.tensors.spec import Spec
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["ATTENTION", "ATTENTION_SHAPES", "register_attention"]
 
@@ -82,33 +81,33 @@ def _mask_fits(mask: Any, q: Any, k: Any) -> bool:
     )
 
 
-def _attention(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     q, k, v, bias, p, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
     numbers, holes = _numbers(kwargs.get("scale"), p)
-    out = home.cached_spec(("attention", q.spec, v.spec), lambda: _like_query(q, v))
-    outputs = [out, _plain_spec(home, q.shape[:-1], _sum_dtype(q.dtype))]
+    out = tape.cached_spec(("attention", q.spec, v.spec), lambda: _like_query(q, v))
+    outputs = [out, _plain_spec(tape, q.shape[:-1], _sum_dtype(q.dtype))]
     if p:
-        session = home.session
+        session = tape.session
         numbers += [float(session.seed), session.next_random()]
         holes |= {"seed": Scalar("float64"), "call": Scalar("float64")}
-        outputs += [_plain_spec(home, (), torch.int64)] * 2
-    results = _record(home, "kit.attention", [q, k, v, bias], holes, causal, numbers, outputs)
+        outputs += [_plain_spec(tape, (), torch.int64)] * 2
+    results = _record(tape, "kit.attention", [q, k, v, bias], holes, causal, numbers, outputs)
     key = results[2:] or [None, None]
     return (*results[:2], None, None, q.shape[-2], k.shape[-2], *key, None)
 
 
-def _attention_backward(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _attention_backward(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, q, k, v, bias, wanted, _, lse, _, _, _, _, p, causal, seed, call = args
     numbers, holes = _numbers(kwargs.get("scale"), p)
     wanted = [bool(w) and x is not None for w, x in zip(wanted, (q, k, v, bias), strict=True)]
     outputs = [
-        home.cached_spec(("like", x.spec), lambda x=x: torch.empty_like(x.spec.meta()))  # type: ignore[misc]
+        tape.cached_spec(("like", x.spec), lambda x=x: torch.empty_like(x.spec.meta()))  # type: ignore[misc]
         for x, is_wanted in zip((q, k, v, bias), wanted, strict=True)
         if is_wanted
     ]
     tensors = [grad, q, k, v, bias, lse, seed, call]
     name = "kit.attention_backward"
-    results = iter(_record(home, name, tensors, holes, causal, numbers, outputs, wanted))
+    results = iter(_record(tape, name, tensors, holes, causal, numbers, outputs, wanted))
     return tuple(next(results) if is_wanted else None for is_wanted in wanted)
 
 
@@ -120,7 +119,7 @@ def _numbers(scale: float | None, p: float) -> tuple[list[float], dict[str, Any]
 
 
 def _record(
-    home: Frontend,
+    tape: Tape,
     name: str,
     tensors: list[Any],
     holes: dict[str, Any],
@@ -129,22 +128,22 @@ def _record(
     outputs: list[Spec],
     wanted: list[bool] | None = None,
 ) -> list[Any]:
-    inputs = [t.ref.read(home) for t in tensors if t is not None]
+    inputs = [t.ref.read(tape) for t in tensors if t is not None]
     template = [None if t is None else HOLE for t in tensors]
-    op = home.session.intern(
+    op = tape.session.intern(
         name,
         (tuple(template) if wanted is None else (*template, wanted), {**holes, "causal": causal}),
         tuple(t.spec.aval for t in tensors if t is not None),
         tuple(spec.aval for spec in outputs),
         len(numbers),
     )
-    values = home.record(op, inputs, numbers)
-    return [home.wrap(value, spec) for value, spec in zip(values, outputs, strict=True)]
+    values = tape.record(op, inputs, numbers)
+    return [wrap(tape, value, spec) for value, spec in zip(values, outputs, strict=True)]
 
 
-def _plain_spec(home: Frontend, shape: Any, dtype: torch.dtype) -> Spec:
+def _plain_spec(tape: Tape, shape: Any, dtype: torch.dtype) -> Spec:
     key = ("plain", tuple(shape), dtype)
-    return home.cached_spec(key, lambda: torch.empty(shape, dtype=dtype, device="meta"))
+    return tape.cached_spec(key, lambda: torch.empty(shape, dtype=dtype, device="meta"))
 
 
 def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -159,12 +158,12 @@ def _like_query(q: KitTensor, v: KitTensor) -> torch.Tensor:
     return torch.empty([shape[d] for d in order], dtype=q.dtype, device="meta").permute(back)
 
 
-def _whole(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _whole(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """In inference mode, which has no autograd, torch hands over the call itself."""
     return _choose(*args, **kwargs)
 
 
-def _not_nested(home: Frontend, func: Any, args: Any, kwargs: Any) -> bool:
+def _not_nested(tape: Tape, func: Any, args: Any, kwargs: Any) -> bool:
     """`nn.TransformerEncoder` asks whether padding may be cut off; a padded batch stays padded."""
     return False
 

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kit.errors import UnsupportedOp
 from kit.runtime.recording.sites import format_site
-from kit.torch.tensors.tensor import KitTensor
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
 __all__ = ["raise_as_cpu", "rule_skeleton", "run_on_host"]
 
 Copies = dict[int, tuple[KitTensor, torch.Tensor]]
 
 
-def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Compute on the host and bring the results back, under the op's own name. A sync point.
 
     Raises:
         UnsupportedOp: the session is strict, or the host cannot run the op either.
     """
     start = time.perf_counter_ns()
-    session = home.session
-    site = format_site(home.places.sync_frame()[0])
+    session = tape.session
+    site = format_site(tape.place.sync_frame()[0])
     # `prims` are an inner language: a user's rule is for the op that was taken apart into them
-    asked = home.decomposing if func.namespace == "prims" and home.decomposing else func
+    asked = tape.decomposing if func.namespace == "prims" and tape.decomposing else func
     name = str(asked)
     if session.strict:
         raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(asked))
@@ -44,7 +43,7 @@ def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
     def host(item: Any) -> Any:
         if isinstance(item, KitTensor):
             if id(item) not in copies:
-                copies[id(item)] = item, _laid_out(home.to_host(item, cause=cause), item)
+                copies[id(item)] = item, _laid_out(to_host(item, cause=cause), item)
             return copies[id(item)][1]
         if isinstance(item, list | tuple):
             return type(item)(host(x) for x in item)
@@ -56,33 +55,31 @@ def run_on_host(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOp(
             name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
         ) from error
-    _write_back(home, func, args, kwargs, copies)
-    results = _bring_back(home, out, list(copies.values()))
+    _write_back(tape, func, args, kwargs, copies)
+    results = _bring_back(tape, out, list(copies.values()))
     session.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
     return results
 
 
-def _write_back(home: Frontend, func: Any, args: Any, kwargs: Any, copies: Copies) -> None:
-    from kit.torch.ops.plans import write_slots, written_tensors
-
+def _write_back(tape: Tape, func: Any, args: Any, kwargs: Any, copies: Copies) -> None:
     for tensor in written_tensors(write_slots(func), args, kwargs):
         copy = copies[id(tensor)][1]
         if copy.shape == tensor.shape:
-            tensor.ref.write(home, home.from_host(copy, tensor.dtype))
+            tensor.ref.write(tape, tape.from_host(copy, tensor.dtype))
         else:  # an out= argument that the op has resized
-            tensor.data = home.wrap(
-                home.from_host(copy, tensor.dtype), home.spec_of(copy.to("meta"))
+            tensor.data = wrap(
+                tape, tape.from_host(copy, tensor.dtype), tape.spec_of(copy.to("meta"))
             )
 
 
-def _bring_back(home: Frontend, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
+def _bring_back(tape: Tape, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
     if isinstance(out, torch.Tensor):
         for tensor, copy in pairs:
             if out is copy:
                 return tensor
-        return home.wrap(home.from_host(out, out.dtype), home.spec_of(out.to("meta")))
+        return wrap(tape, tape.from_host(out, out.dtype), tape.spec_of(out.to("meta")))
     if isinstance(out, list | tuple):
-        return type(out)(_bring_back(home, x, pairs) for x in out)
+        return type(out)(_bring_back(tape, x, pairs) for x in out)
     return out
 
 
@@ -101,7 +98,7 @@ def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
 
 def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
     """Raise what CPU torch raises for a small call like this: users know its sentences."""
-    sizes = [x.numel() for x in _tensors([*args, *kwargs.values()])]
+    sizes = [x.numel() for x in flat_tensors([*args, *kwargs.values()])]
     if sum(sizes) > _SMALL:
         return
 
@@ -122,16 +119,6 @@ def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
 
 
 _SMALL = 1 << 20  # elements
-
-
-def _tensors(args: Any) -> list[torch.Tensor]:
-    flat: list[torch.Tensor] = []
-    for a in args:
-        if isinstance(a, torch.Tensor):
-            flat.append(a)
-        elif isinstance(a, list | tuple):
-            flat.extend(_tensors(a))
-    return flat
 
 
 def rule_skeleton(func: Any) -> str:

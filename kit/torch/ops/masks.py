@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from kit.torch.ops.schema import Plan
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
-
 __all__ = ["masked_write"]
-
-Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
 
 def masked_write(func: Any, args: Any) -> Plan | None:
@@ -38,7 +34,7 @@ def masked_write(func: Any, args: Any) -> Plan | None:
         return None
     shape = (*mask.shape, *(1,) * (x.dim() - after))
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         mask, value = args[1][first].reshape(shape), args[2]
         # An overload is named: torch prints a tensor that it tries to pass as a number, a sync.
         if isinstance(value, KitTensor):

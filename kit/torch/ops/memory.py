@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,47 +12,46 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.refused import REFUSED
+from kit.torch.ops.schema import Special
 from kit.torch.ops.sequences import SEQUENCES
+from kit.torch.tensors.spec import Spec
+from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
     Buffer,
     KitTensor,
-    Spec,
     View,
     check_sessions,
     check_writable,
+    to_host,
+    wrap,
 )
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
 
 __all__ = ["SPECIAL"]
 
-Special = Callable[["Frontend", Any, Any, Any], Any]
 
-
-def _same_memory(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+def _same_memory(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     tensor = args[0]
-    return KitTensor.wrap(home, tensor.ref, tensor.spec)
+    return KitTensor.over(tape, tensor.ref, tensor.spec)
 
 
-def _item(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-    return home.to_host(args[0], cause="item").item()
+def _item(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    return to_host(args[0], cause="item").item()
 
 
-def _clone(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+def _clone(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """Arrays are immutable, so a clone of a whole buffer shares its value until one is written."""
     source = args[0]
     layout = kwargs.get("memory_format") or torch.preserve_format
-    spec = home.cached_spec(
+    spec = tape.cached_spec(
         ("clone", source.spec, layout),
         lambda: torch.clone(source.spec.meta(), memory_format=layout),
     )
-    return home.wrap(_apart(home, home.own_value(source)), spec)
+    return wrap(tape, _apart(tape, source.kit_value()), spec)
 
 
-def _apart(home: Frontend, value: Value) -> Value:
+def _apart(tape: Tape, value: Value) -> Value:
     """The value for a second holder: a replayed step gives what the first one holds a new array."""
-    if value.cell is None or not home.session.stepper.is_between:
+    if value.cell is None or not tape.session.stepper.is_between:
         return value
     twin = pending(value.cell, value.aval)
     if hasattr(value, "number"):
@@ -61,23 +59,23 @@ def _apart(home: Frontend, value: Value) -> Value:
     return twin
 
 
-def _copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target, source = args[0], args[1]
     if not isinstance(target, KitTensor):
-        target.copy_(home.to_host(source, cause="copy to host"))
+        target.copy_(to_host(source, cause="copy to host"))
         return target
     check_writable("aten.copy_", [target])
     if (number := _number_of(source, target)) is not None:  # `x[:] = 0` makes a tensor of the 0
-        target.ref.write(home, home.full(target.spec, number))
+        target.ref.write(tape, tape.full(target.spec, number))
         return target
-    check_sessions(home, "aten.copy_", (source,))
+    check_sessions(tape, "aten.copy_", (source,))
     if not isinstance(source, KitTensor):
-        value = home.from_host(source.expand(target.shape), target.dtype)
+        value = tape.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
-        value = _apart(home, home.own_value(source))
+        value = _apart(tape, source.kit_value())
     else:
-        value = _cast(home, source, target.spec)
-    target.ref.write(home, value)
+        value = _cast(tape, source, target.spec)
+    target.ref.write(tape, value)
     return target
 
 
@@ -85,66 +83,66 @@ def _number_of(source: Any, target: KitTensor) -> Any:
     """The number that every element of the source is, if we made it from one and it fits."""
     if not isinstance(source, KitTensor) or source.dtype is not target.dtype:
         return None
-    home, value = target.spec.home, source.ref.base.value
-    if home.is_tracing and (value is None or value.bulk is not home.session.stream.bulk):
+    tape, value = target.tape, source.ref.base.value
+    if tape.is_tracing and (value is None or value.bulk is not tape.session.stream.bulk):
         return None  # a hybridized function's argument: another number the next time
     return getattr(value, "number", None)
 
 
-def _cast(home: Frontend, source: KitTensor, spec: Spec) -> Any:
+def _cast(tape: Tape, source: KitTensor, spec: Spec) -> Any:
     like = (HOLE, HOLE) if source.spec.shape != spec.shape else (HOLE,)
     name = "aten.copy.default" if len(like) == 2 else "aten._to_copy.default"
-    value = source.ref.read(home)
-    inputs = [home.full(spec, 0), value] if len(like) == 2 else [value]
-    op = home.session.intern(name, (like, {}), tuple(v.aval for v in inputs), (spec.aval,), 0)
-    return home.record(op, inputs, [])[0]
+    value = source.ref.read(tape)
+    inputs = [tape.full(spec, 0), value] if len(like) == 2 else [value]
+    op = tape.session.intern(name, (like, {}), tuple(v.aval for v in inputs), (spec.aval,), 0)
+    return tape.record(op, inputs, [])[0]
 
 
-def _to_copy(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+def _to_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     source = args[0]
     dtype = kwargs.get("dtype") or source.dtype
     device = kwargs.get("device")
     if device is not None and torch.device(device).type != "kit":
-        return home.to_host(source, cause="copy to host").to(device=device, dtype=dtype)
+        return to_host(source, cause="copy to host").to(device=device, dtype=dtype)
     layout = kwargs.get("memory_format") or torch.preserve_format
-    spec = home.cached_spec(
+    spec = tape.cached_spec(
         ("to", source.spec, dtype, layout),
         lambda: torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout),
     )
     if dtype is source.dtype:
-        return home.wrap(_apart(home, home.own_value(source)), spec)
-    return home.wrap(_cast(home, source, spec), spec)
+        return wrap(tape, _apart(tape, source.kit_value()), spec)
+    return wrap(tape, _cast(tape, source, spec), spec)
 
 
-def _fill(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target, number = args[0], args[1] if len(args) > 1 else 0
     if isinstance(number, torch.Tensor):
         source = number if isinstance(number, KitTensor) else None
         if source is None:
             number = number.item()
         else:
-            target.ref.write(home, _cast(home, source, target.spec))
+            target.ref.write(tape, _cast(tape, source, target.spec))
             return target
-    target.ref.write(home, home.full(target.spec, number))
+    target.ref.write(tape, tape.full(target.spec, number))
     return target
 
 
 def _like(number: int | None) -> Special:
-    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "kit":
             return func(args[0].spec.meta(), *args[1:], **{**kwargs, "device": "cpu"})  # type: ignore[no-any-return]
         kwargs = {**kwargs, "device": torch.device("meta")}
         meta = func(args[0].spec.meta(), *args[1:], **kwargs)
-        spec = home.spec_of(meta)
+        spec = tape.spec_of(meta)
         if "empty" in str(func):
-            return KitTensor.wrap(home, Buffer(spec), spec)
-        return home.wrap(home.full(spec, args[-1] if number is None else number), spec)
+            return KitTensor.over(tape, Buffer(spec), spec)
+        return wrap(tape, tape.full(spec, args[-1] if number is None else number), spec)
 
     return special
 
 
-def _split(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def _split(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     tensor, sizes = args[0], args[1]
     dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % tensor.dim()
     length = tensor.shape[dim]
@@ -158,108 +156,108 @@ def _split(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tens
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     aten = torch.ops.aten.slice.Tensor
     return [
-        home.dispatch(aten, (tensor, dim, a, a + n), {}) for a, n in zip(starts, sizes, strict=True)
+        tape.dispatch(aten, (tensor, dim, a, a + n), {}) for a, n in zip(starts, sizes, strict=True)
     ]
 
 
-def _unbind(home: Frontend, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def _unbind(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     tensor = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     aten = torch.ops.aten.select.int
-    return [home.dispatch(aten, (tensor, dim, i), {}) for i in range(tensor.shape[dim])]
+    return [tape.dispatch(aten, (tensor, dim, i), {}) for i in range(tensor.shape[dim])]
 
 
-def _as_strided(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """Strides count in the memory of the whole buffer, whatever view it is called on."""
     tensor, size, stride = args[0], args[1], args[2]
     given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
     offset = tensor.spec.offset if given is None else given
     base = tensor.ref.base
-    spec = home.spec(tuple(size), tuple(stride), offset, tensor.dtype)
+    spec = tape.spec(tuple(size), tuple(stride), offset, tensor.dtype)
     if spec is base.spec:
-        return KitTensor.wrap(home, base, spec)
+        return KitTensor.over(tape, base, spec)
     order = sorted(range(len(base.spec.shape)), key=lambda d: (-base.spec.stride[d], d))
     in_order = order == sorted(order)
     template = ((HOLE, list(size), list(stride), offset), {} if in_order else {"order": order})
-    op = home.session.intern(
+    op = tape.session.intern(
         "aten.as_strided.default", template, (base.spec.aval,), (spec.aval,), 0, is_view=True
     )
-    return KitTensor.wrap(home, View(base, op), spec)
+    return KitTensor.over(tape, View(base, op), spec)
 
 
-def _as_strided_scatter(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """A copy of the whole memory, with `source` written where the strides say."""
     tensor, source, size, stride = args[:4]
     given = args[4] if len(args) > 4 else kwargs.get("storage_offset")
     base = tensor.ref.base
-    whole = home.wrap(base.read(home), base.spec)
+    whole = wrap(tape, base.read(tape), base.spec)
     offset = tensor.spec.offset if given is None else given
     torch.as_strided(whole, size, stride, offset).copy_(source)
     return torch.as_strided(whole, tensor.spec.shape, tensor.spec.stride, tensor.spec.offset)
 
 
-def _turn(home: Frontend, func: Any, args: Any, kwargs: Any) -> KitTensor:
+def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
     twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
     args[0].data = twin(*args, **kwargs)
     return args[0]  # type: ignore[no-any-return]
 
 
-def _no_resize(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _no_resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if str(func) == "aten.resize_.default" and tuple(args[1]) == tuple(args[0].shape):
         return args[0]
     raise SessionError(f"{func} would change memory under other tensors; make a new tensor instead")
 
 
-def _arange(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     out: KitTensor = kwargs["out"]
     start, end = args[0], args[1]
     step = args[2] if len(args) > 2 else kwargs.get("step", 1)
     meta = torch.arange(start, end, step, dtype=out.dtype, device="meta")
-    return _refill(home, out, home.spec_of(meta), "kit.arange", (start, end, step))
+    return _refill(tape, out, tape.spec_of(meta), "kit.arange", (start, end, step))
 
 
-def _refill(home: Frontend, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:
-    op = home.session.intern(name, (args, {"dtype": spec.aval.dtype}), (), (spec.aval,), 0)
-    fresh = home.wrap(home.record(op, [], [])[0], spec)
+def _refill(tape: Tape, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:
+    op = tape.session.intern(name, (args, {"dtype": spec.aval.dtype}), (), (spec.aval,), 0)
+    fresh = wrap(tape, tape.record(op, [], [])[0], spec)
     if out.spec is spec:
-        out.ref.write(home, fresh.ref.read(home))
+        out.ref.write(tape, fresh.ref.read(tape))
     else:
         out.data = fresh
     return out
 
 
-def _batch_norm(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _batch_norm(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Training writes the running statistics, whether the op's schema says so or not."""
     x, weight, bias, mean, var, train, momentum, eps = args
     given = [t for t in (x, weight, bias, mean, var) if t is not None]
-    inputs = [t.ref.read(home) for t in given]
+    inputs = [t.ref.read(tape) for t in given]
     avals = tuple(t.spec.aval for t in given)
     holes = tuple(HOLE if t is not None else None for t in (x, weight, bias, mean, var))
-    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    spec = tape.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
     wide = torch.promote_types(x.dtype, torch.float32)
     lifted = [float(momentum), float(eps)]
     scalar = Scalar("float32" if wide is torch.float32 else "float64")
     if not train:
         template = (holes, {"eps": scalar})
-        op = home.session.intern("kit.batch_norm_eval", template, avals, (spec.aval,), 1)
-        nothing = home.spec((0,), (1,), 0, wide)
-        rest = [home.wrap(home.full(nothing, 0), nothing) for _ in range(2)]
-        return home.wrap(home.record(op, inputs, lifted[1:])[0], spec), *rest
-    channels = home.spec((x.shape[1],), (1,), 0, wide)
+        op = tape.session.intern("kit.batch_norm_eval", template, avals, (spec.aval,), 1)
+        nothing = tape.spec((0,), (1,), 0, wide)
+        rest = [wrap(tape, tape.full(nothing, 0), nothing) for _ in range(2)]
+        return wrap(tape, tape.record(op, inputs, lifted[1:])[0], spec), *rest
+    channels = tape.spec((x.shape[1],), (1,), 0, wide)
     written = [t for t in (mean, var) if t is not None]
     outputs = (spec.aval, channels.aval, channels.aval, *(t.spec.aval for t in written))
     template = (holes, {"momentum": scalar, "eps": scalar})
-    op = home.session.intern("kit.batch_norm_train", template, avals, outputs, 2)
-    y, batch_mean, invstd, *after = home.record(op, inputs, lifted)
+    op = tape.session.intern("kit.batch_norm_train", template, avals, outputs, 2)
+    y, batch_mean, invstd, *after = tape.record(op, inputs, lifted)
     for target, value in zip(written, after, strict=True):
-        target.ref.write(home, value)
-    return home.wrap(y, spec), home.wrap(batch_mean, channels), home.wrap(invstd, channels)
+        target.ref.write(tape, value)
+    return wrap(tape, y, spec), wrap(tape, batch_mean, channels), wrap(tape, invstd, channels)
 
 
-def _check_linalg(home: Frontend, func: Any, args: Any, kwargs: Any) -> None:
+def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
     """Torch reads LAPACK's flag after each factorisation, to raise: a sync point on any device."""
-    func(home.to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
+    func(to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
 
 
 SPECIAL: dict[str, Special] = {

@@ -7,19 +7,15 @@ decompose.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kit.torch.tensors.tensor import KitTensor, check_writable
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.ops.schema import Plan
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
 
 __all__ = ["inplace_by_functional", "out_plan"]
-
-Plan = Callable[["Frontend", Any, Any, list[KitTensor], list[float]], Any]
 
 
 def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
@@ -32,7 +28,7 @@ def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
     if functional is None:
         return None
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
         check_writable(str(func), outs)
         results = functional(*args, **{k: v for k, v in kwargs.items() if k not in names})
@@ -47,13 +43,13 @@ def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
 def _from_host(func: Any, names: list[str]) -> Plan:
     """`eye`, `linspace`, `randperm`, ...: nothing on the device goes into them."""
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
         made = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
         func(*args, **{**kwargs, **made})
         for out, name in zip(outs, names, strict=True):
-            value = home.from_host(made[name], out.dtype)
-            write_out(out, home.wrap(value, home.spec_of(made[name].to("meta"))))
+            value = tape.from_host(made[name], out.dtype)
+            write_out(out, wrap(tape, value, tape.spec_of(made[name].to("meta"))))
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return plan
@@ -105,7 +101,7 @@ def inplace_by_functional(func: Any) -> Plan | None:
         return None
     order = [given[a.name] for a in functional._schema.arguments]  # polygamma(n, x)
 
-    def plan(home: Frontend, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         check_writable(str(func), [args[0]])
         result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
         if not torch.can_cast(result.dtype, args[0].dtype):

@@ -5,32 +5,30 @@ So the numbers change from step to step without a recompile, and the same seed g
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
-from kit.torch.tensors.tensor import KitTensor, Spec
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.ops.schema import Special
+from kit.torch.tensors.spec import Spec
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["RANDOM"]
 
-Special = Callable[["Frontend", Any, Any, Any], Any]
 _KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
 
 
 def _random(name: str, *parameters: tuple[str, Any]) -> Special:
     """An in-place random fill; its parameters are inputs, and so is the random key."""
 
-    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         target: KitTensor = args[0]
         _no_generator(func, args, kwargs)
         named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
         values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
-        target.ref.write(home, random_value(home, name, target.spec, values))
+        target.ref.write(tape, random_value(tape, name, target.spec, values))
         return target
 
     return special
@@ -45,38 +43,40 @@ def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def random_value(
-    home: Frontend, name: str, spec: Spec, numbers: dict[str, float], **constants: Any
+    tape: Tape, name: str, spec: Spec, numbers: dict[str, float], **constants: Any
 ) -> Any:
     """A value drawn by rule `name`; `numbers` are its parameters, `constants` too."""
-    session = home.session
+    session = tape.session
     static = {"size": spec.shape, "dtype": spec.aval.dtype, **constants}
     dtype = "float64" if spec.dtype is torch.float64 else "float32"
     holes = {**{k: Scalar(dtype) for k in numbers}, **_KEY}
     lifted = [*map(float, numbers.values()), float(session.seed), session.next_random()]
     op = session.intern(name, ((), {**holes, **static}), (), (spec.aval,), len(lifted))
-    return home.record(op, [], lifted)[0]
+    return tape.record(op, [], lifted)[0]
 
 
-def _dropout(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     x, p, train = args[0], float(args[1]), args[2] if len(args) > 2 else True
     if train is False or p == 0.0:
-        ones = home.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
-        return x.clone(), home.wrap(home.full(ones, True), ones)
-    session = home.session
-    spec = home.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
-    mask = home.spec(spec.shape, spec.stride, 0, torch.bool)
+        ones = tape.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
+        return x.clone(), wrap(tape, tape.full(ones, True), ones)
+    session = tape.session
+    spec = tape.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
+    mask = tape.spec(spec.shape, spec.stride, 0, torch.bool)
     holes = {"p": Scalar("float32"), **_KEY}
     op = session.intern("kit.dropout", ((HOLE,), holes), (x.spec.aval,), (spec.aval, mask.aval), 3)
     numbers = [p, float(session.seed), session.next_random()]
-    y, keep = home.record(op, [x.ref.read(home)], numbers)
-    return home.wrap(y, spec), home.wrap(keep, mask)
+    y, keep = tape.record(op, [x.ref.read(tape)], numbers)
+    return wrap(tape, y, spec), wrap(tape, keep, mask)
 
 
-def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
     _no_generator(func, args, kwargs)
-    uniform = home.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
-    draw = home.wrap(random_value(home, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform)
+    uniform = tape.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
+    draw = wrap(
+        tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
+    )
     p = (
         args[1]
         if len(args) > 1 and not isinstance(args[1], torch.Generator)
@@ -91,30 +91,30 @@ def _bernoulli(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
 def _like(name: str, **numbers: float) -> Special:
     """`randn_like` and its kin."""
 
-    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+    def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         _no_generator(func, args, kwargs)
-        spec = _spec_like(home, args[0], kwargs)
-        return home.wrap(random_value(home, name, spec, numbers), spec)
+        spec = _spec_like(tape, args[0], kwargs)
+        return wrap(tape, random_value(tape, name, spec, numbers), spec)
 
     return special
 
 
-def _spec_like(home: Frontend, tensor: KitTensor, kwargs: Any) -> Spec:
+def _spec_like(tape: Tape, tensor: KitTensor, kwargs: Any) -> Spec:
     dtype = kwargs.get("dtype") or tensor.dtype
     layout = kwargs.get("memory_format") or torch.preserve_format
-    return home.cached_spec(
+    return tape.cached_spec(
         ("to", tensor.spec, dtype, layout),
         lambda: torch.empty_like(tensor.spec.meta(), dtype=dtype, memory_format=layout),
     )
 
 
-def _randint_like(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _randint_like(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     low, high = (0, args[1]) if len(args) == 2 else args[1:3]
-    spec = _spec_like(home, args[0], kwargs)
-    return home.wrap(random_value(home, "kit.randint", spec, {}, low=low, high=high), spec)
+    spec = _spec_like(tape, args[0], kwargs)
+    return wrap(tape, random_value(tape, "kit.randint", spec, {}, low=low, high=high), spec)
 
 
-def _random_integers(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _random_integers(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """`x.random_()`, `x.random_(to)`, `x.random_(low, to)`."""
     _no_generator(func, args, kwargs)
     target: KitTensor = args[0]
@@ -124,8 +124,8 @@ def _random_integers(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError(
             f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
         )
-    value = random_value(home, "kit.randint", target.spec, {}, low=low, high=high)
-    target.ref.write(home, value)
+    value = random_value(tape, "kit.randint", target.spec, {}, low=low, high=high)
+    target.ref.write(tape, value)
     return target
 
 
@@ -136,7 +136,7 @@ def _count(dtype: torch.dtype) -> int:
     return 2 if dtype is torch.bool else min(torch.iinfo(dtype).max + 1, 2**63 - 1)
 
 
-def _multinomial(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     _no_generator(func, args, kwargs)
     weights, count = args[0], args[1]
     replacement = args[2] if len(args) > 2 else kwargs.get("replacement", False)
@@ -144,15 +144,15 @@ def _multinomial(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError(
             "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
         )
-    spec = home.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
+    spec = tape.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
     static = {"count": count, "replacement": replacement, **_KEY}
     avals = (weights.spec.aval,)
-    op = home.session.intern("kit.multinomial", ((HOLE,), static), avals, (spec.aval,), 2)
-    numbers = [float(home.session.seed), home.session.next_random()]
-    return home.wrap(home.record(op, [weights.ref.read(home)], numbers)[0], spec)
+    op = tape.session.intern("kit.multinomial", ((HOLE,), static), avals, (spec.aval,), 2)
+    numbers = [float(tape.session.seed), tape.session.next_random()]
+    return wrap(tape, tape.record(op, [weights.ref.read(tape)], numbers)[0], spec)
 
 
-def _rrelu(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _rrelu(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Leaky, with a random slope for each number while training; `noise` keeps the slopes."""
     x, noise = args[0], args[1]
     given = list(args[2:5])

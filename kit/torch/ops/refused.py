@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit.errors import UnsupportedOp
 from kit.runtime.recording.sites import format_site
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.tensors.tape import Tape
 
 __all__ = ["REFUSED"]
 
 
 def _refuse(why: str) -> Callable[..., Any]:
-    def special(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
-        site = format_site(home.places.sync_frame()[0])
+    def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+        site = format_site(tape.place.sync_frame()[0])
         raise UnsupportedOp(str(func), (), site, why=why)
 
     return special

@@ -7,12 +7,11 @@ running. Which rows those are is known on the host, so packing is a gather, with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.tensors.tape import Tape
 
 __all__ = ["CELL_SHAPES", "SEQUENCES"]
 
@@ -53,7 +52,7 @@ def _check_lengths(lengths: torch.Tensor, batch: int) -> None:
         )
 
 
-def _pack(home: Frontend, func: Any, args: Any, kwargs: Any) -> tuple[Any, torch.Tensor]:
+def _pack(tape: Tape, func: Any, args: Any, kwargs: Any) -> tuple[Any, torch.Tensor]:
     padded, lengths, batch_first = args
     time_first = padded.transpose(0, 1) if batch_first else padded
     time, batch = time_first.shape[:2]
@@ -67,7 +66,7 @@ def _pack(home: Frontend, func: Any, args: Any, kwargs: Any) -> tuple[Any, torch
     return rows.index_select(0, _places(batch_sizes, batch).to(padded.device)), batch_sizes
 
 
-def _unpack_gradient(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def _unpack_gradient(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, size, batch_sizes, batch_first = args
     time, batch = (size[1], size[0]) if batch_first else (size[0], size[1])
     rows = grad.new_zeros((time * batch, *size[2:]))

@@ -7,25 +7,23 @@ gives stand-ins, which nobody will see, and the error is raised by `backward()` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kit.torch.tensors.tensor import KitTensor
-
-if TYPE_CHECKING:
-    from kit.torch.dispatch import Frontend
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, empty
 
 __all__ = ["stand_ins"]
 
 
-def stand_ins(home: Frontend, func: Any, args: Any, kwargs: Any) -> Any:
+def stand_ins(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Tensors of the shapes that the op would have given, as far as torch knows them."""
     try:
         meta = func(*_meta(args), **_meta(kwargs or {}))
     except Exception:  # noqa: BLE001 - the op's own error is kept already
-        return _like_first(home, func, args)
-    return _real(home, meta, args)
+        return _like_first(tape, func, args)
+    return _real(tape, meta, args)
 
 
 def _meta(item: Any) -> Any:
@@ -40,15 +38,15 @@ def _meta(item: Any) -> Any:
     return torch.device("meta") if isinstance(item, torch.device) else item
 
 
-def _real(home: Frontend, item: Any, args: Any) -> Any:
+def _real(tape: Tape, item: Any, args: Any) -> Any:
     if isinstance(item, torch.Tensor):
-        return home.empty(tuple(item.shape), item.dtype)
+        return empty(tape, tuple(item.shape), item.dtype)
     if isinstance(item, list | tuple):
-        return type(item)(_real(home, value, args) for value in item)
+        return type(item)(_real(tape, value, args) for value in item)
     return item
 
 
-def _like_first(home: Frontend, func: Any, args: Any) -> Any:
+def _like_first(tape: Tape, func: Any, args: Any) -> Any:
     first = next(x for x in args if isinstance(x, torch.Tensor))
-    made = [home.empty(tuple(first.shape), first.dtype) for _ in func._schema.returns]
+    made = [empty(tape, tuple(first.shape), first.dtype) for _ in func._schema.returns]
     return made[0] if len(made) == 1 else tuple(made)

@@ -16,8 +16,8 @@ from kit.runtime.replicas.group import Meeting
 from kit.runtime.replicas.session import ReplicaSession
 from kit.runtime.session.session import current_session
 from kit.text import check_whole_number
-from kit.torch.dispatch import Frontend
-from kit.torch.tensors.tensor import KitTensor
+from kit.torch.dispatch import tape_of
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["Barrier", "all_sum", "gathered", "keep_error", "replica_here"]
 
@@ -30,23 +30,18 @@ def replica_here() -> ReplicaSession | None:
     return None
 
 
-def _home(session: ReplicaSession) -> Frontend:
-    found: Frontend = session.frontend(Frontend)
-    return found
-
-
 def _post(
     session: ReplicaSession, tensors: Sequence[Any], metas: Sequence[torch.Tensor], combine: str
 ) -> list[Any]:
     """Cut and post; gives what there will be, of the shapes and types of `metas`."""
-    home = _home(session)
-    given = [home.own_value(t) for t in tensors]
+    tape = tape_of(session)
+    given = [t.kit_value() for t in tensors]
     session.flush("collective")
     turn = session.exchange.group.turn
     if session.here_turn != turn:
         session.here_turn, session.here_posts = turn, 0
     session.here_posts += 1
-    specs = [home.spec_of(meta) for meta in metas]
+    specs = [tape.spec_of(meta) for meta in metas]
     made, _ = session.exchange.post(
         session.rank,
         ("tensors", session.here_posts),
@@ -56,7 +51,7 @@ def _post(
         name=f"collective {session.here_posts}",
         priority=1 << 20,  # somebody's next segment needs it
     )
-    return [home.wrap(value, spec) for value, spec in zip(made, specs, strict=True)]
+    return [wrap(tape, value, spec) for value, spec in zip(made, specs, strict=True)]
 
 
 def all_sum(session: ReplicaSession, tensor: Any) -> Any:
@@ -95,7 +90,7 @@ class _Gather(torch.autograd.Function):
 
 def keep_error(session: ReplicaSession, error: BaseException) -> None:
     """Raise it when the backward pass that runs here is over."""
-    _home(session).keep(error)
+    tape_of(session).keep(error)
 
 
 class Barrier:

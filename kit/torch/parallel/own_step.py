@@ -18,7 +18,7 @@ from kit.errors import SessionError
 from kit.runtime.replicas.session import ReplicaSession
 from kit.runtime.session.session import current_session
 from kit.torch.constants import settings_of
-from kit.torch.dispatch import Frontend
+from kit.torch.dispatch import tape_of
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.reducer import Reducer, check_reduced
 from kit.torch.parallel.shards import Shards, detached, tensors_in
@@ -93,7 +93,7 @@ class StepParallel(DataParallel):
     def _see(self, module: nn.Module, args: Any) -> None:
         """A module is called: one that no other module calls is a root."""
         session = self._mine()
-        if session is not None and "." not in session.frontend(Frontend).places.scope:
+        if session is not None and "." not in tape_of(session).place.scope:
             place = self._group.place(session.rank)
             self._roots[place].setdefault(id(module), module)
             if torch.is_grad_enabled():
@@ -109,7 +109,7 @@ class StepParallel(DataParallel):
             session = self.sessions[place]
             self._reducers[place] = Reducer(
                 session,
-                session.frontend(Frontend),
+                tape_of(session),
                 nn.ModuleList(roots.values()),
                 bucket_bytes=self._bucket_bytes,
                 cut=self.cut,

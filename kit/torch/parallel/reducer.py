@@ -19,8 +19,8 @@ from kit.runs.gradients import Link
 from kit.runtime.recording.bulk import Value
 from kit.runtime.replicas.session import ReplicaSession
 from kit.torch.constants import parts_of
-from kit.torch.dispatch import Frontend
-from kit.torch.tensors.tensor import KitTensor
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["CUTS", "Bucket", "Reducer", "buckets_of", "check_reduced", "check_tuning"]
 
@@ -63,10 +63,10 @@ class Reducer:
     """Follows one replica's backward passes."""
 
     def __init__(
-        self, session: ReplicaSession, home: Frontend, module: nn.Module, *, bucket_bytes: int,
+        self, session: ReplicaSession, tape: Tape, module: nn.Module, *, bucket_bytes: int,
         cut: str,
     ) -> None:  # fmt: skip
-        self.session, self.home, self.module = session, home, module
+        self.session, self.tape, self.module = session, tape, module
         self.buckets: list[Bucket] = []
         self.cut = cut
         self.gradients: list[tuple[int, int]] = []  # of the last pass: (ops recorded, bytes)
@@ -128,7 +128,7 @@ class Reducer:
             try:
                 torch.autograd.backward(roots, weights, **options)
             finally:
-                self.home.raise_kept()
+                self.tape.raise_kept()
             self.ops = self.session.ops_recorded - self._start
             if is_local:
                 self.is_stray = True
@@ -140,14 +140,14 @@ class Reducer:
     def state(self) -> list[tuple[Any, Value]]:
         """What the module's buffers hold now; values do not change, so that is no copy."""
         return [
-            (b, b.ref.read(self.home)) for b in self.module.buffers() if isinstance(b, KitTensor)
+            (b, b.ref.read(self.tape)) for b in self.module.buffers() if isinstance(b, KitTensor)
         ]
 
     def take_back(self, state: Sequence[tuple[Any, Value]]) -> None:
         """A step has failed: its gradients, and what it did to the buffers, have not happened."""
         for buffer, value in state:
-            if buffer.ref.read(self.home) is not value:
-                buffer.ref.write(self.home, value)
+            if buffer.ref.read(self.tape) is not value:
+                buffer.ref.write(self.tape, value)
         self.module.zero_grad()
         self.forget()
 
@@ -196,7 +196,7 @@ class Reducer:
                 where = "gone" if now is None else f"another one, on {now.device}"
                 raise SettingsError(
                     f"replica {self.session.rank}: parameter {name!r} is {where}. It must stay the "
-                    f"one on {self.home.device} that DataParallel has made, or its gradient would "
+                    f"one on {self.tape.device} that DataParallel has made, or its gradient would "
                     "not be reduced: change the model before it is given to DataParallel"
                 )
 
@@ -208,13 +208,13 @@ class Reducer:
         try:
             self._note(parameter)
         except Exception as error:  # noqa: BLE001 - inside backward it would end the process
-            self.home.keep(error)
+            self.tape.keep(error)
             self._mode = "failed"
 
     def _note(self, parameter: Any) -> None:
         bucket = self._of[id(parameter)]
         place = next(i for i, (_, p) in enumerate(bucket.parameters) if p is parameter)
-        bucket.values[place] = self.home.own_value(parameter.grad)
+        bucket.values[place] = parameter.grad.kit_value()
         recorded = self.session.ops_recorded - self._start
         self.gradients.append((recorded, parameter.numel() * parameter.element_size()))
         bucket.left -= 1
@@ -237,7 +237,7 @@ class Reducer:
             self.session.rank,
             ("gradients", self._passes, bucket.number),
             values,
-            [self.home.spec_of(meta).aval for meta in bucket.metas],
+            [self.tape.spec_of(meta).aval for meta in bucket.metas],
             priority=bucket.number,
             name=f"bucket {bucket.number}",
             note=self.note,
@@ -251,7 +251,7 @@ class Reducer:
                 for i, (_, p) in enumerate(bucket.parameters):
                     grad: Any = p.grad
                     if bucket.values[i] is None and grad is not None:
-                        bucket.values[i] = self.home.own_value(grad)  # of a pass without a sum
+                        bucket.values[i] = grad.kit_value()  # of a pass without a sum
         self.session.flush("phase")
         self._waiting = [b for b in self.buckets if b.parcel is None]
         self._post_cut()
@@ -274,7 +274,7 @@ class Reducer:
             if not is_there:
                 p.grad = before
             else:
-                summed = self.home.wrap(value, self.home.spec_of(meta))
+                summed = wrap(self.tape, value, self.tape.spec_of(meta))
                 p.grad = summed if before is None else before + summed
         bucket.results, bucket.parcel = [], None
 

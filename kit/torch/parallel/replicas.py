@@ -30,11 +30,11 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import current_session
 from kit.torch.device import register
-from kit.torch.dispatch import Frontend
+from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.parallel.batch_norm import share_batch_norms
 from kit.torch.parallel.reducer import Reducer, check_tuning
 from kit.torch.parallel.shards import Shards
-from kit.torch.tensors.places import Places
+from kit.torch.tensors.places import ProgramPlace
 
 __all__ = ["Replicas"]
 
@@ -90,7 +90,7 @@ class Replicas:
         self._group = Group(len(self.devices), timeout_s, current_processes())
         self._exchange = Exchange(self._group, self.devices, link)
         self._reducers: list[Reducer] = []
-        self._places: list[Places] = []  # in no order
+        self._places: list[ProgramPlace] = []  # in no order
         self._pool: Pool | None = None
         self._exits: contextlib.ExitStack | None = None
         self._sizes: list[Sequence[int]] = [[] for _ in self.devices]  # of all parts, by place
@@ -132,15 +132,16 @@ class Replicas:
             raise SessionError("a DataParallel can be entered once; make a new one")
         register()
         self._exits = contextlib.ExitStack()
-        homes = [Frontend(place) for place in range(len(self.devices))]
+        dispatchers = [Dispatcher(place) for place in range(len(self.devices))]
         self._exchange.sessions = [
-            ReplicaSession(rank, device, self._exchange, self.settings, home, self._rules, cache)
-            for rank, device, home, cache in zip(
-                self.ranks, self.devices, homes, self._caches, strict=False
+            ReplicaSession(rank, device, self._exchange, self.settings, tape, self._rules, cache)
+            for rank, device, tape, cache in zip(
+                self.ranks, self.devices, dispatchers, self._caches, strict=False
             )
         ]
         copies = [
-            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms) for _ in homes
+            share_batch_norms(copy.deepcopy(self._model), every=self._shares_norms)
+            for _ in dispatchers
         ]
         with contextlib.ExitStack() as undo:
             if self.count == 1:
@@ -175,13 +176,13 @@ class Replicas:
 
     def _set_up(self, place: int, module: nn.Module) -> Reducer:
         session = self.sessions[place]
-        session.seed += session.rank * SEED_STEP
-        home: Frontend = session.frontend(Frontend)
-        self._places.append(home.places)
+        session.reseed(session.seed + session.rank * SEED_STEP)
+        tape = tape_of(session)
+        self._places.append(tape.place)
         if self.count > 1:
-            home.on_backward = partial(self._loss_backward, place)
+            tape.replace_backward(partial(self._loss_backward, place))
         return Reducer(
-            session, home, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
+            session, tape, module.to("kit"), bucket_bytes=self._bucket_bytes, cut=self.cut
         )
 
     def _check_open(self) -> None:
@@ -222,8 +223,8 @@ class Replicas:
         if modes != _NO_MODES:  # torch keeps them for each thread
             jobs = [partial(_under, modes, job) for job in jobs]
         line = here()
-        for places in self._places:
-            places.caller = line
+        for place in self._places:
+            place.work_for(line)
         return self._pool.run(jobs)
 
     # -- gradients ---------------------------------------------------------------------------------

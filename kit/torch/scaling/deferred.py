@@ -152,7 +152,7 @@ class _Snapshot:
 
     def _keep(self, tensor: Any) -> Value:
         buffer = tensor.ref.base
-        value: Value = buffer.read(tensor.home)
+        value: Value = buffer.read(tensor.tape)
         self._values[id(buffer)] = buffer, value
         return value
 
@@ -166,9 +166,9 @@ class _Snapshot:
         for i, p in enumerate(self._params):
             for key, tensor in self._optimizer.state.get(p, {}).items():
                 if isinstance(tensor, KitTensor) and id(tensor.ref.base) not in self._values:
-                    new = tensor.ref.base.read(tensor.home)
+                    new = tensor.ref.base.read(tensor.tape)
                     old = self._state.get((i, key))  # replaced by another tensor, or just made
                     if old is None or old.aval != new.aval:
-                        old = torch.zeros_like(tensor).ref.base.read(tensor.home)  # type: ignore[attr-defined]
+                        old = torch.zeros_like(tensor).ref.base.read(tensor.tape)  # type: ignore[attr-defined]
                     pairs.append((new, old))
         return pairs

@@ -16,7 +16,7 @@ import torch
 
 from kit.runtime.recording.bulk import Frame, Site
 
-__all__ = ["Places"]
+__all__ = ["ProgramPlace"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _INSTALLED = tuple(
@@ -35,7 +35,7 @@ _autograd_node = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
 
 
-class Places:
+class ProgramPlace:
     """Follows the program in one thread: which module, which phase, which line."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Places:
         self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
-        self.caller: Site = _NOWHERE  # the line in another thread that this one works for
+        self.caller: Site = _NOWHERE  # see `work_for`
 
     def mark_step(self) -> None:
         """A new step begins forward."""
@@ -59,6 +59,10 @@ class Places:
         if self._stack:  # an exception left a module without telling us
             self._stack.clear()
             self.scope = ""
+
+    def work_for(self, caller: Site) -> None:
+        """This thread works for that line in another thread."""
+        self.caller = caller
 
     def follow(self) -> str:
         """The phase of now."""

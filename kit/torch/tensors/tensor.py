@@ -8,44 +8,32 @@ while every recorded op stays pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import copysign, prod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from math import prod
+from typing import Any
 
+import numpy as np
 import torch
 
 from kit.errors import SessionError
-from kit.ir import Aval
+from kit.runtime.recording.bulk import Frame, Op, Value
+from kit.runtime.recording.template import HOLE
+from kit.torch.tensors.spec import Spec
+from kit.torch.tensors.tape import Tape
 
-if TYPE_CHECKING:
-    from kit.runtime.recording.bulk import Frame, Op, Value
-    from kit.torch.dispatch import Frontend
-
-__all__ = ["Buffer", "KitTensor", "Spec", "View", "check_sessions", "check_writable", "is_lifted"]
+__all__ = [
+    "Buffer",
+    "KitTensor",
+    "View",
+    "check_sessions",
+    "check_writable",
+    "empty",
+    "to_host",
+    "wrap",
+]
 
 _make: Any = torch.Tensor._make_wrapper_subclass  # by position: 10 % faster than by keyword
 _STRIDED = torch.strided
-
-
-@dataclass(slots=True, eq=False)
-class Spec:
-    """A tensor's geometry and dtype; interned, so that identity is equality."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-    aval: Aval
-    home: Frontend
-
-    def meta(self) -> torch.Tensor:
-        """A meta tensor of this geometry, for shape inference."""
-        base = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-        if self.offset:
-            reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-            whole = torch.empty(self.offset + max(reach, 0), dtype=self.dtype, device="meta")
-            return whole.as_strided(self.shape, self.stride, self.offset)
-        return base
 
 
 class Buffer:
@@ -63,18 +51,18 @@ class Buffer:
         """Itself: a buffer is where every chain of views ends."""
         return self
 
-    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
+    def read(self, tape: Tape, frame: Frame | None = None) -> Value:
         """The current value."""
         if self.value is None:
-            self.value = home.full(self.spec, 0)
+            self.value = tape.full(self.spec, 0)
         return self.value
 
-    def write(self, home: Frontend, value: Value) -> None:
+    def write(self, tape: Tape, value: Value) -> None:
         """Make `value` the next version."""
         self.value = value
         self.version += 1
-        if home.is_tracing:
-            home.overwritten.append(self)
+        if tape.is_tracing:
+            tape.overwritten.append(self)
 
     def forget(self) -> None:
         """There is nothing to derive again."""
@@ -110,28 +98,28 @@ class View:
         self.cached: Value | None = None
         self.version = -1
 
-    def read(self, home: Frontend, frame: Frame | None = None) -> Value:
+    def read(self, tape: Tape, frame: Frame | None = None) -> Value:
         """The value of what it shows now: recorded at the first read and after each write.
 
         `frame`: where the program is, if the caller knows.
         """
         cached = self.cached
         if cached is None or self.version != self.base.version or cached.is_lost:
-            frame = frame or home.places.frame()
-            source = self.parent.read(home, frame)
-            cached = self.cached = home.session.record(self.op, (source,), (), frame)[0]
+            frame = frame or tape.place.frame()
+            source = self.parent.read(tape, frame)
+            cached = self.cached = tape.session.record(self.op, (source,), (), frame)[0]
             self.version = self.base.version
         return cached
 
-    def write(self, home: Frontend, value: Value) -> None:
+    def write(self, tape: Tape, value: Value) -> None:
         """Write what it shows: a new version of the parent, and so of the base."""
         op, parent = self.op, self.parent
         if op.name in _SAME and op.outputs == op.avals:  # `x[:] = y`: nothing of the old is left
-            parent.write(home, value)
+            parent.write(tape, value)
         else:
             is_whole = op.name in _WHOLE and prod(op.outputs[0].shape) == prod(op.avals[0].shape)
-            old = home.zeros(op.avals[0]) if is_whole else parent.read(home)
-            parent.write(home, home.write_view(op, old, value))
+            old = tape.zeros(op.avals[0]) if is_whole else parent.read(tape)
+            parent.write(tape, tape.write_view(op, old, value))
         self.cached = None  # the base has it; derive it again if it is read
 
     def forget(self) -> None:
@@ -158,19 +146,22 @@ class _Storage:
 class KitTensor(torch.Tensor):
     """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
 
-    __slots__ = ("ref", "spec")
+    __slots__ = ("ref", "spec", "tape")
     ref: Buffer | View
     spec: Spec
+    tape: Tape
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def wrap(home: Frontend, ref: Buffer | View, spec: Spec) -> KitTensor:
+    def over(tape: Tape, ref: Buffer | View, spec: Spec) -> KitTensor:
         """A new tensor object over `ref`, with the geometry `spec`."""
         tensor = _make(
-            KitTensor, spec.shape, spec.stride, spec.offset, None, spec.dtype, _STRIDED, home.device
+            KitTensor, spec.shape, spec.stride, spec.offset, None, spec.dtype, _STRIDED, tape.device
         )
-        tensor.ref, tensor.spec = ref, spec
+        tensor.ref = ref
+        tensor.spec = spec
+        tensor.tape = tape
         return tensor  # type: ignore[no-any-return]
 
     @classmethod
@@ -178,31 +169,32 @@ class KitTensor(torch.Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         known = args and args[0].__class__ is KitTensor
-        home = args[0].spec.home if known else _home_of(args, kwargs)
-        try:
-            return home.dispatch(func, args, kwargs)
-        except BaseException as error:  # noqa: BLE001 - raised there, or kept
-            return home.failed(func, args, kwargs, error)  # raises, but not inside backward
+        tape = args[0].tape if known else _tape_of(args, kwargs)
+        return tape.dispatch(func, args, kwargs)
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Gradients, as torch computes them; an error of an op in it is raised at its end."""
-        home = self.home
-        if (replica := home.on_backward) is not None:  # summed over the replicas, too
+        tape = self.tape
+        if (replica := tape.on_backward) is not None:  # summed over the replicas, too
             replica(self, *args, **kwargs)
             return
         try:
             super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
-            home.raise_kept()
-
-    @property
-    def home(self) -> Frontend:
-        """The session's front end that this tensor belongs to."""
-        return self.spec.home
+            tape.raise_kept()
 
     def kit_value(self) -> Value:
-        """The runtime's value behind this tensor; records its views if need be."""
-        return self.home.own_value(self)
+        """The runtime's value, one that the end of a bulk does not drop.
+
+        A view is copied out of its base.
+        """
+        tape = self.tape
+        value = self.ref.read(tape)
+        if isinstance(self.ref, View):
+            aval = self.spec.aval
+            op = tape.session.intern("aten.clone.default", ((HOLE,), {}), (aval,), (aval,), 0)
+            value = tape.record(op, [value], [])[0]
+        return value
 
     def numpy(self, *, force: bool = False) -> Any:
         """The numbers as a numpy array: a sync point."""
@@ -211,11 +203,11 @@ class KitTensor(torch.Tensor):
                 "Can't call numpy() on Tensor that requires grad. "
                 "Use tensor.detach().numpy() instead."
             )
-        return self.home.to_host(self, cause="numpy").numpy()
+        return to_host(self, cause="numpy").numpy()
 
     def tolist(self) -> Any:
         """The numbers as nested lists: a sync point."""
-        return self.home.to_host(self, cause="tolist").tolist()
+        return to_host(self, cause="tolist").tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -227,7 +219,7 @@ class KitTensor(torch.Tensor):
         return f"KitTensor(shape={shape}, dtype={self.dtype}, device='{self.device}'{grad})"
 
     def __str__(self) -> str:
-        host = self.home.to_host(self, cause="print")
+        host = to_host(self, cause="print")
         return repr(host).replace("tensor(", "kit tensor(", 1)
 
     def __format__(self, spec: str) -> str:
@@ -281,26 +273,54 @@ class KitTensor(torch.Tensor):
                 "move it first: x.data = y.to('kit')"
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
-        self.ref, self.spec = other.ref, other.spec
+        self.ref, self.spec, self.tape = other.ref, other.spec, other.tape
 
 
-def _home_of(args: Any, kwargs: Any) -> Frontend:
+def wrap(tape: Tape, value: Value, spec: Spec) -> KitTensor:
+    """A tensor over new memory that holds `value`."""
+    return KitTensor.over(tape, Buffer(spec, value), spec)
+
+
+def empty(
+    tape: Tape,
+    shape: Sequence[int],
+    dtype: torch.dtype | None,
+    stride: Sequence[int] | None = None,
+) -> KitTensor:
+    """A tensor over memory that has not been written; it reads as zeros."""
+    dtype = dtype or torch.get_default_dtype()
+    meta = (
+        torch.empty(tuple(shape), dtype=dtype, device="meta")
+        if stride is None
+        else torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="meta")
+    )
+    spec = tape.spec_of(meta)
+    return KitTensor.over(tape, Buffer(spec), spec)
+
+
+def to_host(tensor: KitTensor, *, cause: str) -> torch.Tensor:
+    """A CPU copy of a tensor: a sync point, named by its `cause`."""
+    tape = tensor.tape
+    session = tape.session
+    value = tensor.kit_value()
+    array = session.read(value, cause=cause, frame=tape.place.sync_frame())
+    if tensor.dtype is torch.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def _tape_of(args: Any, kwargs: Any) -> Tape:
     stack = [*args, *(kwargs or {}).values()]
     while stack:
         item = stack.pop()
         if item.__class__ is KitTensor:
-            return item.home
+            return item.tape
         if isinstance(item, list | tuple):
             stack.extend(item)
     raise SessionError("no tensor of device 'kit' among the arguments")
 
 
-def is_lifted(number: float) -> bool:
-    """True for floats that become inputs of the program; 0 and 1 stay constants, -0.0 does not."""
-    return number not in (0.0, 1.0) or (number == 0.0 and copysign(1.0, number) < 0)
-
-
-def check_sessions(home: Frontend, name: str, arguments: Any) -> None:
+def check_sessions(tape: Tape, name: str, arguments: Any) -> None:
     """Every tensor must belong to this session: another one has another engine.
 
     Raises:
@@ -308,7 +328,7 @@ def check_sessions(home: Frontend, name: str, arguments: Any) -> None:
     """
     for argument in arguments:
         for x in argument if isinstance(argument, list | tuple) else (argument,):
-            if isinstance(x, KitTensor) and x.home is not home:
+            if isinstance(x, KitTensor) and x.tape is not tape:
                 raise SessionError(
                     f"{name} got tensors of this session and of another session; bring one over "
                     "with x.cpu() in its own session, then .to('kit')"

@@ -1,0 +1,80 @@
+"""What an op's schema and its arguments say: what it writes, which tensors go in, which floats
+are constants. And the types of what handles a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor
+
+__all__ = [
+    "Plan",
+    "Special",
+    "WriteSlots",
+    "flat_tensors",
+    "has_static_floats",
+    "write_slots",
+    "written_tensors",
+]
+
+# (tape, args, kwargs, tensors among them, floats among them that are inputs) -> the call's result
+Plan = Callable[[Tape, Any, Any, list[KitTensor], list[float]], Any]
+Special = Callable[[Tape, Any, Any, Any], Any]  # (tape, op, args, kwargs) -> the call's result
+WriteSlots = list[tuple[int, str]]
+
+# floats that the op's shape or exactness depends on: kept as constants
+STATIC_FLOATS = frozenset(
+    {
+        "aten.pow.Tensor_Scalar",
+        "aten.arange.start_out",
+        "aten.linspace.out",
+        "aten.native_layer_norm",
+        "aten.linalg_vector_norm",
+        "aten._foreach_norm.Scalar",
+        "aten._foreach_pow.Scalar",
+        "aten._cdist_forward",
+        "aten._cdist_backward",
+        "aten.logit",
+        "aten.logit_backward",
+        "aten.renorm",
+    }
+)
+
+
+def has_static_floats(func: Any) -> bool:
+    """True for an op whose Python floats are constants. Slow: ask once for each op."""
+    name = str(func).removesuffix(".default")
+    resizes = name.startswith(("aten.upsample", "aten._upsample"))  # by a factor
+    return resizes or name in STATIC_FLOATS
+
+
+def write_slots(func: Any) -> WriteSlots:
+    """Position and name of the arguments that an op writes. Slow: ask once for each plan."""
+    return [
+        (i, a.name)
+        for i, a in enumerate(func._schema.arguments)
+        if a.alias_info and a.alias_info.is_write
+    ]
+
+
+def written_tensors(slots: WriteSlots, args: Any, kwargs: Any) -> list[KitTensor]:
+    """The tensors in these arguments, flat, in the order of the op's signature."""
+    found: list[Any] = []
+    for i, name in slots:
+        found.extend(flat_tensors([args[i] if i < len(args) else kwargs.get(name)]))
+    return found
+
+
+def flat_tensors(args: Any) -> list[torch.Tensor]:
+    """All tensors among the arguments and in lists of them, in order."""
+    flat: list[torch.Tensor] = []
+    for a in args:
+        if isinstance(a, torch.Tensor):
+            flat.append(a)
+        elif isinstance(a, list | tuple):
+            flat.extend(flat_tensors(a))
+    return flat

@@ -1,0 +1,196 @@
+"""One session as its tensors see it: where their ops are recorded, and where numbers come from.
+
+The tape lies below the tensors and knows none of them. What decides how a call of torch is
+recorded lies above, in `kit.torch.dispatch`; the tape holds it as the function `dispatch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.ir import Aval
+from kit.runtime.recording.bulk import Op, Value
+from kit.runtime.recording.stream import Stream
+from kit.runtime.recording.template import HOLE, Scalar
+from kit.runtime.session.session import Session
+from kit.torch.tensors.places import ProgramPlace
+from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
+
+__all__ = ["Tape"]
+
+_graph_task_id = torch._C._current_graph_task_id
+Dispatch = Callable[[Any, Any, Any], Any]  # (op, args, kwargs) -> its result
+
+
+class Tape:
+    """Device "kit" of one session; in a group of replicas, each has the device of its `index`.
+
+    Attributes:
+        opened: the session while it is open. `session` is the same, but raises when it is not.
+        dispatch: runs a call of a torch op on tensors of this tape.
+        is_tracing: a hybridized function runs for the first time, see `tracing`.
+        overwritten: buffers that this function has written, in order.
+        programs: what hybridized functions have recorded: function -> kind of call -> program.
+        shared_zeros: one value of zeros for each geometry, shown by all tensors that are reset.
+        decomposing: the op that torch is taking apart into simpler ops.
+        on_backward: called instead of torch's own `backward`, see `replace_backward`.
+    """
+
+    def __init__(self, dispatch: Dispatch, index: int = 0) -> None:
+        self.device = torch.device("kit", index)
+        self.dispatch = dispatch
+        self.opened: Session | None = None
+        self.is_tracing = False
+        self.overwritten: list[Any] = []
+        self.programs: dict[Any, dict[Any, Any]] = {}
+        self.shared_zeros: dict[Spec, Value] = {}
+        self.decomposing: Any = None
+        self.on_backward: Callable[..., None] | None = None
+        self._kept: BaseException | None = None  # the error of a backward pass
+        self._specs: dict[Any, Spec] = {}
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """The session, as long as it is open.
+
+        Raises:
+            SessionError: it has been closed.
+        """
+        if self.opened is None:
+            raise SessionError(
+                "this tensor belongs to a kit session that has been closed. Work with it inside "
+                "the `with kit.Session(...)` block, or keep a copy with .cpu() before it ends"
+            )
+        return self.opened
+
+    def open(self, session: Session) -> None:
+        """The session opens: tensors of this tape can be made."""
+        self.opened = session
+        self.follow(session.stream)
+
+    def close(self) -> None:
+        """The session closes: every use of a tensor of this tape raises from now on."""
+        self.opened = None
+        self.programs.clear()
+        self.shared_zeros.clear()
+
+    @property
+    def place(self) -> ProgramPlace:
+        """Where in the program this thread is."""
+        stream = self.session.stream
+        return stream.places or self.follow(stream)
+
+    def follow(self, stream: Stream) -> ProgramPlace:
+        """Begin to follow the program in the thread of this stream, which records for the first
+        time."""
+        place = stream.places = ProgramPlace()
+        if not stream.is_main:  # for good: no other thread can undo it when the session closes
+            torch.autograd.set_multithreading_enabled(False)
+        return place
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[list[Any]]:
+        """Inside the block a hybridized function runs; gives the list of buffers that it writes."""
+        self.is_tracing, self.overwritten = True, []
+        try:
+            yield self.overwritten
+        finally:
+            self.is_tracing, self.overwritten = False, []
+
+    # -- errors and gradients of a backward pass -------------------------------------------------
+
+    def replace_backward(self, call: Callable[..., None]) -> None:
+        """Call this instead of torch's `loss.backward()`: replicas sum their gradients in it."""
+        self.on_backward = call
+
+    def keep(self, error: BaseException) -> None:
+        """Raise it once the backward pass is over: inside it would end the process."""
+        if self._kept is None:
+            self._kept = error
+
+    def raise_kept(self) -> None:
+        """Raise the first error of a backward pass that is over."""
+        if self._kept is not None and _graph_task_id() == -1:
+            error, self._kept = self._kept, None
+            raise error
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def record(self, op: Op, inputs: Sequence[Value], numbers: Sequence[float]) -> list[Value]:
+        """Append an op to the stream, at the line of the user's code that runs now."""
+        return self.session.stream.record(op, inputs, numbers, self.place.frame())
+
+    def full(self, spec: Spec, number: Any) -> Value:
+        """A value filled with one number: a Python float is an input, anything else a constant."""
+        numbers = []
+        given = number
+        if isinstance(number, float) and is_lifted(number):
+            numbers, number = [number], Scalar("float64")
+        static = {"size": spec.shape, "dtype": spec.aval.dtype}
+        op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))
+        value = self.record(op, [], numbers)[0]
+        if not spec.shape:
+            value.number = given
+        return value
+
+    def zeros(self, aval: Aval) -> Value:
+        """Memory of which every element is about to be overwritten."""
+        static = {"size": aval.shape, "dtype": aval.dtype}
+        op = self.session.intern("kit.full", ((0,), static), (), (aval,), 0)
+        return self.record(op, [], [])[0]
+
+    def write_view(self, op: Op, base: Value, new: Value) -> Value:
+        """The base's next value, after what `op` shows of it was overwritten with `new`."""
+        args, kwargs = op.template
+        static = {"view": op.name, "args": args[1:], "kwargs": kwargs}
+        writer = self.session.intern(
+            "kit.write_view",
+            ((HOLE, HOLE), static),
+            (base.aval, new.aval),
+            (base.aval,),
+            0,
+            writes=(0,),
+        )
+        return self.record(writer, [base, new], [])[0]
+
+    def from_host(self, host: torch.Tensor, dtype: torch.dtype) -> Value:
+        """Copy a CPU tensor to the device; later changes of the CPU tensor are not seen."""
+        host = host.detach().to(device="cpu", dtype=dtype, copy=True).contiguous()
+        if dtype is torch.bfloat16:
+            import ml_dtypes
+
+            return self.session.constant(host.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+        return self.session.constant(host.resolve_conj().resolve_neg().numpy())
+
+    # -- geometry --------------------------------------------------------------------------------
+
+    def spec_of(self, meta: torch.Tensor) -> Spec:
+        """The geometry of a meta tensor."""
+        return self.spec(
+            tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()), meta.dtype
+        )
+
+    def spec(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: torch.dtype
+    ) -> Spec:
+        """The geometry with these numbers."""
+        key = (shape, stride, offset, dtype)
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
+            self._specs[key] = spec
+        return spec
+
+    def cached_spec(self, key: Any, make: Callable[[], torch.Tensor]) -> Spec:
+        """The geometry of the meta tensor that `make` gives; `make` is called once for each key."""
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = self.spec_of(make())
+        return spec
