@@ -78,10 +78,10 @@ def move(explorer: Any, **change: Any) -> tuple[float, float, kit.Run]:
 
 def burst(explorer: Any, clocked: Clocked, moves: int, seconds: float) -> None:
     before = clocked.runs, clocked.preparations
-    sizes = [x for _, x in explorer.controls.bulk_backward.options][:8]
+    sizes = [x for _, x in explorer.controls["bulk_backward"].options][:8]
     start = time.perf_counter()
     for i in range(moves):
-        explorer.controls.bulk_backward.value = sizes[i % len(sizes)]
+        explorer.controls["bulk_backward"].value = sizes[i % len(sizes)]
         time.sleep(max(0.0, start + (i + 1) * seconds / moves - time.perf_counter()))
     took = time.perf_counter() - start
     run = explorer.wait()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
+from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 
@@ -41,7 +42,7 @@ __all__ = [
 
 Progress = Callable[[str, float], None]
 DEFAULT_SWEEP: dict[str, list[Any]] = {
-    "loss_scaling": ["none", "dynamic, host check", "dynamic, on device"],
+    "loss_scaling": [NONE, HOST_CHECK, ON_DEVICE],
     "bulk_backward": [1, 15, 50],
     "batch_size": [4, 8, 16],
 }

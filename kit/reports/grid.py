@@ -9,22 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
-from kit.runs.settings import MODES
 from kit.text import safe_label
 
 __all__ = ["Axis", "axes_of", "cell_of"]
 
-# What a reader may want to move, in the order of the controls: the run's name, then settings.
-_MOVABLE = ("name", "mode", "loss_scaling", "bulk_forward", "bulk_backward", "batch_size",
-            "accumulate", "prefetch", "dtype", "segment_mode", "step_mode", "device", "seed",
-            "steps", "warmup")  # fmt: skip
-_LABELS = {"name": "variant", "mode": "run mode", "bulk_forward": "bulk size forward",
-           "loss_scaling": "loss scaling", "bulk_backward": "bulk size backward",
-           "batch_size": "batch size"}  # fmt: skip
 _MOST = 80  # characters of a run's name
-_WORDS = {"torch": "torch (native)"}
 
 
 @dataclass(frozen=True)
@@ -33,11 +24,12 @@ class Axis:
 
     name: str
     values: tuple[Any, ...]
+    knob: Knob | None = None  # the setting; None for the runs' name
 
     @property
     def label(self) -> str:
         """Its name as a reader says it."""
-        return _LABELS.get(self.name, self.name.replace("_", " "))
+        return self.knob.label if self.knob else "variant"
 
     @property
     def is_number(self) -> bool:
@@ -54,33 +46,38 @@ class Axis:
             "name": self.name,
             "label": self.label,
             "number": self.is_number,
-            "values": [_text(v) for v in self.values],
+            "values": [self._shown(v) for v in self.values],
         }
+
+    def _shown(self, value: Any) -> str:
+        return self.knob.shown(value) if self.knob else safe_label(str(value), _MOST)
 
 
 def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
-    """An axis for each name or setting that takes more than one value, numbers ascending."""
-    axes = []
-    for name in _MOVABLE:
-        values = list(dict.fromkeys(_value(run, name) for run in runs))
+    """An axis for each name or setting that takes more than one value.
+
+    Numbers ascend; words stand as the runs bring them, but modes as the table of settings.
+    """
+    names = tuple(dict.fromkeys(run.name for run in runs))
+    axes = [Axis("name", names)] if len(names) > 1 else []
+    for knob in _knobs(runs):
+        values = list(dict.fromkeys(getattr(run.settings, knob.name) for run in runs))
         if len(values) > 1:
-            order = MODES.index if name == "mode" else None
-            numbers = all(isinstance(v, int) for v in values)
-            ordered = sorted(values, key=order) if numbers or order else values
-            axes.append(Axis(name, tuple(ordered)))
+            is_ordered = not knob.values or knob.name == "mode"
+            order = knob.values.index if knob.values else None
+            ordered = sorted(values, key=order) if is_ordered else values
+            axes.append(Axis(knob.name, tuple(ordered), knob))
     return tuple(axes)
 
 
 def cell_of(run: Run) -> tuple[Any, ...]:
     """What tells two cells of a sweep apart."""
-    return tuple(_value(run, name) for name in _MOVABLE)
+    return (run.name, *(getattr(run.settings, knob.name) for knob in _knobs([run])))
+
+
+def _knobs(runs: Sequence[Run]) -> tuple[Knob, ...]:
+    return knobs_of(runs[0].settings) if runs else ()
 
 
 def _value(run: Run, name: str) -> Any:
     return run.name if name == "name" else getattr(run.settings, name)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, int) and value >= UNLIMITED:
-        return "unlimited"
-    return _WORDS.get(str(value), safe_label(str(value), _MOST))

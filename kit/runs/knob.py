@@ -37,7 +37,9 @@ class Knob:
         offered: the numbers that a slider stops at; others are added when they are set.
         words: names for people of values that need one.
         tips: what a value does, for a tooltip.
-        phrase: a value as it tells one run from another: "batch size 8".
+        phrase: how a value tells one run from another, with {} for it: "{} steps"; by default
+            the label and the value.
+        phrases: the same of single values that are said otherwise: {0: "no prefetch"}.
         modes: the run modes in which it has an effect; all, if none is named.
         one_device_only: values that several devices cannot take, because they take back or guess
             what other devices were sent.
@@ -59,7 +61,8 @@ class Knob:
     offered: tuple[int, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
     tips: Mapping[str, str] = field(default_factory=dict)
-    phrase: Callable[[Any], str] | None = None
+    phrase: str = ""
+    phrases: Mapping[Any, str] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
     one_device_only: tuple[str, ...] = ()
     tried: tuple[Any, ...] = ()
@@ -111,9 +114,8 @@ class Knob:
 
     def in_words(self, value: Any) -> str:
         """A value as it tells one run from another: `batch size 8`, `no prefetch`, `float16`."""
-        if self.phrase is not None:
-            return self.phrase(value)
-        return f"{self.label} {self.shown(value)}"
+        phrase = self.phrases.get(value) or self.phrase or f"{self.label} {{}}"
+        return phrase.format(self.shown(value))
 
     def has_effect(self, mode: str) -> bool:
         """Whether turning it changes a run of this mode."""

@@ -43,7 +43,7 @@ class Settings:
             "bulked": "ops are cut into segments by the two bulk sizes",
             "lazy": "one segment until something waits (unlimited bulk size)",
         },
-        phrase=str,
+        phrase="{}",
         is_compiled=True,
     )
     bulk_forward: int = knob(
@@ -72,7 +72,7 @@ class Settings:
         "fuse",
         "a segment as one XLA program, or op by op with one wait",
         values=SEGMENT_MODES,
-        phrase=lambda value: f"segments by {value}",
+        phrase="segments by {}",
         modes=KIT_MODES,
         tried=SEGMENT_MODES,
         is_compiled=True,
@@ -82,7 +82,7 @@ class Settings:
         "record every step; issue it again without its Python; or issue it while it is recorded",
         values=STEP_MODES,
         widget="menu",
-        phrase=str,
+        phrase="{}",
         modes=KIT_MODES,
         one_device_only=("speculate",),
         tried=STEP_MODES,
@@ -109,7 +109,8 @@ class Settings:
         widget="slider",
         label="micro-batches a step",
         offered=(1, 2, 4, 8),
-        phrase=lambda value: f"{value:,} micro-batch{'es' * (value != 1)}",
+        phrase="{} micro-batches",
+        phrases={1: "1 micro-batch"},
         is_compiled=True,
         is_training=True,
     )
@@ -120,7 +121,8 @@ class Settings:
         widget="slider",
         label="batches prefetched",
         offered=(0, 1, 2, 4, 8),
-        phrase=lambda value: f"prefetch {value:,}" if value else "no prefetch",
+        phrase="prefetch {}",
+        phrases={0: "no prefetch"},
         tried=(0, 2),
     )
     dtype: str = knob(
@@ -129,31 +131,34 @@ class Settings:
         values=DTYPES,
         widget="menu",
         label="autocast dtype",
-        phrase=str,
+        phrase="{}",
         is_compiled=True,
         is_training=True,
     )
     steps: int = knob(
         10,
         "how many steps are measured",
-        phrase=lambda value: f"{value:,} steps",
+        phrase="{} steps",
         is_measuring=True,
     )
     warmup: int = knob(
         3,
         "how many steps run before the measured ones, to compile",
         least=0,
-        phrase=lambda value: f"{value:,} warm-up steps",
+        phrase="{} warm-up steps",
         is_measuring=True,
     )
     seed: int = knob(0, "which random numbers are drawn", least=0, is_measuring=True)
-    device: str = knob("auto", "where it runs; `auto`: on a GPU if there is one", values=DEVICES)
+    device: str = knob(
+        "auto", "where it runs; `auto`: on a GPU if there is one", values=DEVICES, is_compiled=True
+    )
     bulk_inference: int = knob(
         UNLIMITED,
         "how many ops one segment of a forward pass without gradients holds; by default all",
         is_bulk_size=True,
         from_environment=lambda: sizes_from_environment().inference,
         label="bulk size, inference",
+        phrase="bulk size {} in inference",
         modes=("bulked",),
         is_compiled=True,
     )

@@ -17,6 +17,7 @@ import numpy as np
 from kit.jax.frontend import device_put
 from kit.jax.steps import step as jax_step
 from kit.measure.base.context import Context, workload
+from kit.runs.loss_scaling import STATIC, LossScaling
 
 __all__ = ["jax_mlp"]
 
@@ -32,7 +33,7 @@ State = dict[str, Any]
 def jax_mlp(ctx: Context) -> Callable[[], Any]:
     """Eight narrow layers learn a fixed function of random points; plain jax, Adam by hand."""
     random = np.random.default_rng(ctx.seed)
-    scaling = ctx.settings.loss_scaling
+    scaling = ctx.settings.scaling
     state = device_put(_initial(random, scaling))
     points = random.standard_normal((max(256, ctx.batch_size), WIDTH)).astype(np.float32)
     data: Any = (points, np.tanh(points[:, :1]))
@@ -45,7 +46,7 @@ def jax_mlp(ctx: Context) -> Callable[[], Any]:
     def step() -> Any:
         nonlocal state
         loss, grads, finite = gradients(state, [next(batches) for _ in range(ctx.accumulate)])
-        if scaling == "dynamic, host check" and not bool(finite):
+        if scaling.waits_for_check and not bool(finite):
             state = skip(state)
         else:
             state = update(state, grads, finite)
@@ -54,7 +55,7 @@ def jax_mlp(ctx: Context) -> Callable[[], Any]:
     return step
 
 
-def _initial(random: np.random.Generator, scaling: str) -> State:
+def _initial(random: np.random.Generator, scaling: LossScaling) -> State:
     sizes = [(WIDTH, WIDTH)] * LAYERS + [(WIDTH, 1)]
     params = [
         {
@@ -64,7 +65,7 @@ def _initial(random: np.random.Generator, scaling: str) -> State:
         for s in sizes
     ]
     zeros = jax.tree.map(np.zeros_like, params)
-    scale = {"none": 1.0, "static": STATIC_SCALE}.get(scaling, FIRST_SCALE)
+    scale = FIRST_SCALE if scaling.is_dynamic else {STATIC: STATIC_SCALE}.get(scaling.name, 1.0)
     return {
         "params": params,
         "mean": zeros,
@@ -131,12 +132,12 @@ def _skip(state: State) -> State:
     return {**state, "scale": state["scale"] / 2, "good": state["good"] * 0}
 
 
-def _update(scaling: str) -> Callable[..., State]:
+def _update(scaling: LossScaling) -> Callable[..., State]:
     def update(state: State, grads: Any, finite: Any) -> State:
-        if not scaling.startswith("dynamic"):
+        if not scaling.is_dynamic:
             return _adam(state, grads)
         taken = _grown(_adam(state, grads))
-        if scaling == "dynamic, host check":  # the program has looked
+        if scaling.waits_for_check:  # the program has looked
             return taken
         chosen: State = jax.tree.map(partial(jnp.where, finite), taken, _skip(state))
         return chosen

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
@@ -27,9 +27,10 @@ from kit.measure.search.tuned import (
     training_of,
     work_of,
 )
-from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.knob import knobs_of
+from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
-from kit.runs.settings import SEGMENT_MODES, STEP_MODES, Settings
+from kit.runs.settings import Settings
 from kit.runtime.steps.stepper import CONFIRM
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
@@ -41,7 +42,6 @@ ROUNDS = 3  # in which the finalists take turns
 SWEEPS = 2  # over all settings: the second sees what the first has changed
 MIN_STEPS = 4
 WARMUP = CONFIRM + 2  # a replayed step is one from there on
-_FIXED = ("steps", "warmup", "seed")  # how it is measured, not what is tuned
 _CUTS = ("mode", "bulk_forward", "bulk_backward")
 
 Axes = dict[str, list[dict[str, Any]]]
@@ -79,18 +79,8 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
     Args:
         is_alone: on one device; several cannot take back what others were sent.
     """
-    step_modes = [mode for mode in STEP_MODES if is_alone or mode != "speculate"]
-    scaling = [
-        x
-        for x in LOSS_SCALING
-        if x.startswith("dynamic") and (is_alone or x != "dynamic, deferred")
-    ]
-    named: dict[str, Sequence[Any]] = dict(vary)  # first what the user has named: a budget may end
-    if start.loss_scaling.startswith("dynamic"):  # they give the same weights
-        named.setdefault("loss_scaling", scaling)
-    named = {**named, "step_mode": step_modes, "prefetch": (0, 2), "segment_mode": SEGMENT_MODES,
-             **vary}  # fmt: skip
-    known = [f.name for f in fields(Settings) if f.name not in _FIXED]
+    named = {**vary, **_tried(start, is_alone), **vary}  # the user's first: the budget may end
+    known = [knob.name for knob in knobs_of(start) if not knob.is_measuring]
     for name, values in vary.items():
         if name not in known:
             raise SettingsError(f"{name!r} cannot be varied; there are: {', '.join(known)}")
@@ -105,6 +95,19 @@ def axes_of(start: Settings, vary: Mapping[str, Sequence[Any]], *, is_alone: boo
         for option in options:
             start.replace(**option)  # a value that cannot be is refused before anything runs
     return axes
+
+
+def _tried(start: Settings, is_alone: bool) -> dict[str, Sequence[Any]]:
+    """What is varied unasked, by name: it changes how fast a step is, and not what it computes."""
+    tried: dict[str, Sequence[Any]] = {}
+    if start.scaling.is_dynamic:  # all dynamic modes give the same weights
+        tried["loss_scaling"] = [x for x in LOSS_SCALING if loss_scaling(x).is_dynamic]
+    knobs = {knob.name: knob for knob in knobs_of(start)}
+    tried |= {name: knob.tried for name, knob in knobs.items() if knob.tried}
+    return {
+        name: [x for x in values if is_alone or x not in knobs[name].one_device_only]
+        for name, values in tried.items()
+    }
 
 
 @dataclass

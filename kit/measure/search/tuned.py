@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
@@ -18,27 +19,34 @@ __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "sa
 
 TOLERANCE = {"float32": 2e-3}  # of a loss, relative
 LOW_PRECISION = 3e-2
-_NAMED = ("segment_mode", "step_mode", "prefetch", "loss_scaling", "batch_size", "accumulate",
-          "dtype", "device", "bulk_inference")  # fmt: skip
+_CUT = ("mode", "bulk_forward", "bulk_backward")  # said together: how the step is cut
+_SIZES = (*_CUT, "bulk_inference")  # told apart by the sizes in force
 
 
 def work_of(settings: Settings) -> tuple[Any, ...]:
     """Equal for settings that make the same happen: mode "lazy" has no use for bulk sizes."""
-    native = settings.mode == "torch"
-    return (*program_of(settings), "" if native else settings.step_mode, settings.prefetch)
+    return _told_apart(settings, lambda knob: not knob.is_measuring)
 
 
 def program_of(settings: Settings) -> tuple[Any, ...]:
     """Equal for settings that compile the same programs: those of a step mode are its retraced."""
-    native = settings.mode == "torch"
-    more = () if native else (settings.bulk_in_force.inference, settings.segment_mode)
-    return (*_cut_of(settings), more, settings.loss_scaling, settings.device,
-            *training_of(settings))  # fmt: skip
+    return _told_apart(settings, lambda knob: knob.is_compiled)
 
 
 def training_of(settings: Settings) -> tuple[Any, ...]:
     """Equal for settings whose losses must be the same."""
-    return settings.batch_size, settings.accumulate, settings.dtype
+    return tuple(getattr(settings, knob.name) for knob in knobs_of(settings) if knob.is_training)
+
+
+def _told_apart(settings: Settings, counts: Callable[[Knob], bool]) -> tuple[Any, ...]:
+    """What these knobs do under these settings: those without effect in the mode are left out."""
+    values = [
+        getattr(settings, knob.name)
+        for knob in knobs_of(settings)
+        if counts(knob) and knob.has_effect(settings.mode) and knob.name not in _SIZES
+    ]
+    inference = 0 if settings.mode == "torch" else settings.bulk_in_force.inference
+    return (*_cut_of(settings), inference, *values)
 
 
 def same_losses(run: Run, reference: Run) -> bool:
@@ -63,10 +71,12 @@ def in_words(settings: Settings, start: Settings) -> str:
         sizes = f"{forward}" if forward == backward else f"{forward} and {backward}"
         is_cut = settings.mode == "bulked"
         parts.append(f"{sizes} ops a segment" if is_cut else f"mode {settings.mode}")
-    for name in _NAMED:
-        value = getattr(settings, name)
-        if value != getattr(start, name):
-            parts.append(str(value) if name == "loss_scaling" else f"{name} {value}")
+    for knob in knobs_of(settings):
+        value = getattr(settings, knob.name)
+        is_named = knob.name not in _CUT and not knob.is_measuring
+        if is_named and value != getattr(start, knob.name):
+            is_clear = knob.name == "loss_scaling"
+            parts.append(str(value) if is_clear else f"{knob.name} {value}")
     return " + ".join(parts) or "as given"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow, sync_table
@@ -55,7 +56,8 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
         via=row.via,
         cause=row.cause,
         op=op,
-        later="" if many else ", look one step later (loss_scaling='dynamic, deferred')",
+        on_device=ON_DEVICE,
+        later="" if many else f", look one step later (loss_scaling={DEFERRED!r})",
         keep=", keep the read and hide it (step_mode='speculate')" if can_guess else "",
         hide="; step_mode='speculate' keeps the read and hides most of the wait"
         if can_guess
@@ -92,7 +94,7 @@ _LIBRARY_LINES = {
 }
 _DATA_DEPENDENT = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
 _CHANGES: dict[str, dict[str, Any]] = {
-    "loss scale check": {"loss_scaling": "dynamic, on device"},
+    "loss scale check": {"loss_scaling": ON_DEVICE},
     "logging": {"step_mode": "speculate"},
     "library read": {"step_mode": "speculate"},
     "read": {"step_mode": "speculate"},
@@ -100,7 +102,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 }
 _SYNC_TEXTS = {
     "loss scale check": "GradScaler reads whether a gradient was infinite before it lets the "
-    "optimizer step. Let the device decide (loss_scaling='dynamic, on device', or an optimizer "
+    "optimizer step. Let the device decide (loss_scaling={on_device!r}, or an optimizer "
     "with fused=True){later}{keep}, or pay it once for several batches (accumulate).",
     "optimizer state read": "the optimizer reads a number of its state, such as its step count, "
     "from the device. Make it with fused=True or capturable=True.",

@@ -31,7 +31,6 @@ __all__ = ["Model", "Prediction", "calibrated", "predict"]
 _ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
 SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
-HOST_CHECK = "dynamic, host check"
 # settings that the model has no means to know the effect of
 _FIXED = {
     "dtype": "kernels of another precision",
@@ -210,7 +209,7 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
 
 def _for_scaling(run: Run, costs: Costs, wanted: Settings, notes: list[str]) -> Costs:
     """The update with more ops, or fewer, if dynamic loss scaling comes or goes."""
-    before, after = (s.loss_scaling.startswith("dynamic") for s in (run.settings, wanted))
+    before, after = (s.scaling.is_dynamic for s in (run.settings, wanted))
     ops = Counter(run.graphs[0].nodes[i].phase for i in run.graphs[0].ops)
     if before == after or not ops["update"] or not costs.record:
         return costs
@@ -262,7 +261,8 @@ def _shape(
     removed = _removed(run, own, without) | _unscaled(run, own, wanted)
     kept = {k: wait for k, wait in own.items() if k not in removed}
     graph, segments, sources = run.graphs[0], run.segments, None
-    added = wanted.loss_scaling == HOST_CHECK != run.settings.loss_scaling
+    own_check, check = (s.scaling.waits_for_check for s in (run.settings, wanted))
+    added = check and not own_check
     is_cut_alike = wanted.bulk_in_force == run.settings.bulk_in_force and (
         wanted.mode == "lazy"
     ) == (run.settings.mode == "lazy")
@@ -402,7 +402,7 @@ def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
 
 def _unscaled(run: Run, own: dict[int, SyncPoint], wanted: Settings) -> set[int]:
     """The scaler's own reads, where the wanted mode has none."""
-    if run.settings.loss_scaling != HOST_CHECK or wanted.loss_scaling == HOST_CHECK:
+    if not run.settings.scaling.waits_for_check or wanted.scaling.waits_for_check:
         return set()
     return {k for k, sync in own.items() if SCALER in sync.via or SCALER in sync.site}
 

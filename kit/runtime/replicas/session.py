@@ -39,10 +39,11 @@ class ReplicaSession(Session):
                 "'replay', because what other replicas were sent cannot be asked for again, and a "
                 f"mode other than 'torch', not {settings.step_mode!r} and {settings.mode!r}"
             )
-        if settings.loss_scaling == "dynamic, deferred":
+        if settings.scaling.takes_back:
             raise SettingsError(
-                "loss_scaling='dynamic, deferred' takes a step back by issuing it again, and what "
-                "other replicas sent cannot be asked for again; take 'dynamic, on device'"
+                f"loss_scaling={settings.loss_scaling!r} takes a step back by issuing it again, "
+                "and what other replicas sent cannot be asked for again; take "
+                f"{settings.scaling.native!r}"
             )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
         super().__init__(

@@ -11,26 +11,13 @@ from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleB
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.loss_scaling import LOSS_SCALING
-from kit.runs.settings import DTYPES, MODES, STEP_MODES, Settings
+from kit.runs.knob import Knob, knobs_of
+from kit.runs.settings import BULK_STOPS, Settings
 from kit.widgets.base.tables import FONT, MUTED
 
-__all__ = ["BATCH_SIZES", "BULK_SIZES", "Controls", "bulk_slider", "labelled"]
+__all__ = ["Controls", "bulk_slider", "labelled"]
 
-BULK_SIZES = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
-BATCH_SIZES = (2, 4, 8, 16, 32)
-PREFETCH = (0, 1, 2, 4, 8)
-ACCUMULATE = (1, 2, 4, 8)
-# what changes the programs of a step; the other controls only change who issues them, and when
-_CUTS = ("bulk_forward", "bulk_backward", "batch_size", "mode", "loss_scaling", "accumulate",
-         "dtype")  # fmt: skip
-_MODE_LABELS = {"torch": "torch (native)"}
-_MODE_TIPS = {
-    "torch": "PyTorch as it is, without the kit's runtime: the baseline",
-    "imperative": "every op is its own segment (bulk size 1)",
-    "bulked": "ops are cut into segments by the two bulk sizes",
-    "lazy": "one segment until something waits (unlimited bulk size)",
-}
+Options = list[tuple[str, Any]]  # (what is shown, value)
 
 
 class Controls(VBox):
@@ -45,36 +32,20 @@ class Controls(VBox):
         self._on_invalid = on_invalid
         self._last = ("", 1)  # the control that was moved last, and to which side
         self._is_following = False
-        self.mode = ToggleButtons(
-            options=[(_MODE_LABELS.get(m, m), m) for m in MODES],
-            tooltips=[_MODE_TIPS.get(m, m) for m in MODES],
-            style={"button_width": "112px"},
-            layout=Layout(width="auto"),
-        )
-        self.bulk_forward = _slider(_bulk_options(settings.bulk_forward))
-        self.bulk_backward = _slider(_bulk_options(settings.bulk_backward))
-        self.batch_size = _slider(_options(BATCH_SIZES, settings.batch_size))
-        self.accumulate = _slider(_options(ACCUMULATE, settings.accumulate))
-        self.prefetch = _slider(_options(PREFETCH, settings.prefetch))
-        self.loss_scaling = Dropdown(options=LOSS_SCALING, layout=Layout(width="auto"))
-        self.dtype = Dropdown(options=DTYPES, layout=Layout(width="auto"))
-        self.step_mode = Dropdown(options=STEP_MODES, layout=Layout(width="auto"))
+        self._knobs = {knob.name: knob for knob in knobs_of(settings) if knob.widget}
         self._by_name = {
-            "mode": self.mode,
-            "bulk_forward": self.bulk_forward,
-            "bulk_backward": self.bulk_backward,
-            "batch_size": self.batch_size,
-            "accumulate": self.accumulate,
-            "prefetch": self.prefetch,
-            "loss_scaling": self.loss_scaling,
-            "dtype": self.dtype,
-            "step_mode": self.step_mode,
+            name: _MAKERS[knob.widget](knob, getattr(settings, name))
+            for name, knob in self._knobs.items()
         }
         self._follow(settings)
         for name, control in self._by_name.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-        super().__init__([labelled("run mode", self.mode), self._grid()], settings=settings)
+        super().__init__(self._rows(), settings=settings)
         self.layout.grid_gap = "8px"
+
+    def __getitem__(self, name: str) -> Any:
+        """The control of a setting: `controls["batch_size"].value = 4`."""
+        return self._by_name[name]
 
     def neighbours(self) -> list[Settings]:
         """The settings one step of each control away that other programs are compiled for.
@@ -82,7 +53,8 @@ class Controls(VBox):
         Those of the control that was moved last come first, the side it went to before the other.
         """
         name, side = self._last
-        order = sorted(_CUTS, key=lambda other: other != name)
+        compiled = [knob.name for knob in self._knobs.values() if knob.is_compiled]
+        order = sorted(compiled, key=lambda other: other != name)
         found = [self._beside(other, step) for other in order for step in (side, -side)]
         return list(dict.fromkeys(s for s in found if s is not None))
 
@@ -96,21 +68,15 @@ class Controls(VBox):
         made = self.settings.replace(**{name: values[at]})
         return made if made.mode != "torch" else None
 
-    def _grid(self) -> GridBox:
-        cells = [
-            labelled("bulk size, forward", self.bulk_forward),
-            labelled("bulk size, backward", self.bulk_backward),
-            labelled("batch size", self.batch_size),
-            labelled("micro-batches a step", self.accumulate),
-            labelled("batches prefetched", self.prefetch),
-            labelled("loss scaling", self.loss_scaling),
-            labelled("autocast dtype", self.dtype),
-            labelled("step mode", self.step_mode),
-        ]
+    def _rows(self) -> list[Any]:
+        """The buttons in full width, and below them all other controls in columns."""
+        cells = {
+            name: labelled(knob.label, self._by_name[name]) for name, knob in self._knobs.items()
+        }
+        wide = [cells.pop(name) for name, k in self._knobs.items() if k.widget == "buttons"]
         columns = "repeat(auto-fit, minmax(138px, 1fr))"
-        return GridBox(
-            cells, layout=Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
-        )
+        layout = Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
+        return [*wide, GridBox(list(cells.values()), layout=layout)]
 
     def _moved(self, name: str, value: Any) -> None:
         if self._is_following:
@@ -131,17 +97,12 @@ class Controls(VBox):
         """Set every control to these settings without taking it for a person's change."""
         self._is_following = True
         try:
-            _offer(self.bulk_forward, _bulk_options(settings.bulk_forward))
-            _offer(self.bulk_backward, _bulk_options(settings.bulk_backward))
-            _offer(self.batch_size, _options(BATCH_SIZES, settings.batch_size))
-            _offer(self.accumulate, _options(ACCUMULATE, settings.accumulate))
-            _offer(self.prefetch, _options(PREFETCH, settings.prefetch))
             for name, control in self._by_name.items():
-                value = getattr(settings, name)
-                control.value = min(value, UNLIMITED) if name.startswith("bulk_") else value
-            for slider in (self.bulk_forward, self.bulk_backward):
-                slider.disabled = settings.mode != "bulked"
-            self.step_mode.disabled = settings.mode == "torch"
+                knob, value = self._knobs[name], getattr(settings, name)
+                if knob.widget == "slider":
+                    _offer(control, _stops(knob, value))
+                control.value = min(value, UNLIMITED) if knob.is_bulk_size else value
+                control.disabled = not knob.has_effect(settings.mode)
         finally:
             self._is_following = False
 
@@ -151,16 +112,19 @@ def _side(control: Any, before: Any, now: Any) -> int:
     return -1 if before in values and values.index(now) < values.index(before) else 1
 
 
-def _options(offered: tuple[int, ...], value: int) -> list[tuple[str, int]]:
-    return [(f"{x:,}", x) for x in sorted({*offered, value})]
+def _stops(knob: Knob, value: int) -> Options:
+    """Where a slider stops: the numbers that are offered, the present one, and "unlimited"."""
+    if knob.is_bulk_size:
+        return _bulk_stops(value)
+    return [(f"{x:,}", x) for x in sorted({*knob.offered, value})]
 
 
-def _bulk_options(value: int) -> list[tuple[str, int]]:
-    sizes = BULK_SIZES if value >= UNLIMITED else (*BULK_SIZES, value)
+def _bulk_stops(value: int) -> Options:
+    sizes = BULK_STOPS if value >= UNLIMITED else (*BULK_STOPS, value)
     return [(f"{x:,}", x) for x in sorted(set(sizes))] + [("unlimited", UNLIMITED)]
 
 
-def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
+def _offer(slider: SelectionSlider, options: Options) -> None:
     """Add what is missing; what was offered before stays."""
     offered = dict(slider.options)
     if missing := dict(options).keys() - offered.keys():
@@ -168,18 +132,38 @@ def _offer(slider: SelectionSlider, options: list[tuple[str, int]]) -> None:
         slider.options = sorted(merged.items(), key=lambda x: x[1])
 
 
-def _slider(options: list[tuple[str, int]]) -> SelectionSlider:
+def _buttons(knob: Knob, _: Any) -> ToggleButtons:
+    return ToggleButtons(
+        options=[(knob.shown(x), x) for x in knob.values],
+        tooltips=[knob.tips.get(x, x) for x in knob.values],
+        style={"button_width": "112px"},
+        layout=Layout(width="auto"),
+    )
+
+
+def _menu(knob: Knob, _: Any) -> Dropdown:
+    return Dropdown(options=knob.values, layout=Layout(width="auto"))
+
+
+def _slider(knob: Knob, value: int) -> SelectionSlider:
     return SelectionSlider(
-        options=options,
+        options=_stops(knob, value),
         continuous_update=False,
         layout=Layout(width="auto", margin="2px 2px 2px 8px"),
     )
 
 
+_MAKERS: dict[str, Callable[[Knob, Any], Any]] = {
+    "buttons": _buttons,
+    "menu": _menu,
+    "slider": _slider,
+}
+
+
 def bulk_slider(value: int) -> SelectionSlider:
     """A slider over the bulk sizes that answers while it is dragged, for views that run nothing."""
     return SelectionSlider(
-        options=_bulk_options(value), value=min(value, UNLIMITED), layout=Layout(width="auto")
+        options=_bulk_stops(value), value=min(value, UNLIMITED), layout=Layout(width="auto")
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
@@ -259,28 +260,22 @@ def _joined(words: Sequence[str]) -> str:
 def _words(run: Run) -> dict[str, str]:
     """Each setting as a reader says it, "" where the mode leaves it without effect."""
     s = run.settings
-    is_native, is_cut = s.mode == "torch", s.mode == "bulked"
     native = f"{run.environment.get('baseline', 'torch')} (native)"
+    others = {
+        knob.name: knob.in_words(getattr(s, knob.name)) if knob.has_effect(s.mode) else ""
+        for knob in knobs_of(s)
+        if knob.name not in ("mode", "bulk_forward", "bulk_backward", "device")
+    }
     forward, backward = (_size(n) for n in (s.bulk_forward, s.bulk_backward))
     bulk = f"bulk size {forward}"
     if forward != backward:
         bulk += f" forward, {backward} backward"
     return {
         "name": safe_label(run.name, 40),
-        "mode": native if is_native else s.mode,
-        "loss_scaling": f"loss scaling {s.loss_scaling}",
-        "bulk": bulk if is_cut else "",
-        "bulk_inference": f"bulk size {_size(s.bulk_inference)} in inference" if is_cut else "",
-        "batch_size": f"batch size {s.batch_size:,}",
-        "accumulate": f"{s.accumulate:,} micro-batch{'es' * (s.accumulate != 1)}",
-        "prefetch": f"prefetch {s.prefetch:,}" if s.prefetch else _NO_PREFETCH,
-        "dtype": s.dtype,
-        "segment_mode": "" if is_native else f"segments by {s.segment_mode}",
-        "step_mode": "" if is_native else s.step_mode,
+        "mode": native if s.mode == "torch" else s.mode,
+        "bulk": bulk if s.mode == "bulked" else "",
+        **others,
         "device": safe_label(run.environment.get("device", s.device), 40),
-        "seed": f"seed {s.seed}",
-        "steps": f"{s.steps:,} steps",
-        "warmup": f"{s.warmup:,} warm-up steps",
     }
 
 

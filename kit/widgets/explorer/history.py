@@ -11,6 +11,7 @@ from ipywidgets import Button, Dropdown, HBox, Layout, Text
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK
+from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
 from kit.widgets.base.controls import labelled
 
@@ -24,7 +25,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "MXNet's default: 15 ops": {**_CUT, "bulk_forward": DEFAULT_BULK,
                                 "bulk_backward": DEFAULT_BULK},
     "lazy: one program a step": {**_CUT, "mode": "lazy"},
-    "no sync: scaling on the device": {"loss_scaling": "dynamic, on device"},
+    "no sync: scaling on the device": {"loss_scaling": ON_DEVICE},
     "replay: without its Python": {**_CUT, "mode": "lazy", "step_mode": "replay"},
 })  # fmt: skip
 MOST = 100  # settings that can be gone back to

@@ -149,7 +149,7 @@ def test_a_burst_of_200_moves_runs_once_shows_the_newest_and_then_all_is_idle(ex
     before = len(prepare.asked)
     sizes = [2, 4, 16, 32]
     for i in range(200):
-        explorer.controls.batch_size.value = sizes[i % 4]
+        explorer.controls["batch_size"].value = sizes[i % 4]
     run = explorer.wait(LONG_S)
     assert run.settings.batch_size == 32
     assert [s.batch_size for s in step.started] == [8, 32]  # the first, and the last of the burst
@@ -193,7 +193,7 @@ def test_the_neighbours_are_compiled_ahead_the_control_moved_last_first(explore)
     assert {"batch_size", "bulk_forward", "mode"} <= {names[0] for names in changed}
     assert all(s.mode != "torch" for s in first)
     assert f"{2 * len(first)} programs compiled ahead" in explorer.ahead.text.value
-    explorer.controls.batch_size.value = 4
+    explorer.controls["batch_size"].value = 4
     explorer.wait(LONG_S)
     until(lambda: len(prepare.asked) > len(first) and "is ready" in explorer.ahead.text.value)
     assert prepare.asked[len(first)].batch_size == 2  # on, to the side that it went to
@@ -304,7 +304,7 @@ def test_undo_redo_and_reset_run_the_settings_again(explore):
     assert explorer.history.undo.disabled
     assert not explorer.undo()
     explorer.set(batch_size=16)
-    explorer.controls.bulk_forward.value = UNLIMITED
+    explorer.controls["bulk_forward"].value = UNLIMITED
     explorer.history.undo.click()
     assert explorer.wait(LONG_S).settings == QUICK.replace(batch_size=16)
     assert explorer.undo()
@@ -326,7 +326,7 @@ def test_a_preset_changes_what_it_names_and_is_named_when_the_settings_are_its(e
         explorer.history.preset.value = name
         assert explorer.settings.batch_size == 4
         assert {field: getattr(explorer.settings, field) for field in change} == dict(change)
-        assert explorer.controls.mode.value == explorer.settings.mode
+        assert explorer.controls["mode"].value == explorer.settings.mode
         explorer.history.preset.value = "native PyTorch"
     assert explorer.history.preset.value == "native PyTorch"
     explorer.set(mode="bulked", bulk_forward=7)

@@ -79,7 +79,7 @@ def test_moving_a_control_reruns_with_its_value(explore, control, value):
     explorer = explore()
     before = explorer.wait(LONG_S)
     pictures = shown(explorer)
-    getattr(explorer.controls, control).value = value
+    explorer.controls[control].value = value
     run = explorer.wait(LONG_S)
     assert run is not before
     assert run.settings == QUICK.replace(**{control: value})
@@ -98,10 +98,10 @@ def test_the_headline_shows_the_change_from_the_run_before(explore):
 
 def test_the_controls_offer_every_mode_and_loss_scaling_and_wait_for_the_slider_to_rest(explore):
     controls = explore(auto_run=False).controls
-    assert [value for _, value in controls.mode.options] == list(MODES)
-    assert tuple(controls.loss_scaling.options) == LOSS_SCALING
-    assert controls.bulk_forward.options[-1] == ("unlimited", UNLIMITED)
-    sliders = (controls.bulk_forward, controls.bulk_backward, controls.batch_size)
+    assert [value for _, value in controls["mode"].options] == list(MODES)
+    assert tuple(controls["loss_scaling"].options) == LOSS_SCALING
+    assert controls["bulk_forward"].options[-1] == ("unlimited", UNLIMITED)
+    sliders = (controls["bulk_forward"], controls["bulk_backward"], controls["batch_size"])
     assert not any(slider.continuous_update for slider in sliders)
 
 
@@ -109,8 +109,8 @@ def test_bulk_sizes_can_be_moved_only_in_mode_bulked(explore):
     explorer = explore(auto_run=False)
     for mode in MODES:
         explorer.set(mode=mode)
-        assert explorer.controls.bulk_forward.disabled == (mode != "bulked")
-        assert explorer.controls.bulk_backward.disabled == (mode != "bulked")
+        assert explorer.controls["bulk_forward"].disabled == (mode != "bulked")
+        assert explorer.controls["bulk_backward"].disabled == (mode != "bulked")
 
 
 def test_set_moves_the_controls_and_starts_one_run(explore):
@@ -121,8 +121,8 @@ def test_set_moves_the_controls_and_starts_one_run(explore):
         bulk_forward=50, batch_size=4, mode="lazy"
     )
     controls = explorer.controls
-    assert (controls.bulk_forward.value, controls.batch_size.value) == (50, 4)
-    assert controls.mode.value == "lazy"
+    assert (controls["bulk_forward"].value, controls["batch_size"].value) == (50, 4)
+    assert controls["mode"].value == "lazy"
     assert len(explorer.runs) == 2
 
 
@@ -131,8 +131,8 @@ def test_set_moves_the_controls_and_starts_one_run(explore):
 def test_settings_that_no_control_offers_are_added_to_it(explore, unusual):
     explorer = explore(settings=unusual)
     assert explorer.wait(LONG_S).settings == unusual
-    assert explorer.controls.batch_size.value == unusual.batch_size
-    values = [x for _, x in explorer.controls.bulk_forward.options]
+    assert explorer.controls["batch_size"].value == unusual.batch_size
+    values = [x for _, x in explorer.controls["bulk_forward"].options]
     assert values == sorted(set(values))
     explorer.set(batch_size=77)
     assert explorer.wait(LONG_S).settings == unusual.replace(batch_size=77)
@@ -151,10 +151,10 @@ def test_impossible_settings_are_refused_and_nothing_changes(explore):
 def test_an_impossible_value_in_a_control_is_a_message_and_the_control_goes_back(explore):
     explorer = explore()
     explorer.wait(LONG_S)
-    explorer.controls.batch_size.options = [("0", 0), *explorer.controls.batch_size.options]
-    explorer.controls.batch_size.value = 0
+    explorer.controls["batch_size"].options = [("0", 0), *explorer.controls["batch_size"].options]
+    explorer.controls["batch_size"].value = 0
     assert "batch_size must be a whole number" in explorer.failure.value
-    assert explorer.controls.batch_size.value == explorer.settings.batch_size == 8
+    assert explorer.controls["batch_size"].value == explorer.settings.batch_size == 8
     explorer.set(batch_size=16)
     assert explorer.wait(LONG_S).settings.batch_size == 16
     assert explorer.failure.value == ""
@@ -222,7 +222,7 @@ def test_only_the_newest_of_many_moves_is_kept(explore):
     explorer = explore(step)
     assert entered.wait(LONG_S)
     for size in (2, 4, 16, 32):
-        explorer.controls.batch_size.value = size
+        explorer.controls["batch_size"].value = size
     first.set()
     assert explorer.wait(LONG_S).settings.batch_size == 32
     assert [run.settings.batch_size for run in explorer.runs] == [32]
@@ -340,7 +340,7 @@ def test_close_ends_the_thread_and_a_control_then_says_so(explore):
     explorer.close()
     thread.join(LONG_S)
     assert not thread.is_alive()
-    explorer.controls.batch_size.value = 2
+    explorer.controls["batch_size"].value = 2
     assert "closed" in explorer.failure.value
 
 
