@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from kit.errors import SessionError, SettingsError
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.widgets.base.progress import in_kernel, progress_or_bar
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream
+    from kit.measure.many.placement import Placement
     from kit.measure.search.autotune import Tuned
     from kit.runtime.rules.table import Rules
     from kit.runtime.session.session import Session as RuntimeSession
@@ -75,10 +77,8 @@ def run(
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
-    from kit.measure.many.placed import Placed
-
-    placed = Placed.of(workload, devices, processes, options)
-    return placed.run(settings or Settings(), progress=progress, cancelled=cancelled)
+    placement = _placement(workload, devices, processes, options)
+    return placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
 
 
 def plan(workload: Any, settings: Settings | None = None) -> OpStream:
@@ -139,13 +139,12 @@ def sweep(
         SweepInterrupted: an interrupt (also a KeyboardInterrupt); what is done is in its `runs`.
         Cancelled: `cancelled()` became true.
     """
-    from kit.measure.many.placed import Placed
     from kit.measure.search.sweeps import sweep as measure
 
-    placed = Placed.of(workload, devices, processes, options)
+    placement = _placement(workload, devices, processes, options)
     chosen = {name: list(values) for name, values in grid.items()}
-    with _shown(progress, "sweep") as report:
-        return measure(placed, chosen, settings, path=path, executor=executor, progress=report,
+    with progress_or_bar(progress, "sweep") as report:
+        return measure(placement, chosen, settings, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
 
 
@@ -192,14 +191,13 @@ def compare(
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
-    from kit.measure.many.placed import Placed
     from kit.measure.search.rounds import rounds
 
-    placed = Placed.of(workload_or_runs, devices, processes, options)
+    placement = _placement(workload_or_runs, devices, processes, options)
     cells = [settings] if isinstance(settings, Settings) else list(settings or ())
     check_baseline(baseline, max(len(cells), 1))
-    with _shown(progress, "compare") as report:
-        runs = rounds(placed, cells, repeats, progress=report, cancelled=cancelled)
+    with progress_or_bar(progress, "compare") as report:
+        runs = rounds(placement, cells, repeats, progress=report, cancelled=cancelled)
     return Comparison(tuple(runs), baseline)
 
 
@@ -243,39 +241,31 @@ def autotune(
         Exception: what the workload raises under the given settings. Under others an exception
             only rules them out.
     """
-    from kit.measure.many.placed import Placed
     from kit.measure.search.autotune import autotune as search
 
-    placed = Placed.of(workload, devices, processes, options)
-    with _shown(progress, "autotune") as report:
-        return search(placed, settings, budget_s=budget_s, vary=vary, progress=report,
+    placement = _placement(workload, devices, processes, options)
+    with progress_or_bar(progress, "autotune") as report:
+        return search(placement, settings, budget_s=budget_s, vary=vary, progress=report,
                       cancelled=cancelled, draw=_draw_tuned)  # fmt: skip
+
+
+def _placement(
+    workload: Any, devices: int | Sequence[str], processes: int, options: Mapping[str, Any]
+) -> Placement:
+    """A workload and where it runs."""
+    from kit.measure.many.placement import Placement
+
+    return Placement.of(workload, devices, processes, options)
 
 
 def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
     """What a notebook shows of it; None elsewhere."""
-    from kit.widgets.base.progress import in_kernel
-
     if not in_kernel():
         return None
     from kit.widgets.numbers.tradeoff import TradeoffView
 
     bundle: Mapping[str, Any] = TradeoffView(tuned.tried, tuned.summary())._repr_mimebundle_()
     return bundle
-
-
-@contextlib.contextmanager
-def _shown(progress: Progress | bool | None, title: str) -> Iterator[Progress | None]:
-    """The given callable, a bar, or nothing."""
-    if callable(progress):
-        yield progress
-    elif progress is False:
-        yield None
-    else:
-        from kit.widgets.base.progress import progress_bar
-
-        with progress_bar(title) as report:
-            yield report
 
 
 def Session(
@@ -361,20 +351,19 @@ def Explorer(
     Raises:
         SettingsError: an option that cannot be.
     """
-    from kit.measure.many.placed import Placed
     from kit.measure.search.prepare import Prepared
     from kit.reports.html import write_report
     from kit.widgets.explorer.view import Explorer as Widget
 
-    placed = Placed.of(workload, devices, processes, options)
-    prepared = Prepared(placed)  # what is compiled stays: going back to a setting is quick
+    placement = _placement(workload, devices, processes, options)
+    prepared = Prepared(placement)  # what is compiled stays: going back to a setting is quick
     return Widget(
         prepared.run,
         settings or Settings(),
         name=prepared.name,
         auto_run=auto_run,
         write_report=write_report,
-        prepare=prepared.prepare if compile_ahead and placed.is_alone else None,
+        prepare=prepared.prepare if compile_ahead and placement.is_alone else None,
     )
 
 
@@ -410,12 +399,11 @@ def report(
         if sweep is not None or (devices, processes, options) != (1, 1, {}):
             raise SettingsError("these runs are finished; give the workload itself to sweep it")
     else:
-        from kit.measure.many.placed import Placed
         from kit.measure.search.sweeps import sweep as measure
 
-        placed = Placed.of(source, devices, processes, options)
+        placement = _placement(source, devices, processes, options)
         grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}
-        runs = measure(placed, grid, settings or Settings(), progress=progress)
+        runs = measure(placement, grid, settings or Settings(), progress=progress)
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     return write_report(runs, path, title=title)

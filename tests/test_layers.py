@@ -116,7 +116,6 @@ TIED: set[tuple[str, str]] = {
     ("jax/array", "jax/arguments"),
     ("jax/array", "jax/frontend"),
     ("jax/array", "jax/steps"),
-    ("measure/many/replicas", "measure/many/placed"),
     ("runs/file", "runs/run"),
     ("runtime/recording/bulk", "runtime/recording/stream"),
     ("runtime/recording/stream", "runtime/session/session"),

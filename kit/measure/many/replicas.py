@@ -22,7 +22,7 @@ from kit.errors import Cancelled, SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Progress, no_loss
 from kit.measure.many.joined import Seen, added, join
-from kit.measure.many.placed import check_options, name_of
+from kit.measure.many.options import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run
 from kit.runs.settings import Settings

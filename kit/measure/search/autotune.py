@@ -17,7 +17,7 @@ from typing import Any
 
 from kit.errors import Cancelled, SettingsError
 from kit.measure.base.loop import CancelledFn, Progress
-from kit.measure.many.placed import Placed
+from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
     Programs,
     Trial,
@@ -59,11 +59,11 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
         Cancelled: `cancelled()` became true.
         Exception: what the workload raises under the given settings.
     """
-    start, placed = settings or Settings(), Placed.of(workload)
+    start, placement = settings or Settings(), Placement.of(workload)
     if not budget_s >= 0:
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
-    axes = axes_of(start, vary or {}, is_alone=placed.is_alone)
-    search = _Search(placed, start, budget_s, progress, cancelled)
+    axes = axes_of(start, vary or {}, is_alone=placement.is_alone)
+    search = _Search(placement, start, budget_s, progress, cancelled)
     first = search.measure(start, search.short)
     _descend(search, axes)
     finalists = _final(search, first)
@@ -114,7 +114,7 @@ def _tried(start: Settings, is_alone: bool) -> dict[str, Sequence[Any]]:
 class _Search:
     """Everything measured so far, and the budget."""
 
-    placed: Placed
+    placement: Placement
     start: Settings
     budget_s: float
     progress: Progress | None
@@ -156,7 +156,7 @@ class _Search:
         trial = self.trials.setdefault(key, Trial(settings, self.start, programs))
         warmup = max(self.start.warmup, WARMUP)
         try:
-            made = self.placed.run(
+            made = self.placement.run(
                 settings.replace(steps=steps, warmup=warmup),
                 progress=self._inner(trial.words),
                 cancelled=self.cancelled,

@@ -16,7 +16,7 @@ from kit.errors import Cancelled
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress, loop
 from kit.measure.kit_run import open_workload
-from kit.measure.many.placed import Placed
+from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
@@ -31,8 +31,8 @@ class Prepared:
     """A workload, or one that is placed, and the programs that its runs have needed so far."""
 
     def __init__(self, source: Any) -> None:
-        self._placed = Placed.of(source)
-        self.workload: Workload = self._placed.workload
+        self._placement = Placement.of(source)
+        self.workload: Workload = self._placement.workload
         self.cache = ExecutableCache()  # the first device's
         self._caches = [self.cache]
         self._ahead = Ahead(self.cache)
@@ -40,7 +40,7 @@ class Prepared:
     @property
     def name(self) -> str:
         """The workload's, and on how many devices."""
-        return self._placed.name
+        return self._placement.name
 
     def run(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> Run:
         """Measure the workload; see `kit.run`.
@@ -61,7 +61,7 @@ class Prepared:
         self.cache.watch = compiling
         try:
             with _TURNS.run():
-                return self._placed.run(
+                return self._placement.run(
                     settings, progress=note, cancelled=cancelled, caches=self._caches
                 )
         finally:

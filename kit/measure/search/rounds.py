@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kit.errors import SettingsError
 from kit.measure.base.loop import CancelledFn, Progress
-from kit.measure.many.placed import Placed
+from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
@@ -15,7 +15,7 @@ from kit.text import check_whole_number
 __all__ = ["median_run", "rounds"]
 
 
-def rounds(placed: Placed, settings: Sequence[Settings], repeats: int = 1, *,
+def rounds(placement: Placement, settings: Sequence[Settings], repeats: int = 1, *,
            progress: Progress | None = None, cancelled: CancelledFn | None = None,
            ) -> list[Run]:  # fmt: skip
     """For each of the settings the run with the median step time, of `repeats` runs.
@@ -35,7 +35,7 @@ def rounds(placed: Placed, settings: Sequence[Settings], repeats: int = 1, *,
     for n in range(total):
         inner = None if progress is None else _part(progress, n, total)
         i = n % len(cells)
-        made[i].append(placed.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
+        made[i].append(placement.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
     return [median_run(runs) for runs in made]
 
 

@@ -43,7 +43,7 @@ from kit.errors import (
 )
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
-from kit.measure.many.placed import Placed
+from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -78,13 +78,13 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         SweepInterrupted: with the runs that had finished.
         Cancelled: `cancelled()` became true.
     """
-    base, placed = settings or Settings(), Placed.of(workload)
+    base, placement = settings or Settings(), Placement.of(workload)
     cells = [
         base.replace(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())
     ]
     if isinstance(executor, ProcessPoolExecutor):
-        _check_processes(executor, placed.workload)
-    state = _Sweep(placed, cells, None if path is None else _folder(path), progress, cancelled)
+        _check_processes(executor, placement.workload)
+    state = _Sweep(placement, cells, None if path is None else _folder(path), progress, cancelled)
     try:
         state.load()
         if executor is None:
@@ -108,7 +108,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
 class _Sweep:
     """What is done of one sweep. Its methods may be left at any point by an interrupt."""
 
-    placed: Placed
+    placement: Placement
     cells: list[Settings]
     folder: Path | None
     progress: Progress | None
@@ -133,9 +133,9 @@ class _Sweep:
         """Take over what an earlier call has saved."""
         if self.folder is None:
             return
-        source = _source_of(self.placed.workload)
-        for i, file in enumerate(_files(self.folder, self.placed, self.cells)):
-            run, why = _read(file, self.placed.name, self.cells[i], source)
+        source = _source_of(self.placement.workload)
+        for i, file in enumerate(_files(self.folder, self.placement, self.cells)):
+            run, why = _read(file, self.placement.name, self.cells[i], source)
             if run is not None:
                 self.runs[i] = run
                 self.saved.add(i)
@@ -150,7 +150,7 @@ class _Sweep:
         for i in self.pending:
             text = f"run {i + 1} of {len(self.cells)}"
             try:
-                made = self.placed.run(
+                made = self.placement.run(
                     self.cells[i],
                     progress=self._part(text),
                     cancelled=self.cancelled,
@@ -183,7 +183,7 @@ class _Sweep:
         """
         stop = threading.Event()
         inside = stop.is_set if isinstance(executor, ThreadPoolExecutor) else None
-        placed, note = _to_send(self.placed, executor), _workers(executor)
+        placement, note = _to_send(self.placement, executor), _workers(executor)
         waiting: dict[_Future, int] = {}
         lost: dict[int, Exception] = {}
         try:
@@ -191,7 +191,13 @@ class _Sweep:
                 try:
                     waiting[
                         executor.submit(
-                            _measure, placed, self.cells[i], note, inside, _process(), uuid4().hex
+                            _measure,
+                            placement,
+                            self.cells[i],
+                            note,
+                            inside,
+                            _process(),
+                            uuid4().hex,
                         )
                     ] = i
                 except Exception as error:  # noqa: BLE001 - shut down, or its processes died
@@ -243,7 +249,7 @@ class _Sweep:
         if i in self.runs:
             return
         if self.folder is not None:
-            noted = {**run.environment, SOURCE: _source_of(self.placed.workload)}
+            noted = {**run.environment, SOURCE: _source_of(self.placement.workload)}
             run = replace(run, environment=noted)
         self.runs[i] = run
         self.save()
@@ -252,7 +258,7 @@ class _Sweep:
         """Write what is not in the folder yet."""
         if self.folder is None:
             return
-        files = _files(self.folder, self.placed, self.cells)
+        files = _files(self.folder, self.placement, self.cells)
         for i in sorted(set(self.runs) - self.saved):
             try:
                 self.runs[i].save(files[i])
@@ -292,7 +298,12 @@ class _Sweep:
 
 
 def _measure(
-    placed: Placed, cell: Settings, note: str, cancelled: CancelledFn | None, home: str, ticket: str
+    placement: Placement,
+    cell: Settings,
+    note: str,
+    cancelled: CancelledFn | None,
+    home: str,
+    ticket: str,
 ) -> Run | Exception:
     """What an executor runs: one cell, with an `ExecutableCache` of its own.
 
@@ -303,7 +314,7 @@ def _measure(
         if cancelled is not None and cancelled():
             raise Cancelled("the sweep has ended")
         try:
-            made = placed.run(cell, cancelled=cancelled)
+            made = placement.run(cell, cancelled=cancelled)
         except Cancelled:
             raise
         except Exception as error:  # noqa: BLE001 - it is given back
@@ -317,16 +328,16 @@ def _process() -> str:
     return f"{platform.node()}:{os.getpid()}"  # two containers may have the same pid
 
 
-def _to_send(placed: Placed, executor: Executor) -> Placed:
+def _to_send(placement: Placement, executor: Executor) -> Placement:
     """A workload of `__main__` has a name that leads to it here only, so its builder goes whole.
 
     The executors that are not Python's own have picklers for that.
     """
-    workload = placed.workload
+    workload = placement.workload
     own = isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor))
     if own or getattr(workload.build, "__module__", "") != "__main__":
-        return placed
-    return replace(placed, workload=replace(workload, build=partial(workload.build)))
+        return placement
+    return replace(placement, workload=replace(workload, build=partial(workload.build)))
 
 
 def _workers(executor: Executor) -> str:
@@ -367,14 +378,14 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _files(folder: Path, placed: Placed, cells: Iterable[Settings]) -> list[Path]:
+def _files(folder: Path, placement: Placement, cells: Iterable[Settings]) -> list[Path]:
     """A file for each cell; a cell that the grid holds twice has two."""
-    readable = re.sub(r"[^A-Za-z0-9-]+", "_", placed.name)[:40].strip("_") or "workload"
-    where = [] if placed.is_alone else [str(placed.devices), placed.processes]
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", placement.name)[:40].strip("_") or "workload"
+    where = [] if placement.is_alone else [str(placement.devices), placement.processes]
     seen: Counter[Settings] = Counter()
     files = []
     for cell in cells:
-        text = json.dumps([placed.name, cell.as_dict(), *where], sort_keys=True)
+        text = json.dumps([placement.name, cell.as_dict(), *where], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:20]
         seen[cell] += 1
         again = f"-{seen[cell]}" if seen[cell] > 1 else ""

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 
 from kit.text import safe_terminal
 
-__all__ = ["Clock", "in_kernel", "progress_bar", "time_left"]
+__all__ = ["Clock", "in_kernel", "progress_bar", "progress_or_bar", "time_left"]
 
 Report = Callable[[str, float], None]
 _SHOW_EVERY_S = 0.1  # each change of a widget is a message to the page
@@ -61,6 +61,18 @@ def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[
         bar.fail(_error_words(error), clock.words)
         raise
     bar.close()
+
+
+@contextmanager
+def progress_or_bar(progress: Report | bool | None, title: str) -> Iterator[Report | None]:
+    """What a caller asked for: a callable of theirs, nothing if it is False, a bar otherwise."""
+    if callable(progress):
+        yield progress
+    elif progress is False:
+        yield None
+    else:
+        with progress_bar(title) as report:
+            yield report
 
 
 def in_kernel() -> bool:

@@ -1,4 +1,4 @@
-"""`Placed`: a workload, and on which devices of which processes it runs."""
+"""`Placement`: a workload, and on which devices of which processes it runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.experiment import run as run_alone
+from kit.measure.many.options import OPTIONS, check_options, name_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices
 
-__all__ = ["Placed"]
-
-OPTIONS = ("average", "bucket_mb", "cut", "link", "rules", "timeout_s")  # of several devices
-_SHOWN = ("average", "bucket_mb", "cut", "link")  # what a run is called by, if it is given
+__all__ = ["Placement"]
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placement:
     """What `kit.run` is told beside the settings; it can be sent to other processes.
 
     Raises:
@@ -50,9 +48,9 @@ class Placed:
 
     @classmethod
     def of(cls, workload: Any, devices: int | Sequence[Any] = 1, processes: int = 1,
-           options: Mapping[str, Any] | None = None) -> Placed:  # fmt: skip
+           options: Mapping[str, Any] | None = None) -> Placement:  # fmt: skip
         """Of what a caller gave; one that is made already stays as it is."""
-        if isinstance(workload, Placed):
+        if isinstance(workload, Placement):
             return workload
         return cls(as_workload(workload), devices, processes, dict(options or {}))
 
@@ -107,31 +105,3 @@ class Placed:
 
         return run_replicas(self.workload, settings, devices=self.devices, progress=progress,
                             cancelled=cancelled, caches=caches, **self.options)  # fmt: skip
-
-
-def check_options(workload: Workload, options: Mapping[str, Any]) -> None:
-    """Refuse what a run on several devices cannot be.
-
-    Raises:
-        SettingsError: it is no workload of torch, or an option is none.
-    """
-    if workload.framework != "torch":
-        raise SettingsError(f"{workload.name!r} is a workload of jax; only torch's have replicas")
-    for name in options:
-        if name == "sync_batch_norm":
-            raise SettingsError(
-                "a workload makes its own model: put kit.SyncBatchNorm into it where a batch norm "
-                "shall take the statistics of the whole batch, instead of giving sync_batch_norm"
-            )
-        if name not in OPTIONS:
-            raise SettingsError(f"{name!r} is no option of several devices: {', '.join(OPTIONS)}")
-    from kit.torch.parallel.reducer import check_tuning
-
-    tuning = ("cut", "bucket_mb", "link")
-    check_tuning(**{name: options[name] for name in tuning if name in options})
-
-
-def name_of(workload: Workload, count: int, options: Mapping[str, Any]) -> str:
-    """What a run on so many devices is called: "mlp, 2 devices, bucket_mb=4"."""
-    shown = [f"{name}={options[name]}" for name in _SHOWN if name in options]
-    return ", ".join([workload.name, f"{count} device{'s' * (count != 1)}", *shown])

@@ -13,7 +13,7 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
-from kit.measure.many.placed import Placed
+from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 
 QUICK = kit.Settings(steps=2, warmup=1, batch_size=4)
@@ -180,6 +180,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(verb: Callable[..., Any]
 
 
 def test_what_is_placed_already_stays_as_it_is() -> None:
-    placed = Placed.of(shared, 3, options={"link": kit.Link(1, 2), "timeout_s": 9})
-    assert Placed.of(placed) is placed
+    placed = Placement.of(shared, 3, options={"link": kit.Link(1, 2), "timeout_s": 9})
+    assert Placement.of(placed) is placed
     assert placed.name == "shared, 3 devices, link=Link(latency_us=1, gb_per_s=2)"
