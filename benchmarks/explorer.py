@@ -67,12 +67,12 @@ def move(explorer: Any, **change: Any) -> tuple[float, float, kit.Run]:
             at[0] = time.perf_counter()
             drawn.set()
 
-    explorer.timeline.observe(note, "run")  # called after the view has redrawn
+    explorer.views["timeline"].observe(note, "run")  # called after the view has redrawn
     start = time.perf_counter()
     explorer.set(**change)
     run = explorer.wait()
     stop = time.perf_counter()
-    explorer.timeline.unobserve(note, "run")
+    explorer.views["timeline"].unobserve(note, "run")
     return (at[0] - start) * 1e3, stop - start, run
 
 
@@ -85,13 +85,14 @@ def burst(explorer: Any, clocked: Clocked, moves: int, seconds: float) -> None:
         time.sleep(max(0.0, start + (i + 1) * seconds / moves - time.perf_counter()))
     took = time.perf_counter() - start
     run = explorer.wait()
+    shown = explorer.views["timeline"].run
     print(
         f"{moves} moves in {took:.1f} s: {clocked.runs - before[0]} runs started, the newest is "
-        f"shown: {run.settings == explorer.settings == explorer.timeline.run.settings}, measured "
+        f"shown: {run.settings == explorer.settings == shown.settings}, measured "
         f"{time.perf_counter() - start - took:.2f} s after the last move"
     )
     until_ready(explorer)
-    explorer._newest.wait()
+    explorer._foresight.wait()
     cpu, wall = time.process_time(), time.perf_counter()
     time.sleep(2.0)
     busy = (time.process_time() - cpu) / (time.perf_counter() - wall)

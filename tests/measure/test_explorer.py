@@ -69,7 +69,7 @@ def test_an_op_without_a_rule_is_named_with_its_line(explorer: Any):
     ((op, count),) = run.unlowered.items()
     assert op.startswith("aten.special_bessel_j0.default at test_explorer.py:")
     assert count > 0
-    assert "special_bessel_j0" in explorer.unlowered.value
+    assert "special_bessel_j0" in explorer.views["unlowered"].value
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 0}, {"mode": "magic"}, {"bulk": 3}])
@@ -125,7 +125,7 @@ def test_an_explorer_of_two_devices_reruns_on_both_and_keeps_what_was_compiled()
         again = explorer.wait(120)
         assert again.metrics.get("compile.count", 0) == 0
         assert again.graphs[0].hash == first.graphs[0].hash
-        assert "every program was in the cache" in explorer.status.value
+        assert "every program was in the cache" in explorer.actions.status.value
         explorer.set(step_mode="speculate")
         with pytest.raises(SettingsError, match="step_mode='retrace' or 'replay'"):
             explorer.wait(120)

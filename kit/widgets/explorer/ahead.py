@@ -1,7 +1,7 @@
-"""Compile what the next move of a control will need, while nobody needs the machine.
+"""Compile what the next move of a control will need, while nothing else runs.
 
-`AheadLine.work` is the spare work of an explorer's `Reruns`: it goes through the neighbouring
-settings and has each compiled, until it is told to stop. While a cell runs, nothing is compiled.
+`AheadLine.work` is the spare work of an explorer's `Reruns`: it compiles for one neighbouring
+setting after the other until it is told to stop. While a cell runs, nothing is compiled.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from ipywidgets import HTML, Checkbox, HBox, Layout
 
 from kit.errors import Cancelled
 from kit.runs.settings import Settings
-from kit.text import safe_html
-from kit.widgets.base.tables import FONT, MUTED
+from kit.widgets.explorer.actions import status_html
 from kit.widgets.explorer.rerun import PrepareStep
 
 __all__ = ["AheadLine"]
@@ -29,11 +28,7 @@ class AheadLine(HBox):
     """One line that says what is compiled ahead, and a box that switches it off."""
 
     def __init__(
-        self,
-        prepare: PrepareStep | None,
-        neighbours: Callable[[], list[Settings]],
-        *,
-        on_change: Callable[[bool], None],
+        self, prepare: PrepareStep | None, neighbours: Callable[[], list[Settings]]
     ) -> None:
         self._prepare, self._neighbours = prepare, neighbours
         self._known: dict[Settings, None] = {}  # compiled, or known to fail; oldest first
@@ -45,13 +40,19 @@ class AheadLine(HBox):
             layout=Layout(width="auto", flex="0 0 auto"),
         )
         self.text = HTML(layout=Layout(flex="1 1 240px", min_width="0"))
-        self.is_on.observe(lambda change: on_change(change["new"]), "value")
-        super().__init__([self.is_on, self.text], layout=Layout(
-            flex_flow="row wrap", align_items="center", grid_gap="2px 10px",
-            margin="0 0 4px", display="none" if prepare is None else ""))  # fmt: skip
+        super().__init__(
+            [self.is_on, self.text],
+            layout=Layout(
+                flex_flow="row wrap",
+                align_items="center",
+                grid_gap="2px 10px",
+                margin="0 0 4px",
+                display="none" if prepare is None else "",
+            ),
+        )
 
     def note(self, settings: Settings) -> None:
-        """These were run: whatever they need has been compiled."""
+        """These settings were run: what they need has been compiled."""
         self._known.pop(settings, None)
         self._known[settings] = None
         while len(self._known) > _REMEMBERED:
@@ -76,15 +77,16 @@ class AheadLine(HBox):
             except Cancelled:
                 self._say("compiling ahead gave way to a run")
                 return
-            except BaseException:  # noqa: BLE001, S110 - who asks for this run is told by the run
+            except BaseException:  # noqa: BLE001, S110 - a run of these settings shows the error
                 pass
             self.note(settings)
         if todo:
             more = f"{programs} programs" if programs else "nothing"
             self._say(f"one step of any control is ready: {more} compiled ahead")
 
-    def watch_cells(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """In a kernel: pause while a cell runs, and one does now."""
+    def steer(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Pause while the box is off and, in a kernel, while a cell runs; one does now."""
+        self.is_on.observe(lambda change: (resume if change["new"] else pause)(), "value")
         shell = get_ipython()
         if shell is None or not hasattr(shell, "kernel"):
             return
@@ -102,15 +104,13 @@ class AheadLine(HBox):
         self._forget = forget
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Leave the cells alone: pause and resume no more because of them."""
         if self._forget is not None:
             self._forget()
             self._forget = None
 
     def _say(self, text: str) -> None:
-        self.text.value = (
-            f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
-        )
+        self.text.value = status_html(text)
 
 
 def _weak(act: Callable[[], None]) -> Callable[[Any], None]:

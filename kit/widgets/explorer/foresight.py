@@ -1,24 +1,83 @@
-"""What a model expects of settings that were not measured yet, as a run that a view can draw."""
+"""What a model expects of settings that were not measured yet, as a run that a view can draw.
+
+`Foresight` asks the model on a thread of its own; the newest question wins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
-from kit.errors import SettingsError
+from kit.errors import KitError, SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
-from kit.text import safe_html
-from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
+from kit.widgets.explorer.rerun import Newest
 
-__all__ = ["Foresight", "modelled_html", "modelled_run"]
+__all__ = ["Foresight", "Models", "modelled_run"]
 
-_MODELS = 16  # kept: who moves a slider often goes back
+_MODELS = 16  # kept, because a slider often moves back
 _KNOWN = ("dtype", "device", "segment_mode")  # no model goes from one of these to another
 
 
 class Foresight:
-    """Predicts from the runs so far; the costs of a run are worked out once."""
+    """Predictions from the runs so far, made on a thread of its own.
+
+    Args:
+        runs: gives the measured runs, the newest last; called on the thread.
+        on_answer: called on the thread with the settings of a question and the prediction, or with
+            None if only a measurement can tell. Not called before the first run.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[[], Sequence[Run]],
+        on_answer: Callable[[Settings, Prediction | None], None],
+    ) -> None:
+        self._runs, self._on_answer = runs, on_answer
+        self._models = Models()
+        self._last: Prediction | None = None
+        self._questions: Newest = Newest(self._answer, "kit model")
+
+    def ask(self, settings: Settings) -> None:
+        """Predict these settings next; a question that waits is dropped."""
+        self._questions.put(settings)
+
+    def learn(self, run: Run) -> None:
+        """Get ready to predict from a new run, if nothing is asked meanwhile."""
+        self._questions.put(run)
+
+    def expected(self, settings: Settings) -> Prediction | None:
+        """The prediction of these settings, if they were the last to be predicted."""
+        last = self._last
+        return last if last is not None and last.settings == settings else None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until no question is open; false if it takes longer than `timeout_s`."""
+        return self._questions.wait(timeout_s)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._questions.close()
+
+    def _answer(self, asked: Settings | Run) -> None:
+        if isinstance(asked, Run):
+            self._models.warm(asked)
+            return
+        runs = self._runs()
+        if not runs:
+            return
+        try:
+            prediction = self._models.predict(runs, asked)
+        except KitError:  # another dtype, a run of native torch
+            self._on_answer(asked, None)
+            return
+        self._last = prediction
+        self._on_answer(asked, prediction)
+
+
+class Models:
+    """Predicts from the newest run that can tell; the costs of a run are worked out once."""
 
     def __init__(self) -> None:
         self._models: dict[int, Model] = {}  # by the run's id, which the model keeps alive
@@ -45,9 +104,10 @@ class Foresight:
         return predict([able[0]] if other is None else [able[0], other], settings)
 
     def warm(self, run: Run) -> None:
-        """Work out the costs of a run before somebody asks."""
+        """Work out the costs of a run ahead of the first question, if a model of it can be made."""
         if run.settings.mode != "torch":
-            self._model_of(run)
+            with contextlib.suppress(KitError):
+                self._model_of(run)
 
     def _model_of(self, run: Run) -> Model:
         model = self._models.pop(id(run), None)
@@ -69,20 +129,4 @@ def modelled_run(prediction: Prediction, of: Run) -> Run:
         environment=of.environment,
         name=of.name,
         predicted_ms=prediction.step_ms,
-    )
-
-
-def modelled_html(prediction: Prediction, modelled: Run, measured: Run) -> str:
-    """The headline of a prediction, marked as one, against the last measurement."""
-    notes = "".join(f"<li>{safe_html(note, 300)}</li>" for note in prediction.assumptions)
-    folded = (
-        f"<details><summary>what it assumes</summary><ul>{notes}</ul></details>" if notes else ""
-    )
-    return (
-        f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed #b07d12;'
-        f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
-        f'<b style="background:#8a6109;color:#fff;border-radius:3px;padding:1px 6px">MODELLED</b> '
-        f"not measured yet: predicted from {safe_html(prediction.of, 200)}. The timeline shows the "
-        f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
-        f"{folded}</div>{headline_html(modelled, measured)}"
     )

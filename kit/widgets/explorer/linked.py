@@ -7,36 +7,11 @@ from typing import Any
 
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.text import safe_html
-from kit.widgets.base.listing import Listing
+from kit.text import format_count, safe_html
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.tables import FONT, INK, MUTED, sync_picks, sync_table_html
-from kit.widgets.memory.tables import folded_memory_html, memory_picks
-from kit.widgets.numbers.kernels import folded_kernels
+from kit.widgets.base.tables import FONT, INK, MUTED
 
-__all__ = [
-    "SelectionBar",
-    "kernel_listing",
-    "link_selections",
-    "memory_listing",
-    "selection_text",
-    "sync_listing",
-]
-
-
-def sync_listing() -> Listing:
-    """The table of sync points, a row of which stands for its line and what that recorded."""
-    return Listing("sync points", lambda run: (sync_table_html(run), sync_picks(run)))
-
-
-def kernel_listing() -> Listing:
-    """The table of kernels behind a line that a click opens; a row stands for its nodes."""
-    return Listing("kernels", folded_kernels)
-
-
-def memory_listing() -> Listing:
-    """Memory behind a line that a click opens; a row stands for the nodes that hold or write it."""
-    return Listing("memory", lambda run: (folded_memory_html(run), memory_picks(run)))
+__all__ = ["SelectionBar", "link_selections", "selection_text"]
 
 
 def link_selections(views: Sequence[Any]) -> None:
@@ -86,7 +61,7 @@ def selection_text(picked: Selection) -> str:
     if not picked:
         return ""
     ops, lines = len(picked.nodes), len(picked.sites)
-    count = f"{ops:,} op{'s' * (ops != 1)}" if ops else "no ops"
+    count = format_count(ops, "op") if ops else "no ops"
     where = f"on {lines} lines" if lines > 1 else f"at {next(iter(picked.sites))}" if lines else ""
     named = picked.label if picked.label not in picked.sites else ""
     return " ".join(x for x in (f"{named}:" if named else "", count, where) if x)

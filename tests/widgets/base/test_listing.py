@@ -13,13 +13,12 @@ from kit.widgets.base.tables import row_attributes, sync_picks
 from kit.widgets.explorer.linked import (
     SelectionBar,
     link_selections,
-    memory_listing,
     selection_text,
-    sync_listing,
 )
 from kit.widgets.memory.tables import memory_picks
 from kit.widgets.numbers.kernels import KernelView, kernels_drawn
 from kit.widgets.numbers.source import SourceView
+from kit.widgets.views import VIEWS
 from tests.factories import HOSTILE, make_run
 
 RUN = make_run()
@@ -27,6 +26,11 @@ RUN = make_run()
 
 def kernel_picks(run: Run) -> list[Selection]:
     return kernels_drawn(run)[1]
+
+
+def view_of(key: str) -> Listing:
+    """A live view of the table, without a run."""
+    return next(row for row in VIEWS if row.key == key).widget(lambda change: None)
 
 
 def pick(view: Listing, row: int, times: int = 1) -> None:
@@ -40,7 +44,7 @@ pick.count = 0  # type: ignore[attr-defined]
 
 
 def test_a_row_of_the_sync_table_stands_for_its_line_and_what_it_recorded():
-    view = sync_listing()
+    view = view_of("syncs")
     view.run = RUN
     pick(view, 0)
     (site,) = view.selection.sites
@@ -86,7 +90,7 @@ def test_a_selection_of_another_view_marks_the_rows_that_share_a_node_or_a_line(
 
 
 def test_linked_views_have_one_selection_whoever_picks():
-    views = [KernelView(RUN), sync_listing(), SourceView(RUN)]
+    views = [KernelView(RUN), view_of("syncs"), SourceView(RUN)]
     views[1].run = RUN
     link_selections(views)
     pick(views[0], 0)
@@ -142,7 +146,7 @@ def test_a_table_that_cannot_be_made_says_so():
 
 
 def test_a_row_of_the_memory_table_stands_for_what_holds_or_writes_it():
-    view = memory_listing()
+    view = view_of("memory")
     view.run = RUN
     rows = [int(i) for i in re.findall(r'data-row="(\d+)"', view.value)]
     assert len(rows) == len({*rows}) > 1

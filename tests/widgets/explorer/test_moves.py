@@ -92,21 +92,23 @@ def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
     measured = explorer.wait(LONG_S)
     step.gate.clear()
     explorer.set(bulk_forward=5)
-    until(lambda: explorer.announcer.value.startswith("modelled: "))
-    assert explorer.timeline.run.timeline.origin == "modelled"
+    until(lambda: explorer.actions.announcer.value.startswith("modelled: "))
+    assert explorer.views["timeline"].run.timeline.origin == "modelled"
     assert explorer.run is measured
-    assert "MODELLED" in explorer.headline.value
-    assert "kit-modelled" in explorer.timeline._dom_classes
-    assert "kit-stale" in explorer.advice._dom_classes
+    assert "MODELLED" in explorer.views["headline"].value
+    assert "kit-modelled" in explorer.views["timeline"]._dom_classes
+    assert "kit-stale" in explorer.views["advice"]._dom_classes
     step.gate.set()
     run = explorer.wait(LONG_S)
-    assert explorer.timeline.run is run
-    assert "MODELLED" not in explorer.headline.value
-    assert "kit-modelled" not in explorer.timeline._dom_classes
-    assert explorer.timeline.outline is not None  # what was expected, under what was measured
-    assert explorer.timeline.outline.origin == "modelled"
-    assert "kit-stale" not in explorer.advice._dom_classes
-    assert explorer.announcer.value.startswith("measured in ")
+    assert explorer.views["timeline"].run is run
+    assert "MODELLED" not in explorer.views["headline"].value
+    assert "kit-modelled" not in explorer.views["timeline"]._dom_classes
+    assert (
+        explorer.views["timeline"].outline is not None
+    )  # what was expected, under what was measured
+    assert explorer.views["timeline"].outline.origin == "modelled"
+    assert "kit-stale" not in explorer.views["advice"]._dom_classes
+    assert explorer.actions.announcer.value.startswith("measured in ")
 
 
 @pytest.mark.parametrize("how", ["fail", "cancel"])
@@ -117,15 +119,15 @@ def test_a_model_that_is_not_confirmed_makes_way_for_the_last_measurement(explor
     step.gate.clear()
     step.error = ValueError("no") if how == "fail" else None
     explorer.set(bulk_forward=5)
-    until(lambda: "MODELLED" in explorer.headline.value and len(step.started) == 2)
+    until(lambda: "MODELLED" in explorer.views["headline"].value and len(step.started) == 2)
     if how == "cancel":
         explorer.cancel()
     step.gate.set()
     with pytest.raises((ValueError, Cancelled)):
         explorer.wait(LONG_S)
-    assert explorer.timeline.run is measured
-    assert "MODELLED" not in explorer.headline.value
-    assert "kit-stale" not in explorer.advice._dom_classes
+    assert explorer.views["timeline"].run is measured
+    assert "MODELLED" not in explorer.views["headline"].value
+    assert "kit-stale" not in explorer.views["advice"]._dom_classes
 
 
 def test_what_no_model_knows_is_only_measured(explore):
@@ -135,7 +137,7 @@ def test_what_no_model_knows_is_only_measured(explore):
     step.gate.clear()
     explorer.set(dtype="bfloat16")
     until(lambda: len(step.started) == 2)
-    assert explorer.timeline.run is measured
+    assert explorer.views["timeline"].run is measured
     step.gate.set()
     assert explorer.wait(LONG_S).predicted_ms == 0
 
@@ -154,7 +156,7 @@ def test_a_burst_of_200_moves_runs_once_shows_the_newest_and_then_all_is_idle(ex
     assert run.settings.batch_size == 32
     assert [s.batch_size for s in step.started] == [8, 32]  # the first, and the last of the burst
     assert len(explorer.runs) == 2
-    until(lambda: "is ready" in explorer.ahead.text.value and explorer._newest.wait(0))
+    until(lambda: "is ready" in explorer.ahead.text.value and explorer._foresight.wait(0))
     assert len(prepare.asked) <= before + 16
     assert len(set(prepare.asked)) == len(prepare.asked)  # nothing is prepared twice
     assert explorer.history.undo.disabled is False
@@ -388,8 +390,8 @@ def test_views_can_be_put_beside_the_graph(explore):
     views = HTML("a"), HTML("b")
     explorer.add_view("source", views[0])
     explorer.add_view("memory", views[1])
-    tabs = explorer._left.children[0]
-    assert tabs.children == (explorer.graph, *views)
+    tabs = explorer.pictures._left.children[0]
+    assert tabs.children == (explorer.views["graph"], *views)
     assert tuple(tabs.titles) == ("IR graph", "source", "memory")
 
 

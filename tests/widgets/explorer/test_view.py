@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,9 @@ from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import MODES, Settings
 from kit.widgets.base.selection import NOTHING, Links
-from kit.widgets.explorer.view import MAX_RUNS, Explorer
+from kit.widgets.explorer.log import MAX_RUNS, RunLog
+from kit.widgets.explorer.view import Explorer
+from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 LONG_S = 20.0
@@ -28,7 +31,7 @@ def quick_step(settings, /, *, progress, cancelled):
 
 def shown(explorer: Explorer) -> dict[str, str]:
     return {
-        name: getattr(explorer, name).value
+        name: explorer.views[name].value
         for name in ("headline", "syncs", "breakdown", "unlowered", "notes")
     }
 
@@ -51,14 +54,14 @@ def test_it_runs_at_once_and_every_view_shows_the_run(explore):
     run = explorer.wait(LONG_S)
     assert explorer.run is run
     assert explorer.runs == [run]
-    assert explorer.timeline.run is run
-    assert explorer.graph.run is run
+    assert explorer.views["timeline"].run is run
+    assert explorer.views["graph"].run is run
     assert run.settings == explorer.settings == QUICK
-    assert "step time" in explorer.headline.value
-    assert "train.py:44" in explorer.syncs.value
-    assert "measured in" in explorer.status.value
-    assert explorer.progress.layout.display == "none"
-    assert explorer.cancel_button.disabled
+    assert "step time" in explorer.views["headline"].value
+    assert "train.py:44" in explorer.views["syncs"].value
+    assert "measured in" in explorer.actions.status.value
+    assert explorer.actions.progress.layout.display == "none"
+    assert explorer.actions.cancel.disabled
 
 
 def test_without_auto_run_nothing_runs_until_asked(explore):
@@ -66,7 +69,7 @@ def test_without_auto_run_nothing_runs_until_asked(explore):
     assert explorer.run is None
     with pytest.raises(SessionError, match="nothing was run yet"):
         explorer.wait(LONG_S)
-    explorer.rerun_button.click()
+    explorer.actions.run.click()
     assert explorer.wait(LONG_S).settings == QUICK
 
 
@@ -90,10 +93,12 @@ def test_moving_a_control_reruns_with_its_value(explore, control, value):
 def test_the_headline_shows_the_change_from_the_run_before(explore):
     explorer = explore()
     explorer.wait(LONG_S)
-    assert "better" not in explorer.headline.value
+    assert "better" not in explorer.views["headline"].value
     explorer.set(batch_size=32)
     explorer.wait(LONG_S)
-    assert "better" in explorer.headline.value or "worse" in explorer.headline.value
+    assert (
+        "better" in explorer.views["headline"].value or "worse" in explorer.views["headline"].value
+    )
 
 
 def test_the_controls_offer_every_mode_and_loss_scaling_and_wait_for_the_slider_to_rest(explore):
@@ -175,7 +180,7 @@ def test_a_failed_run_is_shown_escaped_the_picture_stays_and_the_next_run_works(
     assert "<b style" in explorer.failure.value
     assert "<script" not in explorer.failure.value
     assert "<details" in explorer.failure.value
-    assert "the run failed" in explorer.status.value
+    assert "the run failed" in explorer.actions.status.value
     assert shown(explorer) == pictures
     assert explorer.run is run
     explorer.set(batch_size=16)
@@ -199,16 +204,16 @@ def test_cancel_keeps_the_picture_and_says_so(explore):
     run = explorer.wait(LONG_S)
     explorer.set(batch_size=16)
     assert entered.wait(LONG_S)
-    assert not explorer.cancel_button.disabled
-    assert explorer.progress.layout.display == ""
-    explorer.cancel_button.click()
+    assert not explorer.actions.cancel.disabled
+    assert explorer.actions.progress.layout.display == ""
+    explorer.actions.cancel.click()
     stopped.set()
     with pytest.raises(Cancelled):
         explorer.wait(LONG_S)
     assert explorer.run is run
     assert explorer.failure.value == ""
-    assert "cancelled" in explorer.status.value
-    assert explorer.cancel_button.disabled
+    assert "cancelled" in explorer.actions.status.value
+    assert explorer.actions.cancel.disabled
 
 
 def test_only_the_newest_of_many_moves_is_kept(explore):
@@ -234,7 +239,7 @@ def test_progress_is_shown_and_bounded(explore):
     def step(settings, /, *, progress, cancelled):
         for text, fraction in (("warm <b>up</b>", -1.0), ("half", 0.5), ("over", 7.0)):
             progress(text, fraction)
-            seen.append((explorer.progress.value, explorer.status.value))
+            seen.append((explorer.actions.progress.value, explorer.actions.status.value))
         return make_run(settings, steps=1)
 
     explorer = explore(step, auto_run=False)
@@ -264,7 +269,7 @@ def test_any_run_can_be_drawn_after_any_other(explore, odd):
 
 
 def test_a_hostile_title_is_escaped_and_short(explore):
-    explorer = explore(auto_run=False, title=HOSTILE)
+    explorer = explore(auto_run=False, name=HOSTILE)
     heading = explorer.children[0].value
     assert "<script" not in heading
     assert heading.encode("utf-8")
@@ -283,8 +288,8 @@ def test_the_report_is_written_from_all_runs(explore, tmp_path):
     assert calls == [
         (explorer.runs, tmp_path / "r.html", {"title": "mlp", "current": explorer.run})
     ]
-    assert "saved 2 runs to" in explorer.status.value
-    assert "r.html" in explorer.status.value
+    assert "saved 2 runs to" in explorer.actions.status.value
+    assert "r.html" in explorer.actions.status.value
 
 
 def test_a_report_that_cannot_be_written_is_shown_by_the_button_and_raised_by_save(explore):
@@ -295,7 +300,7 @@ def test_a_report_that_cannot_be_written_is_shown_by_the_button_and_raised_by_sa
     explorer.wait(LONG_S)
     with pytest.raises(OSError, match="disk full"):
         explorer.save("r.html")
-    explorer.save_button.click()
+    explorer.actions.save.click()
     assert "disk full" in explorer.failure.value
 
 
@@ -324,13 +329,37 @@ def test_observers_are_told_of_each_run(explore):
 
 
 def test_old_runs_are_dropped_beyond_the_limit(explore):
-    explorer = explore(auto_run=False)
-    run = make_run(steps=1)
-    explorer.runs = [run] * MAX_RUNS
-    explorer.rerun()
-    newest = explorer.wait(LONG_S)
-    assert len(explorer.runs) == MAX_RUNS
-    assert explorer.runs[-1] is newest
+    log = RunLog("mine", None)
+    runs = [replace(make_run(steps=1), name=str(i)) for i in range(MAX_RUNS + 2)]
+    for run in runs:
+        log.add(run)
+    assert list(log.runs) == runs[2:]
+    assert (log.before, log.newest) == (runs[-2], runs[-1])
+
+
+def test_a_view_is_one_row_of_the_table(explore):
+    row = ViewRow("mine", "my view", "right", html=lambda run: f"batch {run.settings.batch_size}")
+    explorer = explore(views=(*VIEWS, row))
+    assert explorer.wait(LONG_S).settings.batch_size == 8
+    assert explorer.views["mine"].value == "batch 8"
+    explorer.set(batch_size=16)
+    explorer.wait(LONG_S)
+    assert explorer.views["mine"].value == "batch 16"
+    assert "batch 16" in explorer.page()
+
+
+def test_a_view_that_does_not_apply_to_a_run_is_not_shown(explore):
+    def step(settings, /, *, progress, cancelled):
+        return make_run(settings, steps=1, hostile=settings.batch_size == 16)
+
+    explorer = explore(step)
+    host_ops = explorer.views["unlowered"]
+    assert not explorer.wait(LONG_S).unlowered
+    assert (host_ops.run, host_ops.layout.display) == (None, "none")
+    explorer.set(batch_size=16)
+    assert explorer.wait(LONG_S).unlowered
+    assert "Ops that ran on the host" in host_ops.value
+    assert host_ops.layout.display != "none"
 
 
 def test_close_ends_the_thread_and_a_control_then_says_so(explore):
@@ -348,11 +377,11 @@ def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(exp
     explorer = explore()
     first = explorer.wait(LONG_S)
     assert first.predicted_ms == 0
-    assert "the model" not in explorer.status.value
+    assert "the model" not in explorer.actions.status.value
     explorer.set(bulk_forward=5)
     second = explorer.wait(LONG_S)
     assert second.predicted_ms == pytest.approx(kit.predict(first, second.settings).step_ms)
-    assert "the model had said" in explorer.status.value
+    assert "the model had said" in explorer.actions.status.value
     explorer.set(dtype="bfloat16")  # of which no model knows
     assert explorer.wait(LONG_S).predicted_ms == 0
 
@@ -361,13 +390,18 @@ def test_what_is_picked_in_one_view_is_picked_in_all_and_gone_with_the_run(explo
     explorer = explore(lambda settings, **_: make_run(settings))
     run = explorer.wait(30)
     picked = Links(run).of_nodes(run.graphs[0].ops[:3], "three ops")
-    explorer.graph.selection = picked
-    views = (explorer.timeline, explorer.source, explorer.syncs, explorer.kernels)
+    explorer.views["graph"].selection = picked
+    views = (
+        explorer.views["timeline"],
+        explorer.views["source"],
+        explorer.views["syncs"],
+        explorer.views["kernels"],
+    )
     assert {view.selection for view in views} == {picked}
-    assert "three ops: 3 ops" in explorer.selected.text.value
+    assert "three ops: 3 ops" in explorer.pictures.selected.text.value
     explorer.rerun()
     explorer.wait(30)
-    assert {view.selection for view in (explorer.graph, *views)} == {NOTHING}
+    assert {view.selection for view in (explorer.views["graph"], *views)} == {NOTHING}
 
 
 def test_runs_become_markdown(explore):

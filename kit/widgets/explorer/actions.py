@@ -1,0 +1,74 @@
+"""The explorer's buttons, how far its run is, and what happened last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ipywidgets import HTML, Button, FloatProgress, HBox, Layout
+
+from kit.text import safe_html
+from kit.widgets.base.tables import FONT, MUTED
+
+__all__ = ["ActionBar", "status_html"]
+
+
+class ActionBar(HBox):
+    """Buttons that run, cancel and save; a bar while a run goes on; one line of status."""
+
+    def __init__(
+        self,
+        *,
+        on_run: Callable[[], None],
+        on_cancel: Callable[[], None],
+        on_save: Callable[[], None],
+    ) -> None:
+        self.run = _button("Run again", "measure the current settings once more", "info")
+        self.cancel = _button("Cancel", "stop the run in progress; the picture stays")
+        self.save = _button("Save report", "write all runs so far to report.html")
+        for button, act in ((self.run, on_run), (self.cancel, on_cancel), (self.save, on_save)):
+            button.on_click(lambda _, act=act: act())
+        self.progress = FloatProgress(min=0.0, max=1.0, layout=Layout(width="140px", margin="0"))
+        self.status = HTML(layout=Layout(flex="1 1 240px", min_width="0", margin="0"))
+        self.announcer = HTML()  # the status for screen readers, without each step of the way
+        self.announcer.add_class("kit-announce")
+        self.announcer.add_class("kit-unseen")
+        super().__init__(
+            [self.run, self.cancel, self.save, self.progress, self.status, self.announcer],
+            layout=Layout(
+                flex_flow="row wrap", align_items="center", grid_gap="8px", margin="2px 0 0"
+            ),
+        )
+        self.add_class("kit-actions")
+        self.rest()
+        self.say("not run yet")
+
+    def start(self) -> None:
+        """A run begins: it can be cancelled."""
+        self.say("starting")
+        self.progress.value, self.progress.layout.display = 0.0, ""
+        self.cancel.disabled = False
+
+    def rest(self) -> None:
+        """Nothing runs: there is nothing to cancel."""
+        self.progress.layout.display = "none"
+        self.cancel.disabled = True
+
+    def show_progress(self, text: str, fraction: float) -> None:
+        """How far the run is; a fraction outside of 0 to 1 is taken as the nearer of the two."""
+        self.progress.value = min(max(float(fraction), 0.0), 1.0)
+        self.say(text)
+
+    def say(self, text: str, *, is_news: bool = False) -> None:
+        """Show a status; news is also announced to screen readers."""
+        self.status.value = status_html(text)
+        if is_news or not self.announcer.value:
+            self.announcer.value = safe_html(text, 1000)
+
+
+def status_html(text: str) -> str:
+    """A line of quiet text."""
+    return f'<div style="font:12px/1.4 {FONT};color:{MUTED}">{safe_html(text, 1000)}</div>'
+
+
+def _button(text: str, tip: str, style: str = "") -> Button:
+    return Button(description=text, tooltip=tip, button_style=style, layout=Layout(width="auto"))
