@@ -2,8 +2,8 @@
 
     timeline = read_xplane("my_profile").timeline      a directory, or one file
 
-The planes of CPU and GPU are read by the helpers of `kit.runtime.profiling.device_spans`, so that a
-file gives the same kernels as a live run. docs/traces.md says what becomes of each event.
+The planes of CPU and GPU are read by `kit.trace.planes`, so that a file gives the same kernels as
+a live run. docs/traces.md says what becomes of each event.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.runtime.profiling.device_spans import _NOISE, _cpu_events, _gpu_events
 from kit.trace import KINDS, SyncPoint
 from kit.trace.imported import Imported, Spans, cut_name
+from kit.trace.planes import NOISE, cpu_events, gpu_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
 
@@ -190,9 +190,9 @@ class _Profile:
         threads: dict[str, str] = {}
         for plane in planes:
             if plane.name == "/host:CPU":
-                events = list(_cpu_events(plane, 0))
+                events = list(cpu_events(plane, 0))
             elif plane.name.startswith("/device:"):
-                events = list(_gpu_events(plane, 0))
+                events = list(gpu_events(plane, 0))
             else:
                 continue
             is_cpu = plane.name == "/host:CPU"
@@ -265,7 +265,7 @@ def _host_events(line: Any) -> Iterator[_Event]:
     """Python's functions, steps, and what jax says of its own work."""
     for event in line.events:
         name = cut_name(event.name)
-        if name.startswith(_NOISE):
+        if name.startswith(NOISE):
             continue
         step = -1
         if not name.startswith("$") and not _kind(name):

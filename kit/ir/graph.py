@@ -1,4 +1,5 @@
-"""The graph of one training step: what was computed, from what, where in the user's code.
+"""The graph of one training step: what was computed, from what, where in the user's code; and what
+changed between two of them.
 
     graph   ::= node*                          program order; an input comes before its users
     node    ::= %id = op(%id[.output], ...) {attrs} : aval, ...   # phase, scope, site
@@ -13,18 +14,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from math import prod
-from typing import TYPE_CHECKING
 
 from kit.errors import GraphError
 
-if TYPE_CHECKING:
-    from kit.ir.diff import GraphDiff
-
-__all__ = ["PHASES", "VARIABLES", "Aval", "Graph", "Node", "Segment"]
+__all__ = [
+    "DIFF_KINDS",
+    "PHASES",
+    "VARIABLES",
+    "Aval",
+    "DiffRow",
+    "Graph",
+    "GraphDiff",
+    "Node",
+    "Segment",
+]
 
 PHASES = ("forward", "backward", "update")
 VARIABLES = frozenset({"parameter", "input", "scalar"})
+DIFF_KINDS = ("same", "changed", "rewired", "removed", "added")
+_MARK = {"same": " ", "changed": "|", "rewired": "~", "removed": "<", "added": ">"}
 
 _ITEMSIZE = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bfloat16": 2,
              "int32": 4, "float32": 4, "int64": 8, "float64": 8, "complex64": 8,
@@ -148,9 +158,7 @@ class Graph:
 
     def diff(self, other: Graph) -> GraphDiff:
         """What changed from this graph to the other one, in two aligned columns."""
-        from kit.ir.diff import diff
-
-        return diff(self, other)
+        return _diff(self, other)
 
     def __str__(self) -> str:
         return "\n".join(_line(i, node) for i, node in enumerate(self.nodes))
@@ -162,3 +170,125 @@ def _line(i: int, node: Node) -> str:
     avals = ", ".join(map(str, node.avals))
     notes = ", ".join(filter(None, (node.phase, node.scope, node.site)))
     return f"%{i} = {node.op}({args}){attrs} : {avals}  # {notes}"
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One line of the two columns; -1 where a side has no node."""
+
+    kind: str  # one of DIFF_KINDS
+    left: int
+    right: int
+    left_text: str = ""
+    right_text: str = ""
+
+
+@dataclass(frozen=True)
+class GraphDiff:
+    """The rows of a diff, in program order. `str()` shows what differs, with some lines around."""
+
+    rows: tuple[DiffRow, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the two graphs are the same."""
+        return all(row.kind == "same" for row in self.rows)
+
+    @property
+    def first(self) -> DiffRow | None:
+        """The first row that differs."""
+        return next((row for row in self.rows if row.kind != "same"), None)
+
+    def text(self, context: int = 2, width: int = 60, limit: int = 60) -> str:
+        """Two columns: old left, new right; `limit` rows at most, from the first divergence on."""
+        near: set[int] = set()
+        for i, row in enumerate(self.rows):
+            if row.kind != "same":
+                near.update(range(i - context, i + context + 1))
+        lines: list[str] = []
+        last = -1
+        for i in sorted(near & set(range(len(self.rows)))):
+            if len(lines) >= limit:
+                lines.append(f"... and {sum(k > i for k in near)} more rows")
+                break
+            if i != last + 1:
+                lines.append(f"{'':{width}}   ... {i - last - 1} equal rows")
+            row = self.rows[i]
+            left = _cut(row.left_text, width)
+            lines.append(f"{left:{width}} {_MARK[row.kind]} {_cut(row.right_text, width)}".rstrip())
+            last = i
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "the graphs are the same" if self.is_empty else self.text()
+
+
+def _diff(old: Graph, new: Graph) -> GraphDiff:
+    """Align two graphs; sites, scopes and segments do not count as differences.
+
+    Two nodes are alike if they do the same op with the same static arguments on the same types.
+    Alike nodes are paired in program order (longest common subsequence); a pair whose inputs are
+    not pairs of each other is rewired.
+    """
+    left, right = [_label(n) for n in old.nodes], [_label(n) for n in new.nodes]
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        start += 1
+    stop = 0
+    while stop < min(len(left), len(right)) - start and left[-1 - stop] == right[-1 - stop]:
+        stop += 1
+    pairs = [(i, i) for i in range(start)]
+    middle_left, middle_right = left[start : len(left) - stop], right[start : len(right) - stop]
+    for a, b, n in SequenceMatcher(None, middle_left, middle_right, False).get_matching_blocks():
+        pairs += [(start + a + k, start + b + k) for k in range(n)]
+    pairs += [(len(left) - stop + k, len(right) - stop + k) for k in range(stop)]
+    return GraphDiff(tuple(_rows(old, new, pairs)))
+
+
+def _rows(old: Graph, new: Graph, alike: list[tuple[int, int]]) -> list[DiffRow]:
+    places: list[tuple[str, int, int]] = []
+    i = j = 0
+    for a, b in [*alike, (len(old.nodes), len(new.nodes))]:
+        places += _unpaired(old, new, range(i, a), range(j, b))
+        if a < len(old.nodes):
+            places.append(("same", a, b))
+        i, j = a + 1, b + 1
+    partner = {a: b for _, a, b in places if a >= 0 and b >= 0}
+    rows = []
+    for kind, a, b in places:
+        if kind == "same":
+            wired = [(partner.get(n, -1), output) for n, output in old.nodes[a].inputs]
+            kind = "same" if wired == list(new.nodes[b].inputs) else "rewired"
+        texts = _short_line(old, a) if a >= 0 else "", _short_line(new, b) if b >= 0 else ""
+        rows.append(DiffRow(kind, a, b, *texts))
+    return rows
+
+
+def _unpaired(old: Graph, new: Graph, lefts: range, rights: range) -> list[tuple[str, int, int]]:
+    """Nodes of the same op beside each other have changed; the rest were removed or added."""
+    places: list[tuple[str, int, int]] = []
+    names = [old.nodes[i].op for i in lefts], [new.nodes[j].op for j in rights]
+    i = j = 0
+    for a, b, n in SequenceMatcher(None, *names, False).get_matching_blocks():
+        places += [("removed", lefts[k], -1) for k in range(i, a)]
+        places += [("added", -1, rights[k]) for k in range(j, b)]
+        places += [("changed", lefts[a + k], rights[b + k]) for k in range(n)]
+        i, j = a + n, b + n
+    return places
+
+
+def _label(node: Node) -> tuple[object, ...]:
+    return node.op, node.attrs, node.avals
+
+
+def _short_line(graph: Graph, i: int) -> str:
+    node = graph.nodes[i]
+    inputs = [f"%{n}" if o == 0 else f"%{n}.{o}" for n, o in node.inputs]
+    arguments = ", ".join([*inputs, *(f"{k}={v}" for k, v in node.attrs)])
+    types = ", ".join(map(str, node.avals[:3]))
+    site = f"  {node.site}" if node.site else ""
+    return f"%{i} {node.op.removeprefix('aten.')}({arguments}) {types}{site}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

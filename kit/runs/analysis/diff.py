@@ -1,6 +1,6 @@
 """Two runs side by side: what got slower, what appeared, what vanished.
 
-Nodes are aligned by the structure of the two graphs (`kit.ir.diff`), kernels by the nodes that they
+Nodes are aligned by the structure of the two graphs (`Graph.diff`), kernels by the nodes that they
 compute, because XLA numbers kernels anew in each program. Device times are parts of the busy time,
 as in `kit.kernel_table`: what all rows differ by adds up to what the busy time differs by.
 """
@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.ir import Graph
-from kit.ir.diff import DiffRow
-from kit.ir.diff import diff as diff_graphs
-from kit.ir.graph import VARIABLES
+from kit.ir.graph import VARIABLES, DiffRow
 from kit.runs.run import Run
 from kit.text import format_count, format_ms, safe_terminal
 from kit.trace import idle_table, kernel_table, sync_table
@@ -64,7 +62,7 @@ class NodeChange:
         milliseconds a step; nan where a run does not have it, or no kernel computes it by name
     """
 
-    kind: str  # "same", "changed", "rewired", "removed" or "added": see `kit.ir.diff`
+    kind: str  # "same", "changed", "rewired", "removed" or "added": see `Graph.diff`
     left: int  # id in the old graph, -1 if it is not there
     right: int
     op: str
@@ -179,7 +177,7 @@ def _aligned(old: Graph, new: Graph) -> list[DiffRow]:
             left=lefts[row.left] if row.left >= 0 else -1,
             right=rights[row.right] if row.right >= 0 else -1,
         )
-        for row in diff_graphs(left, right).rows
+        for row in left.diff(right).rows
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit.ir import Graph, Node
-from kit.ir.diff import GraphDiff
+from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
 from kit.runtime.compiling.lower import Source
 from kit.runtime.recording.bulk import Frame, Op

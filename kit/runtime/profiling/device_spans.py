@@ -3,9 +3,6 @@
 The in-memory session is jax's private `_profiler.ProfilerSession`: no file, 3 ms for 200 kernels.
 Where it is missing, the public `jax.profiler.start_trace` writes a file that is read back. Tried
 with jax 0.10.2 on CPU. The GPU half follows XLA's sources (`/device:GPU:n`, one line a stream).
-
-On CPU thunks are asynchronous: an event covers only the launch, and the op ends at the event
-`end: <op>` that carries its id. Spans that ignore it are off by an order of magnitude.
 """
 
 from __future__ import annotations
@@ -23,10 +20,9 @@ import jax
 
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
+from kit.trace.planes import DeviceEvent, cpu_events, gpu_events
 
 __all__ = ["Profile", "profiled"]
-
-_NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
 
 
 class Profile:
@@ -78,19 +74,19 @@ class Profile:
             )
         return spans
 
-    def _module_events(self) -> list[_Event]:
+    def _module_events(self) -> list[DeviceEvent]:
         zero = 0
         for plane in self._data.planes:
             if plane.name == "Task Environment":
                 zero = dict(plane.stats).get("profile_start_time", 0)
         unix, perf = self._clock
         offset = int(zero) - unix + perf
-        events: list[_Event] = []
+        events: list[DeviceEvent] = []
         for plane in self._data.planes:
             if plane.name == "/host:CPU":
-                events += _cpu_events(plane, offset)
+                events += cpu_events(plane, offset)
             elif plane.name.startswith("/device:"):
-                events += _gpu_events(plane, offset)
+                events += gpu_events(plane, offset)
         events.sort(key=lambda e: e.start_ns)
         threads = {
             lane: f"device/0 thread {i + 1}"
@@ -101,56 +97,6 @@ class Profile:
         for event in events:
             event.lane = threads.get(event.lane, event.lane)
         return events
-
-
-class _Event:
-    __slots__ = ("lane", "module", "name", "run", "start_ns", "stop_ns")
-
-    def __init__(self, lane: str, name: str, module: str, run: Any, start: int, stop: int) -> None:
-        self.lane, self.name, self.module, self.run = lane, name, module, run
-        self.start_ns, self.stop_ns = start, max(start, stop)
-
-
-def _cpu_events(plane: Any, offset: int) -> Iterator[_Event]:
-    ends: dict[Any, int] = {}  # an op may end on another thread than it started on
-    found: list[tuple[_Event, Any]] = []
-    for line in plane.lines:
-        lane = f"device/0 {line.name}"  # renamed below, by order of first use
-        for event in line.events:
-            if event.name.startswith("end: "):
-                ends[dict(event.stats).get("_c")] = int(event.end_ns) + offset
-            elif not event.name.startswith(_NOISE):
-                stats = dict(event.stats)
-                if "hlo_op" in stats:
-                    start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
-                    module, run = stats.get("hlo_module", ""), stats.get("run_id", 0)
-                    found.append(
-                        (_Event(lane, event.name, module, run, start, stop), stats.get("_p"))
-                    )
-    for kernel, ident in found:
-        if ident is not None and ident in ends:
-            kernel.stop_ns = max(kernel.stop_ns, ends[ident])
-        yield kernel
-
-
-def _gpu_events(plane: Any, offset: int) -> Iterator[_Event]:
-    number = plane.name.rsplit(":", 1)[-1]
-    for line in plane.lines:
-        if not line.name.startswith("Stream"):
-            continue  # lines that XProf derives, and counters
-        lane = f"device/{number} {line.name}"
-        for event in line.events:
-            stats = dict(event.stats)
-            name = str(stats.get("hlo_op", event.name)).rsplit("::", 1)[-1]
-            run = stats.get("run_id", stats.get("correlation_id", 0))
-            yield _Event(
-                lane,
-                name,
-                str(stats.get("hlo_module", "")),
-                run,
-                int(event.start_ns) + offset,
-                int(event.end_ns) + offset,
-            )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from kit.ir import Graph, Segment
-from kit.ir.diff import GraphDiff
+from kit.ir.graph import GraphDiff
 from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import sizes_from_environment
 from kit.runs.compiles import Compile

@@ -1,6 +1,6 @@
 """Two graphs as one: the new one, with the ops of the old one that are gone put back as ghosts.
 
-Alignment is `kit.ir.diff`'s, by structure.
+Alignment is `Graph.diff`'s, by structure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from kit.errors import GraphError
 from kit.ir import Graph
-from kit.ir.diff import diff
 
 __all__ = ["CHANGES", "Merged", "merge"]
 
@@ -39,7 +38,7 @@ def merge(old: Graph, new: Graph) -> Merged:
         GraphError: too many nodes differ to compare them one by one.
     """
     _check_size(old, new)
-    rows = diff(old, new).rows
+    rows = old.diff(new).rows
     at_left = {row.left: n for n, row in enumerate(rows) if row.left >= 0}
     at_right = {row.right: n for n, row in enumerate(rows) if row.right >= 0}
     nodes, changes = [], {}

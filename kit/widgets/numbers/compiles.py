@@ -7,7 +7,7 @@ from typing import Any
 
 from ipywidgets import HTML, Dropdown, Layout
 
-from kit.ir.diff import GraphDiff
+from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
 from kit.text import safe_html
 from kit.widgets.base.page import View

@@ -101,7 +101,7 @@ def test_safe_html_keeps_both_ends_of_a_long_name():
 
 def test_a_faster_step_is_better_in_words_and_sign():
     text = str(Reader(headline_html(run_with(5.0), run_with(10.0))))
-    assert "step time 5 ms median of 2, 5 to 5 ▼ −50 % better" in text
+    assert "step time 5 ms median of 2, 5 ms to 5 ms ▼ −50 % better" in text
 
 
 def test_a_slower_step_is_worse():

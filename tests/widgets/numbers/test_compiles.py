@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kit.ir import Aval, Graph, Node
-from kit.ir.diff import GraphDiff
+from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile
 from kit.widgets.numbers.compiles import CompileView, compiles_html, diff_html, recompiles_html
 from tests.factories import make_run

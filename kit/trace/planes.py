@@ -1,0 +1,70 @@
+"""Kernels in the planes of XLA's profiler: what a live run and a profile on disk have in common.
+
+On CPU thunks are asynchronous: an event covers only the launch, and the op ends at the event
+`end: <op>` that carries its id. Spans that ignore it are off by an order of magnitude. The GPU half
+follows XLA's sources (`/device:GPU:n`, one line a stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["NOISE", "DeviceEvent", "cpu_events", "gpu_events"]
+
+# Beginnings of the names of events that are the profiler's and the thread pool's own.
+NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
+
+
+class DeviceEvent:
+    """One kernel, before its lane has its name for people."""
+
+    __slots__ = ("lane", "module", "name", "run", "start_ns", "stop_ns")
+
+    def __init__(self, lane: str, name: str, module: str, run: Any, start: int, stop: int) -> None:
+        self.lane, self.name, self.module, self.run = lane, name, module, run
+        self.start_ns, self.stop_ns = start, max(start, stop)
+
+
+def cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
+    """The kernels of the host's plane, `offset` nanoseconds later than the profile says."""
+    ends: dict[Any, int] = {}  # an op may end on another thread than it started on
+    found: list[tuple[DeviceEvent, Any]] = []
+    for line in plane.lines:
+        lane = f"device/0 {line.name}"  # of a thread; the caller gives lanes their names
+        for event in line.events:
+            if event.name.startswith("end: "):
+                ends[dict(event.stats).get("_c")] = int(event.end_ns) + offset
+            elif not event.name.startswith(NOISE):
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
+                    start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
+                    module, run = stats.get("hlo_module", ""), stats.get("run_id", 0)
+                    found.append(
+                        (DeviceEvent(lane, event.name, module, run, start, stop), stats.get("_p"))
+                    )
+    for kernel, ident in found:
+        if ident is not None and ident in ends:
+            kernel.stop_ns = max(kernel.stop_ns, ends[ident])
+        yield kernel
+
+
+def gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
+    """The kernels of one GPU's plane, `offset` nanoseconds later than the profile says."""
+    number = plane.name.rsplit(":", 1)[-1]
+    for line in plane.lines:
+        if not line.name.startswith("Stream"):
+            continue  # lines that XProf derives, and counters
+        lane = f"device/{number} {line.name}"
+        for event in line.events:
+            stats = dict(event.stats)
+            name = str(stats.get("hlo_op", event.name)).rsplit("::", 1)[-1]
+            run = stats.get("run_id", stats.get("correlation_id", 0))
+            yield DeviceEvent(
+                lane,
+                name,
+                str(stats.get("hlo_module", "")),
+                run,
+                int(event.start_ns) + offset,
+                int(event.end_ns) + offset,
+            )
