@@ -33,6 +33,7 @@ BLUE, GREEN, RED, GREY = "#dce4fb", "#d8efe9", "#fbe3dd", "#eef1f4"
 PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
+    "files": "a file is written whole or not at all",
     "ir": "graph, plan",
     "trace": "timeline, metrics, gaps",
     "runs": "settings; a run and its file",
@@ -53,9 +54,10 @@ ONE_OP = [
         "the thread that records",
         BLUE,
         {
-            "kit/torch/tensors/tensor.py": "KitTensor.__torch_dispatch__: torch hands over a call",
-            "kit/torch/dispatch.py": "finds the plan of this call, made at its first time",
+            "kit/torch/tensors/tensor.py": "KitTensor.__torch_dispatch__: a call of torch",
+            "kit/torch/dispatch.py": "Dispatcher: finds the plan of the call",
             "kit/torch/ops/plans.py": "the plan: which op, inputs, outputs, views",
+            "kit/torch/tensors/tape.py": "Tape: one session as its tensors see it",
             "kit/runtime/recording/stream.py": "this thread's op stream; says when a bulk is full",
             "kit/runtime/recording/bulk.py": "the op becomes one row of the growing bulk",
             "kit/runtime/session/session.py": "cuts the bulk: a task, and its results' cells",
@@ -88,7 +90,7 @@ ONE_OP = [
         {
             "kit/widgets/explorer/view.py": "explorer.run = run: each view gets it",
             "kit/widgets/timeline/payload.py": "columns of numbers for the page",
-            "kit/widgets/timeline/plot.js": "draws them: the op is a bar",
+            "kit/widgets/timeline/js/plot.js": "draws them: the op is a bar",
         },
     ),
 ]
@@ -165,11 +167,11 @@ def folders() -> str:
         rows = "".join(
             f'<br/><font point-size="10">{", ".join(map(shorten, row))}</font>' for row in inner
         )
-        kind = ".py" if package in ("errors", "text") else "/"
+        kind = ".py" if (ROOT / "kit" / f"{package}.py").exists() else "/"
         color = {"runtime": GREEN, "widgets": RED, "reports": RED}.get(package, GREY)
         lines.append(
-            f"  {package} [label=<<b>kit/{package}{kind}</b><br/>{PURPOSE[package]}{rows}>"
-            f' fillcolor="{color}"]'
+            f"  {package} [label=<<b>kit/{package}{kind}</b><br/>"
+            f'{in_lines(PURPOSE[package])}{rows}> fillcolor="{color}"]'
         )
     tops = [p for p in packages if not any(p in others for others in below.values())]
     lines += [f"  top -> {package}" for package in tops]
@@ -180,6 +182,11 @@ def folders() -> str:
 def shorten(name: str) -> str:
     """`runtime/rules` -> `rules/`."""
     return name.rpartition("/")[2] + "/"
+
+
+def in_lines(text: str) -> str:
+    """A text for a box that is narrow."""
+    return "<br/>".join(wrap(text, 26))
 
 
 def one_op() -> str:
@@ -207,7 +214,7 @@ def one_op() -> str:
 def threads() -> str:
     """The threads of one process, and what one hands to another."""
     lines = [
-        f'  {name} [label=<<b>{title}</b><br/>{"<br/>".join(wrap(what, 26))}> fillcolor="{color}"]'
+        f'  {name} [label=<<b>{title}</b><br/>{in_lines(what)}> fillcolor="{color}"]'
         for name, (title, what, color) in THREADS.items()
     ]
     lines += [

@@ -5,6 +5,7 @@ And its lines fit on a screen, so that a change to a page can be read as a diff.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -94,6 +95,12 @@ def test_every_name_of_kit_that_a_page_names_is_there(page: Path):
         if (match := re.match(r"kit(\.[A-Za-z_]\w*)+", span)) and not span.startswith("kit.git")
     }
     assert [name for name in sorted(named - OPS) if missing_name(name)] == []
+
+
+@each_page
+def test_every_block_of_python_can_be_parsed(page: Path):
+    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), re.M | re.S):
+        ast.parse(block)
 
 
 @each_page
