@@ -114,7 +114,6 @@ TIED: set[tuple[str, str]] = {
     ("jax/array", "jax/arguments"),
     ("jax/array", "jax/frontend"),
     ("jax/array", "jax/steps"),
-    ("runs/file", "runs/run"),
     ("runtime/recording/bulk", "runtime/recording/stream"),
     ("runtime/recording/stream", "runtime/session/session"),
     ("runtime/replicas/session", "runtime/replicas/collectives"),

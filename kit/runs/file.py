@@ -2,6 +2,9 @@
 
     name.kitrun ::= run.json  timeline/lane.npy ... timeline/node.npy       exactly these members
 
+The class `Run` saves and loads itself with these functions, so it is given to them: nothing here
+imports it.
+
 Files come from strangers. Sizes are checked before anything is unpacked, every value is checked
 against the type of the field it fills, and nothing is evaluated: no pickle, no numpy header
 parser. Whatever is wrong is a `RunFileError` that says where.
@@ -17,7 +20,7 @@ import struct
 import zipfile
 import zlib
 from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +28,6 @@ from numpy.typing import NDArray
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
 from kit.files import write_whole
 from kit.runs.encoding import decoder, encode
-from kit.runs.run import Run
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
 
@@ -49,11 +51,12 @@ _NPY = re.compile(
     rb"'shape': \(([0-9]{1,9}),\), \} *\n",
     re.DOTALL,
 )
+R = TypeVar("R")
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError,
            NotImplementedError, struct.error, OverflowError)  # fmt: skip
 
 
-def write_run(run: Run, path: str | os.PathLike[str]) -> None:
+def write_run(run: Any, path: str | os.PathLike[str]) -> None:
     """Write `run` to `path`: all of it or nothing; what was loaded saves to the same bytes.
 
     Raises:
@@ -67,8 +70,8 @@ def write_run(run: Run, path: str | os.PathLike[str]) -> None:
     write_whole(path, data)
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run that `write_run` wrote to `path`.
+def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
+    """The run that `write_run` wrote to `path`, as this class.
 
     Raises:
         RunFileError: the file is damaged, foreign, too new or too large; the message says which.
@@ -79,16 +82,16 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     try:
         if len(data) > MAX_FILE_BYTES:
             raise RunFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
-        run = _unpack(_members(data))
+        run: R = _unpack(cls, _members(data))
         _check(run)
         return run
     except RunFileError as error:
         raise RunFileError(f"{os.fspath(path)!r} is not a run that can be read: {error}") from None
 
 
-def _pack(run: Run) -> bytes:
+def _pack(run: Any) -> bytes:
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    head |= {f.name: encode(getattr(run, f.name)) for f in fields(Run) if f.name != "timeline"}
+    head |= {f.name: encode(getattr(run, f.name)) for f in fields(run) if f.name != "timeline"}
     t = run.timeline
     texts = {name: encode(getattr(t, name)) for name in ("lanes", "names", "syncs", "notes")}
     head["timeline"] = {"origin": t.origin, "kinds": list(KINDS), **texts}
@@ -143,7 +146,7 @@ def _members(data: bytes) -> dict[str, bytes]:
         raise RunFileError(f"the zip is damaged ({type(error).__name__})") from None
 
 
-def _unpack(members: dict[str, bytes]) -> Run:
+def _unpack(cls: Any, members: dict[str, bytes]) -> Any:
     try:
         head = json.loads(members[_JSON])
     except (ValueError, RecursionError):
@@ -158,8 +161,8 @@ def _unpack(members: dict[str, bytes]) -> Run:
         )
     columns = {c: _column(members[f"timeline/{c}.npy"], c) for c in COLUMNS}
     timeline = _timeline(head.pop("timeline", None), columns)
-    hints = get_type_hints(Run)
-    kept = [f for f in fields(Run) if f.name != "timeline"]
+    hints = get_type_hints(cls)
+    kept = [f for f in fields(cls) if f.name != "timeline"]
     needed = {f.name for f in kept if f.default is MISSING and f.default_factory is MISSING}
     if wrong := (needed - set(head)) | (set(head) - {f.name for f in kept}):
         names = ", ".join(repr(x)[:40] for x in sorted(wrong)[:5])
@@ -168,7 +171,7 @@ def _unpack(members: dict[str, bytes]) -> Run:
         values = {name: decoder(hints[name])(value, name) for name, value in head.items()}
     except SettingsError as error:
         raise RunFileError(f"{error!s:.500}") from None
-    return Run(timeline=timeline, **values)
+    return cls(timeline=timeline, **values)
 
 
 def _column(data: bytes, column: str) -> NDArray[Any]:
@@ -199,7 +202,7 @@ def _timeline(head: Any, columns: dict[str, Any]) -> Timeline:
         raise RunFileError(str(error)) from None
 
 
-def _check(run: Run) -> None:
+def _check(run: Any) -> None:
     """What `Run` itself does not check, and every view relies on."""
     t = run.timeline
     if len(t) > MAX_SPANS:

@@ -133,7 +133,7 @@ class Run:
         """
         from kit.runs.file import read_run
 
-        return read_run(path)
+        return read_run(cls, path)
 
     def __repr__(self) -> str:
         h = self.headline()
