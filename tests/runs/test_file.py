@@ -352,3 +352,15 @@ def test_a_run_with_more_text_than_a_file_may_hold_is_not_written(tmp_path, monk
     monkeypatch.setattr(run_file, "MAX_SPANS", 5)
     with pytest.raises(RunFileError, match="longer than 5: trace fewer steps"):
         make_run().save(tmp_path / "a.kitrun")
+
+
+def test_a_file_that_version_0_1_0_wrote_opens():
+    run = Run.load(Path(__file__).parents[1] / "data" / "mlp-0.1.0.kitrun")
+    assert (run.name, run.environment["torch"]) == ("mlp", "2.13.0+cpu")
+    expected = "loss_scaling=dynamic,+host+check&batch_size=2&steps=2&warmup=2"
+    assert run.settings.to_string() == expected
+    assert (len(run.losses), len(run.segments), len(run.timeline)) == (2, 6, 457)
+    assert len(run.graphs[0]) == 132
+    assert run.sync_points[0].cause == "item"
+    assert run.sync_points[0].site == "small_ops.py:56"
+    assert "small_ops.py:56" in run.to_markdown()
