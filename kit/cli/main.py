@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -37,6 +38,23 @@ _ENVIRONMENT = """environment:
   JAX_PLATFORMS  "cpu" leaves a GPU alone"""
 
 
+class Argument:
+    """One argument of a verb: its names, and what `ArgumentParser.add_argument` takes beside."""
+
+    def __init__(self, *names: str, **how: Any) -> None:
+        self.names, self.how = names, how
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One word after `kit`: a row of `VERBS`; the function's docstring is its help."""
+
+    name: str
+    line: str  # of the list of verbs
+    act: Callable[[argparse.Namespace], int]  # gives the exit status
+    arguments: Sequence[Argument] = ()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -51,8 +69,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report_main(arguments: Sequence[str] | None = None) -> int:
     """`python -m kit.reports`: the same as `kit report`."""
     parser = argparse.ArgumentParser(prog="python -m kit.reports", description=_report.__doc__)
-    _report_arguments(parser)
+    _add_arguments(parser, _REPORT)
     return _guarded(_report, parser.parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kit",
+        description="A microscope for where a training step's time goes.",
+        epilog="kit COMMAND --help says more about each.",
+    )
+    parser.add_argument("--version", action="version", version=f"overlap-kit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for verb in VERBS:
+        made = commands.add_parser(
+            verb.name,
+            help=verb.line,
+            description=cleandoc(verb.act.__doc__ or ""),
+            epilog=_ENVIRONMENT,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(act=verb.act)
+        _add_arguments(made, verb.arguments)
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+    for argument in arguments:
+        parser.add_argument(*argument.names, **argument.how)
 
 
 def _guarded(act: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -82,65 +126,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
         return arguments, []
     at = arguments.index("--")
     return arguments[:at], arguments[at + 1 :]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kit",
-        description="A microscope for where a training step's time goes.",
-        epilog="kit COMMAND --help says more about each.",
-    )
-    parser.add_argument("--version", action="version", version=f"overlap-kit {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def add(name: str, act: Callable[[argparse.Namespace], int], line: str) -> Any:
-        made = commands.add_parser(
-            name,
-            help=line,
-            description=cleandoc(act.__doc__ or ""),
-            epilog=_ENVIRONMENT,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        made.set_defaults(act=act)
-        return made
-
-    _run_arguments(add("run", _run, "measure the step of a script"))
-    _view_arguments(add("view", _view, "what a trace or a saved run says"))
-    _report_arguments(add("report", _report, "one HTML file of saved runs"))
-    _lab_arguments(add("lab", _lab, "JupyterLab on the tutorial notebooks"))
-    made = add("doctor", _doctor, "what is installed, what is missing, how to get it")
-    line = "also import torch and jax, and list their devices (some seconds)"
-    made.add_argument("--full", action="store_true", help=line)
-    return parser
-
-
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
-    )
-    parser.add_argument(
-        "--workload", default="", metavar="NAME", help="which one, if the script has several"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes",
-                        help="a setting, such as bulk_forward=50; may be repeated")  # fmt: skip
-    parser.add_argument("--devices", type=int, default=1, metavar="N",
-                        help="split each batch over so many devices, of each process")  # fmt: skip
-    parser.add_argument("--processes", type=int, default=1, metavar="N",
-                        help="in so many processes; on this machine, without --rank")  # fmt: skip
-    parser.add_argument(
-        "--rank", type=int, metavar="R", help="of the only process of this host, from 0"
-    )
-    parser.add_argument(
-        "--coordinator",
-        default="",
-        metavar="HOST:PORT",
-        help="where process 0 waits for the others; with --rank",
-    )
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS",
-                        help="how long devices and processes wait for each other")  # fmt: skip
-    parser.add_argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file")
-    parser.add_argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it")
-    parser.add_argument("--traceback", action="store_true", help="show an error's whole traceback")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -242,19 +227,6 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _view_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "trace",
-        type=Path,
-        metavar="TRACE",
-        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one "
-        "*.xplane.pb), or a *.kitrun",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"
-    )
-
-
 def _view(options: argparse.Namespace) -> int:
     """Print what a trace or a saved run says; nothing of it is executed."""
     import kit
@@ -264,14 +236,6 @@ def _view(options: argparse.Namespace) -> int:
     if options.output:
         _write_report([run], options.output)
     return 0
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="saved runs (*.kitrun); none: run BERT and sweep"
-    )
-    parser.add_argument("-o", "--output", default="report.html", help="default: report.html")
-    parser.add_argument("--fast", action="store_true", help="a small sweep with few steps")
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -301,13 +265,6 @@ def _write_report(runs: list[Run], path: str | os.PathLike[str]) -> None:
     import kit
 
     _say(f"wrote {kit.report(runs, path=Path(path))}")
-
-
-def _lab_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("notebook", nargs="?", type=Path, metavar="NOTEBOOK",
-                        help=f"default: {FIRST_NOTEBOOK}, if it is here")  # fmt: skip
-    parser.add_argument("--port", type=int, help="default: 8888, or the next that is free")
-    parser.add_argument("--no-browser", action="store_true", help="only print the URL")
 
 
 def _lab(options: argparse.Namespace) -> int:
@@ -361,3 +318,92 @@ def _complain(text: str) -> None:
     """To standard error, with what a terminal would obey taken out."""
     lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
     sys.stderr.write(f"kit: {lines}\n")
+
+
+_RUN = (
+    Argument(
+        "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
+    ),
+    Argument("--workload", default="", metavar="NAME", help="which one, if the script has several"),
+    Argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="changes",
+        help="a setting, such as bulk_forward=50; may be repeated",
+    ),
+    Argument(
+        "--devices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="split each batch over so many devices, of each process",
+    ),
+    Argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="in so many processes; on this machine, without --rank",
+    ),
+    Argument("--rank", type=int, metavar="R", help="of the only process of this host, from 0"),
+    Argument(
+        "--coordinator",
+        default="",
+        metavar="HOST:PORT",
+        help="where process 0 waits for the others; with --rank",
+    ),
+    Argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long devices and processes wait for each other",
+    ),
+    Argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file"),
+    Argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it"),
+    Argument("--traceback", action="store_true", help="show an error's whole traceback"),
+)
+_VIEW = (
+    Argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one *.xplane.pb), "
+        "or a *.kitrun",
+    ),
+    Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
+)
+_REPORT = (
+    Argument(
+        "runs", nargs="*", metavar="RUN", help="saved runs (*.kitrun); none: run BERT and sweep"
+    ),
+    Argument("-o", "--output", default="report.html", help="default: report.html"),
+    Argument("--fast", action="store_true", help="a small sweep with few steps"),
+)
+_LAB = (
+    Argument(
+        "notebook",
+        nargs="?",
+        type=Path,
+        metavar="NOTEBOOK",
+        help=f"default: {FIRST_NOTEBOOK}, if it is here",
+    ),
+    Argument("--port", type=int, help="default: 8888, or the next that is free"),
+    Argument("--no-browser", action="store_true", help="only print the URL"),
+)
+_DOCTOR = (
+    Argument(
+        "--full",
+        action="store_true",
+        help="also import torch and jax, and list their devices (some seconds)",
+    ),
+)
+VERBS = (
+    Verb("run", "measure the step of a script", _run, _RUN),
+    Verb("view", "what a trace or a saved run says", _view, _VIEW),
+    Verb("report", "one HTML file of saved runs", _report, _REPORT),
+    Verb("lab", "JupyterLab on the tutorial notebooks", _lab, _LAB),
+    Verb("doctor", "what is installed, what is missing, how to get it", _doctor, _DOCTOR),
+)
