@@ -191,13 +191,13 @@ def compare(
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
-    from kit.measure.search.rounds import rounds
+    from kit.measure.search.rounds import measure_in_turn
 
     placement = _placement(workload_or_runs, devices, processes, options)
     cells = [settings] if isinstance(settings, Settings) else list(settings or ())
     check_baseline(baseline, max(len(cells), 1))
     with progress_or_bar(progress, "compare") as report:
-        runs = rounds(placement, cells, repeats, progress=report, cancelled=cancelled)
+        runs = measure_in_turn(placement, cells, repeats, progress=report, cancelled=cancelled)
     return Comparison(tuple(runs), baseline)
 
 

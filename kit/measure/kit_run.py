@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.measure.base.context import Context, Workload, as_workload
-from kit.measure.base.loop import loop
+from kit.measure.base.loop import timed_steps
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -49,7 +49,7 @@ def measure(
                 cache.wait_quiet(cancelled)  # what is compiled ahead shall not disturb the clock
             before = len(session.syncs)
 
-        times, kept = loop(
+        times, kept = timed_steps(
             lambda: session.run_step(step),
             settings,
             mark_step=lambda: None,  # `run_step` has ended it

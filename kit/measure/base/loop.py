@@ -9,16 +9,22 @@ from typing import Any
 from kit.errors import Cancelled, SettingsError
 from kit.runs.settings import Settings
 
-__all__ = ["CancelledFn", "Progress", "detached", "loop", "no_loss"]
+__all__ = ["CancelledFn", "Progress", "detached", "no_loss", "timed_steps"]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
 
 
-def loop(step: Callable[[], Any], settings: Settings, *, mark_step: Callable[[], None],
-         finish: Callable[[], None], start: Callable[[], None] | None = None,
-         progress: Progress | None = None, cancelled: CancelledFn | None = None,
-         ) -> tuple[list[int], list[Any]]:  # fmt: skip
+def timed_steps(
+    step: Callable[[], Any],
+    settings: Settings,
+    *,
+    mark_step: Callable[[], None],
+    finish: Callable[[], None],
+    start: Callable[[], None] | None = None,
+    progress: Progress | None = None,
+    cancelled: CancelledFn | None = None,
+) -> tuple[list[int], list[Any]]:
     """Run warm-up steps, then measured ones; times in nanoseconds, and the losses as tensors.
 
     A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that

@@ -13,7 +13,7 @@ from kit.runtime.processes.join import Processes
 from kit.runtime.replicas.capture import Capture
 from kit.trace import Span, SyncPoint
 
-__all__ = ["Seen", "added", "join"]
+__all__ = ["Seen", "added", "merge_processes"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Seen:
     capture: Capture
 
 
-def join(
+def merge_processes(
     processes: Processes, seen: Seen, clocks: Sequence[Clock]
 ) -> tuple[Seen, dict[str, str], str]:
     """Exchange what each process has seen; all get the same. Times are then of process 0's clock.

@@ -21,7 +21,7 @@ from torch import nn
 from kit.errors import Cancelled, SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Progress, no_loss
-from kit.measure.many.joined import Seen, added, join
+from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run
@@ -34,7 +34,7 @@ from kit.runtime.replicas.group import parted
 from kit.text import check_whole_number
 from kit.torch.parallel.barrier import Barrier
 from kit.torch.parallel.data_parallel import DataParallel
-from kit.torch.parallel.own_step import StepParallel
+from kit.torch.parallel.own_step import OwnStepParallel
 from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
 from kit.torch.tensors.tensor import KitTensor
 from kit.trace import Span, Timeline
@@ -66,7 +66,7 @@ class ReplicaContext(Context):
         batch_size: of its part; the settings' is that of the whole batch.
     """
 
-    def __init__(self, net: StepParallel, rank: int, common: _Common) -> None:
+    def __init__(self, net: OwnStepParallel, rank: int, common: _Common) -> None:
         super().__init__(net.settings, "kit")
         self._net, self._rank, self._common = net, rank, common
         self._place = rank - net.ranks.start
@@ -143,7 +143,7 @@ class _Common:
     Loaders of their own would draw different ones: random numbers are those of the process.
     """
 
-    def __init__(self, net: StepParallel) -> None:
+    def __init__(self, net: OwnStepParallel) -> None:
         self.barrier = Barrier(net.count)
         self._here = len(net.ranks)
         self._sources: dict[int, _Source] = {}
@@ -218,7 +218,7 @@ def run(
             np.random.seed(settings.seed % 2**32)
         return chosen(ReplicaContext(net, rank, common))
 
-    with StepParallel(devices, settings=settings, caches=caches, **options) as net:
+    with OwnStepParallel(devices, settings=settings, caches=caches, **options) as net:
         common = _Common(net)
         net.build(build)
 
@@ -299,7 +299,7 @@ def measure(
     environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
     notes: tuple[str, ...] = ()
     if processes is not None:
-        seen, names, note = join(processes, seen, clocks)
+        seen, names, note = merge_processes(processes, seen, clocks)
         environment, notes = environment | names, (note,)
     made = seen.capture
     timeline = _window(seen, notes)

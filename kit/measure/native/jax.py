@@ -17,7 +17,7 @@ import jax
 
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
-from kit.measure.base.loop import CancelledFn, Progress, loop
+from kit.measure.base.loop import CancelledFn, Progress, timed_steps
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -47,7 +47,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     with jax.default_device(device):
         step = chosen(JaxContext(settings, device.platform))
         paced = _Paced(step)
-        times, kept = loop(
+        times, kept = timed_steps(
             paced.run,
             settings,
             mark_step=paced.mark,

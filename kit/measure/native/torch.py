@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import CancelledFn, Progress, loop
+from kit.measure.base.loop import CancelledFn, Progress, timed_steps
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -43,7 +43,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     step = chosen(Context(settings, device))
     clock = _DeviceClock() if device == "cuda" else None
     finish = torch.cuda.synchronize if clock else _nothing
-    times, kept = loop(
+    times, kept = timed_steps(
         step, settings, mark_step=clock.mark if clock else _nothing, finish=finish,
         start=clock.restart if clock else None, progress=progress, cancelled=cancelled,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from kit.errors import Cancelled
 from kit.measure.base.context import Workload
-from kit.measure.base.loop import CancelledFn, Progress, loop
+from kit.measure.base.loop import CancelledFn, Progress, timed_steps
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
@@ -98,8 +98,13 @@ class Prepared:
         noted = dry(opened, self.cache, cancelled)
         with _random_kept(self.workload), opened as session:
             step = self.workload(context())
-            loop(lambda: session.run_step(step), short, mark_step=_nothing,
-                 finish=session.wait_all, cancelled=cancelled)  # fmt: skip
+            timed_steps(
+                lambda: session.run_step(step),
+                short,
+                mark_step=_nothing,
+                finish=session.wait_all,
+                cancelled=cancelled,
+            )
         return list(noted.programs.values())
 
 

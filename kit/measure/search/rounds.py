@@ -1,4 +1,4 @@
-"""`rounds`: several settings of one workload, measured in turn so that noise falls on all alike."""
+"""`measure_in_turn`: settings of one workload by turns, so that noise falls on all alike."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.text import check_whole_number
 
-__all__ = ["median_run", "rounds"]
+__all__ = ["measure_in_turn", "median_run"]
 
 
-def rounds(placement: Placement, settings: Sequence[Settings], repeats: int = 1, *,
-           progress: Progress | None = None, cancelled: CancelledFn | None = None,
-           ) -> list[Run]:  # fmt: skip
+def measure_in_turn(
+    placement: Placement,
+    settings: Sequence[Settings],
+    repeats: int = 1,
+    *,
+    progress: Progress | None = None,
+    cancelled: CancelledFn | None = None,
+) -> list[Run]:
     """For each of the settings the run with the median step time, of `repeats` runs.
 
     All settings are run once before one is run again: a machine that is slow for a while is slow

@@ -1,4 +1,4 @@
-"""Replicas that run a step of the user's own, unchanged: `StepParallel`.
+"""Replicas that run a step of the user's own, unchanged: `OwnStepParallel`.
 
 Such a step holds its model, optimizer and loader itself. So the parameters whose gradients are to
 be summed are those of the modules that the step calls, and they are summed in its `backward()`.
@@ -23,10 +23,10 @@ from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.reducer import Reducer, check_reduced
 from kit.torch.parallel.shards import Shards, detached, tensors_in
 
-__all__ = ["StepParallel"]
+__all__ = ["OwnStepParallel"]
 
 
-class StepParallel(DataParallel):
+class OwnStepParallel(DataParallel):
     """A `DataParallel` without a model: `build` makes each replica's step, `run` runs it once.
 
     Args:
