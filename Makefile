@@ -43,10 +43,11 @@ fmt: $(VENV)/.installed-test  ## lay out the code, and correct what the linter c
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-check: $(VENV)/.installed-test  ## lint, layout and types
+check: $(VENV)/.installed-test node_modules/.installed  ## lint, layout and types; node's tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy kit
+	npm run --silent check
 
 quick: check  ## check, and the tests without browser, notebook or long compile: two minutes
 	@scripts/need graphviz dot
@@ -67,7 +68,7 @@ pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images 
 	$(PY) scripts/screenshots.py
 
 clean:  ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find kit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):
@@ -81,4 +82,10 @@ $(VENV)/.installed: pyproject.toml | $(PY)
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) install --editable ".[$(TEST_EXTRAS)]"
+	@touch $@
+
+# eslint and the compiler of TypeScript, which check the JavaScript; the kit itself needs neither.
+node_modules/.installed: package.json package-lock.json .npmrc
+	@scripts/need npm npm
+	npm ci --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -41,17 +41,10 @@ export function levelOfDetail(table, row, from, to, width, dust, lit = null) {
   const hasBlocks = lit === null && count === null && !table.rows.crowded[row];
   for (let i = low; i < high; i++) {
     const s = start[i], e = stop[i];
-    if (hasBlocks && i % BLOCK === 0 && i + BLOCK <= high && s > from && stop[i + BLOCK - 1] <= to) {
-      const p = ((s - from) * scale) | 0, k = i / BLOCK, best = table.longest[k];
-      if (p < width && p === (((start[i + BLOCK - 1] - from) * scale) | 0)
-          && (stop[best] - start[best]) * scale < WIDE) {
-        const was = dust.longest[p];
-        if (dust.count[p] === 0 || stop[best] - start[best] > stop[was] - start[was]) dust.longest[p] = best;
-        dust.count[p] += BLOCK;
-        dust.busy[p] += (table.before[k + 1] - table.before[k]) * scale;
-        i += BLOCK - 1;
-        continue;
-      }
+    if (hasBlocks && i % BLOCK === 0 && i + BLOCK <= high && s > from && stop[i + BLOCK - 1] <= to
+        && addBlock(table, i, from, scale, dust)) {
+      i += BLOCK - 1;
+      continue;
     }
     if (e <= from && s < from) continue;
     if ((e - s) * scale >= WIDE) {
@@ -69,6 +62,20 @@ export function levelOfDetail(table, row, from, to, width, dust, lit = null) {
     dust.busy[p] += ((e < to ? e : to) - (s > from ? s : from)) * scale;
   }
   return wide;
+}
+
+/** Count the block of spans that begins at i; false if its spans do not share one pixel.
+ * @param {import("./table.js").Table} table @param {number} i @param {number} from
+ * @param {number} scale @param {Dust} dust */
+function addBlock({start, stop, longest, before}, i, from, scale, dust) {
+  const p = ((start[i] - from) * scale) | 0, k = i / BLOCK, best = longest[k];
+  if (p >= dust.count.length || p !== (((start[i + BLOCK - 1] - from) * scale) | 0)
+      || (stop[best] - start[best]) * scale >= WIDE) return false;
+  const was = dust.longest[p];
+  if (dust.count[p] === 0 || stop[best] - start[best] > stop[was] - start[was]) dust.longest[p] = best;
+  dust.count[p] += BLOCK;
+  dust.busy[p] += (before[k + 1] - before[k]) * scale;
+  return true;
 }
 
 /**

@@ -1,0 +1,30 @@
+// Numbers and colours as the pages write them.
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import {DarkTwins, inkOn, tint} from "../../kit/widgets/base/js/colors.js";
+import {formatAt, formatBytes, formatNs, plural} from "../../kit/widgets/base/js/format.js";
+
+test("times and sizes have three digits and the unit that reads best", () => {
+  assert.deepEqual([850, 12_345, 999_700, 4.56e6, 1.234e9, 5e12].map(formatNs),
+    ["850 ns", "12.3 µs", "1 ms", "4.56 ms", "1.23 s", "5,000 s"]);
+  assert.deepEqual([64, 1500, 12e6].map(formatBytes), ["64 B", "1.5 kB", "12 MB"]);
+  assert.equal(formatAt(1_234_567), "1.234567 ms");
+  assert.deepEqual([plural(1, "op"), plural(1200, "op")], ["1 op", "1,200 ops"]);
+});
+
+test("a colour is mixed with white, and gets a text that can be read", () => {
+  assert.deepEqual([tint("#204060", 0), tint("#204060", 1)], ["#204060", "#ffffff"]);
+  assert.deepEqual([inkOn("#ffffff"), inkOn("#204060")], ["#1f2933", "#ffffff"]);
+});
+
+test("pale colours have dark twins, strong and kept ones stay", () => {
+  const twins = new DarkTwins({twins: {"#ffffff": "#171b21", ink: "#1f2933", muted: "#66727f",
+    "#1f2933": "#e6eaf0"}, kept: ["#f0e28c"], darkGround: "#171b21"});
+  assert.equal(twins.of("#ffffff"), "#171b21");
+  assert.equal(twins.of("#f0e28c"), "#f0e28c");
+  assert.equal(twins.of("#5674d8"), "#5674d8");
+  assert.notEqual(twins.of("#eaeef3"), "#eaeef3");
+  assert.equal(twins.of("transparent"), "transparent");
+  assert.equal(twins.inkOn("#ffffff"), "#e6eaf0");
+});

@@ -1,0 +1,137 @@
+// What the timeline asks of its columns and of its viewport, counted by hand.
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import {dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
+import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
+import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
+import {hitAt} from "../../kit/widgets/timeline/js/data/picking.js";
+import {matching, searchTimeline, selectionOf} from "../../kit/widgets/timeline/js/data/search.js";
+import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
+import {describe, inOneLine} from "../../kit/widgets/timeline/js/describe.js";
+import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
+import {clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
+import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
+import {tableOf} from "./tables.js";
+
+const kernels = (/** @type {number[][]} */ ...spans) => spans.map((span) => [...span, "kernel"]);
+
+test("a range holds every span that reaches into it, also in a crowded row", () => {
+  assert.deepEqual(inRange(tableOf([kernels([0, 10], [20, 30], [40, 50])]), 0, 25, 45), [1, 3]);
+  assert.deepEqual(inRange(tableOf([kernels([0, 100], [20, 30], [40, 50])]), 0, 60, 70), [0, 3]);
+  assert.deepEqual(inRange(tableOf([kernels([0, 10])]), 0, 50, 60), [1, 1]);
+});
+
+test("wide spans are bars, narrow ones are counted in the pixel where they begin", () => {
+  const table = tableOf([kernels([0, 1], [1, 2], [50, 90])]), dust = dustOf(10);
+  assert.deepEqual(levelOfDetail(table, 0, 0, 100, 10, dust), [2]);
+  assert.deepEqual([...dust.count], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+  assert.ok(Math.abs(dust.busy[0] - 0.2) < 1e-9);
+});
+
+test("blocks of spans in one pixel are counted as one by one", () => {
+  const spans = kernels(...Array.from({length: 64}, (_, i) => [i * 2, i * 2 + 1 + (i % 2)]));
+  const dust = dustOf(4), lit = new Uint8Array([1]), slow = dustOf(4);
+  levelOfDetail(tableOf([spans]), 0, -1000, 1000, 4, dust);
+  levelOfDetail(tableOf([spans]), 0, -1000, 1000, 4, slow, lit); // what is lit is never counted by blocks
+  assert.deepEqual([...dust.count], [...slow.count]);
+  assert.deepEqual([...dust.busy].map((x) => x.toFixed(9)), [...slow.busy].map((x) => x.toFixed(9)));
+});
+
+test("the pointer picks the span under it, the nearest, or nothing", () => {
+  const table = tableOf([kernels([0, 100], [200, 300])]);
+  assert.deepEqual(hitAt(table, 50, 45, 1), {kind: "span", i: 0, near: 1});
+  assert.deepEqual(hitAt(table, 198, 45, 1), {kind: "span", i: 1, near: 1});
+  assert.equal(hitAt(table, 150, 45, 1), null);
+  assert.equal(hitAt(table, 50, 59, 1), null); // between two rows
+});
+
+test("sync points and steps are picked in their strips", () => {
+  const table = tableOf([kernels([0, 100])], {"syncs.at": [[50]], "syncs.part": [[0]],
+    "steps.start": [[10]], "steps.length": [[80]], "steps.part": [[0]]});
+  assert.deepEqual(hitAt(table, 53, 30, 1), {kind: "sync", i: 0, near: 1});
+  assert.equal(hitAt(table, 60, 30, 1), null);
+  assert.deepEqual(hitAt(table, 30, 10, 1), {kind: "step", i: 0, near: 1});
+});
+
+test("a search wants every word, and lists spans of all rows by start", () => {
+  const table = tableOf([kernels([5, 9], [30, 40]), [[0, 2, "wait"], [10, 12, "kernel"]]]);
+  const found = searchTimeline(table, "KERNEL main");
+  assert.deepEqual([...found.hits].map((i) => table.start[i]), [5, 10, 30]);
+  assert.equal(searchTimeline(table, "kernel loader").hits.length, 0);
+});
+
+test("a selection lights up its kernels and the host's work for their segments", () => {
+  const table = tableOf([[[0, 1, "dispatch"], [2, 3, "kernel"], [4, 5, "wait"]]],
+    {"keys.nodes": [["", "3 4", ""]], "keys.segment": [[7, 7, 8]]});
+  assert.deepEqual([...matching(table, {nodes: new Set([4]), sites: new Set()}).lit], [1, 1, 0]);
+  assert.deepEqual([...matching(table, {nodes: new Set([9]), sites: new Set()}).lit], [0, 0, 0]);
+});
+
+test("a picked sync point stands for its line and the nodes of that line", () => {
+  const table = tableOf([kernels([0, 1])], {"syncs.site": [["a.py:1"]], "syncs.at": [[0]],
+    "graph.sites": [["a.py:1", "b.py:2"]], "graph.site": [[1, 0, 0]]});
+  const {nodes, sites, label} = selectionOf(table, "sync", 0);
+  assert.deepEqual([[...nodes], [...sites], label], [[1, 2], ["a.py:1"], "a.py:1"]);
+});
+
+test("arrows go from a dispatch to the kernels of its segment", () => {
+  const table = tableOf([[[0, 2, "dispatch"], [10, 12, "dispatch"]], kernels([3, 9], [13, 20], [21, 22])],
+    {"spans.segment": [[1, 1, 1, 1, 1]]});
+  assert.deepEqual(arrowsOf(table, 1, 9), [[1, 3], [1, 4]]);
+  assert.deepEqual(arrowsOf(table, 2, 9), [[0, 2]]);
+});
+
+test("sets of time are joined and cut", () => {
+  assert.deepEqual(union([[5, 9], [0, 2], [1, 6]]), [[0, 9]]);
+  assert.deepEqual(intersection([[0, 4], [6, 9]], [[3, 7]]), [[3, 4], [6, 7]]);
+});
+
+test("a range is measured: busy devices, hidden recording, waits, idle time", () => {
+  const table = tableOf([[[0, 50, "record"], [20, 30, "wait"]], kernels([10, 40], [60, 80])],
+    {"syncs.at": [[20]], "syncs.wait": [[10]], "syncs.part": [[0]], "syncs.cause": [["item"]],
+      "gaps.start": [[40]], "gaps.length": [[20]], "gaps.part": [[0]], "gaps.cause": [[0]]});
+  const found = rangeMetrics(table, 5, 65);
+  assert.deepEqual(found.devices, [["lane 1", 35]]);
+  assert.deepEqual([found.recording, found.hidden], [35, 20]);
+  assert.deepEqual([found.waits, found.waited], [1, 10]);
+  assert.deepEqual(found.idle, [["late dispatch", 20]]);
+  assert.deepEqual(rowsOf(table, 5, 65, 0, ""), [["lane 1 busy", "58 %, 35 ns"],
+    ["recording hidden", "57 % of 35 ns"], ["sync points", "1, 10 ns waited"], ["idle: late dispatch", "20 ns"]]);
+});
+
+test("what is shown stays inside of what there is, whatever is asked", () => {
+  let changes = 0;
+  const view = new Viewport(() => { changes += 1; });
+  view.take({end: 1000, bottom: 900});
+  view.resize(1110);
+  const [low, high] = view.whole();
+  view.show(-5000, -4000);
+  assert.equal(view.shownFrom, low);
+  view.show(400, 401);
+  assert.equal(view.length, 20); // the least that is shown
+  view.showAll();
+  assert.deepEqual([view.shownFrom, view.shownTo], [low, high]);
+  view.zoom(0.5, 300);
+  assert.ok(Math.abs(view.time(view.x(300)) - 300) < 1e-9);
+  view.scrollTo(10_000);
+  assert.equal(view.scroll, view.lanesHeight - view.height);
+  view.reveal(990, 995, 0, 20);
+  assert.equal(view.scroll, 0);
+  assert.ok(view.shownTo >= 995 && changes > 0);
+});
+
+test("ticks are round numbers in one unit, texts are cut to their width", () => {
+  const {ticks, write} = ticksOf(0, 2_500_000, 5);
+  assert.deepEqual(ticks, [0, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000]);
+  assert.deepEqual(ticks.slice(0, 2).map(write), ["0.0 ms", "0.5 ms"]);
+  assert.equal(clipText("convolution", 40), "convo…");
+  assert.equal(clipText("convolution", 12), "");
+});
+
+test("a span is described by what is known of it", () => {
+  const table = tableOf([kernels([1500, 4000])]);
+  assert.equal(inOneLine(describe(table, "span", 0)),
+    "kernel name  ·  kind kernel  ·  took 2.5 µs  ·  began at 1.5 µs  ·  lane host/main");
+  assert.match(describe(table, "span", 0, 12).head, /^12 spans here, the longest is/);
+});
