@@ -6,6 +6,7 @@ same tests give the same numbers on every machine.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -27,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything can import jax."""
     if not _wants_gpu(config):
         os.environ["JAX_PLATFORMS"] = "cpu"
+        # Compiling is most of what the tests do, and none asks how fast the compiled code is.
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests of
@@ -42,6 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: no garbage collection has to look through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
