@@ -15,9 +15,11 @@ NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
 REPORT ?= report.html
 
 comma := ,
-# The tests of `make quick`: they read, draw and count, and compile next to nothing.
+# The tests of `make quick`, but for those that NOT_QUICK's markers name: they read, draw and count,
+# and compile next to nothing.
 QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
 	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
+NOT_QUICK := not browser and not notebook and not slow and not alone
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
@@ -51,7 +53,7 @@ check: $(VENV)/.installed-test node_modules/.installed  ## lint, layout and type
 
 quick: check  ## check, and the tests without browser, notebook or long compile: two minutes
 	@scripts/need graphviz dot
-	$(PY) -m pytest -n $(WORKERS) -m "not browser and not notebook and not slow" $(QUICK)
+	$(PY) -m pytest -n $(WORKERS) -m "$(NOT_QUICK)" $(QUICK)
 
 test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot

@@ -162,7 +162,7 @@ def test_help_lists_every_target_that_is_no_file(machine: Path):
 def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "quick").stdout.splitlines()
     assert any("-m mypy kit" in line for line in lines[:-1])
-    assert '-m "not browser and not notebook and not slow"' in lines[-1]
+    assert '-m "not browser and not notebook and not slow and not alone"' in lines[-1]
 
 
 def test_all_tests_run_those_that_must_be_alone_last(machine: Path):

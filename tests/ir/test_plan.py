@@ -141,6 +141,7 @@ def test_a_recorded_run_can_be_cut_again() -> None:
     assert [s.nodes for s in plan(stream, 100, 100)] == [(0, 1, 2), (3, 4, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 7), (15, 15), (50, 20), (UNLIMITED, UNLIMITED)])
 @pytest.mark.parametrize("workload", [mlp, bert], ids=["mlp", "bert"])
 def test_the_plan_is_what_the_runtime_issues(workload: Any, sizes: tuple[int, int]) -> None:

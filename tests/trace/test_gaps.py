@@ -341,6 +341,7 @@ def cause_at(
     return "unknown", ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["lazy", "bulked", "imperative"])
 @pytest.mark.parametrize("name", ["bert", "mlp"])
 def test_real_gaps_add_up_to_idle_time_and_little_is_unknown(name: str, mode: str) -> None:

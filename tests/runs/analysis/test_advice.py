@@ -68,6 +68,7 @@ READS: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", READS)
 def test_what_a_step_reads_is_named_with_its_line_its_cost_and_a_cure(rule: str) -> None:
     found = [a for a in run_of(READS[rule]).advice() if a.rule == rule]
@@ -82,6 +83,7 @@ def test_a_logger_that_reads_is_logging_too() -> None:
     assert "logging" not in rules(run_of(lambda loss, out: LOG.info("a step")))
 
 
+@pytest.mark.slow
 def test_the_loss_scale_check_names_its_cures() -> None:
     checked = run_of(settings=LAZY.replace(loss_scaling="dynamic, host check"))
     (advice,) = [a for a in checked.advice() if a.rule == "loss scale check"]
@@ -258,6 +260,7 @@ def test_a_run_without_steps_gets_none() -> None:
     assert kit.Run(LAZY, (), (), Timeline.of([])).advice() == ()
 
 
+@pytest.mark.slow
 def test_the_shipped_step_with_the_check_is_advised_and_better_for_following_it() -> None:
     settings = kit.Settings(mode="lazy", steps=6, loss_scaling="dynamic, host check")
     checked = kit.run(bert, settings)
