@@ -92,7 +92,7 @@ PACKAGES: dict[str, set[str]] = {
     "measure": {"numpy", "torch", "jax"},
     "workloads": {"numpy", "torch", "jax"},
     "widgets": {
-        "numpy", "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython", "tqdm",
+        "numpy", "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
     },
     "reports": {"numpy", "bokeh"},
 }  # fmt: skip

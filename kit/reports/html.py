@@ -147,7 +147,7 @@ def _newest_of_each(runs: Iterable[Run]) -> list[Run]:
 
 
 def _shared_name(runs: Sequence[Run]) -> str:
-    """The words with which the names of all of them begin; of one run its name."""
+    """The words with which the names of all runs begin; of one run its name."""
     words = zip(*(run.name.split() for run in runs), strict=False)
     return " ".join(w[0] for w in takewhile(lambda same: len(set(same)) == 1, words)).rstrip(",:")
 
@@ -192,7 +192,7 @@ def _figure_block(key: str, figure: Figure, run: Run, pool: dict[str, int], most
 
 
 def _graph_block(payload: dict[str, Any], pool: dict[str, int]) -> dict[str, Any]:
-    """The scene of a run's graph: every group laid out, any of them opened by the page's script."""
+    """The scene of a run's graph: every group laid out; the page's script opens and closes them."""
     scene = _plain(payload, digits=1)
     parts = {name: scene.pop(name) for name in ("strings", "shapes", "sources", "targets", "theme")}
     scene["dots"] = []  # a report brings no graphviz along: what Python laid out is shown
@@ -204,7 +204,7 @@ def _ids(models: dict[str, Any]) -> dict[str, str]:
 
 
 def _shared(columns: Any, pool: dict[str, int]) -> Any:
-    """Columns as numbers into the pool: the graphs of most runs differ in a few of them."""
+    """Columns as numbers into the pool: the graphs of most runs differ in a few columns."""
     if not isinstance(columns, dict):
         return columns
     return {

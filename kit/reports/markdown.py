@@ -21,7 +21,7 @@ __all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "r
 def report_markdown(
     runs: Sequence[Run], *, title: str | None = None, current: Run | None = None
 ) -> str:
-    """A report for places that show no HTML: the runs side by side, and one of them in full.
+    """A report for places that show no HTML: the runs side by side, and one run in full.
 
     Args:
         current: the run to show in full; the last one if not given.

@@ -17,7 +17,7 @@ from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import NOTHING, Selection
-from kit.widgets.base.theme import error_html
+from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE, error_html
 
 __all__ = ["HIGHLIGHT_JS", "LISTING_CSS", "PICK_JS", "Listing"]
 
@@ -38,7 +38,7 @@ return {nodes, sites: new Set(site ? [site] : []), label: row.dataset.label || s
 """
 
 # Body of a function of (root, selection): marks the rows of a listing that belong to a selection
-# {nodes, sites}; a listing with a height of its own scrolls, if none of them can be seen.
+# {nodes, sites}; a listing with a height of its own scrolls, if no marked row can be seen.
 HIGHLIGHT_JS = """
 const holds = (text) => text.split(",").filter(Boolean).some((part) => {
   const [first, last] = part.split("-").map(Number);
@@ -62,11 +62,12 @@ if (box) {
 }
 """
 
-LISTING_CSS = """
-[data-row] { cursor: pointer; }
-[data-row]:hover { background: rgba(128, 140, 155, 0.13); }
-[data-row]:focus-visible { outline: 2px solid #2f6db5; outline-offset: -2px; }
-.kit-picked { background: #f5b12e44 !important; box-shadow: inset 0 0 0 1px #c98a12; }
+_PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
+LISTING_CSS = f"""
+[data-row] {{ cursor: pointer; }}
+[data-row]:hover {{ background: rgba(128, 140, 155, 0.13); }}
+[data-row]:focus-visible {{ outline: 2px solid {FOCUS}; outline-offset: -2px; }}
+.kit-picked {{ {_PICKED} }}
 """
 
 # In a notebook the number of the row goes through a hidden text field to the kernel.
@@ -164,7 +165,6 @@ def _marks(name: str, rows: Sequence[int]) -> str:
         "box.scrollTop = top(found[0]) - box.clientHeight / 3; }"
     )
     return (
-        f"<style>{where} {{background:#f5b12e44 !important;box-shadow:inset 0 0 0 1px #c98a12}}"
-        "</style>"
+        f"<style>{where} {{{_PICKED}}}</style>"
         f'<img alt="" src="data:," onerror="{safe_html(scroll, 100_000)}">'
     )

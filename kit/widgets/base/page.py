@@ -1,7 +1,7 @@
 """A view as a page of its own: what a notebook shows where no kernel and no network is.
 
 `static_page(view)` walks a view's tree: its texts and figures stay, its controls are left out,
-since nobody is there to answer them. What a figure does in the browser it still does. `View` puts
+since no kernel answers them. What a figure does in the browser still works. `View` puts
 the page beside the live widget, for exports of the notebook to HTML and for sites that show it.
 """
 

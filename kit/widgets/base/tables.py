@@ -19,7 +19,7 @@ from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncPoint, sync_table
 from kit.widgets.base.selection import Links, Selection
-from kit.widgets.base.theme import COLORS
+from kit.widgets.base.theme import COLORS, FAINT
 
 __all__ = [
     "breakdown_html",
@@ -151,7 +151,7 @@ def breakdown_html(run: Run) -> str:
     most = max(max(r.share for r in rows), 1e-12)
     cells = []
     for r in rows:
-        color = COLORS.get(_SWATCH.get(r.category, ""), "#9aa5b1")
+        color = COLORS.get(_SWATCH.get(r.category, ""), FAINT)
         swatch = (
             f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
             f'margin-right:7px;background:{color};border:1px solid #8886"></span>'

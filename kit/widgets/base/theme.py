@@ -7,7 +7,7 @@ Figures are made in light colours, and the page turns them dark where its theme 
 every styled figure carries, knows the dark twin of each colour here. Kinds keep theirs. A column
 named `ink` is the colour of text on the fill in the column `color`; the page picks a readable one.
 In other columns of text colours only MUTED has a twin: it stands on the ground, the rest on fills.
-Who draws by a script of its own asks `window.kitPage.twin(color)`, again at each "kit-theme" event.
+A view with a script of its own asks `window.kitPage.twin(color)`, again at each "kit-theme" event.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ __all__ = [
     "COLORS",
     "DARK",
     "FAINT",
+    "FOCUS",
     "FONT",
     "GRID",
     "INK",
     "LABELS",
+    "MODEL",
+    "MODEL_EDGE",
     "MUTED",
+    "OTHER",
+    "PALE",
+    "PICKED",
+    "PICKED_EDGE",
     "SEGMENT_COLORS",
     "error_html",
     "hover_card",
@@ -48,7 +55,11 @@ INK = "#1f2933"  # text
 MUTED = "#66727f"  # secondary text
 FAINT = "#9aa5b1"  # edges, ticks
 GRID = "#eceff3"
+PALE = "#f4f6f8"  # ground of a band of a figure
 BACKGROUND = "#ffffff"
+FOCUS = "#2f6db5"  # where the keyboard is
+PICKED, PICKED_EDGE = "#f5b12e44", "#c98a12"  # what belongs to the selection
+MODEL, MODEL_EDGE = "#8a6109", "#b07d12"  # what a model says: a mark with white text, a frame
 
 # What the neutral colours are where the page is dark. Everything pale that is not here becomes as
 # faint on the dark ground as it was on white; `DarkTwins` in js/colors.js works it out.
@@ -59,7 +70,7 @@ DARK = MappingProxyType(
         FAINT: "#6b7784",
         GRID: "#2b323b",
         BACKGROUND: "#171b21",
-        "#f4f6f8": "#1d2229",
+        PALE: "#1d2229",
     }
 )
 
@@ -99,7 +110,7 @@ LABELS = MappingProxyType(
 )
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
-_OTHER = "#8b97a3"
+OTHER = "#8b97a3"
 _STEP_COLORS = ("#eaeef3", "#dde3ea")  # in turn
 _INK, _MUTED = f"var(--kit-ink, {INK})", f"var(--kit-muted, {MUTED})"  # the same in HTML
 _CARD = f"var(--kit-card, {BACKGROUND})"
@@ -111,7 +122,7 @@ def kind_color(kind: str, name: str = "") -> str:
         return _STEP_COLORS[name[-1:] in "13579"]
     if kind == "record":
         return COLORS.get(name, COLORS["forward"])
-    return COLORS.get(kind, _OTHER)
+    return COLORS.get(kind, OTHER)
 
 
 def tint(color: str, amount: float) -> str:
@@ -171,7 +182,7 @@ def page_js() -> str:
     """
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},
-        "kept": [*COLORS.values(), *SEGMENT_COLORS, _OTHER],
+        "kept": [*COLORS.values(), *SEGMENT_COLORS, OTHER],
         "darkGround": DARK[BACKGROUND],
     }
     made = f"({script('widgets/base/js/page.js')}).makePage({json.dumps(colors)})"

@@ -41,6 +41,8 @@ from kit.widgets.base.theme import (
     INK,
     LABELS,
     MUTED,
+    OTHER,
+    PALE,
     hover_card,
     style_figure,
 )
@@ -193,7 +195,7 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
 def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
     red = COLORS["wait"]
     steps, syncs = source["steps"], source["syncs"]
-    plot.quad(left=0, right="right", top="top", bottom="bottom", color="#f4f6f8", line_color=None,
+    plot.quad(left=0, right="right", top="top", bottom="bottom", color=PALE, line_color=None,
               source=source["tracks"], name="tracks")  # fmt: skip
     plot.quad(left="left_ms", right="right_ms", top="top", bottom="under", color="color",
               line_color=None, source=steps, name="steps")  # fmt: skip
@@ -204,7 +206,7 @@ def _draw(plot: figure, source: dict[str, ColumnDataSource]) -> tuple[Any, Any]:
                      name="bars")  # fmt: skip
     for x in ("left_ms", "right_ms"):
         plot.segment(
-            x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color="#8b97a3", line_width=1
+            x0=x, x1=x, y0="top", y1="bottom", source=steps, line_color=OTHER, line_width=1
         )
     plot.segment(x0="x", x1="x", y0="top", y1="bottom", source=syncs, line_color=red,
                  line_dash="dashed", line_width=1.3)  # fmt: skip

@@ -75,7 +75,7 @@ class AheadLine(HBox):
             try:
                 programs += self._prepare(settings, progress=show, cancelled=cancelled)
             except Cancelled:
-                self._say("compiling ahead gave way to a run")
+                self._say("compiling ahead was stopped by a run")
                 return
             except BaseException:  # noqa: BLE001, S110 - a run of these settings shows the error
                 pass

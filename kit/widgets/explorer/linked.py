@@ -15,7 +15,7 @@ __all__ = ["SelectionBar", "link_selections", "selection_text"]
 
 
 def link_selections(views: Sequence[Any]) -> None:
-    """Give the newest `selection` of any of the views to all of them."""
+    """Give each view the selection that was made last in any view."""
 
     def follow(change: dict[str, Any]) -> None:
         for view in views:
@@ -27,7 +27,7 @@ def link_selections(views: Sequence[Any]) -> None:
 
 
 class SelectionBar(HBox):
-    """Says what is picked, for people who do not see where, and lets go of it."""
+    """What is picked, in words for people who cannot see the marks, and a button that clears it."""
 
     def __init__(self, views: Sequence[Any]) -> None:
         self._views = views

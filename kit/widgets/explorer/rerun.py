@@ -60,7 +60,7 @@ class PrepareStep(Protocol):
 
         Raises:
             Cancelled: `cancelled()` became true; it returns soon after.
-            Exception: the step cannot be compiled: whoever asks for the run is told.
+            Exception: the step cannot be compiled; a run of it raises the same.
         """
 
 
@@ -73,7 +73,7 @@ class _Job:
 
 
 def _ignore(*_: Any) -> None:
-    """The callback of someone who did not ask to be told."""
+    """The callback that is not given: nothing is done."""
 
 
 class Reruns:
@@ -142,7 +142,7 @@ class Reruns:
             self._stop_all()
 
     def pause(self) -> None:
-        """No spare work until `resume`: somebody else needs the machine."""
+        """No spare work until `resume`: something else needs the machine."""
         with self._changed:
             self._is_paused = True
             self._stop_spare.set()
@@ -262,7 +262,7 @@ class Reruns:
                 self._tell(self._on_error, error, "".join(traceback.format_exception(error)))
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call back; a callback that fails is logged, since nobody is left to be told."""
+        """Call back; a callback that fails is logged, since the worker has no caller."""
         try:
             callback(*args)
         except Exception:  # noqa: BLE001 - it is logged

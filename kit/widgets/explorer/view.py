@@ -81,14 +81,7 @@ class Explorer(View):
         self.controls = Controls(settings, on_invalid=self._refuse)
         self.history = HistoryBar(settings, on_invalid=self._refuse)
         self.ahead = AheadLine(prepare, self.controls.neighbours)
-        self._reruns = Reruns(
-            partial(self._measure, run_step),
-            on_progress=self._show_progress,
-            on_result=self._take,
-            on_error=self._show_failure,
-            on_idle=self._rest,
-            spare=self.ahead.work,
-        )
+        self._reruns = self._make_reruns(run_step)
         self.actions = ActionBar(
             on_run=partial(self._guarded, self.rerun),
             on_cancel=partial(self._guarded, self.cancel),
@@ -206,9 +199,19 @@ class Explorer(View):
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
 
     def page(self) -> str:
-        """The newest run as one HTML document; `save` writes all of them, with their sliders."""
+        """The newest run as one HTML document; `save` writes all runs, with sliders."""
         with self._lock:
             return super().page()
+
+    def _make_reruns(self, run_step: RunStep) -> Reruns:
+        return Reruns(
+            partial(self._measure, run_step),
+            on_progress=self._show_progress,
+            on_result=self._take,
+            on_error=self._show_failure,
+            on_idle=self._rest,
+            spare=self.ahead.work,
+        )
 
     def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
         """The step, with what the model had said of it; called by the worker."""
@@ -306,6 +309,6 @@ def _compiled(run: Run) -> str:
     count, disk = (int(run.metrics.get(f"compile.{x}", 0)) for x in ("count", "from_disk"))
     if not count:
         return "; every program was in the cache"
-    read = f", {disk} of them read from disk" if disk else ""
+    read = f", {disk} read from disk" if disk else ""
     seconds = run.metrics.get("compile.ns", 0) / 1e9
     return f"; {format_count(count, 'program')} compiled in {seconds:.1f} s{read}"

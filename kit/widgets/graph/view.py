@@ -302,7 +302,7 @@ class GraphView(View):
             if message.get("need") == "engine":
                 # New each time: a copy of the figure has missed what another one was sent.
                 self.sources["engine"].tags = [graph_wasm(), message.get("sequence")]
-        except Exception as error:  # noqa: BLE001 - a message's handler has nobody to raise to
+        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
             self._error.value = error_html("graph", error)
         finally:
             self._is_heard = False

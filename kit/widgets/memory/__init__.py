@@ -1,1 +1,1 @@
-"""Who holds memory, and when."""
+"""Which values hold memory, and when."""

@@ -30,7 +30,7 @@ HOLDS = {
     "temporary": "#b07fd0",
 }
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS
-# Ops that run a program of their own: what they make inside is nobody's value in the graph.
+# Ops that run a program of their own: what such a program makes is no value of the graph.
 _INSIDE = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
@@ -181,7 +181,7 @@ def _note(report: MemoryReport, graph: Graph, bars: int) -> str:
 
 
 def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:
-    """Who holds the peak: (kind, values of one op and line), what holds most first."""
+    """Which values hold the peak: (kind, values of one op and line), the largest group first."""
     groups: dict[tuple[str, str, str], list[Holder]] = defaultdict(list)
     for h in report.holders:
         is_variable = h.first == 0 and h.last == count and h.op in ("parameter", "input", "scalar")

@@ -195,7 +195,7 @@ def _mark(color: str) -> str:
 
 
 def memory_html(run: Run) -> str:
-    """The section of a report: live bytes as a picture, who holds the peak, what each op writes.
+    """The section of a report: live bytes as a picture, what holds the peak, what each op writes.
 
     Its rows can be picked, as those of `kit.widgets.base.listing`.
     """

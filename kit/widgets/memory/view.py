@@ -1,4 +1,4 @@
-"""The memory view: live bytes over the program, who holds the peak, and variants side by side.
+"""The memory view: live bytes over the program, what holds the peak, and variants side by side.
 
 `memory_payload` is plain data, `memory_model` draws it; `memory_html` is the same for a report. All
 bytes are modelled from the graph, all times are measured.
@@ -31,7 +31,16 @@ from kit.widgets.base.listing import Listing
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import NOTHING, Links, Selection
-from kit.widgets.base.theme import COLORS, FONT, INK, MUTED, error_html, hover_card, style_figure
+from kit.widgets.base.theme import (
+    COLORS,
+    FONT,
+    GRID,
+    INK,
+    MUTED,
+    error_html,
+    hover_card,
+    style_figure,
+)
 from kit.widgets.memory.data import HOLDS, mark_columns, memory_payload
 from kit.widgets.memory.tables import (
     by_op_html,
@@ -136,9 +145,9 @@ def _bars_figure(source: ColumnDataSource) -> figure:
     plot = figure(
         x_range=Range1d(0, 1), y_range=Range1d(1, 0), height=200, sizing_mode="stretch_width",
         min_width=420, tools=[], toolbar_location=None, name="holders",
-        title="who holds the peak   -   click a bar: select",
+        title="what holds the peak   -   click a bar: select",
     )  # fmt: skip
-    track = plot.quad(left=0, right=1, top="top", bottom="bottom", color="#eceff3",
+    track = plot.quad(left=0, right=1, top="top", bottom="bottom", color=GRID,
                       line_color=None, source=source, name="tracks",
                       nonselection_fill_alpha=1.0)  # fmt: skip
     bars = plot.quad(left=0, right="right", top="top", bottom="bottom", fill_color="color",

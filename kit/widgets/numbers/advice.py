@@ -106,7 +106,7 @@ class AdviceView(View):
             layout=Layout(width="auto"),
             style={"font_family": FONT},
         )
-        assert self._on_try is not None, "buttons are made for somebody who listens"
+        assert self._on_try is not None, "buttons are made only with `on_try`"
         act = self._on_try
         button.on_click(lambda _: act(change))
         return button

@@ -14,7 +14,7 @@ __all__ = ["Piece", "code_html", "listing"]
 
 FOLD_FROM = 7  # lines without cost in a row
 GAP = '<div class="kit-gap">&#8943;</div>'
-KEEP = 2  # of them next to a line with a cost
+KEEP = 2  # lines without a cost, on each side of a line with one
 
 _TOKEN = re.compile(
     r"""(?P<c>\#.*)|(?P<s>[rbfuRBFU]{0,2}(?:"[^"\n]*"|'[^'\n]*'))|(?P<k>[^\W\d]\w*)"""

@@ -12,7 +12,7 @@ from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
-from kit.widgets.base.theme import error_html
+from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE, error_html
 
 __all__ = ["HeadlineView", "modelled_html"]
 
@@ -66,9 +66,10 @@ def modelled_html(prediction: Prediction) -> str:
         f"<details><summary>what it assumes</summary><ul>{notes}</ul></details>" if notes else ""
     )
     return (
-        f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed #b07d12;'
+        f'<div style="font:13px/1.45 {FONT};color:{INK};border:1px dashed {MODEL_EDGE};'
         f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
-        f'<b style="background:#8a6109;color:#fff;border-radius:3px;padding:1px 6px">MODELLED</b> '
+        f'<b style="background:{MODEL};color:{BACKGROUND};border-radius:3px;padding:1px 6px">'
+        "MODELLED</b> "
         f"not measured yet: predicted from {safe_html(prediction.of, 200)}. The timeline shows the "
         f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
         f"{folded}</div>"

@@ -85,7 +85,7 @@ def span_columns(
 def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
     """One row for each key, with all that is said of its spans; and the key of each span.
 
-    Where segments and nodes would make too many keys, they are no part of them.
+    Where segments and nodes would make too many keys, keys leave them out.
 
     Args:
         lane_of: for each lane of the timeline the lane of the plot, -1 if it has none.
@@ -160,7 +160,7 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
 def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Columns:
     """Idle time of the devices: `start`, `length`, and `cause`, an index into `GAP_CAUSES`.
 
-    Empty where there are so many kernels that it is worked out only when somebody asks.
+    Empty where there are so many kernels that idle time is worked out only for a chosen range.
     """
     gaps = idle_gaps(timeline) if knows_gaps(timeline, max_spans) else ()
     origin = _origin_ns(timeline) - shift_ns
@@ -180,8 +180,8 @@ def knows_gaps(timeline: Timeline, max_spans: int) -> bool:
 def graph_columns(run: Run) -> Columns:
     """What joins nodes, lines and segments, for a view that highlights another's choice.
 
-    `sites` are the user's lines as they are shown, `site` has one of them for each node (-1: none),
-    and `nodes` the ids of each segment in `segments`.
+    `sites` are the user's lines as they are shown, `site` the place in `sites` of each node's line
+    (-1: none), and `nodes` the ids of each segment in `segments`.
     """
     graph = run.graphs[0].nodes if run.graphs else ()
     known: dict[str, int] = {}
@@ -236,7 +236,7 @@ def _factor(key: Ints, column: NDArray[Any]) -> Ints:
 
 
 def _fewer(t: Timeline, key: Ints) -> tuple[Ints, int]:
-    """Keys, and how many of them tell their name: where there are too many, the longest.
+    """Keys, and how many keys have a name: where there are too many, the longest spans'.
 
     The others are one key for each lane and kind, and come last.
     """

@@ -67,7 +67,7 @@ class Places:
 
 
 def place(timeline: Timeline, *, top: float = 0.0) -> Places:
-    """The rows of a timeline, the first of them at `top`: worked out once for all columns."""
+    """The rows of a timeline, the first row at `top`: worked out once for all columns."""
     y = top + 2 * _MARKS_PX + _GAP_PX
     begin, end = timeline.start_ns, timeline.stop_ns
     is_bar = timeline.kind != _STEP

@@ -139,7 +139,7 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_span
     ends = timeline.stop_ns.max() - timeline.start_ns.min() + shift if len(timeline) else 0
     waits = syncs["at"].astype(float) + syncs["wait"]
     notes = list(timeline.notes)
-    idle = Timeline.of([]) if is_outline else timeline  # nobody asks why a model's device is idle
+    idle = Timeline.of([]) if is_outline else timeline  # a model's idle times have no causes
     if len(spans["count"]):
         notes.append(
             f"{len(places.order):,} spans drawn as {len(shown):,}: the shortest are "
@@ -220,7 +220,7 @@ def _concat(columns: list[Any]) -> Any:
 
 
 def _summary(run: Run) -> str:
-    """The picture in words, for those who cannot see it."""
+    """The picture in words, for people who cannot see it."""
     timeline = run.timeline
     if not len(timeline):
         return "An empty timeline: no spans were recorded."

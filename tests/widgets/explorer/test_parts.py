@@ -1,0 +1,128 @@
+"""The parts of the explorer, each by itself: log, bar, pictures, foresight."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from ipywidgets import HTML
+
+from kit.errors import SessionError
+from kit.runs.run import Run
+from kit.runs.settings import Settings
+from kit.runs.whatif.predict import Prediction, predict
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.selection import NOTHING, Links
+from kit.widgets.explorer.actions import ActionBar
+from kit.widgets.explorer.foresight import Foresight
+from kit.widgets.explorer.log import RunLog
+from kit.widgets.explorer.pictures import Pictures
+from kit.widgets.views import VIEWS, ViewRow
+from tests.factories import HOSTILE, make_run
+
+RUN = make_run(steps=1)
+
+
+def pictures(*more: ViewRow) -> Pictures:
+    return Pictures((*VIEWS, *more), lambda change: None)
+
+
+def test_a_log_writes_its_runs_and_says_where(tmp_path):
+    calls = []
+    log = RunLog("mlp", lambda runs, path, **options: calls.append((runs, path, options)))
+    with pytest.raises(SessionError, match="wait for the first one"):
+        log.save(tmp_path / "r.html")
+    assert (log.newest, log.before) == (None, None)
+    log.add(RUN)
+    assert log.save(tmp_path / "r.html") == f"saved 1 run to {tmp_path / 'r.html'}"
+    assert calls == [([RUN], tmp_path / "r.html", {"title": "mlp", "current": RUN})]
+    assert log.to_markdown() == RUN.to_markdown()
+    with pytest.raises(SessionError, match="without a report writer"):
+        RunLog("mlp", None).save("r.html")
+
+
+def test_a_bar_can_cancel_only_what_runs_and_announces_only_news():
+    pressed: list[str] = []
+    bar = ActionBar(
+        on_run=lambda: pressed.append("run"),
+        on_cancel=lambda: pressed.append("cancel"),
+        on_save=lambda: pressed.append("save"),
+    )
+    assert bar.cancel.disabled
+    bar.start()
+    assert not bar.cancel.disabled
+    bar.show_progress(HOSTILE, 7.0)
+    assert bar.progress.value == 1.0
+    assert "<script" not in bar.status.value
+    assert bar.announcer.value == "not run yet"
+    bar.say("measured", is_news=True)
+    assert bar.announcer.value == "measured"
+    bar.rest()
+    assert (bar.cancel.disabled, bar.progress.layout.display) == (True, "none")
+    for button in (bar.run, bar.cancel, bar.save):
+        button.click()
+    assert pressed == ["run", "cancel", "save"]
+
+
+def test_pictures_show_a_model_in_two_views_and_take_it_back():
+    shown = pictures()
+    shown.show(RUN)
+    prediction = predict([RUN], RUN.settings.replace(bulk_forward=5))
+    shown.show_model(prediction, RUN)
+    views = shown.views
+    assert views["timeline"].run.timeline.origin == "modelled"
+    assert "MODELLED" in views["headline"].value
+    assert views["graph"].run is RUN
+    assert "kit-stale" in views["advice"]._dom_classes
+    shown.drop_model(RUN, None)
+    assert views["timeline"].run is RUN
+    assert "MODELLED" not in views["headline"].value
+    assert "kit-stale" not in views["advice"]._dom_classes
+
+
+def test_a_new_view_with_a_selection_follows_the_others():
+    row = ViewRow("mine", "mine", "left", live=lambda _: Listing("mine", lambda run: ("x", ())))
+    shown = pictures(row)
+    shown.show(RUN)
+    picked = Links(RUN).of_nodes(RUN.graphs[0].ops[:2], "two ops")
+    shown.views["graph"].selection = picked
+    assert shown.views["mine"].selection == picked
+    shown.selected.clear.click()
+    assert shown.views["graph"].selection == NOTHING
+
+
+def test_a_view_beside_the_graph_is_a_tab():
+    shown = pictures()
+    shown.add_tab("a", HTML("a"))
+    shown.add_tab("b", HTML("b"))
+    (columns,) = [w for w in shown.widgets if type(w).__name__ == "Box"]
+    tabs = columns.children[0].children[0]
+    assert tuple(tabs.titles) == ("IR graph", "a", "b")
+    assert tabs.children[0] is shown.views["graph"]
+
+
+def test_foresight_answers_with_a_prediction_or_with_none_and_not_before_the_first_run():
+    runs: list[Run] = []
+    answers: list[tuple[Settings, Prediction | None]] = []
+    foresight = Foresight(lambda: runs, lambda *answer: answers.append(answer))
+    moved = RUN.settings.replace(bulk_forward=5)
+    foresight.ask(moved)
+    assert foresight.wait(20)
+    assert answers == []
+    runs.append(RUN)
+    foresight.learn(RUN)
+    assert foresight.wait(20)
+    foresight.ask(moved)
+    assert foresight.wait(20)
+    assert foresight.expected(moved) is answers[0][1]
+    assert foresight.expected(RUN.settings) is None
+    other = replace(RUN.settings, dtype="bfloat16")
+    foresight.ask(other)
+    assert foresight.wait(20)
+    assert answers[1] == (other, None)
+    before = threading.active_count()
+    foresight.close()
+    foresight.ask(moved)
+    assert threading.active_count() <= before
+    assert len(answers) == 2
