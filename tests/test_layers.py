@@ -121,7 +121,6 @@ TIED: set[tuple[str, str]] = {
     ("runtime/session/redo", "runtime/session/session"),
     ("runtime/session/waits", "runtime/session/session"),
     ("runtime/steps/stepper", "runtime/session/session"),
-    ("torch/scaling/scaler", "torch/scaling/deferred"),
 }
 
 

@@ -118,7 +118,7 @@ class Context:
 
     def scaler(self) -> Any:
         """A gradient scaler for the chosen loss-scaling mode, with `GradScaler`'s interface."""
-        from kit.torch.scaling.scaler import make_scaler
+        from kit.torch.scaling.choose import make_scaler
 
         return make_scaler(self.settings.loss_scaling, self.device)
 

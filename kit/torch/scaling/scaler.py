@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from kit.errors import ScalerError, SettingsError
-from kit.runs.loss_scaling import LOSS_SCALING
 
 __all__ = [
     "CheckedScaler",
@@ -30,45 +29,8 @@ __all__ = [
     "check_scale",
     "count_on_device",
     "make_fused",
-    "make_scaler",
     "starts_from_zero",
 ]
-
-STATIC_SCALE = 2.0**10
-INITIAL_SCALE = 2.0**16  # torch's own default
-
-
-def make_scaler(
-    loss_scaling: str, device: str, *, init_scale: float | None = None, **options: Any
-) -> Any:
-    """The scaler for a loss-scaling mode on a device ("kit", "cuda" or "cpu").
-
-    Args:
-        init_scale: first scale (constant for "static"); 2**16, or 2**10 for "static".
-        options: growth_factor, backoff_factor, growth_interval, as `GradScaler` takes them.
-
-    Raises:
-        SettingsError: no such mode, or a scale that is not a positive finite number.
-    """
-    if loss_scaling not in LOSS_SCALING:
-        raise SettingsError(f"loss_scaling must be one of {LOSS_SCALING}, not {loss_scaling!r}")
-    if init_scale is not None:
-        check_scale(init_scale)
-    if loss_scaling == "none":
-        return torch.amp.GradScaler(device, enabled=False)
-    if loss_scaling == "static":
-        return StaticScaler(init_scale or STATIC_SCALE)
-    return _kind(loss_scaling, device)(device, init_scale=init_scale or INITIAL_SCALE, **options)
-
-
-def _kind(loss_scaling: str, device: str) -> type[torch.amp.GradScaler]:
-    if loss_scaling == "dynamic, host check":
-        return torch.amp.GradScaler
-    if loss_scaling == "dynamic, deferred" and torch.device(device).type == "kit":
-        from kit.torch.scaling.deferred import DeferredScaler
-
-        return DeferredScaler
-    return OnDeviceScaler  # native torch cannot run a step once more: the same weights this way
 
 
 def check_scale(scale: Any) -> None:

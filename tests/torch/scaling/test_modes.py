@@ -14,8 +14,8 @@ from torch import nn
 import kit
 from kit.errors import ScalerError, SettingsError
 from kit.runtime.session.session import current_session
+from kit.torch.scaling.choose import make_scaler
 from kit.torch.scaling.deferred import DeferredScaler
-from kit.torch.scaling.scaler import make_scaler
 from kit.workloads import mlp
 
 DYNAMIC = ("dynamic, host check", "dynamic, on device", "dynamic, deferred")

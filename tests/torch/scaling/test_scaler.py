@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.errors import SettingsError
-from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler, make_scaler
+from kit.runs.loss_scaling import LOSS_SCALING
+from kit.torch.scaling.choose import BUILDERS, make_scaler
+from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler
 
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.AdamW, {"lr": 0.05}),
@@ -153,3 +155,7 @@ def test_a_scale_that_cannot_be_is_refused(scale: float) -> None:
 def test_an_unknown_mode_lists_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="dynamic, on device"):
         make_scaler("magic", "cpu")
+
+
+def test_each_mode_of_the_table_has_one_builder():
+    assert set(BUILDERS) == set(LOSS_SCALING)

@@ -1,0 +1,71 @@
+"""Which gradient scaler serves a mode of loss scaling: one builder for each row of the table.
+
+The table of modes is `kit.runs.loss_scaling`. A new mode is one row there and one builder here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kit.runs.loss_scaling import DEFERRED, HOST_CHECK, NONE, ON_DEVICE, STATIC
+from kit.runs.loss_scaling import loss_scaling as row_of
+from kit.torch.scaling.scaler import OnDeviceScaler, StaticScaler, check_scale
+
+__all__ = ["BUILDERS", "make_scaler"]
+
+Build = Callable[..., Any]  # (device, init_scale or None, growth options) -> a scaler
+STATIC_SCALE = 2.0**10
+INITIAL_SCALE = 2.0**16  # torch's own default
+
+
+def make_scaler(
+    loss_scaling: str, device: str, *, init_scale: float | None = None, **options: Any
+) -> Any:
+    """The scaler for a loss-scaling mode on a device ("kit", "cuda" or "cpu").
+
+    Args:
+        init_scale: first scale (constant for "static"); 2**16, or 2**10 for "static".
+        options: growth_factor, backoff_factor, growth_interval, as `GradScaler` takes them.
+
+    Raises:
+        SettingsError: no such mode, or a scale that is not a positive finite number.
+    """
+    row = row_of(loss_scaling)
+    if init_scale is not None:
+        check_scale(init_scale)
+    name = row.name if torch.device(device).type == "kit" else row.native
+    return BUILDERS[name](device, init_scale, **options)
+
+
+def _none(device: str, init_scale: float | None, **options: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device, enabled=False)
+
+
+def _static(device: str, init_scale: float | None, **options: Any) -> StaticScaler:
+    return StaticScaler(init_scale or STATIC_SCALE)
+
+
+def _host_check(device: str, init_scale: float | None, **options: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+def _on_device(device: str, init_scale: float | None, **options: Any) -> OnDeviceScaler:
+    return OnDeviceScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+def _deferred(device: str, init_scale: float | None, **options: Any) -> Any:
+    from kit.torch.scaling.deferred import DeferredScaler  # loads the runtime, and with it jax
+
+    return DeferredScaler(device, init_scale=init_scale or INITIAL_SCALE, **options)
+
+
+BUILDERS: dict[str, Build] = {
+    NONE: _none,
+    STATIC: _static,
+    HOST_CHECK: _host_check,
+    ON_DEVICE: _on_device,
+    DEFERRED: _deferred,
+}
