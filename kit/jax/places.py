@@ -17,12 +17,10 @@ import jax
 from jax.extend import source_info_util
 
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.sites import format_site, is_kits, is_shipped_step
 
 __all__ = ["caller", "frame_of", "here", "names_of", "phases_of", "scope_of", "user_line"]
 
-_KIT = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _LIBRARIES = (
     os.path.dirname(jax.__file__) + os.sep,
     sysconfig.get_path("stdlib") + os.sep,
@@ -37,8 +35,10 @@ DEEP = 200  # frames that are looked at
 
 
 def _is_library(name: str) -> bool:
-    if name.startswith(_KIT):
-        return not name.startswith(_OWN_USER_CODE)
+    if is_kits(name):
+        return True
+    if is_shipped_step(name):
+        return False
     return name.startswith(("<frozen", *_LIBRARIES)) or _PACKAGES.search(name) is not None
 
 
@@ -66,7 +66,7 @@ def _pick(lines: Iterable[Site]) -> tuple[Site, str]:
     for site in lines:
         if not _is_library(site[0]):
             return site, "" if first == _NOWHERE else _via(first)
-        if first == _NOWHERE and not site[0].startswith(_KIT):
+        if first == _NOWHERE and not is_kits(site[0]):
             first = site
     return first, ""
 

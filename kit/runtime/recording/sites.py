@@ -9,10 +9,10 @@ from typing import Any
 
 from kit.runtime.recording.bulk import Site
 
-__all__ = ["format_site", "here", "line_of"]
+__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "line_of"]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_WORKLOADS = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
+_WORKLOADS = _KIT + "workloads" + os.sep
 _SEPARATOR = re.compile(r"[/\\]")
 
 
@@ -54,5 +54,16 @@ def here() -> Site:
 
 
 def _is_users(path: str) -> bool:
-    own = path.startswith(_KIT) and not path.startswith(_WORKLOADS)
-    return not (own or path.startswith("<frozen") or "site-packages" in path)
+    if path.startswith("<frozen") or is_kits(path):
+        return False
+    return "site-packages" not in path
+
+
+def is_kits(path: str) -> bool:
+    """True for a file of kit itself; the shipped steps count as the user's code."""
+    return path.startswith(_KIT) and not path.startswith(_WORKLOADS)
+
+
+def is_shipped_step(path: str) -> bool:
+    """True for a file of `kit.workloads`, wherever kit is installed."""
+    return path.startswith(_WORKLOADS)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.bulk import Frame, Site
+from kit.runtime.recording.sites import is_kits, is_shipped_step
 
 __all__ = ["ProgramPlace"]
 
@@ -24,8 +25,6 @@ _INSTALLED = tuple(
     for name in ("purelib", "platlib", "stdlib", "platstdlib")
     if (path := sysconfig.get_paths().get(name))
 )
-_KIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
-_OWN_USER_CODE = _KIT + "workloads" + os.sep  # shipped steps count as the user's code
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 MANY = 100_000  # forward ops whose places are remembered for their backward
 _THREADS = sys.modules["threading"].__file__  # every thread begins there
@@ -136,7 +135,7 @@ class ProgramPlace:
 
     def _belongs_to_user(self, name: str) -> bool:
         if name not in self._is_user:
-            library = name.startswith((_TORCH, _KIT)) and not name.startswith(_OWN_USER_CODE)
+            library = name.startswith(_TORCH) or is_kits(name)
             frozen = name.startswith("<frozen") or "contextlib" in name or name == "<string>"
             frozen = frozen or name == _THREADS
             self._is_user[name] = not (library or frozen)
@@ -175,6 +174,6 @@ class ProgramPlace:
 def _installed(path: str) -> str:
     """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
     for folder in _INSTALLED:
-        if path.startswith(folder) and not path.startswith(_OWN_USER_CODE):
+        if path.startswith(folder) and not is_shipped_step(path):
             return path.removeprefix(folder).removeprefix("site-packages/").replace(os.sep, "/")
     return ""
