@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from kit.jax.array import LazyArray
 from kit.jax.frontend import device_put
-from kit.jax.steps import Step, Trace, step
+from kit.jax.steps import Step, step
+from kit.jax.tracing import Trace
 
 __all__ = ["LazyArray", "Step", "Trace", "device_put", "step"]

@@ -7,11 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from kit.jax.array import LazyArray
+from kit.jax.array import Kind, LazyArray
 
-__all__ = ["Kind", "Signature", "difference", "host_array", "kind_of", "paths_of"]
+__all__ = ["Signature", "difference", "host_array", "kind_of", "paths_of"]
 
-Kind = tuple[tuple[int, ...], Any, bool]  # shape, dtype, weak type
 # structure, kind of each leaf, static arguments, jax's default float type
 Signature = tuple[Any, tuple[Kind, ...], tuple[tuple[str, Any], ...], str]
 

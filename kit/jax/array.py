@@ -5,38 +5,44 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from kit.errors import SessionError
 from kit.jax.places import caller, here
+from kit.runtime.recording.bulk import Cell, Value
+from kit.runtime.session.session import Session
 
-if TYPE_CHECKING:
-    from kit.jax.frontend import JaxFrontend
-    from kit.runtime.recording.bulk import Cell, Value
-    from kit.runtime.session.session import Session
+__all__ = ["Kind", "LazyArray"]
 
-__all__ = ["LazyArray"]
+Kind = tuple[tuple[int, ...], Any, bool]  # shape, dtype, weak type
 
 Method = Callable[["LazyArray", Any], Any]
 
 
-def _apply(session: Session, function: Callable[..., Any], *operands: Any) -> Any:
-    from kit.jax.steps import apply
+class Recorder(Protocol):
+    """What an array asks of the jax half of its session.
 
-    return apply(session, function, *operands)
+    Attributes:
+        traced: name of the function that is being traced, if one is.
+    """
+
+    traced: str
+
+    def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Record one small step."""
 
 
 def _both(function: Callable[[Any, Any], Any]) -> tuple[Method, Method]:
     """Methods for `array op other` and `other op array`; they record, and compute nothing."""
 
     def forward(self: LazyArray, other: Any) -> Any:
-        return _apply(self.session, function, self, other)
+        return self._recorder.apply(function, self, other)
 
     def reflected(self: LazyArray, other: Any) -> Any:
-        return _apply(self.session, function, other, self)
+        return self._recorder.apply(function, other, self)
 
     return forward, reflected
 
@@ -48,15 +54,12 @@ class LazyArray:
     `x.item()`, `x.tolist()` and `np.asarray(x)` do, once, and are sync points.
     """
 
-    __slots__ = ("_host", "_of", "_value", "dtype", "session", "shape", "weak_type")
+    __slots__ = ("_host", "_of", "_recorder", "_value", "dtype", "session", "shape", "weak_type")
 
-    def __init__(
-        self, session: Session, value: Value, shape: tuple[int, ...], dtype: Any, weak_type: bool
-    ) -> None:
+    def __init__(self, recorder: Recorder, session: Session, value: Value, kind: Kind) -> None:
         self.session = session
-        self.shape = shape
-        self.dtype = dtype
-        self.weak_type = weak_type  # jax's: gives way to the other operand's dtype
+        self.shape, self.dtype, self.weak_type = kind  # weak: jax gives way to the other dtype
+        self._recorder = recorder
         self._value = value
         self._host: np.ndarray[Any, Any] | None = None
         self._of: Cell | None = None  # where `_host` came from: a replay gives the value another
@@ -106,7 +109,9 @@ class LazyArray:
         """The same array over another value."""
         if value is self._value:
             return self
-        return LazyArray(self.session, value, self.shape, self.dtype, self.weak_type)
+        return LazyArray(
+            self._recorder, self.session, value, (self.shape, self.dtype, self.weak_type)
+        )
 
     # -- reading it: sync points -----------------------------------------------------------------
 
@@ -118,7 +123,7 @@ class LazyArray:
                     f"a random key of type {self.dtype} has no numbers to read{here()}; return "
                     "jax.random.key_data(key) from the step"
                 )
-            if traced := self._frontend().traced:
+            if traced := self._recorder.traced:
                 raise TypeError(
                     f"{self!r} is read while {traced} is traced{here()}: its numbers would be "
                     "fixed for ever. Make it an argument of the step"
@@ -177,12 +182,6 @@ class LazyArray:
 
     # -- computing with it: recorded, as one small step each -------------------------------------
 
-    def _frontend(self) -> JaxFrontend:
-        from kit.jax.frontend import JaxFrontend
-
-        found: JaxFrontend = self.session.frontend(JaxFrontend)
-        return found
-
     __add__, __radd__ = _both(operator.add)
     __sub__, __rsub__ = _both(operator.sub)
     __mul__, __rmul__ = _both(operator.mul)
@@ -198,7 +197,7 @@ class LazyArray:
     __hash__ = None  # type: ignore[assignment]  # as an array of jax
 
     def __neg__(self) -> Any:
-        return _apply(self.session, operator.neg, self)
+        return self._recorder.apply(operator.neg, self)
 
     def __abs__(self) -> Any:
-        return _apply(self.session, operator.abs, self)
+        return self._recorder.apply(operator.abs, self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from kit.jax.arguments import host_array, kind_of
 from kit.jax.array import LazyArray
 from kit.jax.places import here
 from kit.jax.program import Bound, Program
+from kit.jax.tracing import TracedFunction
 from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session
 
@@ -64,6 +66,33 @@ class JaxFrontend:
         finally:
             self.traced = before
 
+    def run(self, function: TracedFunction, args: Any, kwargs: Any) -> Any:
+        """Record one call of a function; its results are arrays that may not have been computed."""
+        session = self.session
+        leaves, signature = function.signature(args, kwargs)
+        traced = function.find(signature)
+        if traced is None:
+            with self.tracing(function.name):
+                traced = function.trace(args, kwargs, signature)
+        kinds = signature[1]
+        values = [self.value(x, kind[1]) for x, kind in zip(leaves, kinds, strict=True)]
+        results = self.bind(traced.program).record(session, values)
+        arrays = [
+            LazyArray(self, session, value, kind)
+            for value, kind in zip(results, traced.kinds, strict=True)
+        ]
+        return jax.tree.unflatten(traced.tree, arrays)
+
+    def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """One small step on a `LazyArray`: what `loss / 2` records.
+
+        Raises:
+            SessionError: the array's session is not the one that is open here.
+        """
+        if self._session is None or self._session is not current_session():
+            raise SessionError(f"an array of a kit session is used outside of it{here()}")
+        return self.run(_small_step(function), operands, {})
+
     def bind(self, program: Program) -> Bound:
         """The program with its ops interned here."""
         bound = self._bound.get(program)
@@ -108,6 +137,11 @@ def device_put(tree: Any) -> Any:
         if isinstance(leaf, LazyArray):
             return leaf
         kind = kind_of(leaf)
-        return LazyArray(session, frontend.value(leaf, kind[1]), *kind)
+        return LazyArray(frontend, session, frontend.value(leaf, kind[1]), kind)
 
     return jax.tree.map(put, tree)
+
+
+@functools.cache
+def _small_step(function: Callable[..., Any]) -> TracedFunction:
+    return TracedFunction(function)
