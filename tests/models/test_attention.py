@@ -144,7 +144,9 @@ def test_a_second_derivative_needs_torchs_own_decomposition() -> None:
         return torch.autograd.grad(first.square().sum(), q)[0]
 
     with lazy(strict=True):
-        assert_close([second("kit").cpu()], [second("cpu")], rtol=1e-3)
+        got, expected = second("kit").cpu(), second("cpu")
+    # The greatest number is 110, and torch's own are up to 3e-4 from those in float64.
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=3e-4)
 
 
 def test_bad_shapes_raise_torchs_error() -> None:
