@@ -76,15 +76,19 @@ clean:  ## remove .venv and everything that was built
 $(PY):
 	scripts/make-venv $(PYTHON) $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(PY)
+$(VENV)/.torch: pyproject.toml | $(PY)
 	@echo "installing $(TORCH), then kit$(if $(EXTRAS), with its $(EXTRAS) extra): a few minutes, once"
 	$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch
 	$(PIP) install --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+# All that `.installed` stands for, and the tools of the tests.
+$(VENV)/.installed-test: $(VENV)/.torch
 	$(PIP) install --editable ".[$(TEST_EXTRAS)]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 # eslint and the compiler of TypeScript, which check the JavaScript; the kit itself needs neither.
 node_modules/.installed: package.json package-lock.json .npmrc
