@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.measure.base.context import Context, Workload, as_workload
-from kit.measure.base.loop import timed_steps
+from kit.measure.base.loop import Pace, timed_steps
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -52,9 +52,7 @@ def measure(
         times, kept = timed_steps(
             lambda: session.run_step(step),
             settings,
-            mark_step=lambda: None,  # `run_step` has ended it
-            finish=session.wait_all,
-            start=start_timing,
+            Pace(finish=session.wait_all, start=start_timing),  # `run_step` ends the steps
             progress=progress,
             cancelled=cancelled,
         )

@@ -4,75 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
 from kit.runs.settings import Settings
 
-__all__ = ["CancelledFn", "Progress", "detached", "no_loss", "timed_steps"]
+__all__ = ["CancelledFn", "Pace", "Progress", "detached", "no_loss", "timed_steps"]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
-
-
-def timed_steps(
-    step: Callable[[], Any],
-    settings: Settings,
-    *,
-    mark_step: Callable[[], None],
-    finish: Callable[[], None],
-    start: Callable[[], None] | None = None,
-    progress: Progress | None = None,
-    cancelled: CancelledFn | None = None,
-) -> tuple[list[int], list[Any]]:
-    """Run warm-up steps, then measured ones; times in nanoseconds, and the losses as tensors.
-
-    A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that
-    work still running counts.
-
-    Raises:
-        Cancelled: `cancelled()` became true between two steps.
-        SettingsError: the step returned something that is not a loss.
-    """
-    total = settings.warmup + settings.steps
-    times: list[int] = []
-    losses: list[Any] = []
-    before = time.perf_counter_ns()
-    for i in range(total):
-        if cancelled is not None and cancelled():
-            raise Cancelled(f"cancelled before step {i + 1} of {total}")
-        if i == settings.warmup:
-            finish()
-            if start is not None:
-                start()
-            before = time.perf_counter_ns()
-        try:
-            loss = step()
-        except StopIteration as error:
-            raise SettingsError(
-                f"an iterator that the step reads has ended, at step {i + 1} of {total}: give it "
-                "more data, ask for fewer steps, or take batches from ctx.loader(dataset), which "
-                "starts again"
-            ) from error
-        except Exception as error:
-            what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
-            error.add_note(f"kit: this was {what}, with {settings}")
-            if "No inf checks were recorded" in str(error):  # torch says no more than that
-                error.add_note(_NO_GRADIENTS)
-            raise
-        mark_step()
-        if i == total - 1:
-            finish()
-        now = time.perf_counter_ns()
-        if i >= settings.warmup:
-            times.append(now - before)
-            losses.append(detached(loss))
-        before = now
-        if progress is not None:
-            name = "warming up (compiling)" if i < settings.warmup else "measuring"
-            progress(name, 0.9 * (i + 1) / total)
-            before = time.perf_counter_ns()
-    return times, losses
 
 
 _NO_GRADIENTS = (
@@ -100,3 +41,79 @@ def no_loss(result: Any) -> SettingsError:
         f"the step must return its loss as a tensor, not {type(result).__name__}: "
         "end it with `return loss`"
     )
+
+
+def _nothing() -> None:
+    """Where a runtime has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the measured loop does around the steps, which each runtime does in its own way."""
+
+    finish: Callable[[], object]  # wait for all work
+    mark_step: Callable[[], object] = _nothing  # a step ends
+    start: Callable[[], object] = _nothing  # the measured steps begin; `finish` comes before
+    keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
+
+
+def timed_steps(
+    step: Callable[[], Any],
+    settings: Settings,
+    pace: Pace,
+    *,
+    progress: Progress | None = None,
+    cancelled: CancelledFn | None = None,
+) -> tuple[list[int], list[Any]]:
+    """Run warm-up steps, then measured ones: times in nanoseconds, and what was kept of each.
+
+    A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that
+    work still running counts.
+
+    Raises:
+        Cancelled: `cancelled()` became true between two steps.
+        SettingsError: the step returned something that is not a loss.
+    """
+    total = settings.warmup + settings.steps
+    times: list[int] = []
+    kept: list[Any] = []
+    before = time.perf_counter_ns()
+    for i in range(total):
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"cancelled before step {i + 1} of {total}")
+        if i == settings.warmup:
+            pace.finish()
+            pace.start()
+            before = time.perf_counter_ns()
+        result = _called(step, i, settings)
+        pace.mark_step()
+        if i == total - 1:
+            pace.finish()
+        now = time.perf_counter_ns()
+        if i >= settings.warmup:
+            times.append(now - before)
+            kept.append(pace.keep(result))
+        before = now
+        if progress is not None:
+            name = "warming up (compiling)" if i < settings.warmup else "measuring"
+            progress(name, 0.9 * (i + 1) / total)
+            before = time.perf_counter_ns()
+    return times, kept
+
+
+def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
+    """The step's result; an error says in which step it was."""
+    try:
+        return step()
+    except StopIteration as error:
+        raise SettingsError(
+            f"an iterator that the step reads has ended, at step {i + 1} of "
+            f"{settings.warmup + settings.steps}: give it more data, ask for fewer steps, or take "
+            "batches from ctx.loader(dataset), which starts again"
+        ) from error
+    except Exception as error:
+        what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
+        error.add_note(f"kit: this was {what}, with {settings}")
+        if "No inf checks were recorded" in str(error):  # torch says no more than that
+            error.add_note(_NO_GRADIENTS)
+        raise

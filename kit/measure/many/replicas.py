@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from kit.errors import Cancelled, SettingsError
+from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import CancelledFn, Progress, no_loss
+from kit.measure.base.loop import CancelledFn, Pace, Progress, no_loss, timed_steps
 from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
@@ -28,6 +28,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.processes.channel import Clock
 from kit.runtime.processes.join import Processes
 from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
@@ -256,59 +257,74 @@ def measure(
     """
     check_whole_number(SettingsError, "steps", steps)
     check_whole_number(SettingsError, "warmup", warmup, at_least=0)
-    done, processes = 0, net.processes
+    processes = net.processes
+    before: list[int] = []  # sync points of the warm-up, by session
 
-    def told() -> Any:
-        nonlocal done
-        if cancelled is not None and cancelled():
-            raise Cancelled(f"cancelled before step {done + 1} of {warmup + steps}")
-        result = step()
-        done += 1
-        if progress is not None:
-            name = "warming up (compiling)" if done <= warmup else "measuring"
-            progress(name, 0.9 * done / (warmup + steps))
-        return result
+    def start() -> None:
+        if processes is not None:
+            _agree(net, processes, "the first measured step")
+        before[:] = [len(session.syncs) for session in net.sessions]
 
-    for _ in range(warmup):
-        told()
-    net.wait_all()
-    if processes is not None:
-        _agree(net, processes, "the first measured step")
-    before = [len(session.syncs) for session in net.sessions]
-    times, losses = _timed(net, told, steps)
+    times, losses = timed_steps(
+        step,
+        net.settings.replace(steps=steps, warmup=warmup),
+        Pace(finish=net.wait_all, start=start, keep=lambda loss: (loss, net.weights)),
+        progress=progress,
+        cancelled=cancelled,
+    )
     waits = [tuple(s.syncs[n:]) for s, n in zip(net.sessions, before, strict=True)]
     metrics = added(session.metrics() for session in net.sessions)
     if processes is not None:
         _agree(net, processes, "the end of the measured steps")
+    host, clocks = _traced(net, step)
+    seen = Seen(host, times, max(waits, key=len), metrics, net.capture)
+    notes: tuple[str, ...] = ()
+    where: dict[str, str] = {}
+    if processes is not None:
+        seen, where, note = merge_processes(processes, seen, clocks)
+        notes = (note,)
+    run = _run_of(net, seen, _window(seen, notes), source)
+    return replace(
+        run,
+        losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
+        environment={**run.environment, **where},
+        name=name or f"{net.count} replicas",
+    )
+
+
+def _traced(net: DataParallel, step: Callable[[], Any]) -> tuple[list[Span], list[Clock]]:
+    """Run the steps that `net.capture` watches: their spans, and this process's clock around them.
+
+    No clock is read where there is one process.
+    """
+    channel = None if net.processes is None else net.processes.channel
+    host, clocks = [], []
     with net.watched():
-        clocks = [] if processes is None else [processes.channel.clock()]
-        if processes is not None:
-            processes.channel.meet("the first traced step")  # else one would only wait in it
+        if channel is not None:
+            clocks.append(channel.clock())
+            channel.meet("the first traced step")  # else one would only wait in it
         step()
         net.wait_all()  # what the window holds is the work of its own steps
-        host = []
         for i in range(TRACED_STEPS):
             start = time.perf_counter_ns()
             step()
             if i == TRACED_STEPS - 1:
                 net.wait_all()
             host.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-        if processes is not None:
-            clocks.append(processes.channel.clock())
-    seen = Seen(host, times, max(waits, key=len), metrics, net.capture)
-    environment: dict[str, str] = {**net.sessions[0].environment(), "torch": torch.__version__}
-    notes: tuple[str, ...] = ()
-    if processes is not None:
-        seen, names, note = merge_processes(processes, seen, clocks)
-        environment, notes = environment | names, (note,)
-    made = seen.capture
-    timeline = _window(seen, notes)
-    metrics = seen.metrics | net.sessions[0].overheads()
+        if channel is not None:
+            clocks.append(channel.clock())
+    return host, clocks
+
+
+def _run_of(net: DataParallel, seen: Seen, timeline: Timeline, source: Any) -> Run:
+    """The run that the replicas have seen, still without losses and a name."""
+    first, made = net.sessions[0], seen.capture
+    metrics = seen.metrics | first.overheads()
     metrics |= {f"exposed.{device}_ms": ms for device, ms in exposed_ms(timeline).items()}
     metrics["parallel.devices"] = float(net.count)
     return Run(
         settings=net.settings,
-        losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
+        losses=(),
         step_times_ns=tuple(seen.times_ns),
         timeline=timeline,
         sync_points=seen.syncs,
@@ -316,10 +332,9 @@ def measure(
         segments=made.segments,
         fused=made.fused(),
         metrics=metrics,
-        compiles=net.sessions[0].compiles,
+        compiles=first.compiles,
         unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
-        environment=environment,
-        name=name or f"{net.count} replicas",
+        environment={**first.environment(), "torch": torch.__version__},
         sources=snippets_of(made.places, format_site, step=source),
     )
 
@@ -346,8 +361,11 @@ def _is_loss(result: Any) -> bool:
 def step_ms(net: DataParallel, step: Callable[[], Any], *, steps: int = 4) -> float:
     """Mean time of some steps in a row, untraced, the devices' last work included."""
     net.wait_all()
-    times, _ = _timed(net, step, steps)
-    return sum(times) / steps / 1e6
+    start = time.perf_counter_ns()
+    for _ in range(steps):
+        step()
+    net.wait_all()
+    return (time.perf_counter_ns() - start) / steps / 1e6
 
 
 def measured_curve(
@@ -407,17 +425,6 @@ def measure_backward(
 
 def _took(spans: Sequence[Span], phase: str) -> int:
     return sum(s.stop_ns - s.start_ns for s in spans if s.name.startswith(phase))
-
-
-def _timed(net: DataParallel, step: Callable[[], Any], steps: int) -> tuple[list[int], list[Any]]:
-    times, losses = [], []
-    for i in range(steps):
-        start = time.perf_counter_ns()
-        losses.append((step(), net.weights))
-        if i == steps - 1:
-            net.wait_all()
-        times.append(time.perf_counter_ns() - start)
-    return times, losses
 
 
 def _window(seen: Seen, notes: Sequence[str] = ()) -> Timeline:

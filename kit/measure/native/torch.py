@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import CancelledFn, Progress, timed_steps
+from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -42,11 +42,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     torch.manual_seed(settings.seed)
     step = chosen(Context(settings, device))
     clock = _DeviceClock() if device == "cuda" else None
-    finish = torch.cuda.synchronize if clock else _nothing
-    times, kept = timed_steps(
-        step, settings, mark_step=clock.mark if clock else _nothing, finish=finish,
-        start=clock.restart if clock else None, progress=progress, cancelled=cancelled,
-    )  # fmt: skip
+    pace = Pace(torch.cuda.synchronize, clock.mark, clock.restart) if clock else Pace(_nothing)
+    times, kept = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
     if not all(isinstance(loss, torch.Tensor) for loss in kept):
         raise SettingsError(
             f"the step returned a {type(kept[0]).__name__}, which PyTorch has not computed; a step "
@@ -55,8 +52,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     if progress is not None:
         progress("tracing", 0.95)
     places = _places(step) if clock else {}
-    finish()
-    timeline = timeline_of(_profile(step, device, finish), device=device, places=places)
+    pace.finish()
+    timeline = timeline_of(_profile(step, device, pace.finish), device=device, places=places)
     per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
@@ -162,7 +159,7 @@ def _places(step: Callable[[], Any]) -> dict[str, list[Place]]:
     return waits.places
 
 
-def _profile(step: Callable[[], Any], device: str, finish: Callable[[], None]) -> list[Any]:
+def _profile(step: Callable[[], Any], device: str, finish: Callable[[], object]) -> list[Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kit.errors import Cancelled
 from kit.measure.base.context import Workload
-from kit.measure.base.loop import CancelledFn, Progress, timed_steps
+from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
@@ -101,8 +101,7 @@ class Prepared:
             timed_steps(
                 lambda: session.run_step(step),
                 short,
-                mark_step=_nothing,
-                finish=session.wait_all,
+                Pace(finish=session.wait_all),  # `run_step` ends the steps
                 cancelled=cancelled,
             )
         return list(noted.programs.values())
@@ -167,7 +166,3 @@ def _random_kept(workload: Workload) -> Iterator[None]:
 
     with torch.random.fork_rng(devices=[]):
         yield
-
-
-def _nothing() -> None:
-    """`run_step` has ended the step."""

@@ -336,7 +336,7 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
     def inside(ctx: kit.Context) -> Any:
         raise AssertionError
 
-    with pytest.raises(SettingsError, match="processes must be at least 1"):
+    with pytest.raises(SettingsError, match="processes must be a whole number of at least 1"):
         kit.run(classify, SETTINGS, processes=0)
     with pytest.raises(SettingsError, match="must be able to import it"):
         kit.run(inside, SETTINGS, processes=2)

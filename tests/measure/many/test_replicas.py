@@ -62,7 +62,7 @@ def test_a_measured_step_has_compute_and_reduction_of_each_device(
     path = tmp_path / "two.kitrun"
     made.save(path)
     assert kit.Run.load(path).timeline == made.timeline
-    with pytest.raises(SettingsError, match="steps must be at least 1"):
+    with pytest.raises(SettingsError, match="steps must be a whole number of at least 1"):
         measure(net, step, steps=0)
 
 
