@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.timeline import KINDS, Timeline
+from kit.trace.kinds import KINDS
+from kit.trace.timeline import Timeline
 
 __all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches", "without"]
 

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.active import NONE, Active, Kernels, distinct, launches
-from kit.trace.timeline import KINDS, Timeline
+from kit.trace.kinds import KINDS
+from kit.trace.timeline import Timeline
 
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
 

@@ -23,7 +23,7 @@ The names host wait, kernel wait and other are HTA's, by HTA's rule: see `hta_id
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,15 +42,40 @@ from kit.trace.active import (
 )
 from kit.trace.timeline import Timeline
 
-__all__ = ["GAP_CAUSES", "HTA_CAUSES", "Gap", "IdleRow", "count_devices", "device_of", "hta_idle",
-           "idle_gaps", "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "GAP_CAUSES", "HTA_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
+           "device_of", "hta_idle", "idle_gaps", "idle_table"]  # fmt: skip
 
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
-GAP_CAUSES = ("host recording", "compile", "dispatch", "sync point", "input", "reduction",
-              "dependency", "program", "unknown")  # fmt: skip
 HTA_CAUSES = ("host wait", "kernel wait", "other")
 HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
+
+
+@dataclass(frozen=True, slots=True)
+class GapCause:
+    """Why a device may be idle: one row for each cause that a gap can have."""
+
+    name: str
+    color: str  # its key in the theme's colours
+    limit: str  # one of `kit.trace.LIMITS`: what bounds a step with such gaps
+    said: str  # a clause for people
+
+
+CAUSES = (
+    GapCause("host recording", "forward", "recording", "the host was recording what comes next"),
+    GapCause("compile", "compile", "compile", "a program was being compiled"),
+    GapCause("dispatch", "dispatch", "dispatch", "a segment was being handed to the device"),
+    GapCause("sync point", "wait", "sync", "the host waited for the device"),
+    GapCause("input", "input", "input", "the host prepared or copied a batch"),
+    GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
+    GapCause(
+        "dependency", "plan", "device", "another device, or the kernel before, had to finish first"
+    ),
+    # Between the kernels of its own program a device is at work.
+    GapCause("program", "kernel", "device", "between the kernels of one program"),
+    GapCause("unknown", "ahead", "unknown", "no work of the host or of a device was seen"),
+)
+GAP_CAUSES = tuple(row.name for row in CAUSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +308,12 @@ class _Cells:
         self.by["waiting"] = waits.at(self.start)
         whole = others.at(self.start)
         self.is_other, self.is_program = whole < 0, whole == 1
+        # Of the gap that each cell is a part of: the kernels around, and the next one's dispatch.
+        self.before, self.after = gaps.before[self.of], gaps.after[self.of]
+        self.dispatch = self.launch[self.of]
+        never = np.iinfo(np.int64).max
+        self.dispatched_ns = np.where(self.dispatch >= 0, timeline.stop_ns[self.dispatch], never)
+        self.is_issued = self.dispatched_ns <= gaps.start[self.of]
 
     def gaps(self) -> list[Gap]:
         """The cells as gaps; neighbours of one cause and culprit are one."""
@@ -293,7 +324,7 @@ class _Cells:
         """(cause, site) -> the lengths of its gaps; a pair may come more than once."""
         rule, by, start, stop, _, _ = self._columns()
         length = stop - start
-        for i, (cause, _, _) in enumerate(_RULES):
+        for i, cause in enumerate(r.cause for r in _RULES):
             of = rule == i
             if cause != "sync point":
                 if of.any():
@@ -316,40 +347,25 @@ class _Cells:
         return *columns, self.hta[of], self.gaps_.after[of]
 
     def _rules(self) -> tuple[Ints, Ints]:
-        """For each cell the place in `_RULES` of the first that holds, and whom it blames."""
-        gaps, by = self.gaps_, self.by
-        launch, after = self.launch[self.of], gaps.after[self.of]
-        stop = np.where(launch >= 0, self.timeline.stop_ns[launch], np.iinfo(np.int64).max)
-        is_issued = stop <= gaps.start[self.of]
-        working = self._working()
-        conditions = [
-            (by["reduction"] >= 0, by["reduction"]),
-            (self.is_other, working),
-            (self.is_program, after),
-            (by["handed"] >= 0, by["handed"]),
-            (is_issued, gaps.before[self.of]),
-            (by["compile"] >= 0, by["compile"]),
-            (by["dispatch"] >= 0, by["dispatch"]),
-            (stop <= self.start, launch),
-            (by["wait"] >= 0, by["waiting"]),
-            (by["waiting"] >= 0, by["waiting"]),
-            (by["input"] >= 0, by["input"]),
-            ((by["record"] >= 0) & (by["ahead"] < 0), by["record"]),
-            (by["ahead"] >= 0, by["ahead"]),
-            (np.ones(len(self.of), dtype=bool), np.full(len(self.of), NONE)),
-        ]
-        held = np.array([c for c, _ in conditions])
-        rule = held.argmax(axis=0)
-        return rule, np.array([b for _, b in conditions])[rule, np.arange(len(rule))]
+        """For each cell the place in `_RULES` of the first rule that holds, and its culprit."""
+        rule = np.array([r.holds(self) for r in _RULES]).argmax(axis=0)
+        culprits = np.array([r.culprit(self) for r in _RULES])
+        return rule, culprits[rule, np.arange(len(rule))]
 
-    def _working(self) -> Ints:
+    @property
+    def nothing(self) -> Ints:
+        """No culprit, for every cell."""
+        return np.full(len(self.of), NONE)
+
+    @property
+    def working(self) -> Ints:
         """The kernel of another device that runs in each cell; -1 where there is none."""
         if not self.is_other.any():
-            return np.full(len(self.of), NONE)
+            return self.nothing
         return Active(self.timeline, ("kernel",)).at(self.start)
 
     def _gap(self, rule: int, by: int, start: int, stop: int, hta: int, before: int) -> Gap:
-        cause, head, tail = _RULES[rule]
+        cause, head, tail = _RULES[rule].cause, _RULES[rule].head, _RULES[rule].tail
         timeline = self.timeline
         site = name = ""
         if by < 0:
@@ -362,22 +378,53 @@ class _Cells:
         return Gap(self.device, start, stop, cause, site, by, note, HTA_CAUSES[hta], before)
 
 
-# In the order in which `_Cells._rules` tries them.
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A cause, the cells in which it holds, and the span or sync point to blame in each."""
+
+    cause: str  # one of GAP_CAUSES
+    holds: Callable[[_Cells], Mask]
+    culprit: Callable[[_Cells], Ints]
+    head: str = ""  # of the note, before and after the culprit's name
+    tail: str = ""
+
+
+def _while(cause: str, what: str, head: str = "", tail: str = "") -> _Rule:
+    """The cause holds wherever something of `_Cells.by` goes on, which is also the culprit."""
+    return _Rule(cause, lambda c: c.by[what] >= 0, lambda c: c.by[what], head, tail)
+
+
+# The first rule that holds in a cell gives its cause.
 _RULES = (
-    ("reduction", "on its way: ", ""),
-    ("dependency", "another device works: ", ""),
-    ("program", "before ", ", in one program"),
-    ("sync point", "what was issued before the wait (", ") had been used up"),
-    ("dependency", "issued before; waited for ", ""),
-    ("compile", "", ""),
-    ("dispatch", "", ""),
-    ("dispatch", "", ": handed over, not begun yet"),
-    ("sync point", "the host waited (", ")"),
-    ("sync point", "the host waited (", ")"),
-    ("input", "", ""),
-    ("host recording", "", ""),
-    ("dispatch", "the host is ahead: ", ""),
-    ("unknown", "", ""),
+    _while("reduction", "reduction", "on its way: "),
+    _Rule("dependency", lambda c: c.is_other, lambda c: c.working, "another device works: "),
+    _Rule("program", lambda c: c.is_program, lambda c: c.after, "before ", ", in one program"),
+    _while("sync point", "handed", "what was issued before the wait (", ") had been used up"),
+    _Rule("dependency", lambda c: c.is_issued, lambda c: c.before, "issued before; waited for "),
+    _while("compile", "compile"),
+    _while("dispatch", "dispatch"),
+    _Rule(
+        "dispatch",
+        lambda c: c.dispatched_ns <= c.start,
+        lambda c: c.dispatch,
+        tail=": handed over, not begun yet",
+    ),
+    _Rule(
+        "sync point",
+        lambda c: c.by["wait"] >= 0,
+        lambda c: c.by["waiting"],
+        "the host waited (",
+        ")",
+    ),
+    _while("sync point", "waiting", "the host waited (", ")"),
+    _while("input", "input"),
+    _Rule(
+        "host recording",
+        lambda c: (c.by["record"] >= 0) & (c.by["ahead"] < 0),
+        lambda c: c.by["record"],
+    ),
+    _while("dispatch", "ahead", "the host is ahead: "),
+    _Rule("unknown", lambda c: c.of >= 0, lambda c: c.nothing),
 )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.trace.timeline import KINDS, SyncPoint, Timeline
+from kit.trace.kinds import KINDS
+from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Spans", "cut_name"]
 

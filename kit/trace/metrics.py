@@ -17,26 +17,18 @@ from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace.active import distinct
-from kit.trace.timeline import KINDS, SyncPoint, Timeline
-
-__all__ = ["CATEGORIES", "BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
-           "busy_fraction", "headline", "overlap_fraction", "union_ns"]  # fmt: skip
-
-# In the order in which `breakdown` charges an instant that belongs to several of them.
-_CHARGED: tuple[tuple[str, tuple[str, ...], str], ...] = (  # category, span kinds, span name
-    ("device busy", ("kernel",), ""),
-    ("reduction", ("reduction",), ""),
-    ("compile", ("lower", "compile"), ""),
-    ("dispatch", ("dispatch",), ""),
-    ("sync wait", ("wait",), ""),
-    ("input", ("input",), ""),
-    ("forward recording", ("record",), "forward"),
-    ("backward recording", ("record",), "backward"),
-    ("update recording", ("record",), "update"),
+from kit.trace.kinds import (
+    CATEGORIES,
+    CATEGORY_ROWS,
+    KINDS,
+    RECORDING,
+    SPAN_KINDS,
+    Category,
 )
-CATEGORIES = ("device busy", "reduction", "compile", "dispatch", "forward recording",
-              "backward recording", "update recording", "input", "sync wait",
-              "unknown")  # fmt: skip
+from kit.trace.timeline import SyncPoint, Timeline
+
+__all__ = ["BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
+           "busy_fraction", "headline", "overlap_fraction", "union_ns"]  # fmt: skip
 
 LOADER = "host/loader"
 Intervals = NDArray[np.int64]
@@ -184,21 +176,25 @@ def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
     Units:
         whole nanoseconds: the exposed ones add up to the union of the step spans exactly
     """
-    kinds = [_of_category(timeline, kinds, name) for _, kinds, name in _CHARGED]
+    rows = sorted(CATEGORY_ROWS, key=lambda row: row.charged)
+    *work, unknown = rows
     widths, (step, ahead, *masks) = _cells(
-        timeline.intervals(kind="step"), timeline.intervals(kind="ahead"), *kinds
+        timeline.intervals(kind="step"),
+        timeline.intervals(kind="ahead"),
+        *(_of_category(timeline, row) for row in work),
     )
     found: dict[str, tuple[int, int]] = {}
     left = step.copy()
-    away = np.zeros_like(step)  # the host waits or copies: it does not record, its phase goes on
-    for (category, kinds_of, _), mask in zip(_CHARGED, masks, strict=True):
-        if "record" in kinds_of:
+    away = np.zeros_like(step)  # a thread waits or copies: its phase goes on, but records nothing
+    for row, mask in zip(work, masks, strict=True):
+        if row.phase:
             mask = mask & ~ahead
-        work = mask & ~away if "record" in kinds_of else mask
-        found[category] = int(widths[work & step].sum()), int(widths[mask & left].sum())
+        done = mask & ~away if row.phase else mask
+        found[row.name] = int(widths[done & step].sum()), int(widths[mask & left].sum())
         left &= ~mask
-        away |= mask if category in ("sync wait", "input") else False
-    found["unknown"] = (int(widths[left].sum()),) * 2
+        if row.is_away:
+            away |= mask
+    found[unknown.name] = (int(widths[left].sum()),) * 2
     return {category: found[category] for category in CATEGORIES}
 
 
@@ -236,9 +232,16 @@ def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]
     return np.diff(edges), masks
 
 
-def _of_category(timeline: Timeline, kinds: Sequence[str], name: str) -> Intervals:
+def _of_category(timeline: Timeline, row: Category) -> Intervals:
+    category = RECORDING if row.phase else row.name
+    kinds = [kind.name for kind in SPAN_KINDS if kind.category == category]
+    return _of_kinds(timeline, kinds, row.phase)
+
+
+def _of_kinds(timeline: Timeline, kinds: Sequence[str], name: str = "") -> Intervals:
+    """The spans of some kinds, and of one name if one is given, that a step waits for."""
     mask = np.isin(timeline.kind, [KINDS.index(k) for k in kinds])
-    mask &= ~timeline.where(lane=LOADER)  # what a loader's thread does, the step does not wait for
+    mask &= ~timeline.where(lane=LOADER)  # a loader's thread works ahead of the step
     if name:
         mask &= timeline.name == (timeline.names.index(name) if name in timeline.names else -1)
     return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
@@ -271,7 +274,7 @@ def _device_busy(timeline: Timeline) -> float:
 def _recording_overlap(timeline: Timeline) -> float:
     """A recording thread that waits or copies is not recording, though its phase goes on."""
     kinds = ("record", "wait", "input", "ahead", "kernel")
-    widths, (record, *away, busy) = _cells(*(_of_category(timeline, (k,), "") for k in kinds))
+    widths, (record, *away, busy) = _cells(*(_of_kinds(timeline, (k,)) for k in kinds))
     recording = record & ~np.logical_or.reduce(away)
     if not busy.any() or not widths[recording].any():
         return math.nan

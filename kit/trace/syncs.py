@@ -11,23 +11,18 @@ from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace.active import without
-from kit.trace.gaps import idle_table
+from kit.trace.gaps import CAUSES, idle_table
+from kit.trace.kinds import CATEGORY_ROWS, LIMITS
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["LIMITS", "Limit", "SyncRow", "idle_after", "limited_by", "sync_table"]
+__all__ = ["Limit", "SyncRow", "idle_after", "limited_by", "sync_table"]
 
-LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "reduction", "unknown")
 BUSY = 0.85  # a device that is busy for this part of the step is what limits it
 _END = np.iinfo(np.int64).max
 
-_GROUP = {"device busy": "device", "dispatch": "dispatch", "compile": "compile",
-          "forward recording": "recording", "backward recording": "recording",
-          "update recording": "recording", "input": "input", "sync wait": "sync",
-          "reduction": "reduction", "unknown": "unknown",
-          # causes of idle time; between the kernels of its own program the device is at work
-          "host recording": "recording", "sync point": "sync", "program": "device",
-          "dependency": "device"}  # fmt: skip
+_LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
+_LIMIT_OF_CAUSE = {row.name: row.limit for row in CAUSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +122,7 @@ def limited_by(timeline: Timeline) -> Limit:
     """
     charged = dict.fromkeys(LIMITS, 0.0)
     for category, (_, exposed) in breakdown_ns(timeline).items():
-        charged[_GROUP[category]] += exposed
+        charged[_LIMIT_OF[category]] += exposed
     whole = sum(charged.values())
     if not whole:
         raise TimelineError("what limits a step is known from traced steps only: none is there")
@@ -136,7 +131,7 @@ def limited_by(timeline: Timeline) -> Limit:
         rest = whole - charged["device"]
         charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}
         for row in idle:  # shares of all idle time, of all devices
-            charged[_GROUP[row.cause]] += row.share * rest
+            charged[_LIMIT_OF_CAUSE[row.cause]] += row.share * rest
     device = charged["device"] / whole
     if device >= BUSY:
         return Limit("device", device)

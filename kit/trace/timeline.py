@@ -13,28 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.trace.kinds import KINDS
 
-__all__ = ["COLUMNS", "KINDS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
+__all__ = ["COLUMNS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
 
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
-# step: one whole step. record..input: what the host did. kernel: what the device computed.
-# reduction: gradients on their way between devices, on a lane of the device that they go to.
-# ahead: the host has nothing to do until the device catches up, and lets it.
-# device step: from the first to the last kernel of one step.
-KINDS = (
-    "step",
-    "record",
-    "plan",
-    "lower",
-    "compile",
-    "dispatch",
-    "wait",
-    "input",
-    "kernel",
-    "ahead",
-    "device step",
-    "reduction",
-)
 # The arrays of a timeline, and the type of each: one entry a span.
 COLUMNS = {"lane": "int32", "kind": "int32", "name": "int32", "start_ns": "int64",
            "stop_ns": "int64", "segment": "int32", "node": "int32"}  # fmt: skip

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.trace.imported import MAX_NAME, cut_name
-from kit.trace.timeline import KINDS, SyncPoint
+from kit.trace.kinds import KINDS
+from kit.trace.timeline import SyncPoint
 
 __all__ = ["EXPORTED", "Events", "Role"]
 

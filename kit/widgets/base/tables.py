@@ -18,6 +18,7 @@ from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncPoint, sync_table
+from kit.trace.kinds import CATEGORY_ROWS
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.theme import COLORS, FAINT
 
@@ -49,17 +50,7 @@ _UNSEEN = (
 )
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _MAX_ROWS = 12
-_SWATCH = {
-    "device busy": "kernel",
-    "reduction": "reduction",
-    "compile": "compile",
-    "dispatch": "dispatch",
-    "forward recording": "forward",
-    "backward recording": "backward",
-    "update recording": "update",
-    "input": "input",
-    "sync wait": "wait",
-}
+_COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
 
 
 def headline_html(run: Run, previous: Run | None = None) -> str:
@@ -151,7 +142,7 @@ def breakdown_html(run: Run) -> str:
     most = max(max(r.share for r in rows), 1e-12)
     cells = []
     for r in rows:
-        color = COLORS.get(_SWATCH.get(r.category, ""), FAINT)
+        color = COLORS.get(_COLOR_OF.get(r.category, ""), FAINT)
         swatch = (
             f'<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
             f'margin-right:7px;background:{color};border:1px solid #8886"></span>'

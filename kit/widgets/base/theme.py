@@ -21,6 +21,7 @@ from typing import Any
 from bokeh.models import CustomJS, Plot, SaveTool
 
 from kit.text import safe_html
+from kit.trace.kinds import LEGEND
 from kit.widgets.base.scripts import script
 
 __all__ = [
@@ -76,38 +77,25 @@ DARK = MappingProxyType(
 
 # Least distance under simulated protanopia, deuteranopia and tritanopia, also from the dark ground:
 # 13 (CIE76), measured by the test. Recording has its phase's colour; warm red is kept for waiting.
-COLORS = MappingProxyType(
-    {
-        "forward": "#5674d8",
-        "backward": "#f5b12e",
-        "update": "#2f9e8f",
-        "input": "#f0e28c",
-        "plan": "#b4bcc0",
-        "lower": "#c3a2ef",
-        "compile": "#8f45ab",
-        "dispatch": "#a4e8fb",
-        "wait": "#dd5a3c",
-        "ahead": "#dfe8d3",
-        "kernel": "#587080",
-        "reduction": "#db57ba",
-    }
-)
-LABELS = MappingProxyType(
-    {
-        "forward": "forward",
-        "backward": "backward",
-        "update": "update",
-        "input": "input",
-        "plan": "plan",
-        "lower": "lower",
-        "compile": "compile",
-        "dispatch": "dispatch",
-        "wait": "wait (sync)",
-        "ahead": "host is ahead",
-        "kernel": "kernel",
-        "reduction": "reduction (gradients)",
-    }
-)
+_PALETTE = {
+    "forward": "#5674d8",
+    "backward": "#f5b12e",
+    "update": "#2f9e8f",
+    "input": "#f0e28c",
+    "plan": "#b4bcc0",
+    "lower": "#c3a2ef",
+    "compile": "#8f45ab",
+    "dispatch": "#a4e8fb",
+    "wait": "#dd5a3c",
+    "ahead": "#dfe8d3",
+    "kernel": "#587080",
+    "reduction": "#db57ba",
+}
+
+# Of each entry of a legend, in the palette's order: `kit.trace.kinds` says which there are.
+_KEYS = sorted(LEGEND, key=lambda key: list(_PALETTE).index(key.color))
+COLORS = MappingProxyType({key.name: _PALETTE[key.color] for key in _KEYS})
+LABELS = MappingProxyType({key.name: key.title for key in _KEYS})
 # Neighbouring segments only have to differ from each other, so a short cycle is enough.
 SEGMENT_COLORS = ("#8da2e8", "#f3c877", "#7fc4ba", "#c9b3ee", "#e79a86", "#9fb0ba", "#d8cf86")
 OTHER = "#8b97a3"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
+from kit.trace.gaps import CAUSES
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MONO, MUTED, bar_html, section, sentence, table
 from kit.widgets.base.theme import COLORS
@@ -16,27 +17,8 @@ from kit.widgets.compare.data import amount
 __all__ = ["CAUSE_COLORS", "GapView", "gaps_html"]
 
 MAX_ROWS = 12
-CAUSE_COLORS = {
-    "host recording": COLORS["forward"],
-    "compile": COLORS["compile"],
-    "dispatch": COLORS["dispatch"],
-    "sync point": COLORS["wait"],
-    "input": COLORS["input"],
-    "reduction": COLORS["reduction"],
-    "dependency": COLORS["plan"],
-    "program": COLORS["kernel"],
-    "unknown": COLORS["ahead"],
-}
-_SAID = {
-    "host recording": "the host was recording what comes next",
-    "compile": "a program was being compiled",
-    "dispatch": "a segment was being handed to the device",
-    "input": "the host prepared or copied a batch",
-    "reduction": "gradients were on their way between devices",
-    "dependency": "another device, or the kernel before, had to finish first",
-    "program": "between the kernels of one program",
-    "unknown": "nobody was seen to be at work",
-}
+CAUSE_COLORS = {row.name: COLORS[row.color] for row in CAUSES}
+_SAID = {row.name: row.said for row in CAUSES}
 
 
 def gaps_html(run: Run) -> str:

@@ -1,0 +1,97 @@
+"""What kinds of span there are: one row for each, and one for each category of a step's breakdown.
+
+Timelines, the breakdown, colours, legends, exports and saved runs read these two tables, so a new
+kind is one row here. A kind's place in `KINDS` is its number in a timeline's column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CATEGORIES", "CATEGORY_ROWS", "KINDS", "LEGEND", "LIMITS", "RECORDING", "SPAN_KINDS",
+           "Category", "Key", "SpanKind"]  # fmt: skip
+
+# What may bound a step; the first of those that take equally long.
+LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "reduction", "unknown")
+RECORDING = "recording"  # of a phase: each phase has a category of its own
+
+
+@dataclass(frozen=True, slots=True)
+class SpanKind:
+    """One kind of span."""
+
+    name: str
+    title: str  # for legends
+    color: str = ""  # its key in the theme's colours; "": in no legend
+    category: str = ""  # of the breakdown; "": charged to none
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """One row of a step's breakdown."""
+
+    name: str
+    charged: int  # of what goes on at one instant, the least is charged with the instant
+    limit: str  # one of LIMITS: what bounds a step that goes there
+    color: str = ""  # its key in the theme's colours
+    phase: str = ""  # only spans of this name; the category of their kind is then RECORDING
+    is_away: bool = False  # a thread in it does not record, though its phase goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend: a kind, or a phase of recording."""
+
+    name: str
+    title: str
+    color: str
+
+
+SPAN_KINDS = (
+    SpanKind("step", "step", meaning="one whole step"),
+    SpanKind("record", "record", category=RECORDING, meaning="the host records ops of a phase"),
+    SpanKind("plan", "plan", "plan", meaning="the host cuts a segment"),
+    SpanKind("lower", "lower", "lower", "compile", "ops become jax"),
+    SpanKind("compile", "compile", "compile", "compile", "jax becomes a program"),
+    SpanKind("dispatch", "dispatch", "dispatch", "dispatch", "a program is handed to the device"),
+    SpanKind("wait", "wait (sync)", "wait", "sync wait", "the host waits for the device"),
+    SpanKind("input", "input", "input", "input", "the host prepares or copies a batch"),
+    SpanKind("kernel", "kernel", "kernel", "device busy", "what the device computes"),
+    SpanKind(
+        "ahead",
+        "host is ahead",
+        "ahead",
+        meaning="the host has nothing to do until the device catches up, and lets it",
+    ),
+    SpanKind("device step", "device step", meaning="from the first to the last kernel of a step"),
+    SpanKind(
+        "reduction",
+        "reduction (gradients)",
+        "reduction",
+        "reduction",
+        "gradients travel between devices, on a lane of the device that they go to",
+    ),
+)
+
+# In the order in which a breakdown lists them.
+CATEGORY_ROWS = (
+    Category("device busy", 0, "device", "kernel"),
+    Category("reduction", 1, "reduction", "reduction"),
+    Category("compile", 2, "compile", "compile"),
+    Category("dispatch", 3, "dispatch", "dispatch"),
+    Category("forward recording", 6, "recording", "forward", phase="forward"),
+    Category("backward recording", 7, "recording", "backward", phase="backward"),
+    Category("update recording", 8, "recording", "update", phase="update"),
+    Category("input", 5, "input", "input", is_away=True),
+    Category("sync wait", 4, "sync", "wait", is_away=True),
+    Category("unknown", 9, "unknown"),
+)
+
+KINDS = tuple(kind.name for kind in SPAN_KINDS)
+CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)
+# Of views that draw spans: a phase stands for the recording of its ops.
+LEGEND = (
+    *(Key(row.phase, row.phase, row.color) for row in CATEGORY_ROWS if row.phase),
+    *(Key(kind.name, kind.title, kind.color) for kind in SPAN_KINDS if kind.color),
+)
