@@ -424,16 +424,6 @@ def open_trace(path: str | os.PathLike[str]) -> Run:
         RunFileError: the same of a saved run.
         OSError: there is no such file, or it cannot be read.
     """
-    from kit.formats.chrome.read import read_chrome
-    from kit.formats.run_of import run_of
+    from kit.formats import readers
 
-    file = Path(path)
-    if file.is_dir() or file.suffix == ".pb":
-        from kit.formats.xplane import read_xplane
-
-        return run_of(read_xplane(file), file.name)
-    with open(file, "rb") as opened:
-        is_zip = opened.read(2) == b"PK"
-    if is_zip or file.suffix == ".kitrun":
-        return Run.load(file)
-    return run_of(read_chrome(file), file.name)
+    return readers.open_trace(path)

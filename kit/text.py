@@ -85,12 +85,15 @@ def _cut_end(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, the first column to the left and the others to the right.
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, has_numbers: bool = True
+) -> str:
+    """A Markdown table; with numbers, all columns but the first are aligned to the right.
 
     Cells are Markdown: a stranger's text goes through `safe_markdown` before.
     """
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    rest = "---:" if has_numbers else "---"
+    lines = [head, ["---", *[rest] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -23,6 +23,7 @@ from kit import __version__
 from kit.cli.doctor import doctor
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
+from kit.formats.readers import readers_text
 from kit.text import safe_terminal
 
 if TYPE_CHECKING:
@@ -370,8 +371,7 @@ _VIEW = (
         "trace",
         type=Path,
         metavar="TRACE",
-        help="torch.profiler's .json or .json.gz, a jax profile (a folder or one *.xplane.pb), "
-        "or a *.kitrun",
+        help=readers_text(),
     ),
     Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
 )

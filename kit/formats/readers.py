@@ -1,0 +1,109 @@
+"""Which file is read by what: one row for each format that `kit.open_trace` knows.
+
+The table is read by `open_trace`, by the command line's help and by docs/traces.md. A new format is
+a row here, and a function from a path to a `Run`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.text import markdown_table
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
+
+__all__ = ["READERS", "Reader", "open_trace", "readers_table", "readers_text"]
+
+DIRECTORY = ""  # stands for a directory among the suffixes
+_ZIP = b"PK"  # the first bytes of a saved run, whatever its name
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One format of traces."""
+
+    suffixes: tuple[str, ...]
+    names: str  # of its files, for people
+    program: str  # that writes it, in a word or two
+    written_by: str  # the same in full, as Markdown
+    read_by: str  # the module and what it builds on, as Markdown
+    read: Callable[[Path], Run]
+
+
+# The modules that read are imported when they are needed: jax and numpy are heavy.
+def _read_chrome(file: Path) -> Run:
+    from kit.formats.chrome.read import read_chrome
+    from kit.formats.run_of import run_of
+
+    return run_of(read_chrome(file), file.name)
+
+
+def _read_xplane(file: Path) -> Run:
+    from kit.formats.run_of import run_of
+    from kit.formats.xplane import read_xplane
+
+    return run_of(read_xplane(file), file.name)
+
+
+def _read_saved(file: Path) -> Run:
+    from kit.runs.run import Run
+
+    return Run.load(file)
+
+
+_CHROME = Reader(
+    (".json", ".json.gz"),
+    "`.json`, `.json.gz`",
+    "torch.profiler",
+    "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
+    "`kit/formats/chrome/read.py`: the standard library's JSON scanner, one event at a time",
+    _read_chrome,
+)
+_SAVED = Reader(
+    (".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", "`kit/runs/file.py`", _read_saved
+)
+READERS = (
+    _CHROME,
+    Reader(
+        (DIRECTORY, ".pb"),
+        "a directory, or `*.xplane.pb`",
+        "jax",
+        "`jax.profiler.trace(directory)`, CPU and GPU",
+        "`kit/formats/xplane.py`: `jax.profiler.ProfileData`",
+        _read_xplane,
+    ),
+    _SAVED,
+)
+
+
+def open_trace(path: str | os.PathLike[str]) -> Run:
+    """The run that a file or a directory holds; see `kit.open_trace`."""
+    file = Path(path)
+    return _reader_of(file).read(file)
+
+
+def _reader_of(file: Path) -> Reader:
+    """The reader for the suffix; what has an unknown one is a saved run or a Chrome trace."""
+    end = DIRECTORY if file.is_dir() else file.suffix or file.name
+    for reader in READERS:
+        if end in reader.suffixes and reader is not _CHROME:
+            return reader
+    with open(file, "rb") as opened:
+        return _SAVED if opened.read(len(_ZIP)) == _ZIP else _CHROME
+
+
+def readers_text() -> str:
+    """The formats in one line, for the help of the command line."""
+    rows = (f"{reader.names.replace('`', '')} ({reader.program})" for reader in READERS)
+    return "; ".join(rows)
+
+
+def readers_table() -> str:
+    """The formats as Markdown; docs/traces.md holds it."""
+    rows = [(reader.names, reader.written_by, reader.read_by) for reader in READERS]
+    return markdown_table(("file", "written by", "read by"), rows, has_numbers=False)
