@@ -38,88 +38,127 @@ class Advice:
 def advise(run: Run) -> tuple[Advice, ...]:
     """What costs this run time, the dearest first; () if nothing stands out."""
     seen = _Seen(run)
-    found = [advice for rule in _RULES for advice in rule(run, seen)]
-    return tuple(sorted(found, key=lambda a: -a.ms if a.ms == a.ms else 0.0))
+    found = [advice for rule in ADVICE_RULES for advice in rule.find(run, seen)]
+    return tuple(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
 
 
 def sync_cure(row: SyncRow, run: Run) -> Advice:
     """What to do about the sync points of one place."""
-    rule = _rule_of(row)
+    cure = next(cure for cure in SYNC_CURES if cure.fits(row.cause, row.via))
     idle = row.idle_ms_per_step
     text = f"{row.site or 'An unknown line'} waits {format_ms(row.wait_ms_per_step)} a step"
-    if idle == idle:
+    if not math.isnan(idle):
         text += f", and the device then has nothing to do for {format_ms(idle)}"
-    op = row.cause.removeprefix("unlowered op aten.")
-    many = run.devices > 1  # these can neither guess nor take back what others were sent
-    can_guess = run.settings.mode != "torch" and not many
-    text += ": " + _SYNC_TEXTS[rule].format(
+    # Several devices can neither guess nor take back what others were sent.
+    can_guess = run.settings.mode != "torch" and run.devices == 1
+    cost = row.wait_ms_per_step if math.isnan(idle) else idle
+    change = cure.change if can_guess or "step_mode" not in cure.change else {}
+    return Advice(
+        cure.rule, f"{text}: {_filled(cure, row, run, can_guess)}", row.site, cost, change
+    )
+
+
+def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
+    """The text of a cure, with the names of this row and what this run could do as well."""
+    later = f", look one step later (loss_scaling={DEFERRED!r})"
+    keep = ", keep the read and hide it (step_mode='speculate')"
+    hide = "; step_mode='speculate' keeps the read and hides most of the wait"
+    return cure.text.format(
         via=row.via,
         cause=row.cause,
-        op=op,
         on_device=ON_DEVICE,
-        later="" if many else f", look one step later (loss_scaling={DEFERRED!r})",
-        keep=", keep the read and hide it (step_mode='speculate')" if can_guess else "",
-        hide="; step_mode='speculate' keeps the read and hides most of the wait"
-        if can_guess
-        else "",
+        op=row.cause.removeprefix("unlowered op aten."),
+        later=later if run.devices == 1 else "",
+        keep=keep if can_guess else "",
+        hide=hide if can_guess else "",
     )
-    cost = idle if idle == idle else row.wait_ms_per_step
-    change = _CHANGES.get(rule, {})
-    if "step_mode" in change and not can_guess:
-        change = {}
-    return Advice(rule, text, row.site, cost, change)
 
 
-def _rule_of(row: SyncRow) -> str:
-    cause, via = row.cause, row.via
-    for beginning, rule in _LIBRARY_LINES.items():
-        if via.startswith(beginning):
-            return rule
-    if cause.startswith("unlowered op"):
-        is_shape = any(name in cause for name in _DATA_DEPENDENT)
-        return "data-dependent shape" if is_shape else "op on the host"
-    if cause == "print":
-        return "logging"
-    if via:
-        return "library read"
-    return "copy" if cause == "copy_to_device" else "read"
-
-
-_LIBRARY_LINES = {
-    "torch/amp/grad_scaler.py": "loss scale check",
-    "torch/optim/": "optimizer state read",
-    "torch/nn/utils/clip_grad": "gradient norm read",
-    "logging/": "logging",
-    "tqdm/": "logging",
-}
 _DATA_DEPENDENT = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
-_CHANGES: dict[str, dict[str, Any]] = {
-    "loss scale check": {"loss_scaling": ON_DEVICE},
-    "logging": {"step_mode": "speculate"},
-    "library read": {"step_mode": "speculate"},
-    "read": {"step_mode": "speculate"},
-    "copy": {"prefetch": 2},
-}
-_SYNC_TEXTS = {
-    "loss scale check": "GradScaler reads whether a gradient was infinite before it lets the "
-    "optimizer step. Let the device decide (loss_scaling={on_device!r}, or an optimizer "
-    "with fused=True){later}{keep}, or pay it once for several batches (accumulate).",
-    "optimizer state read": "the optimizer reads a number of its state, such as its step count, "
-    "from the device. Make it with fused=True or capturable=True.",
-    "gradient norm read": "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips "
-    "such a step without reading.",
-    "data-dependent shape": "how large the result of {op} is depends on the data, so the host has "
-    "to look; a boolean mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
-    "op on the host": "the op {op} has no lowering rule and runs on the host. Write it with other "
-    "ops, or give it a rule: session.explain() prints how one begins.",
-    "logging": "a number is printed or logged in each step. Do it every 50th step, or keep "
-    "loss.detach() and print it later{hide}.",
-    "library read": "{via} reads a number from the device. Give a metric or callback its numbers "
-    "every n-th step, or after the step.",
-    "copy": "pinned memory and non_blocking=True copy without waiting.",
-    "read": "the step reads a value ({cause}). Read it every n-th step, or keep x.detach() and "
-    "read it later{hide}.",
-}
+_SPECULATE = {"step_mode": "speculate"}
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCure:
+    """What to do about sync points of one sort."""
+
+    rule: str
+    fits: Callable[[str, str], bool]  # of a sync point's cause and its library line
+    text: str  # see `_filled`
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _through(*beginnings: str) -> Callable[[str, str], bool]:
+    """The library line that waited is in one of these places."""
+    return lambda cause, via: via.startswith(beginnings)
+
+
+def _is_shape(cause: str, via: str) -> bool:
+    return cause.startswith("unlowered op") and any(name in cause for name in _DATA_DEPENDENT)
+
+
+# The first cure that fits is given; the last fits all.
+SYNC_CURES = (
+    SyncCure(
+        "loss scale check",
+        _through("torch/amp/grad_scaler.py"),
+        "GradScaler reads whether a gradient was infinite before it lets the optimizer step. Let "
+        "the device decide (loss_scaling={on_device!r}, or an optimizer with fused=True)"
+        "{later}{keep}, or pay it once for several batches (accumulate).",
+        {"loss_scaling": ON_DEVICE},
+    ),
+    SyncCure(
+        "optimizer state read",
+        _through("torch/optim/"),
+        "the optimizer reads a number of its state, such as its step count, from the device. Make "
+        "it with fused=True or capturable=True.",
+    ),
+    SyncCure(
+        "gradient norm read",
+        _through("torch/nn/utils/clip_grad"),
+        "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips such a step without "
+        "reading.",
+    ),
+    SyncCure(
+        "logging",
+        lambda cause, via: cause == "print" or via.startswith(("logging/", "tqdm/")),
+        "a number is printed or logged in each step. Do it every 50th step, or keep "
+        "loss.detach() and print it later{hide}.",
+        _SPECULATE,
+    ),
+    SyncCure(
+        "data-dependent shape",
+        _is_shape,
+        "how large the result of {op} is depends on the data, so the host has to look; a boolean "
+        "mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
+    ),
+    SyncCure(
+        "op on the host",
+        lambda cause, via: cause.startswith("unlowered op"),
+        "the op {op} has no lowering rule and runs on the host. Write it with other ops, or give "
+        "it a rule: session.explain() prints how one begins.",
+    ),
+    SyncCure(
+        "library read",
+        lambda cause, via: bool(via),
+        "{via} reads a number from the device. Give a metric or callback its numbers every n-th "
+        "step, or after the step.",
+        _SPECULATE,
+    ),
+    SyncCure(
+        "copy",
+        lambda cause, via: cause == "copy_to_device",
+        "pinned memory and non_blocking=True copy without waiting.",
+        {"prefetch": 2},
+    ),
+    SyncCure(
+        "read",
+        lambda cause, via: True,
+        "the step reads a value ({cause}). Read it every n-th step, or keep x.detach() and read "
+        "it later{hide}.",
+        _SPECULATE,
+    ),
+)
 
 
 class _Seen:
@@ -131,12 +170,12 @@ class _Seen:
         self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
 
     def exposed_ms(self, category: str) -> float:
-        """Milliseconds a step in which nothing hides it."""
+        """Milliseconds a step of this category that nothing hides."""
         return sum(row.exposed_ms for row in self.rows if row.category == category)
 
     @property
     def is_starved(self) -> bool:
-        """True if the device is idle for long enough to be worth a sentence, or nobody knows."""
+        """True if the device is idle for long enough to be worth a sentence, or it is not known."""
         busy = self._run.headline().device_busy_fraction
         return not 1.0 - busy < SHARE
 
@@ -255,6 +294,21 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
 
 
-Rule = Callable[[Run, _Seen], Iterator[Advice]]
-_RULES: tuple[Rule, ...] = (_syncs, _input, _compiles, _recording, _reduction, _cores, _segments)
-RULES = (*_SYNC_TEXTS, "input", "compile", "recording", "reduction", "cores", "small segments")
+@dataclass(frozen=True, slots=True)
+class AdviceRule:
+    """What looks for one sort of cost."""
+
+    names: tuple[str, ...]  # of the advice that it may give
+    find: Callable[[Run, _Seen], Iterator[Advice]]
+
+
+ADVICE_RULES = (
+    AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs),
+    AdviceRule(("input",), _input),
+    AdviceRule(("compile",), _compiles),
+    AdviceRule(("recording",), _recording),
+    AdviceRule(("reduction",), _reduction),
+    AdviceRule(("cores",), _cores),
+    AdviceRule(("small segments",), _segments),
+)
+RULES = tuple(name for rule in ADVICE_RULES for name in rule.names)

@@ -12,8 +12,12 @@ import pytest
 import torch
 
 import kit
-from kit.runs.analysis.advice import RULES, Advice, advise
+from kit.reports.markdown import report_markdown
+from kit.runs.analysis import advice as advice_rules
+from kit.runs.analysis.advice import RULES, Advice, AdviceRule, SyncCure, advise
+from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.numbers.advice import advice_html
 from kit.workloads import bert
 
 LAZY = kit.Settings(mode="lazy", steps=4, warmup=3, batch_size=16)
@@ -254,6 +258,18 @@ def test_every_rule_is_named_in_the_list() -> None:
     (advice,) = copied.advice()
     assert (advice.rule, advice.rule in RULES) == ("copy", True)
     assert isinstance(advice, Advice)
+
+
+def test_a_new_rule_and_a_new_cure_are_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tea = AdviceRule(("tea",), lambda run, seen: iter([Advice("tea", "drink less tea", ms=50.0)]))
+    cure = SyncCure("kettle", lambda cause, via: cause == "boil", "boil {later}earlier")
+    monkeypatch.setattr(advice_rules, "ADVICE_RULES", (tea, *advice_rules.ADVICE_RULES))
+    monkeypatch.setattr(advice_rules, "SYNC_CURES", (cure, *advice_rules.SYNC_CURES))
+    run = replace(synthetic([]), sync_points=(SyncPoint(0, 9 * MS, "boil", "a.py:1"),))
+    assert [a.rule for a in run.advice()] == ["tea", "kettle"]
+    for shown in (summary(run), advice_html(run), report_markdown([run])):
+        assert "drink less tea" in shown
+        assert "earlier" in shown
 
 
 def test_a_run_without_steps_gets_none() -> None:
