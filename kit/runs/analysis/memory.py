@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kit.errors import GraphError
 from kit.ir import Graph
@@ -154,12 +155,8 @@ def memory(run: Run) -> MemoryReport:
     graph = run.graphs[0]
     holders = _holders(graph, _segment_of(run, graph))
     size = len(graph) + 1
-    live, inside = np.zeros(size + 1, np.int64), np.zeros(size + 1, np.int64)
-    for h in holders:
-        for line in (live,) if h.is_kept else (live, inside):
-            line[h.first] += h.bytes
-            line[min(h.last + 1, size)] -= h.bytes
-    live, inside = np.cumsum(live)[:size], np.cumsum(inside)[:size]
+    live = _live(holders, size)
+    inside = _live([h for h in holders if not h.is_kept], size)
     ops = np.array(graph.ops, dtype=np.intp)
     at = int(ops[live[ops].argmax()]) if len(ops) else -1
     made = [h for h in holders if h.first == h.node and not graph.nodes[h.node].is_variable]
@@ -187,6 +184,15 @@ def memory(run: Run) -> MemoryReport:
         allocations=len(made),
         allocated=sum(h.bytes for h in made),
     )
+
+
+def _live(holders: Sequence[Holder], size: int) -> NDArray[np.int64]:
+    """The bytes that these hold at each place of the program order."""
+    changes = np.zeros(size + 1, np.int64)
+    for h in holders:
+        changes[h.first] += h.bytes
+        changes[min(h.last + 1, size)] -= h.bytes
+    return np.cumsum(changes)[:size]
 
 
 def memory_by_op(run: Run) -> tuple[OpMemory, ...]:

@@ -22,6 +22,7 @@ from kit.ir.plan import OpStream, plan
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of
+from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
@@ -31,12 +32,6 @@ __all__ = ["Model", "Prediction", "calibrated", "predict"]
 _ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
 SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
-# settings that the model has no means to know the effect of
-_FIXED = {
-    "dtype": "kernels of another precision",
-    "device": "another device's kernels",
-    "segment_mode": "programs of one op each",
-}
 _READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
 # ops that only show memory in another way; the runtime knows them all, a saved run does not say
 _VIEWS = frozenset({
@@ -103,9 +98,9 @@ def predict(
         raise SettingsError("there is no run to predict from")
     base = runs[0]
     wanted = settings or base.settings
-    _check(base, wanted, device_speed, launch_ns, sync_ns)
-    return _predict(runs, calibrated(base), wanted, without=without, device_speed=device_speed,
-                    launch_ns=launch_ns, sync_ns=sync_ns, stream=stream)  # fmt: skip
+    asked = Question(wanted, tuple(without), device_speed, launch_ns, sync_ns, stream)
+    asked.check(base)
+    return _predict(runs, calibrated(base), asked)
 
 
 class Model:
@@ -128,8 +123,9 @@ class Model:
     ) -> Prediction:
         """As `kit.predict(run, ...)`."""
         wanted = settings or self.run.settings
-        _check(self.run, wanted, device_speed, None, None)
-        return _predict([self.run], self._costs, wanted, without=without, device_speed=device_speed)
+        asked = Question(wanted, tuple(without), device_speed)
+        asked.check(self.run)
+        return _predict([self.run], self._costs, asked)
 
     @property
     def syncs(self) -> tuple[SyncPoint, ...]:
@@ -137,20 +133,16 @@ class Model:
         return tuple(_waits(self.run, self.run.segments).values())
 
 
-def _predict(
-    runs: Sequence[Run], costs: Costs, wanted: Settings, *,
-    without: Iterable[str | SyncRow | SyncPoint], device_speed: float,
-    launch_ns: float | None = None, sync_ns: float | None = None, stream: OpStream | None = None,
-) -> Prediction:  # fmt: skip
-    base = runs[0]
+def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
+    base, wanted, speed = runs[0], asked.settings, asked.device_speed
     notes: list[str] = []
     costs = _for_batch(runs, costs, wanted, notes)
     costs = _for_scaling(base, costs, wanted, notes)
-    shape = _shape(base, wanted, costs, list(without), stream, notes)
-    if device_speed != 1.0:
-        notes.append(f"every kernel takes 1/{device_speed:g} of its time, whatever limits it")
-        shape = replace(shape, device=tuple(d / device_speed for d in shape.device))
-    costs = _with_overheads(base, costs, launch_ns, sync_ns, notes)
+    shape = _shape(base, wanted, costs, asked.without, asked.stream, notes)
+    if speed != 1.0:
+        notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it")
+        shape = replace(shape, device=tuple(d / speed for d in shape.device))
+    costs = _with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
     step, timeline = modelled(shape, costs, notes)
     return Prediction(
         settings=wanted,
@@ -247,7 +239,7 @@ def _shape(
     run: Run,
     wanted: Settings,
     costs: Costs,
-    without: list[str | SyncRow | SyncPoint],
+    without: Sequence[str | SyncRow | SyncPoint],
     stream: OpStream | None,
     notes: list[str],
 ) -> Shape:
@@ -380,7 +372,7 @@ def _waits(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
 
 
 def _removed(
-    run: Run, own: dict[int, SyncPoint], without: list[str | SyncRow | SyncPoint]
+    run: Run, own: dict[int, SyncPoint], without: Sequence[str | SyncRow | SyncPoint]
 ) -> set[int]:
     found: set[int] = set()
     for wish in without:
@@ -413,30 +405,6 @@ def _is_view(op: str) -> bool:
 
 
 # -- words -----------------------------------------------------------------------------------------
-
-
-def _check(
-    run: Run, wanted: Settings, speed: float, launch: float | None, sync: float | None
-) -> None:
-    for name, what in _FIXED.items():
-        mine, theirs = getattr(run.settings, name), getattr(wanted, name)
-        if mine != theirs:
-            raise SettingsError(
-                f"{name}={theirs!r} cannot be predicted from a run with {mine!r}: it was never "
-                f"seen what {what} cost. Measure it: kit.run(workload, settings)"
-            )
-    if "torch" in (run.settings.mode, wanted.mode):
-        raise SettingsError("mode 'torch' runs without kit's runtime: it can only be measured")
-    if not (speed > 0 and math.isfinite(speed)):
-        raise SettingsError(f"device_speed must be above 0, not {speed!r}")
-    for name, value in (("launch_ns", launch), ("sync_ns", sync)):
-        if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
-    if wanted.accumulate != run.settings.accumulate and run.settings.accumulate != 1:
-        raise SettingsError(
-            f"accumulate={wanted.accumulate} can be predicted from accumulate=1 only, not from "
-            f"{run.settings.accumulate}"
-        )
 
 
 def _described(runs: Sequence[Run]) -> str:

@@ -1,0 +1,60 @@
+"""What is asked of a prediction, and whether a run can answer it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kit.errors import SettingsError
+from kit.ir.plan import OpStream
+from kit.runs.run import Run
+from kit.runs.settings import Settings
+from kit.trace import SyncPoint
+from kit.trace.syncs import SyncRow
+
+__all__ = ["Question"]
+
+# Settings whose effect the model cannot know from a run without them.
+_FIXED = {
+    "dtype": "kernels of another precision",
+    "device": "another device's kernels",
+    "segment_mode": "programs of one op each",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to predict; the fields are the arguments of `kit.predict`, which says what they mean."""
+
+    settings: Settings
+    without: tuple[str | SyncRow | SyncPoint, ...] = ()
+    device_speed: float = 1.0
+    launch_ns: float | None = None
+    sync_ns: float | None = None
+    stream: OpStream | None = None
+
+    def check(self, run: Run) -> None:
+        """Accept a question that can be answered from this run.
+
+        Raises:
+            SettingsError: it cannot; the message says why, and what to measure instead.
+        """
+        for name, what in _FIXED.items():
+            mine, theirs = getattr(run.settings, name), getattr(self.settings, name)
+            if mine != theirs:
+                raise SettingsError(
+                    f"{name}={theirs!r} cannot be predicted from a run with {mine!r}: it was never "
+                    f"seen what {what} cost. Measure it: kit.run(workload, settings)"
+                )
+        if "torch" in (run.settings.mode, self.settings.mode):
+            raise SettingsError("mode 'torch' runs without kit's runtime: it can only be measured")
+        if not (self.device_speed > 0 and math.isfinite(self.device_speed)):
+            raise SettingsError(f"device_speed must be above 0, not {self.device_speed!r}")
+        for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
+            if value is not None and not (value >= 0 and math.isfinite(value)):
+                raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+        mine, theirs = run.settings.accumulate, self.settings.accumulate
+        if mine != theirs and mine != 1:
+            raise SettingsError(
+                f"accumulate={theirs} can be predicted from accumulate=1 only, not from {mine}"
+            )
