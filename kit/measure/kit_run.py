@@ -14,6 +14,7 @@ from kit.runs.sources import snippets_of
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
+from kit.runtime.session.setup import Setup
 
 __all__ = ["measure", "open_workload", "record_plan"]
 
@@ -60,24 +61,24 @@ def measure(
         metrics = session.metrics() | session.overheads()
         if progress is not None:
             progress("tracing", 0.95)
-        timeline, graphs, segments = session.trace(_steps(step, session), lead_in=LEAD_IN)
+        traced = session.trace(_steps(step, session), lead_in=LEAD_IN)
         losses = tuple(float(x) for x in kept)
         return Run(
             settings=settings,
             losses=losses,
             step_times_ns=tuple(times),
-            timeline=timeline,
+            timeline=traced.timeline,
             sync_points=syncs,
-            graphs=graphs,
-            segments=segments,
-            fused=session.fused,
+            graphs=traced.graphs,
+            segments=traced.segments,
+            fused=traced.fused,
             metrics=metrics,
             compiles=session.compiles,
             unlowered=dict(session.unlowered),
             name=chosen.name,
             environment={**session.environment(), **versions},
-            recorded_ns=session.recorded_ns,
-            sources=snippets_of(session.places, format_site, step=step),
+            recorded_ns=traced.recorded_ns,
+            sources=snippets_of(traced.places, format_site, step=step),
         )
 
 
@@ -93,7 +94,7 @@ def record_plan(workload: Any, settings: Settings) -> OpStream:
 Opened = tuple[Session, Callable[[], Context], dict[str, str]]
 
 
-def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
+def _open_torch(settings: Settings, cache: ExecutableCache | None, setup: Setup | None) -> Opened:
     """A session, what makes the context in it, and the versions to note."""
     import torch
 
@@ -103,24 +104,30 @@ def _open_torch(settings: Settings, cache: ExecutableCache | None) -> Opened:
         torch.manual_seed(settings.seed)
         return Context(settings, "kit")
 
-    return open_session(settings, cache=cache), context, {"torch": torch.__version__}
+    opened = open_session(settings, cache=cache, setup=setup)
+    return opened, context, {"torch": torch.__version__}
 
 
-def _open_jax(settings: Settings, cache: ExecutableCache | None) -> Opened:
+def _open_jax(settings: Settings, cache: ExecutableCache | None, setup: Setup | None) -> Opened:
     """The same for a workload of jax: torch is not loaded."""
     from kit.jax.frontend import JaxFrontend
     from kit.measure.base.jax import JaxContext
 
-    session = Session(settings, cache=cache, frontends=(JaxFrontend(),))
+    session = Session(settings, cache=cache, frontends=(JaxFrontend(),), setup=setup)
     return session, lambda: JaxContext(settings, "kit"), {}
 
 
 _OPEN = {"torch": _open_torch, "jax": _open_jax}
 
 
-def open_workload(workload: Workload, settings: Settings, cache: ExecutableCache | None) -> Opened:
+def open_workload(
+    workload: Workload,
+    settings: Settings,
+    cache: ExecutableCache | None,
+    setup: Setup | None = None,
+) -> Opened:
     """A session that is still to be entered, what makes the context in it, and versions to note."""
-    return _OPEN[workload.framework](settings, cache)
+    return _OPEN[workload.framework](settings, cache, setup)
 
 
 def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:

@@ -22,6 +22,7 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.modules import keep_shared_parameters
@@ -48,10 +49,18 @@ def open_session(
     rules: Rules = DEFAULT_RULES,
     strict: bool = False,
     cache: ExecutableCache | None = None,
+    setup: Setup | None = None,
 ) -> Session:
     """A session whose `with` block makes `device="kit"` work in torch."""
     register()
-    return Session(settings, rules=rules, strict=strict, cache=cache, frontends=(Dispatcher(),))
+    return Session(
+        settings,
+        rules=rules,
+        strict=strict,
+        cache=cache,
+        frontends=(Dispatcher(),),
+        setup=setup,
+    )
 
 
 def register() -> None:

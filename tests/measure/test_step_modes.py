@@ -13,7 +13,8 @@ from kit.measure.base.context import Context, Workload, workload
 from kit.measure.experiment import run
 from kit.runs.settings import Settings
 from kit.runtime.recording.bulk import Task
-from kit.runtime.session.session import MAX_AHEAD, Session
+from kit.runtime.session.issuer import MAX_AHEAD
+from kit.runtime.session.session import Session
 from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
 from kit.torch.device import open_session
 
@@ -62,7 +63,7 @@ def test_a_replay_that_donates_gives_the_same_bits() -> None:
     def losses(donates: bool) -> list[float]:
         settings = Settings(mode="lazy", step_mode="replay", batch_size=4)
         with open_session(settings) as session:
-            session.donates = donates
+            session.policy.donates = donates
             torch.manual_seed(0)
             step = regression(Context(settings, "kit"))
             kept = [session.run_step(step) for _ in range(12)]
@@ -375,7 +376,7 @@ def test_a_wrong_guess_changes_nothing() -> None:
 
 def test_a_parameters_memory_is_taken_over_by_its_next_version() -> None:
     with open_session(Settings(mode="lazy")) as session:
-        session.donates = True  # as on a GPU
+        session.policy.donates = True  # as on a GPU
         weight = torch.zeros(1000, device="kit")
         session.run_step(lambda: weight.add_(1.5))
         session.wait_all()

@@ -25,7 +25,7 @@ from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.session import RUN_AHEAD
+from kit.runtime.session.issuer import RUN_AHEAD
 from kit.trace import Span, Timeline
 
 __all__ = ["measure"]
@@ -114,8 +114,7 @@ def _trace(paced: _Paced) -> Timeline:
             if i == TRACED_STEPS - 1:
                 paced.finish()
             steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-    timeline, *_ = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN])
-    return timeline
+    return freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN]).timeline
 
 
 def _environment(device: Any) -> dict[str, str]:

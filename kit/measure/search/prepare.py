@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from kit.errors import Cancelled
@@ -20,7 +21,8 @@ from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
-from kit.runtime.session.ahead import Ahead, dry
+from kit.runtime.session.ahead import Ahead, PlanningExecutor, Program
+from kit.runtime.session.setup import Setup
 
 __all__ = ["Prepared"]
 
@@ -93,9 +95,10 @@ class Prepared:
 
     def _programs(self, settings: Settings, cancelled: Callable[[], bool]) -> list[Any]:
         short = settings.replace(step_mode="retrace", prefetch=0, **_STEPS)
-        opened, context, _ = open_workload(self.workload, short, self.cache)
-        opened.donates = opened.donates and settings.step_mode != "speculate"
-        noted = dry(opened, self.cache, cancelled)
+        programs: dict[Any, Program] = {}
+        executor = partial(PlanningExecutor, programs=programs, cancelled=cancelled)
+        setup = Setup(executor=executor, donates=settings.step_mode != "speculate")
+        opened, context, _ = open_workload(self.workload, short, self.cache, setup)
         with _random_kept(self.workload), opened as session:
             step = self.workload(context())
             timed_steps(
@@ -104,7 +107,7 @@ class Prepared:
                 Pace(finish=session.wait_all),  # `run_step` ends the steps
                 cancelled=cancelled,
             )
-        return list(noted.programs.values())
+        return list(programs.values())
 
 
 class _Turns:

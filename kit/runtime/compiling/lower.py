@@ -47,7 +47,9 @@ class Source:
     def of(cls, task: Task) -> Source:
         """What a cut bulk is, for the compiler."""
         scalars = len(task.scalars)
-        return cls(list(task.bulk.nodes()), task.avals, scalars, task.wanted, task.dead)
+        return cls(
+            list(task.cut.bulk.nodes()), task.cut.avals, scalars, task.cut.wanted, task.cut.dead
+        )
 
     def digest(self) -> str:
         """A short hash of all that the program depends on but its rules; equal in every process."""

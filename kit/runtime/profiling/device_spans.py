@@ -49,7 +49,7 @@ class Profile:
             events = self._module_events()
         by_module: dict[str, list[tuple[Task, Any, int]]] = defaultdict(list)
         for task in tasks:
-            for executable, offset in task.issued:
+            for executable, offset in task.seen.issued:
                 by_module[f"jit_{executable.name}"].append((task, executable, offset))
         runs: dict[str, dict[Any, int]] = defaultdict(dict)
         for event in events:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.ir import Aval, Graph, Node, Segment
@@ -14,7 +15,22 @@ from kit.runtime.recording.bulk import Origin, Site, Task
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
 
-__all__ = ["freeze_step", "freeze_trace", "places_of"]
+__all__ = ["TracedSteps", "freeze_step", "freeze_trace", "places_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSteps:
+    """What a trace saw: `timeline, graphs, segments = traced` takes the first three."""
+
+    timeline: Timeline
+    graphs: tuple[Graph, ...]  # of the first step
+    segments: tuple[Segment, ...]  # how that step was cut
+    fused: tuple[Fused, ...] = ()  # which nodes a kernel computes, where there are several
+    recorded_ns: tuple[int, ...] = ()  # when each node of the graph was recorded
+    places: tuple[Site, ...] = ()  # the lines that recorded something, the most used first
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.timeline, self.graphs, self.segments)
 
 
 def freeze_step(
@@ -41,10 +57,10 @@ def freeze_step(
         return outside[origin.identity]
 
     for task in tasks:
-        bulk = task.bulk
+        bulk = task.cut.bulk
         is_segment = task.again is None
         number = len(segments) if is_segment else -1
-        pairs = zip(task.origins, task.avals, strict=True)
+        pairs = zip(task.seen.origins, task.cut.avals, strict=True)
         reads = [source(origin, aval, bulk.phase) for origin, aval in pairs]
         slots: list[tuple[int, int]] = []
         local: list[int] = []
@@ -74,28 +90,28 @@ def freeze_step(
         ids[task.index] = local
         if not is_segment:
             continue
-        key = hashlib.sha256(repr(task.key).encode()).hexdigest()[:12]
+        key = hashlib.sha256(repr(task.cut.key).encode()).hexdigest()[:12]
         segments.append(
             Segment(
                 number,
                 tuple(local),
                 tuple(reads),
-                tuple(slots[s] for s in task.wanted),
-                task.cut,
+                tuple(slots[s] for s in task.cut.wanted),
+                task.cut.reason,
                 bulk.phase,
                 key,
-                task.is_cached,
+                task.seen.is_cached,
             )
         )
     alive = {c.origin for t in tasks for o in t.outputs if (c := o()) is not None}
-    alive |= {origin.made_by for task in later for origin in task.origins}
+    alive |= {origin.made_by for task in later for origin in task.seen.origins}
     wanted = tuple(made[origin] for origin in made if origin in alive)
     return Graph(tuple(nodes), wanted).check(), tuple(segments), ids
 
 
 def places_of(tasks: Iterable[tuple[Task, int]], before: Iterable[Site]) -> tuple[Site, ...]:
     """The lines `before`, then those that recorded something in tasks, the most used first."""
-    used = Counter(frame[0] for task, _ in tasks for frame in task.bulk.frames)
+    used = Counter(frame[0] for task, _ in tasks for frame in task.cut.bulk.frames)
     return tuple(dict.fromkeys([*before, *(site for site, _ in used.most_common())]))
 
 
@@ -115,12 +131,15 @@ def freeze_trace(
     profile: Profile,
     syncs: Sequence[SyncPoint],
     notes: Sequence[str] = (),
-) -> tuple[Timeline, tuple[Graph, ...], tuple[Segment, ...], tuple[Fused, ...], tuple[int, ...]]:
+    *,
+    waited_at: Iterable[Site] = (),
+) -> TracedSteps:
     """The timeline of the traced steps; graph, cuts and fusions of step 0, and its nodes' times.
 
     Args:
         tasks: each task with its step; steps below 0 only filled the pipeline.
         spans: of host and worker, in `perf_counter_ns` time; "step" spans give the window.
+        waited_at: the lines of all sync points of the session.
     """
     first = [task for task, step in tasks if step == 0]
     graph, segments, nodes = freeze_step(first, [task for task, step in tasks if step > 0])
@@ -131,23 +150,30 @@ def freeze_trace(
     steps = [s for s in spans if s.kind == "step"]
     start = min((s.start_ns for s in steps), default=0)
     stop = max((s.stop_ns for s in steps), default=0)
-    fused = {
-        (numbers[task], name): ids for (task, name), ids in profile.fused.items() if task in numbers
-    }
     shown = [
         _moved(s, start, stop, numbers)
         for s in (*spans, *executed, *kernels)
         if s.stop_ns > start and s.start_ns < stop
     ]
-    waits = [
-        SyncPoint(s.at_ns - start, s.wait_ns, s.cause, s.site, s.via)
-        for s in syncs
-        if start <= s.at_ns < stop
-    ]
+    waits = [replace(s, at_ns=s.at_ns - start) for s in syncs if start <= s.at_ns < stop]
     origin = "profiled" if kernels else "recorded"
     timeline = Timeline.of(shown, waits, origin, (*profile.notes, *notes))
-    members = tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(fused.items()))
-    return timeline, (graph,), segments, members, _recorded(first, nodes, len(graph), start)
+    return TracedSteps(
+        timeline,
+        graphs=(graph,),
+        segments=segments,
+        fused=_fused(profile, numbers),
+        recorded_ns=_recorded(first, nodes, len(graph), start),
+        places=places_of(tasks, waited_at),
+    )
+
+
+def _fused(profile: Profile, numbers: dict[int, int]) -> tuple[Fused, ...]:
+    """The kernels that compute several nodes, by segment of the first step."""
+    found = {
+        (numbers[task], name): ids for (task, name), ids in profile.fused.items() if task in numbers
+    }
+    return tuple(Fused(segment, name, ids) for (segment, name), ids in sorted(found.items()))
 
 
 def _recorded(
@@ -156,7 +182,7 @@ def _recorded(
     """When each node was recorded, from the start of the timeline; -1: no op, or not known."""
     found = [-1] * count
     for task in tasks:
-        for i, at in zip(nodes[task.index], task.times or (), strict=False):
+        for i, at in zip(nodes[task.index], task.seen.times or (), strict=False):
             found[i] = max(at - start, 0)
     return tuple(found) if tasks else ()
 
@@ -189,7 +215,7 @@ def _match_other_steps(
             others.setdefault(step, []).append(task)
     for step_tasks in others.values():
         for mine, other in zip(step_tasks, first, strict=False):
-            if mine.key == other.key:
+            if mine.cut.key == other.cut.key:
                 numbers[mine.index] = numbers[other.index]
                 nodes[mine.index] = nodes[other.index]
 

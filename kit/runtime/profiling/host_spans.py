@@ -7,10 +7,10 @@ import time
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
 
-__all__ = ["Recorder"]
+__all__ = ["HostSpans"]
 
 
-class Recorder:
+class HostSpans:
     """Collects while it is on; costs one comparison a call while it is off."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Recorder:
         """Note that a bulk was cut."""
         if self._on:
             self.tasks.append((task, self._step))
-            self.add(f"cut: {task.cut}", "plan", *task.plan_ns)
+            self.add(f"cut: {task.cut.reason}", "plan", *task.seen.plan_ns)
 
     def arrive(self, task: Task) -> None:
         """Note what the program waits for without having cut it."""

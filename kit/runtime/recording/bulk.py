@@ -15,16 +15,25 @@ from dataclasses import dataclass, field
 from itertools import islice
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from kit.ir import Aval
 from kit.runtime.engine.operations import Operation, Variable
 
-if TYPE_CHECKING:
-    from kit.runtime.recording.stream import Stream
-
-__all__ = ["Bulk", "Cell", "Frame", "Op", "Site", "Task", "Value", "pending", "same_task"]
+__all__ = [
+    "Bulk",
+    "Cell",
+    "Cut",
+    "Frame",
+    "Op",
+    "Seen",
+    "Site",
+    "Task",
+    "Value",
+    "pending",
+    "same_task",
+]
 
 _Recorded = tuple["Op", list["Value"], "Frame", list[float], list["Value"]]
 Site = tuple[str, int]  # file name, line
@@ -109,10 +118,15 @@ class Value:
 
 
 class Bulk:
-    """Ops recorded since the last cut, in program order."""
+    """Ops recorded since the last cut, in program order.
+
+    Args:
+        flush: ends this bulk now, for a reason: a reader needs one of its values.
+    """
 
     __slots__ = (
         "calls",
+        "flush",
         "frames",
         "key",
         "kind",
@@ -124,14 +138,13 @@ class Bulk:
         "phases",
         "scalars",
         "size",
-        "stream",
         "times",
         "values",
         "views",
     )
 
-    def __init__(self, stream: Stream, phase: str, kind: str, limit: int) -> None:
-        self.stream = stream
+    def __init__(self, flush: Callable[[str], None], phase: str, kind: str, limit: int) -> None:
+        self.flush = flush
         self.kind = kind  # the phase, or "inference": which size is its limit
         self.phase = phase  # of its first op; only a lazy bulk spans several
         self.phases: list[tuple[int, str]] = [(0, phase)]  # (first op, phase)
@@ -226,7 +239,7 @@ class Bulk:
         return head, make_rest
 
     def _part(self, items: Sequence[_Recorded], phases: list[tuple[int, str]]) -> Bulk:
-        part = Bulk(self.stream, phases[0][1], self.kind, self.limit)
+        part = Bulk(self.flush, phases[0][1], self.kind, self.limit)
         part.phases = phases
         for op, inputs, frame, scalars, outputs in items:
             part._append(op, inputs, frame)
@@ -239,10 +252,6 @@ class Bulk:
             else:
                 part.size += 1
         return part
-
-    def flush(self, cut: str) -> None:
-        """End it now, for somebody in another thread who needs one of its values."""
-        self.stream.session.cut(self.stream, cut, keep_views=True)
 
     def close(self, *, keep_views: bool = False) -> list[Value]:
         """Give the values that something alive still needs; the rest will never leave the device.
@@ -283,34 +292,47 @@ def _held(values: list[Value]) -> list[Value]:
     return [value for value in values if getrefcount(value) > 3]
 
 
-@dataclass(slots=True, eq=False)
-class Task:
-    """A bulk that has been cut: what to run, on what, and where the results go."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """What was cut off a stream: the same for a task and for each task that repeats it."""
 
-    index: int
     bulk: Bulk
     wanted: tuple[int, ...]  # slots to return
-    cut: str
-    key: tuple[Any, ...]
-    step: int = 0
-    position: int = 0  # among the segments of its step
-    leaves: list[Cell] = field(default_factory=list)
+    reason: str
+    key: tuple[Any, ...]  # equal keys stand for the same program
     avals: tuple[Aval, ...] = ()  # of the leaves
     dead: tuple[int, ...] = ()  # leaves whose memory the results may take over
-    scalars: list[float] = field(default_factory=list)
-    outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What a trace shows of a task."""
+
     plan_ns: tuple[int, int] = (0, 0)
-    times: list[int] | None = None  # as the bulk's; a guess shares its bulk with an earlier step
-    variable: Variable = field(default_factory=Variable)  # its results, for the engine
-    operation: Operation | None = None  # once it has been pushed
-    is_cached: bool = True
     dispatch_ns: tuple[int, int] = (0, 0)
-    executable: Any = None  # known beforehand if the task repeats another one
-    is_guess: bool = False  # issued before the program has asked for it
-    read: list[Cell] = field(default_factory=list)  # a guess's leaves, to be compared
+    times: list[int] | None = None  # of its ops; a guess shares its bulk with an earlier step
+    is_cached: bool = True
     issued: list[tuple[Any, int]] = field(default_factory=list)  # (Executable, its first op)
-    again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
     origins: tuple[Origin, ...] = ()  # of the leaves; known while a trace is on
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A segment that runs once: what was cut, on which arrays, and where the results go."""
+
+    index: int
+    cut: Cut
+    leaves: list[Cell] = field(default_factory=list)  # emptied once the task has run
+    scalars: list[float] = field(default_factory=list)
+    step: int = 0
+    position: int = 0  # among the segments of its step
+    outputs: list[ref[Cell]] = field(default_factory=list)  # for each wanted slot
+    variable: Variable = field(default_factory=Variable)  # its results, for the engine
+    operation: Operation | None = None  # once the engine has the task
+    executable: Any = None  # known beforehand if the task repeats another one
+    guessed: list[Cell] | None = None  # the leaves, if no program has asked for the task yet
+    again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
+    seen: Seen = field(default_factory=Seen)
 
 
 def pending(cell: Cell, aval: Aval) -> Value:
@@ -324,9 +346,7 @@ def same_task(
     old: Task, index: int, leaves: list[Cell], scalars: list[float]
 ) -> tuple[Task, list[Cell]]:
     """The task once more on other arrays, and the cells of its results, which the caller holds."""
-    task = Task(index, old.bulk, old.wanted, old.cut, old.key)
-    task.leaves, task.avals, task.dead, task.scalars = leaves, old.avals, old.dead, scalars
-    task.executable = old.executable
-    cells = [Cell(task, slot) for slot in old.wanted]
+    task = Task(index, old.cut, leaves, scalars, executable=old.executable)
+    cells = [Cell(task, slot) for slot in old.cut.wanted]
     task.outputs = [ref(cell) for cell in cells]
     return task, cells

@@ -1,31 +1,57 @@
-"""One thread's op stream: it says when a bulk ends. What becomes of the bulk is the session's."""
+"""One thread's op stream, which decides when a bulk ends. A `Cutter` decides what happens then."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Frame, Op, Value
 
-if TYPE_CHECKING:
-    from kit.runtime.session.session import Session
-
-__all__ = ["Here", "Stream", "unlocked"]
+__all__ = ["CutPolicy", "Cutter", "Stream", "ThreadState"]
 
 MAX_PENDING_OPS = 20_000  # XLA's compile time grows faster than the ops
+MAX_PENDING_BYTES = 8 << 30  # of results that a growing bulk holds; then it is cut
 LOOK_EVERY = 500  # ops between two looks at what is pending
+
+
+@dataclass(slots=True)
+class CutPolicy:
+    """How the bulks of one session are recorded and cut, in whichever thread."""
+
+    is_lazy: bool  # one program a step: a phase ends no bulk
+    donates: bool  # the memory of dead leaves is given to the results
+    max_pending_bytes: int = MAX_PENDING_BYTES
+    is_planning: bool = False  # a step is only recorded, and each call may end a segment
+    is_tracing: bool = False  # each op is recorded with its time
+    is_inference: Callable[[], bool] = bool  # whether the forward pass now keeps no gradients
+
+
+class Cutter(Protocol):
+    """What a stream gives its bulks to."""
+
+    def cut(self, stream: Stream, reason: str, *, keep_views: bool = False) -> None:
+        """End the stream's bulk and issue it."""
+
+    def throttle(self) -> None:
+        """More is going to be recorded: wait if the device is too far behind."""
+
+    def note_phase(self, phase: str) -> None:
+        """The main thread has come to this phase."""
 
 
 class Stream:
     """The bulk that grows in one thread, and the sizes that are in force there."""
 
-    __slots__ = ("bulk", "is_main", "phase", "places", "session", "sizes", "thread")
+    __slots__ = ("_cutter", "_policy", "bulk", "is_main", "phase", "places", "sizes", "thread")
 
-    def __init__(self, session: Session, sizes: BulkSizes, *, is_main: bool) -> None:
-        self.session = session
+    def __init__(
+        self, cutter: Cutter, policy: CutPolicy, sizes: BulkSizes, *, is_main: bool
+    ) -> None:
+        self._cutter = cutter
+        self._policy = policy
         self.sizes = sizes
         self.is_main = is_main  # of the thread that opened the session
         self.thread = threading.current_thread()
@@ -41,19 +67,19 @@ class Stream:
         """
         bulk = self.bulk
         if bulk is not None:
-            if self.session.is_planning:
+            if self._policy.is_planning:
                 bulk.calls.append(len(bulk.ops))
             if self.phase and phase != self.phase and not self._spans_phases:
-                self.session.cut(self, "phase")
-                self.session.throttle()
+                self._cutter.cut(self, "phase")
+                self._cutter.throttle()
             elif bulk.size >= bulk.limit and (why := self._is_full(bulk)):
-                self.session.cut(self, why)
-                self.session.throttle()
+                self._cutter.cut(self, why)
+                self._cutter.throttle()
             elif phase != self.phase:
                 bulk.phases.append((len(bulk.ops), phase))
         self.phase = phase
         if self.is_main:
-            self.session.note_phase(phase)
+            self._cutter.note_phase(phase)
 
     def record(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
@@ -67,11 +93,16 @@ class Stream:
     def new_bulk(self) -> Bulk:
         """The bulk that grows from now on."""
         phase = self.phase or "forward"
-        bulk = self.bulk = Bulk(self, phase, self._kind(phase), 0)
+        bulk = self.bulk = Bulk(self.flush, phase, self._kind(phase), 0)
         bulk.limit = self._next_look(bulk)
-        if self.session.is_tracing:
+        if self._policy.is_tracing:
             bulk.times = []
         return bulk
+
+    def flush(self, reason: str) -> None:
+        """End the bulk now: a value of it is needed, perhaps by another thread."""
+        is_own = self.thread is threading.current_thread()
+        self._cutter.cut(self, reason, keep_views=not is_own)
 
     def look(self) -> None:
         """A network's forward pass begins or ends: its size is another one without gradients."""
@@ -81,7 +112,7 @@ class Stream:
             bulk.limit = self._next_look(bulk)
 
     def _kind(self, phase: str) -> str:
-        return "inference" if phase == "forward" and self.session.is_inference() else phase
+        return "inference" if phase == "forward" and self._policy.is_inference() else phase
 
     def set_sizes(self, sizes: BulkSizes) -> BulkSizes:
         """Put other sizes in force; gives those of before. What is too large for them is cut."""
@@ -89,7 +120,7 @@ class Stream:
         bulk = self.bulk
         if bulk is not None:
             if bulk.size >= sizes.of(bulk.kind):
-                self.session.cut(self, "scope")
+                self._cutter.cut(self, "scope")
             else:
                 bulk.limit = self._next_look(bulk)
         return before
@@ -97,13 +128,13 @@ class Stream:
     @property
     def _spans_phases(self) -> bool:
         """One program a step, as pytorch/xla does; a scope asks for segments all the same."""
-        return self.session.is_lazy and self.sizes.origin != "scope"
+        return self._policy.is_lazy and self.sizes.origin != "scope"
 
     def _is_full(self, bulk: Bulk) -> str:
         """Why the bulk must end; empty if it may go on to the next look at its size."""
         if bulk.size >= self.sizes.of(bulk.kind):
             return "size"
-        too_much = self.session.max_pending_bytes
+        too_much = self._policy.max_pending_bytes
         if bulk.size >= MAX_PENDING_OPS or bulk.pending_bytes() > too_much:
             return "bytes"
         bulk.limit = self._next_look(bulk)
@@ -111,29 +142,14 @@ class Stream:
 
     def _next_look(self, bulk: Bulk) -> int:
         """The size at which `_is_full` is asked again."""
-        if self.session.is_planning:
+        if self._policy.is_planning:
             return 0  # at each call
         return min(bulk.size + LOOK_EVERY, self.sizes.of(bulk.kind))
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """What belongs to the thread that asks."""
 
     stream: Stream | None = None
-    lane = "host/main"  # where the timeline draws what it does
-    cells: list[Cell] | None = None  # in a loader's thread: of the batch that it copies
-
-
-@contextlib.contextmanager
-def unlocked(lock: Any) -> Iterator[None]:
-    """While this thread waits the others record, however deep in a call of its own it is."""
-    depth = 0
-    with contextlib.suppress(RuntimeError):  # released as often as it was taken
-        while True:
-            lock.release()
-            depth += 1
-    try:
-        yield
-    finally:
-        for _ in range(depth):
-            lock.acquire()
+    lane = "host/main"  # where the timeline draws this thread
+    cells: list[Cell] | None = None  # in a loader's thread: the batch that is being copied

@@ -60,10 +60,10 @@ def capture(
     sent = {_sent(task): ids[0] for task in first if task.again and (ids := nodes[task.index])}
     spans = [replace(s, node=sent.get(s.name, -1)) for s in reductions]
     traced = [item for session in sessions for item in session.traced]
-    places = places_of(traced, (site for s in sessions for site in s.sync_places))
+    places = places_of(traced, (site for s in sessions for site in s.reads.places))
     for session in sessions:
         spans += session.lanes(_numbers(session, programs))
-        session.forget_trace()
+        session.tracer.forget()
     waited = [tuple(s.syncs[before:]) for s, before in zip(sessions, syncs, strict=True)]
     return Capture(
         spans=spans,
@@ -94,9 +94,9 @@ def _numbers(session: ReplicaSession, programs: Sequence[list[str]]) -> dict[int
 
 
 def _names(task: Task) -> list[str]:
-    return [op.name for op in task.bulk.ops]
+    return [op.name for op in task.cut.bulk.ops]
 
 
 def _sent(task: Task) -> str:
     """What the exchange calls it."""
-    return str(task.bulk.ops[0].template[1]["name"])
+    return str(task.cut.bulk.ops[0].template[1]["name"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,9 +12,10 @@ from kit.errors import SettingsError
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.engine.operations import Operation
-from kit.runtime.recording.bulk import Bulk, Cell, Frame, Op, Origin, Task, Value
+from kit.runtime.recording.bulk import Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import Session, current_session
+from kit.runtime.session.setup import Setup
 from kit.trace import Span
 
 if TYPE_CHECKING:
@@ -46,32 +47,27 @@ class ReplicaSession(Session):
                 f"{settings.scaling.native!r}"
             )
         kind = "gpu" if device.platform in ("gpu", "cuda", "rocm") else "cpu"
+        setup = Setup(
+            device=device,
+            donates=False,  # collectives read arrays after the segments that made them
+            while_waiting=exchange.group.turns.lent,
+            note_error=partial(note_replica, rank=rank),
+        )
         super().__init__(
-            settings.replace(device=kind), rules=rules, frontends=(frontend,), cache=cache
+            settings.replace(device=kind),
+            rules=rules,
+            frontends=(frontend,),
+            cache=cache,
+            setup=setup,
         )
         self.rank = rank  # among the replicas of all processes
         self.exchange = exchange
-        self.device = self._executor.device = device
-        self.ops_cut = 0
-        self.phases: dict[int, str] = {}  # of the segments that were watched
         self.here_turn, self.here_posts = -1, 0  # collectives of this turn, counted
-        self.donates = False  # the exchange reads arrays after the segments that made them
-
-    def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
-        try:
-            return super()._settle(value, take)
-        except Exception as error:
-            note_replica(error, self.rank)
-            raise
-
-    def lent(self) -> contextlib.AbstractContextManager[None]:
-        """Another replica records meanwhile."""
-        return self.exchange.group.turns.lent()
 
     @property
     def traced(self) -> list[tuple[Task, int]]:
         """What was cut while it was watched, and what came from others, each with its step."""
-        return self._recorder.tasks
+        return self.issuer.spans.tasks
 
     def lanes(self, segments: Mapping[int, int]) -> list[Span]:
         """What was recorded in `watch`, on the lanes of this replica.
@@ -79,12 +75,13 @@ class ReplicaSession(Session):
         Args:
             segments: the number that a task's spans shall have, by its index.
         """
+        phases = {task.index: task.cut.bulk.phase for task, _ in self.traced}
         found = []
-        for span in [*self._recorder.spans, *self._executor.spans]:
+        for span in [*self.issuer.spans.spans, *self.issuer.executor.spans]:
             lane, name, kind = f"host/replica {self.rank}", span.name, span.kind
             if span.lane == "host/worker" and kind == "dispatch":  # on a CPU it waits for the end
                 lane, kind = f"device/{self.rank} compute", "kernel"
-                name = f"{self.phases.get(span.segment, '')} {span.name}".strip()
+                name = f"{phases.get(span.segment, '')} {span.name}".strip()
             elif span.lane == "host/worker":
                 lane = f"host/worker {self.rank}"
             if kind != "step":
@@ -95,46 +92,33 @@ class ReplicaSession(Session):
     def note_turn(self, is_mine: bool) -> None:
         """This replica's thread records from now on, or waits."""
         if is_mine:
-            self._recorder.resume()
+            self.issuer.spans.resume()
         else:
-            self._recorder.pause()
+            self.issuer.spans.pause()
 
     def watch(self, is_on: bool) -> None:
         """Record spans from now on, or no more."""
-        self._executor.is_tracing = is_on
+        self.issuer.executor.is_tracing = is_on
         if is_on:
-            self._executor.spans.clear()
-            self.phases = {}
-            self._recorder.start(0)
+            self.issuer.executor.spans.clear()
+            self.issuer.spans.start(0)
             self.stream.phase = ""
         else:
-            self._recorder.stop()
+            self.issuer.spans.stop()
 
     def end_step(self) -> None:
         """One step ends here and the next begins, for the spans."""
-        self._recorder.end_step()
-
-    def cut(self, stream: Any, cut: str, *, keep_views: bool = False) -> None:
-        """As in any session; counts the ops that were cut, without views."""
-        if stream.bulk is not None:
-            self.ops_cut += stream.bulk.size
-        super().cut(stream, cut, keep_views=keep_views)
-
-    def issue(self, task: Task) -> None:
-        """As in any session; remembers what the segment's span is to be called."""
-        if self._executor.is_tracing:
-            self.phases[task.index] = task.bulk.phase
-        super().issue(task)
+        self.issuer.spans.end_step()
 
     @property
     def ops_recorded(self) -> int:
         """Ops that this replica's thread has recorded since it began, without views."""
-        bulk = self._streams[0].bulk
-        return self.ops_cut + (0 if bulk is None else bulk.size)
+        bulk = self.streams.main.bulk
+        return self.streams.ops_cut + (0 if bulk is None else bulk.size)
 
     def note_shared(self) -> None:
         """Count one parcel that was posted."""
-        self._counts["reduction.count"] += 1
+        self.issuer.counts["reduction.count"] += 1
 
     def place_now(self, name: str) -> Place:
         """Where the program is, if somebody may look at this step or at a replay of it.
@@ -143,7 +127,7 @@ class ReplicaSession(Session):
             name: stands for the module, outside of one.
         """
         phase, places = self.stream.phase or "backward", self.stream.places
-        if places is None or not (self._executor.is_tracing or self.stepper.mode == "replay"):
+        if places is None or not (self.issuer.executor.is_tracing or self.stepper.mode == "replay"):
             return phase, _UNKNOWN
         site, via, scope = places.sync_frame()
         return phase, (site, via, scope or name)
@@ -164,16 +148,17 @@ class ReplicaSession(Session):
             again: does the same in another step, with what is sent there.
         """
         phase, frame = place
-        bulk = Bulk(self.stream, phase, phase, 0)
+        bulk = Bulk(self.stream.flush, phase, phase, 0)
         bulk.ops, bulk.frames = [op], [frame]
         bulk.key = [op.id, *(-1 - i for i in range(len(leaves)))]
         wanted = tuple(range(len(op.outputs)))
-        task = Task(self.next_segment(), bulk, wanted, "reduction", key, again=again)
+        cut = Cut(bulk, wanted, "reduction", key, op.avals)
+        task = Task(self.issuer.next_segment(), cut, again=again)
         cells = [Cell(task, i) for i in wanted]
         task.outputs = [ref(cell) for cell in cells]
-        if self._executor.is_tracing:
-            task.origins, task.avals = tuple(map(Origin, leaves)), op.avals
-            self._recorder.arrive(task)
+        if self.issuer.executor.is_tracing:
+            task.seen.origins = tuple(map(Origin, leaves))
+            self.issuer.spans.arrive(task)
         return task, cells
 
     def note_arrival(self, task: Task, leaves: list[Cell], made: Sequence[Value]) -> None:
@@ -186,17 +171,17 @@ class ReplicaSession(Session):
         """Call `deliver` in the worker as soon as these cells have their arrays."""
         made = [c.task.variable for c in cells if c is not None and c.task is not None]
         reads = tuple(dict.fromkeys(made))
-        self._executor.engine.push(deliver, reads, (), priority=1, name="send")
+        self.issuer.executor.engine.push(deliver, reads, (), priority=1, name="send")
 
     def expect(self, task: Task, fill: Callable[[], None]) -> None:
         """Hold `task` until `received`; then call `fill` in the worker."""
-        engine = self._executor.engine
+        engine = self.issuer.executor.engine
         writes = (task.variable,)
         task.operation = engine.push(fill, (), writes, priority=1, name="receive", is_held=True)
 
     def received(self, operation: Operation) -> None:
         """What `expect` waited for is there."""
-        self._executor.engine.release(operation)
+        self.issuer.executor.engine.release(operation)
 
 
 def note_replica(error: BaseException, rank: int) -> None:

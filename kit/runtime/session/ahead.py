@@ -1,10 +1,10 @@
 """Compile what a step will need before it is asked for: record it without running it.
 
-A session whose executor is a `DryExecutor` records as ever, so its segments are those that a run
-will have; but nothing is copied to the device, nothing runs, and what the program reads is zeros,
-or that all is finite: so that a step under loss scaling goes the way it nearly always goes. The
-programs are then compiled on a thread of their own, one at a time. XLA cannot be interrupted:
-who stops it waits for nothing, and the program in the works is the last one.
+A session whose executor is a `PlanningExecutor` records as ever, so its segments are those that a
+run will have; but nothing is copied to the device and nothing runs. The program reads zeros, or
+that all numbers are finite, so that a step under loss scaling goes the way it nearly always goes.
+The programs are then compiled on a thread of their own, one at a time. XLA cannot be interrupted:
+a program that is being compiled when the work is stopped is compiled to its end, as the last one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from kit.runtime.compiling.disk_cache import use_disk_cache
 from kit.runtime.compiling.lower import Executable, np_dtype
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
-from kit.runtime.session.session import Session
 
-__all__ = ["Ahead", "DryExecutor", "Program", "dry"]
+__all__ = ["Ahead", "PlanningExecutor", "Program"]
 
 MAX_OPS = 2000  # of one program: XLA takes some 2 s for as many, and cannot be stopped
 MAX_TASKS = 100_000  # of one recording: a loop that waits for a number sees zeros for ever
@@ -41,12 +40,20 @@ class Program:
     make: Callable[[], Executable]
 
 
-class DryExecutor(Executor):
-    """Notes the programs that its tasks need; runs nothing, and makes up what is read."""
+class PlanningExecutor(Executor):
+    """Notes the programs that its tasks need; runs nothing, and makes up what is read.
 
-    def __init__(self, *args: Any, cancelled: Callable[[], bool], **options: Any) -> None:
+    Args:
+        programs: filled with each program that a task needs, by its key.
+        cancelled: once true, the next task raises `Cancelled`.
+    """
+
+    def __init__(
+        self, *args: Any, programs: dict[Any, Program], cancelled: Callable[[], bool],
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **options)
-        self.programs: dict[Any, Program] = {}
+        self.programs = programs
         self._cancelled = cancelled
         self._tasks = 0
 
@@ -64,10 +71,10 @@ class DryExecutor(Executor):
                 self.programs[key] = Program(key, ops, make)
 
     def wait(self, task: Task) -> None:
-        for output, slot in zip(task.outputs, task.wanted, strict=True):
+        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
             cell = output()
             if cell is not None and cell.array is None:
-                made = [(op.name, aval) for op in task.bulk.ops for aval in op.outputs]
+                made = [(op.name, aval) for op in task.cut.bulk.ops for aval in op.outputs]
                 name, aval = made[slot]
                 is_well = aval.dtype == "bool" and bool(_IS_WELL.intersection(name.split(".")))
                 cell.array = np.full(aval.shape, is_well, np_dtype(aval.dtype))
@@ -77,17 +84,6 @@ class DryExecutor(Executor):
 
     def put(self, array: Any) -> Any:
         return array
-
-
-def dry(session: Session, cache: ExecutableCache, cancelled: Callable[[], bool]) -> DryExecutor:
-    """Make a session that has not been entered record only; gives what notes its programs.
-
-    The session must be given the same cache. Its push raises `Cancelled` once `cancelled()`.
-    """
-    launch = session.settings.segment_mode == "launch"
-    made = DryExecutor(session.device, session.rules, cache, launch=launch, cancelled=cancelled)
-    session._executor = made
-    return made
 
 
 class Ahead:

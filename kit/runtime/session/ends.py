@@ -1,7 +1,6 @@
-"""Where a program may end with ops that nobody has issued: they are issued there, or it is said.
+"""The ends of a notebook cell and of Python: ops that are recorded and not issued are issued there.
 
-The end of a notebook cell, and of the interpreter. (The end of a scope is the scope's own, and in
-a forked child the engine refuses to run anything.)
+(The end of a bulk scope issues ops by itself, and in a forked child the engine runs nothing.)
 """
 
 from __future__ import annotations
@@ -12,13 +11,22 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import ref
 
-if TYPE_CHECKING:
-    from kit.runtime.session.session import Session
-
 __all__ = ["watch_ends"]
+
+
+class Session(Protocol):
+    """What is issued where a program ends."""
+
+    is_open: bool
+
+    def flush(self, reason: str) -> None:
+        """Issue what this thread has recorded."""
+
+    def wait_all(self) -> None:
+        """Block until everything that was recorded has run."""
 
 
 def watch_ends(session: Session) -> contextlib.ExitStack:
@@ -32,7 +40,7 @@ def watch_ends(session: Session) -> contextlib.ExitStack:
             return
         try:
             alive.wait_all()
-        except Exception:  # noqa: BLE001 - nobody is left to catch it
+        except Exception:  # noqa: BLE001 - no caller is left
             sys.stderr.write("kit: a session was open when Python ended, and failed:\n")
             traceback.print_exc()
 

@@ -60,14 +60,14 @@ class Executor:
     def push(self, task: Task) -> None:
         """Hand a task over; returns at once."""
         if self.is_tracing:
-            task.origins = tuple(map(Origin, task.leaves))
+            task.seen.origins = tuple(map(Origin, task.leaves))
         if self.held is not None:
             self.held.append(task)
             return
         if (watch := self._cache.watch) is not None and not self._launch:
-            watch.needed(self._full(task.key))
+            watch.needed(self._full(task.cut.key))
         made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
-        over = {made_by[i] for i in task.dead}  # WAR: their other readers must come first
+        over = {made_by[i] for i in task.cut.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
         writes = (task.variable, *(v for v in over if v is not None))
         task.operation = self.engine.push(partial(self._execute, task), reads, writes)
@@ -153,7 +153,7 @@ class Executor:
                 except Exception as error:  # noqa: BLE001
                     self._salvage(task, error)
         except BaseException as error:  # noqa: BLE001 - the reader gets it, the thread lives
-            self._poison(task, {slot: _explained(task, error) for slot in task.wanted})
+            self._poison(task, {slot: _explained(task, error) for slot in task.cut.wanted})
         finally:
             task.leaves = []  # whoever keeps the task shall not keep arrays: that costs page faults
 
@@ -164,13 +164,13 @@ class Executor:
         if self._waits:
             jax.block_until_ready(results)
         stop = time.perf_counter_ns()
-        task.dispatch_ns = (task.dispatch_ns[0], stop)
+        task.seen.dispatch_ns = (task.seen.dispatch_ns[0], stop)
         self.counts["execute.count"] += 1
-        self.counts["execute.ns"] += stop - task.dispatch_ns[0]
+        self.counts["execute.ns"] += stop - task.seen.dispatch_ns[0]
         if self.is_tracing:
-            name = f"({len(task.bulk.ops)} ops)"
+            name = f"({len(task.cut.bulk.ops)} ops)"
             self.spans.append(
-                Span("host/worker", name, "dispatch", *task.dispatch_ns, segment=task.index)
+                Span("host/worker", name, "dispatch", *task.seen.dispatch_ns, segment=task.index)
             )
         for output, array in zip(task.outputs, results, strict=True):
             if (cell := output()) is not None:
@@ -179,25 +179,25 @@ class Executor:
     def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
         executable = task.executable
         if executable is None:
-            executable = task.executable = self._find(task, task.key, lambda: Source.of(task))
+            executable = task.executable = self._find(task, task.cut.key, lambda: Source.of(task))
         else:
             self.counts["cache.hits"] += 1
             executable.calls += 1
-        task.issued.append((executable, 0))
+        task.seen.issued.append((executable, 0))
         if task.scalars:
             arrays.append(np.array(task.scalars, np.float64))
-        task.dispatch_ns = (time.perf_counter_ns(), 0)
+        task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         return executable.run(arrays)
 
     def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
         slots: list[Any] = []
         scalars = iter(task.scalars)
-        for i, (op, refs) in enumerate(task.bulk.nodes()):
+        for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             given = {r: slots[r] if r >= 0 else arrays[-1 - r] for r in refs}
             numbers = list(islice(scalars, op.scalars))
             slots.extend(self._run_alone(task, i, op, refs, given, numbers))
-        return [slots[s] for s in task.wanted]
+        return [slots[s] for s in task.cut.wanted]
 
     def _run_alone(
         self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
@@ -208,11 +208,11 @@ class Executor:
         inputs = list(given.values())
         source = partial(_alone, (op, own), inputs)
         executable = self._find(task, ("launch", op.id, own), source, i)
-        task.issued.append((executable, i))
+        task.seen.issued.append((executable, i))
         if op.scalars:
             inputs.append(np.array(numbers, np.float64))
-        if not task.dispatch_ns[0]:
-            task.dispatch_ns = (time.perf_counter_ns(), 0)
+        if not task.seen.dispatch_ns[0]:
+            task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         return executable.run(inputs)
 
     def _find(
@@ -225,7 +225,7 @@ class Executor:
             return self._compile_for(task, source(), offset)
 
         is_watched = self._cache.watch is not None  # words are for somebody who reads them
-        what = f"{task.bulk.phase}, {len(task.bulk.ops)} ops" if is_watched else ""
+        what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
         executable = self._cache.find(self._full(key), make, what=what)
         if self.counts["compile.count"] == before:
             self.counts["cache.hits"] += 1
@@ -238,15 +238,15 @@ class Executor:
     def _compile_for(self, task: Task, segment: Source, offset: int) -> Executable:
         """Compile, count and explain a program that a task has to wait for."""
         self.counts["cache.misses"] += 1
-        task.is_cached = False
+        task.seen.is_cached = False
         with counting_hits() as hits:
             executable = self._compile(task, segment, offset)
         self.counts["compile.count"] += 1
         self.counts["compile.from_disk"] += len(hits)
         self.compiles.add(
             segment,
-            task.bulk.frames[offset : offset + len(segment.nodes)],
-            phase=task.bulk.phase,
+            task.cut.bulk.frames[offset : offset + len(segment.nodes)],
+            phase=task.cut.bulk.phase,
             step=task.step,
             position=task.position,
             lower_ns=executable.lower_ns[1] - executable.lower_ns[0],
@@ -261,8 +261,8 @@ class Executor:
         return executable
 
     def _compile(self, task: Task, segment: Source, offset: int) -> Executable:
-        sites = [format_site(f[0]) for f in task.bulk.frames[offset:]]
-        name = f"segment_{segment.digest()}_{task.bulk.phase}"
+        sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
+        name = f"segment_{segment.digest()}_{task.cut.bulk.phase}"
         return compile_segment(segment, self._rules, name=name, sites=sites)
 
     def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
@@ -274,9 +274,9 @@ class Executor:
 
         if not self._launch:
             source = Source.of(task)
-            yield self._full(task.key), len(task.bulk.ops), partial(make, source, 0)
+            yield self._full(task.cut.key), len(task.cut.bulk.ops), partial(make, source, 0)
             return
-        for i, (op, refs) in enumerate(task.bulk.nodes()):
+        for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             own = _own_refs(refs)
             inputs = list(dict(zip(refs, op.avals, strict=True)).values())
             source = _alone((op, own), inputs)
@@ -295,7 +295,7 @@ class Executor:
         inputs = [leaf.array if leaf.error is None else leaf.error for leaf in task.leaves]
         errors = []
         scalars = iter(task.scalars)
-        for i, (op, refs) in enumerate(task.bulk.nodes()):
+        for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             numbers = list(islice(scalars, op.scalars))
             by_ref = {r: slots[r] if r >= 0 else inputs[-1 - r] for r in refs}
             poison = next((x for x in by_ref.values() if isinstance(x, BaseException)), None)
@@ -312,20 +312,20 @@ class Executor:
             self.counts["segment.recovered"] += 1
             why = f"segment {task.index}: {_summary(failure)}"
             self.recovered = [*self.recovered[-9:], why]
-        for output, slot in zip(task.outputs, task.wanted, strict=True):
+        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
             if (cell := output()) is not None and not isinstance(slots[slot], BaseException):
                 cell.array = slots[slot]
-        bad = {s: slots[s] for s in task.wanted if isinstance(slots[s], BaseException)}
+        bad = {s: slots[s] for s in task.cut.wanted if isinstance(slots[s], BaseException)}
         self._poison(task, bad, errors)
 
     def _poison(
         self, task: Task, errors: dict[int, Any], new: Sequence[BaseException] | None = None
     ) -> None:
         """Cells carry the errors, by slot; `wait_all` raises those that are new."""
-        for output, slot in zip(task.outputs, task.wanted, strict=True):
+        for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
             if slot in errors and (cell := output()) is not None:
                 cell.error = errors[slot]
-        if not task.is_guess:
+        if task.guessed is None:
             for error in dict.fromkeys(errors.values() if new is None else new):
                 self.engine.report(error, task.operation)
 
@@ -334,7 +334,7 @@ def _explained(task: Task, error: BaseException, culprit: int | None = None) -> 
     """The error with the op and the user's line; kit's own errors say that themselves."""
     if isinstance(error, KitError):
         return error
-    bulk = task.bulk
+    bulk = task.cut.bulk
     ops = f"{len(bulk.ops)} op{'s' if len(bulk.ops) != 1 else ''}"
     if culprit is not None:
         site = format_site(bulk.frames[culprit][0]) or "an unknown line"

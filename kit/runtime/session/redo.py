@@ -1,26 +1,26 @@
 """Taking back a write that turns out to have been wrong: what has read it since runs once more.
 
-A check is a flag that the device computes and nobody waits for, with pairs of values: what a write
-made, and what was there before. Until the flag is known, the segments issued since are kept. If it
-is raised, the old values take the place of the new ones, and each kept segment that has read them,
-or what came of them, is issued again: the same program on the same inputs and the same random
-numbers, as if the write had not been. The program that recorded them notices nothing.
+A check is a flag that the device computes and no thread waits for, with pairs of values: what a
+write made, and what was there before. Until the flag is known, the segments issued since are kept.
+If the flag is raised, the old values take the place of the new ones, and each kept segment that has
+read a new value, or anything computed from one, is issued again: the same program on the same
+inputs and the same random numbers, as if the write had not been. The program that recorded the
+segments notices nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from kit.runtime.recording.bulk import Bulk, Cell, Task, Value, same_task
-
-if TYPE_CHECKING:
-    from kit.runtime.session.session import Session
+from kit.runtime.recording.stream import CutPolicy
+from kit.runtime.session.issuer import Issuer
 
 __all__ = ["Check", "Redo"]
 
@@ -47,10 +47,23 @@ class _Kept:
 
 
 class Redo:
-    """The open checks of one session, oldest first."""
+    """The open checks of one session, oldest first.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    Args:
+        lock: held while a bulk is cut.
+        flush: cuts and issues what every thread has recorded, for a reason.
+        note_obstacle: says why the step that is recorded cannot be replayed.
+    """
+
+    def __init__(
+        self, lock: Any, policy: CutPolicy, issuer: Issuer, *,
+        flush: Callable[[str], None], note_obstacle: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._lock = lock
+        self._policy = policy
+        self._issuer = issuer
+        self._flush = flush
+        self._note_obstacle = note_obstacle
         self._open: list[Check] = []
         self._kept: list[_Kept] = []
         self._count = 0
@@ -67,13 +80,12 @@ class Redo:
             flag: one number, not zero if the write must be taken back.
             pairs: (new, old) for each value that was written.
         """
-        session = self._session
-        with session.lock:
-            session.donates = False  # a segment that runs again needs all that it has read
-            session.stepper.note_obstacle("a step is only known to be right one step later")
+        with self._lock:
+            self._policy.donates = False  # a segment that runs again needs all that it has read
+            self._note_obstacle("a step is only known to be right one step later")
             growing = {new.bulk: len(new.bulk.ops) for new, _ in pairs if new.bulk is not None}
-            check = Check(flag, list(pairs), session.step, self._count, growing)
-            if not session.is_planning:  # nothing runs then, so nothing is known
+            check = Check(flag, list(pairs), self._issuer.step, self._count, growing)
+            if not self._policy.is_planning:  # nothing runs then, so nothing is known
                 self._open.append(check)
 
     def border(self, bulk: Bulk) -> int:
@@ -111,10 +123,10 @@ class Redo:
 
     def close(self, until_step: int | None = None) -> None:
         """Look at the flags, oldest first: all of them, or those opened up to this step."""
-        with self._session.lock:
+        with self._lock:
             while self._open and (until_step is None or self._open[0].step <= until_step):
                 if self._open[0].flag.cell is None:
-                    self._session.flush("check", everywhere=True)
+                    self._flush("check")
                 if self._is_raised(self._open[0]):
                     self._take_back(self._open[0])
                 self._open.pop(0)
@@ -122,17 +134,19 @@ class Redo:
                 self._kept = [kept for kept in self._kept if kept.number >= first]
 
     def _is_raised(self, check: Check) -> bool:
-        session, cell = self._session, check.flag.cell
+        cell, issuer = check.flag.cell, self._issuer
         assert cell is not None, "what was pending has just been cut"
         start = time.perf_counter_ns()
         if cell.task is not None:
-            session.finish(cell.task)
-        session.note_check(start)
+            issuer.finish(cell.task)
+        issuer.counts["check.count"] += 1
+        stop = max(start, issuer.waits.until_ns)  # without a wait, the last one was earlier
+        issuer.spans.add("check of an earlier step", "ahead", start, stop)
         return cell.error is None and bool(np.any(np.asarray(cell.array) != 0))
 
     def _take_back(self, check: Check) -> None:
-        session = self._session
-        session.flush("redo", everywhere=True)  # what is pending may have read them too
+        issuer = self._issuer
+        self._flush("redo")  # what is pending may have read the new values too
         moved: dict[Cell, Cell] = {}
         for new, old in check.pairs:
             assert new.cell is not None, "what was pending has been cut"
@@ -144,8 +158,9 @@ class Redo:
             if kept.number < check.first or not any(leaf in moved for leaf in kept.leaves):
                 continue
             leaves = [moved.get(leaf, leaf) for leaf in kept.leaves]
-            task, cells = same_task(kept.task, session.next_segment(), leaves, kept.task.scalars)
-            task.cut, task.step, task.position = "redo", kept.task.step, kept.task.position
+            task, cells = same_task(kept.task, issuer.next_segment(), leaves, kept.task.scalars)
+            task.cut = replace(task.cut, reason="redo")
+            task.step, task.position = kept.task.step, kept.task.position
             for output, cell in zip(kept.task.outputs, cells, strict=True):
                 if (before := output()) is not None:
                     moved.setdefault(before, cell)  # not for what is put back itself
@@ -154,6 +169,7 @@ class Redo:
                 if value is not None and value.cell is not None and value.cell in moved:
                     value.cell = cells[i]
             kept.task, kept.leaves = task, leaves
-            session.issue(task)
+            issuer.issue(task)
             again += 1
-        session.note_redo(again)
+        issuer.counts["redo.count"] += 1
+        issuer.counts["redo.segments"] += again

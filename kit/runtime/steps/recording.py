@@ -18,6 +18,7 @@ from kit.runtime.recording.sites import format_site
 
 __all__ = [
     "Draw",
+    "Draws",
     "Fetch",
     "Recording",
     "Source",
@@ -40,6 +41,19 @@ class Draw(float):
     """A number that the next random op takes: another one each time, and we know which."""
 
     __slots__ = ()
+
+
+class Draws:
+    """The random numbers of one session: a seed, and how many ops have drawn."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.calls = 0
+
+    def next(self) -> Draw:
+        """A number that no other random op gets: an input, so that nothing recompiles."""
+        self.calls += 1
+        return Draw(self.calls)
 
 
 @dataclass(eq=False, slots=True)
@@ -207,8 +221,8 @@ def alike(last: Recording, now: Recording) -> int:
 
 def task_difference(old: Task, new: Task) -> str:
     """In what two segments differ, in words; empty if one can stand for the other."""
-    if old.key != new.key:
-        return f"the graph is another one ({new.bulk.phase}, {len(new.bulk.ops)} ops)"
+    if old.cut.key != new.cut.key:
+        return f"the graph is another one ({new.cut.bulk.phase}, {len(new.cut.bulk.ops)} ops)"
     for i, (a, b) in enumerate(zip(old.scalars, new.scalars, strict=True)):
         if a != b and not (a.__class__ is Draw and b.__class__ is Draw) and (a == a or b == b):
             return f"a Python number changes from step to step ({a:g}, {b:g}) at {_owner(new, i)}"
@@ -217,7 +231,7 @@ def task_difference(old: Task, new: Task) -> str:
 
 def _owner(task: Task, scalar: int) -> str:
     """The op and the line that a number belongs to."""
-    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+    for op, frame in zip(task.cut.bulk.ops, task.cut.bulk.frames, strict=True):
         scalar -= op.scalars
         if scalar < 0:
             return f"{format_site(frame[0])} ({op.name})"
@@ -225,8 +239,8 @@ def _owner(task: Task, scalar: int) -> str:
 
 
 def _site(task: Task, output: int) -> str:
-    slot = task.wanted[output]
-    for op, frame in zip(task.bulk.ops, task.bulk.frames, strict=True):
+    slot = task.cut.wanted[output]
+    for op, frame in zip(task.cut.bulk.ops, task.cut.bulk.frames, strict=True):
         slot -= len(op.outputs)
         if slot < 0:
             return format_site(frame[0]) or "an unknown line"

@@ -15,12 +15,14 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task
+from kit.runtime.steps.program import Issuer, Program
 from kit.runtime.steps.recording import (
     Draw,
+    Draws,
     Fetch,
     Recording,
     Source,
@@ -35,9 +37,6 @@ from kit.runtime.steps.recording import (
     type_of,
 )
 
-if TYPE_CHECKING:
-    from kit.runtime.session.session import Session
-
 __all__ = ["CONFIRM", "VERIFY_EVERY", "Stepper"]
 
 CONFIRM = 3  # equal steps in a row before one is replayed
@@ -48,11 +47,13 @@ SMALL = 4096  # bytes of a host array that are kept, to see that the next step s
 class Stepper:
     """Runs the steps of one session, and remembers the last one."""
 
-    def __init__(self, session: Session, mode: str) -> None:
+    def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: Program) -> None:
         self.mode = mode
         self.reasons: Counter[str] = Counter()  # why a step was recorded and not replayed
         self.counts: Counter[str] = Counter()
-        self._session = session
+        self._issuer = issuer
+        self._random = draws
+        self._program = program
         self._now: Recording | None = None  # the step that is being recorded
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
@@ -69,10 +70,9 @@ class Stepper:
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
-        session = self._session
         if self.mode == "retrace":
             result = step()
-            session.mark_step()
+            self._program.end_step()
             return result
         if self.mode == "replay" and not is_same(step, self._step, self._numbers):
             self.forget("another function was given as the step, or what it holds has changed")
@@ -82,7 +82,7 @@ class Stepper:
         self._begin()
         try:
             result = step()
-            session.mark_step()
+            self._program.end_step()
         except BaseException:
             self._abandon()
             self._now = None
@@ -116,7 +116,7 @@ class Stepper:
             lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
         return lines
 
-    # -- what the session tells ------------------------------------------------------------------
+    # -- what the recording tells ------------------------------------------------------------------
 
     def note_input(self, cell: Cell, array: Any) -> None:
         """An array was copied from the host."""
@@ -200,16 +200,17 @@ class Stepper:
             if recording is not None:
                 number = recording.numbers.get(id(leaf.task))
                 if number is not None:
-                    return ("made", age, number, recording.tasks[number].wanted.index(leaf.slot))
+                    output = recording.tasks[number].cut.wanted.index(leaf.slot)
+                    return ("made", age, number, output)
         return ("fixed", leaf)
 
     # -- recording -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._draws = self._session.random_calls
+        self._draws = self._random.calls
         looks = [] if self._last is None else self._last.looks.values()
         self._now = Recording(
-            draws=self._draws, seed=self._session.seed, seen=[(look, look()) for look in looks]
+            draws=self._draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
         )
         self._guesses, self._results, self._confirmed = [], [], 0
         self._guess()
@@ -224,13 +225,13 @@ class Stepper:
             returned.append(value)
             return value
 
-        for frontend in self._session.frontends:
+        for frontend in self._program.frontends():
             frontend.renew(result, note)
         own = set(map(id, returned))
         now.result = result
         now.alive = [a for a in now.alive if (v := a[0]()) is not None and id(v) not in own]
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
-        if drawn != self._session.random_calls - now.draws:
+        if drawn != self._random.calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
@@ -249,10 +250,10 @@ class Stepper:
         last = self._last
         if last is None or last.obstacle or self._equal < CONFIRM - 1:
             return False
-        if self._session.stream.bulk is not None or not is_held(last):
+        if self._program.is_pending() or not is_held(last):
             self.forget("the program has changed what the step reads, between two steps")
             return False
-        if last.seed != self._session.seed:
+        if last.seed != self._random.seed:
             self.forget("the program has set the seed of the random numbers, between two steps")
             return False
         if any(look() != seen for look, seen in last.seen):
@@ -265,7 +266,7 @@ class Stepper:
 
     def _replay(self, step: Callable[[], Any]) -> Any:
         """The last step once more: its executables on the arrays of now, none of its Python."""
-        session, last = self._session, self._last
+        last = self._last
         assert last is not None
         inputs = self._fetch_again(last)
         if inputs is None:  # the batches wait in `_ahead` for the step that is recorded now
@@ -288,17 +289,17 @@ class Stepper:
             if cell is None or number is None:
                 return value
             new = Value(value.aval)
-            new.cell = made[number][last.tasks[number].wanted.index(cell.slot)]
+            new.cell = made[number][last.tasks[number].cut.wanted.index(cell.slot)]
             return new
 
         result = last.result
-        for frontend in session.frontends:
+        for frontend in self._program.frontends():
             result = frontend.renew(result, renewed)
         last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
         last.result = result
         self._replayed += 1
         self.counts["replay.steps"] += 1
-        session.mark_step()
+        self._program.end_step()
         return result
 
     def _fetch_again(self, last: Recording) -> list[Cell] | None:
@@ -316,7 +317,7 @@ class Stepper:
             return None
         batches = [cell for _, _, cells in self._ahead for cell in cells]
         old = [c for c, data in zip(last.inputs, last.contents, strict=True) if data is None]
-        is_pending = self._session.stream.bulk is not None
+        is_pending = self._program.is_pending()
         if is_pending or list(map(type_of, batches)) != list(map(type_of, old)):
             self.reasons["the batch has another shape, or computes on the device"] += 1
             return None
@@ -329,14 +330,14 @@ class Stepper:
 
     def _again(self, last: Recording, inputs: list[Cell]) -> tuple[list[Task], list[list[Cell]]]:
         """Issue the tasks of the last step once more; gives the new ones, and what they make."""
-        session = self._session
+        issuer = self._issuer
         tasks: list[Task] = []
         made: list[list[Cell]] = []
         calls = deque(last.calls)
         start = time.perf_counter_ns()
         for number, old in enumerate([*last.tasks, None]):
             while calls and calls[0][0] == number:
-                session.note_replay(start)
+                issuer.note_replay(start)
                 calls.popleft()[1]()
                 start = time.perf_counter_ns()
             if old is None:
@@ -345,12 +346,12 @@ class Stepper:
             if old.again is not None:
                 task, cells = old.again(leaves)
             else:
-                scalars = [session.next_random() if x.__class__ is Draw else x for x in old.scalars]
-                task, cells = same_task(old, session.next_segment(), leaves, scalars)
-                session.issue(task)
+                scalars = [self._random.next() if x.__class__ is Draw else x for x in old.scalars]
+                task, cells = same_task(old, issuer.next_segment(), leaves, scalars)
+                issuer.issue(task)
             tasks.append(task)
             made.append(cells)
-        session.note_replay(start)
+        issuer.note_replay(start)
         return tasks, made
 
     def _find(
@@ -375,7 +376,6 @@ class Stepper:
         last, now = self._last, self._now
         if self.mode != "speculate" or last is None or now is None:
             return
-        session = self._session
         while len(self._guesses) < self._alike:
             old = last.tasks[len(self._guesses)]
             leaves = [
@@ -385,12 +385,12 @@ class Stepper:
                 return
             scalars = [self._foresee_number(number) for number in old.scalars]
             known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
-            task, cells = same_task(old, session.next_segment(), known, scalars)
-            task.is_guess, task.read = True, known
+            task, cells = same_task(old, self._issuer.next_segment(), known, scalars)
+            task.guessed = known
             self._guesses.append(task)
             self._results.append(cells)
             self.counts["speculate.issued"] += 1
-            session.push(task)
+            self._issuer.push(task)
 
     def _foresee_number(self, number: float) -> float:
         if number.__class__ is not Draw:
@@ -414,23 +414,23 @@ class Stepper:
             return None
         guess = self._guesses[self._confirmed]
         is_right = (  # equal keys have equally many leaves
-            guess.key == task.key
+            guess.cut.key == task.cut.key
             and guess.scalars == task.scalars
-            and all(a is b for a, b in zip(guess.read, task.leaves, strict=True))
+            and all(a is b for a, b in zip(guess.guessed or (), task.leaves, strict=True))
         )
         if not is_right:
             self.reasons[task_difference(guess, task)] += 1
             self._abandon()
             return None
         self._confirmed += 1
-        guess.is_guess, guess.read = False, []
+        guess.guessed = None
         self.counts["speculate.right"] += 1
         return guess
 
     def _abandon(self) -> None:
         """The guesses that nobody has confirmed are wrong; those that wait need not run."""
         for guess in self._guesses[self._confirmed :]:
-            self._session.cancel(guess)
-            guess.read = []
+            self._issuer.cancel(guess)
+            guess.guessed = []  # still a guess, but one that holds no arrays
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []

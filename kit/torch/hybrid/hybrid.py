@@ -115,7 +115,7 @@ class Hybrid(Generic[P, T]):
         stream = session.stream
         stream.begin(tape.place.follow())
         before = [base.read(tape) for base in bases]
-        session.cut(stream, "hybridize")
+        stream.flush("hybridize")
         for tensor in tensors:
             tensor.ref.forget()  # views are part of the program
         bulk = stream.new_bulk()

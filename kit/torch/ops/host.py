@@ -57,7 +57,7 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         ) from error
     _write_back(tape, func, args, kwargs, copies)
     results = _bring_back(tape, out, list(copies.values()))
-    session.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
+    session.report.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
     return results
 
 

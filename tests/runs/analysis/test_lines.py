@@ -183,7 +183,7 @@ def test_a_bulk_that_is_split_keeps_the_times_of_its_ops():
     import torch
 
     with kit.Session(Settings(mode="lazy")) as session:
-        session.is_tracing = True
+        session.policy.is_tracing = True
         x = torch.ones(4, device="kit")
         kept = [x := x + 1 for _ in range(4)]
         bulk = session.stream.bulk

@@ -98,7 +98,7 @@ def test_looking_at_a_pending_tensor_runs_nothing() -> None:
 
 def test_a_graph_that_grows_without_bound_is_cut_by_bytes() -> None:
     with open_session(Settings(mode="lazy")) as session:
-        session.max_pending_bytes = 1000
+        session.policy.max_pending_bytes = 1000
         kept = [ones(64)]
         x = kept[0]
         for i in range(1200):

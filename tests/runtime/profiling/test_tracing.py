@@ -11,7 +11,7 @@ import jax
 import torch
 
 import kit
-from kit.runtime.session.session import MAX_AHEAD
+from kit.runtime.session.issuer import MAX_AHEAD
 from kit.widgets.numbers.segments import segments_html
 from kit.workloads import mlp
 

@@ -109,7 +109,7 @@ def test_a_value_that_nobody_holds_is_not_returned() -> None:
         numbers(session, y)
         assert y.cell is not None
         assert y.cell.task is not None
-        assert y.cell.task.wanted == (1,)
+        assert y.cell.task.cut.wanted == (1,)
 
 
 def test_a_sync_point_knows_its_line_and_its_time() -> None:

@@ -1,0 +1,114 @@
+"""Where a program waits for the device: reads, which are sync points, and waits for everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from kit.runtime.recording.bulk import Frame, Site, Value
+from kit.runtime.recording.sites import format_site
+from kit.runtime.session.issuer import Issuer
+from kit.runtime.session.redo import Redo
+from kit.runtime.session.streams import Streams
+from kit.runtime.steps.stepper import Stepper
+from kit.trace import SyncPoint
+
+__all__ = ["Reads"]
+
+
+class Reads:
+    """Reads values for the program, and remembers where it had to wait.
+
+    Args:
+        lock: held while a bulk is cut.
+        note_error: called with each error that a read is going to raise.
+
+    Attributes:
+        syncs: the sync points so far.
+        places: their files and lines.
+    """
+
+    def __init__(
+        self, lock: Any, streams: Streams, issuer: Issuer, stepper: Stepper, redo: Redo,
+        note_error: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self.syncs: list[SyncPoint] = []
+        self.places: dict[Site, None] = {}
+        self._lock = lock
+        self._streams = streams
+        self._issuer = issuer
+        self._stepper = stepper
+        self._redo = redo
+        self._note_error = note_error
+
+    def read(self, value: Value, *, cause: str, frame: Frame) -> Any:
+        """The numbers of a value, as a numpy array of its own: a sync point."""
+        start = time.perf_counter_ns()
+        array = self._settle(value, np.array)
+        self._issuer.counts["transfer_from_device.count"] += 1
+        self._issuer.counts["transfer_from_device.bytes"] += array.nbytes
+        self._note_sync(start, cause, frame)
+        return array
+
+    def wait_to_read(self, value: Value) -> None:
+        """Block until the value's array is there."""
+        start = time.perf_counter_ns()
+        self._settle(value, jax.block_until_ready)
+        self._note_sync(start, "wait_to_read", (("", 0), "", ""))
+
+    def wait_all(self) -> None:
+        """Block until everything that was recorded has run."""
+        self._streams.flush("sync", everywhere=True)
+        self._redo.close()
+        issuer = self._issuer
+        if issuer.last is None:
+            return
+        start = time.perf_counter_ns()
+        with issuer.waits.waiting():
+            issuer.executor.engine.wait_all()
+            issuer.executor.finish(issuer.last)
+        issuer.spans.add("wait_all", "ahead", start, issuer.waits.until_ns)
+
+    def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
+        try:
+            return self._taken(value, take)
+        except Exception as error:
+            self._note_error(error)
+            raise
+
+    def _taken(self, value: Value, take: Callable[[Any], Any]) -> Any:
+        """What `take` makes of the array, once that is there."""
+        with self._lock:
+            if value.bulk is not None:
+                value.bulk.flush("sync")
+            if self._redo.is_on and value.cell is not None and self._redo.concerns(value.cell):
+                self._redo.close()
+        taken: Any = None
+        executor = self._issuer.executor
+        with self._issuer.waits.waiting():
+            if value.cell is not None and value.cell.task is not None:
+                executor.wait(value.cell.task)
+            if value.error is None:
+                taken = take(None if value.cell is None else value.cell.array)
+        if (error := value.error) is not None:
+            executor.engine.forgive(error)
+            raise error.with_traceback(None)
+        return taken
+
+    def _note_sync(self, start: int, cause: str, frame: Frame) -> None:
+        issuer = self._issuer
+        stop = issuer.waits.until_ns
+        site, via, _ = frame
+        where = format_site(site)
+        self.places[site] = None
+        self._stepper.note_obstacle(
+            f"the step waits for the device: {cause} at {where or 'unknown'}"
+        )
+        self.syncs.append(SyncPoint(start, stop - start, cause, where, via))
+        issuer.counts["sync.count"] += 1
+        issuer.counts["sync.ns"] += stop - start
+        issuer.spans.add(f"{cause} at {where}" if where else cause, "wait", start, stop)

@@ -1,0 +1,130 @@
+"""The op streams of a session's threads, and how a bulk becomes a task."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from weakref import ref
+
+from kit.runs.bulk_sizes import BulkSizes
+from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
+from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
+from kit.runtime.session.issuer import Issuer
+from kit.runtime.session.redo import Redo
+from kit.runtime.steps.stepper import Stepper
+
+__all__ = ["Streams"]
+
+
+class Streams:
+    """One stream for each thread that records: cuts their bulks and issues them.
+
+    Args:
+        lock: held while a bulk is cut.
+
+    Attributes:
+        here: the state of the thread that asks; its `stream` is None before it records.
+        ops_cut: how many ops have been cut in all threads, without views.
+    """
+
+    def __init__(
+        self, lock: Any, sizes: BulkSizes, policy: CutPolicy, issuer: Issuer, stepper: Stepper,
+        redo: Redo,
+    ) -> None:  # fmt: skip
+        self.here = ThreadState()
+        self.ops_cut = 0
+        self._lock = lock
+        self._sizes = sizes
+        self._policy = policy
+        self._issuer = issuer
+        self._stepper = stepper
+        self._redo = redo
+        self._streams: list[Stream] = []
+
+    @property
+    def current(self) -> Stream:
+        """The stream of the thread that asks."""
+        return self.here.stream or self.join()
+
+    @property
+    def main(self) -> Stream:
+        """The stream of the thread that opened the session."""
+        return self._streams[0]
+
+    def join(self) -> Stream:
+        """This thread records from now on too: its bulk and its bulk sizes are its own."""
+        with self._lock:
+            made = Stream(self, self._policy, self._sizes, is_main=not self._streams)
+            self._streams = [
+                s for s in self._streams if s.bulk is not None or s.is_main or s.thread.is_alive()
+            ]
+            self._streams.append(made)
+            self.here.stream = made
+        return made
+
+    def flush(self, reason: str, *, everywhere: bool = False) -> None:
+        """Cut what this thread has recorded, or every thread, and issue it."""
+        with self._lock:
+            for stream in list(self._streams) if everywhere else [self.current]:
+                self.cut(stream, reason, keep_views=stream is not self.here.stream)
+
+    # -- what a stream asks for ------------------------------------------------------------------
+
+    def note_phase(self, phase: str) -> None:
+        """The main thread has come to this phase."""
+        if not self._stepper.is_fetching:  # what a loader copies for a replay is no recording
+            self._issuer.spans.enter(phase)
+
+    def throttle(self) -> None:
+        """More is going to be recorded: wait if that is too far ahead of the device."""
+        self._issuer.throttle()
+
+    def cut(self, stream: Stream, reason: str, *, keep_views: bool = False) -> None:
+        """End a stream's bulk and issue it; the caller holds the lock."""
+        bulk, stream.bulk = stream.bulk, None
+        if bulk is None or not bulk.ops:
+            return
+        redo = self._redo
+        while redo.is_on and (at := redo.border(bulk)):
+            stream.bulk, rest = bulk.split(at)
+            self.cut(stream, "check", keep_views=True)
+            whole, bulk = bulk, rest()
+            redo.note_split(whole, at, bulk)
+        start = time.perf_counter_ns()
+        kept = bulk.close(keep_views=keep_views)
+        task = self._task(bulk, kept, reason)
+        leaves, holders = task.leaves, bulk.leaves
+        bulk.leaves, bulk.leaf_of = [], {}
+        self.ops_cut += bulk.size
+        self._issuer.counts["record.ops"] += len(bulk.ops)
+        guess = None
+        if stream.is_main:
+            guess = self._stepper.note_cut(task, kept, holders)
+        else:
+            self._stepper.note_obstacle(f"another thread, {stream.thread.name}, records ops")
+        chosen = guess or task
+        if guess is None:
+            task.index = self._issuer.next_segment()
+            for value in kept:
+                value.cell = Cell(task, value.slot)
+                task.outputs.append(ref(value.cell))
+        else:
+            for value, output in zip(kept, guess.outputs, strict=True):
+                value.cell = output()
+        chosen.seen.plan_ns, chosen.seen.times = (start, time.perf_counter_ns()), bulk.times
+        self._issuer.note(chosen)
+        if guess is None:
+            self._issuer.push(task)
+        if redo.is_on:
+            redo.note(chosen, leaves, kept)
+
+    def _task(self, bulk: Bulk, kept: list[Value], reason: str) -> Task:
+        """The bulk as a task; its number and its outputs come later."""
+        wanted = tuple(value.slot for value in kept)
+        dead = bulk.dead_leaves() if self._policy.donates else ()
+        avals = tuple(leaf.aval for leaf in bulk.leaves)
+        cut = Cut(bulk, wanted, reason, (tuple(bulk.key), avals, wanted, dead), avals, dead)
+        leaves: list[Cell] = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
+        task = Task(-1, cut, leaves, bulk.scalars)
+        self._issuer.place(task)
+        return task

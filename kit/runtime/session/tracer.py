@@ -1,0 +1,122 @@
+"""Steps under the profiler, and steps that are only recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kit.ir.plan import OpStream
+from kit.runtime.profiling.device_spans import profiled
+from kit.runtime.profiling.freeze import TracedSteps, freeze_step, freeze_trace
+from kit.runtime.recording.stream import CutPolicy
+from kit.runtime.session.issuer import Issuer
+from kit.runtime.session.reads import Reads
+from kit.runtime.session.streams import Streams
+from kit.runtime.steps.stepper import Stepper
+
+__all__ = ["Tracer"]
+
+
+class Tracer:
+    """Freezes what the parts of a session collect while a few steps run."""
+
+    def __init__(
+        self, policy: CutPolicy, issuer: Issuer, streams: Streams, stepper: Stepper, reads: Reads
+    ) -> None:
+        self._policy = policy
+        self._issuer = issuer
+        self._streams = streams
+        self._stepper = stepper
+        self._reads = reads
+
+    def trace(self, steps: Callable[[Callable[[], None]], None], *, lead_in: int) -> TracedSteps:
+        """Run steps under the profiler; see `Session.trace`."""
+        reads = self._reads
+        reads.wait_all()
+        spans, executor = self._issuer.spans, self._issuer.executor
+        spans.start(lead_in)
+        self._streams.current.phase = ""
+        executor.spans.clear()
+        executor.is_tracing = self._policy.is_tracing = True
+        first_sync = len(reads.syncs)
+        with profiled() as profile, _no_collection():
+            try:
+                steps(spans.end_step)
+                spans.stop()
+                reads.wait_all()
+            finally:
+                executor.is_tracing = self._policy.is_tracing = False
+                spans.stop()
+        frozen = freeze_trace(
+            spans.tasks,
+            [*spans.spans, *executor.spans],
+            profile,
+            reads.syncs[first_sync:],
+            self._stepper.describe(),
+            waited_at=reads.places,
+        )
+        self.forget()
+        self._issuer.forget()
+        return frozen
+
+    @contextlib.contextmanager
+    def span(self, kind: str, name: str, *, at_least_ns: int) -> Iterator[None]:
+        """A span of the thread that asks, for the time of the block."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            stop = time.perf_counter_ns()
+            if stop - start >= at_least_ns:
+                self._issuer.spans.add(name, kind, start, stop, self._streams.here.lane)
+
+    def forget(self) -> None:
+        """Let go of what was collected in a trace."""
+        for task, _ in self._issuer.spans.tasks:
+            task.seen.origins = ()  # each names an older task, and so on
+        self._issuer.spans.clear()
+        self._issuer.executor.spans.clear()
+
+    def plan(
+        self, step: Callable[[], Any], end_step: Callable[[], None], *, steps: int
+    ) -> OpStream:
+        """Record steps without running them; see `Session.plan`."""
+        spans, executor, syncs = self._issuer.spans, self._issuer.executor, self._reads.syncs
+        executor.held, executor.is_tracing, self._policy.is_planning = [], True, True
+        for _ in range(steps):  # the first makes the optimizer's state
+            spans.start(0)
+            first_sync = len(syncs)
+            step()
+            end_step()
+        spans.stop()
+        tasks = [task for task, _ in spans.tasks]
+        graph, segments, nodes = freeze_step(tasks)
+        pairs = [(nodes[task.index], task.cut.bulk) for task in tasks]
+        calls = [ids[k] for ids, bulk in pairs for k in bulk.calls if k < len(ids)]
+        views = [
+            i for ids, bulk in pairs for i, op in zip(ids, bulk.ops, strict=True) if op.is_view
+        ]
+        notes = dict.fromkeys(
+            f"{s.cause} at {s.site or 'an unknown line'} reads a value: what is before it was run"
+            for s in syncs[first_sync:]
+        )
+        executor.held, executor.is_tracing = [], False
+        executor.spans.clear()
+        spans.clear()
+        self._issuer.forget()
+        return OpStream.of(graph, segments, calls=calls, views=views, notes=notes)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """What a trace keeps makes Python's garbage collector stop everything for 0.2 s; not now."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
