@@ -22,7 +22,7 @@ const RULES = {
 };
 
 export default [
-  {ignores: ["kit/widgets/graph/*.js", "kit/reports/page.js", "**/graphviz_wasm/**", ".venv/**", "build/**", "dist/**"]},
+  {ignores: ["**/graphviz_wasm/**", ".venv/**", "build/**", "dist/**"]},
   js.configs.recommended,
   {
     files: ["kit/**/js/**/*.js"],

@@ -25,10 +25,9 @@ from kit.reports.grid import Axis, axes_of, cell_of
 from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
 from kit.text import safe_html
-from kit.widgets.base.listing import HIGHLIGHT_JS, LISTING_CSS, PICK_JS
+from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import script
-from kit.widgets.graph.view import GRAPH_JS
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
@@ -93,11 +92,7 @@ def report_html(
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
         "RUNS": "\n".join(_run_blocks(runs, views)),
-        "TIMELINE_JS": script("widgets/timeline/js/page.js"),
-        "GRAPH_JS": GRAPH_JS,
-        "PICK_JS": PICK_JS,
-        "HIGHLIGHT_JS": HIGHLIGHT_JS,
-        "JS": _asset("page.js"),
+        "JS": f"{script('reports/js/page.js')}.startReport();",
     }
     page = _asset("page.html")
     pieces = page.split("@@")  # text, NAME, text, NAME, ...: substituted text is never scanned

@@ -16,9 +16,10 @@ from bokeh.resources import INLINE
 
 from kit.ir import Graph, Node
 from kit.runs.run import Run
+from kit.widgets.base.scripts import script
 from kit.widgets.graph.dot import run_dot
 from kit.widgets.graph.layout import place
-from kit.widgets.graph.view import GRAPH_JS, graph_model, graph_payload, graph_wasm
+from kit.widgets.graph.view import graph_model, graph_payload, graph_wasm
 from tests.browser.labserver import Browser, Lab
 from tests.factories import make_run
 from tests.widgets.graph.test_layout import AVAL, bert, check_placed, keys, run_of, scene_of
@@ -40,7 +41,7 @@ SHOWN = """() => ({keys: Array.from(graph.models.boxes.data.key),
   subs: Object.fromEntries(Array.from(graph.models.boxes.data.key,
     (k, i) => [k, graph.models.boxes.data.sublabel[i]])),
   marks: graph.models.marks.data.x.length, open: [...graph.open], note: graph.models.note.text,
-  line: graph.bar.querySelector('.kit-graph-line').innerText, scale: graph.scale(),
+  line: graph.bar.line.innerText, scale: graph.camera.scale(),
   x: graph.models.figure.x_range.start})"""
 
 
@@ -79,7 +80,8 @@ def until(browser: Browser, claim: str) -> None:
 
 def test_the_page_places_boxes_exactly_as_python_does(offline: Browser):
     code = (
-        "([scene, open]) => {" + GRAPH_JS + "const p = placeScene(scene, new Set(open));"
+        f"([scene, open]) => {{ const {{placeScene}} = {script('widgets/graph/js/place.js')};"
+        "const p = placeScene(scene, new Set(open));"
         "return [[...p.rects], p.edges.map((e) => [e.from, e.to, e.values, e.size, e.points])]; }"
     )
     for graph in (bert(2), bert(14), make_run(hostile=True).graphs[0], Graph(())):
@@ -154,9 +156,9 @@ def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
     search = page.get_by_role("searchbox")
     search.fill("addcdiv")
     search.press("Enter")
-    until(offline, "graph.bar.querySelector('output').textContent === '1 of 5'")
+    until(offline, "graph.bar.found.textContent === '1 of 5'")
     search.fill("no such op")
-    assert page.evaluate("graph.bar.querySelector('output').textContent") == "none"
+    assert page.evaluate("graph.bar.found.textContent") == "none"
     search.press("Escape")
 
     page.get_by_role("combobox").select_option("memory")
@@ -202,7 +204,7 @@ def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(
     whole = shown(offline)
     assert len(whole["keys"]) == 2_000
     assert "small boxes are not drawn: zoom in" in whole["line"]
-    offline.page.evaluate("graph.center(graph.rowByKey('forward/part3')); graph.draw()")
+    offline.page.evaluate("graph.center(graph.scene.rowByKey('forward/part3')); graph.draw()")
     near = shown(offline)
     assert len(near["keys"]) < 2_000
     assert "not drawn" not in near["line"]

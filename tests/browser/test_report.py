@@ -16,7 +16,8 @@ from tests.factories import make_run
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 SHOWN = """() => {
-  const spans = models("timeline").timeline.data, boxes = models("graph").boxes.data;
+  const spans = kitReport.models("timeline").timeline.data;
+  const boxes = kitReport.models("graph").boxes.data;
   return {
     bars: Array.from(spans["spans.delta"][0]),
     keys: Array.from(boxes.key), kinds: Array.from(boxes.kind),
@@ -76,9 +77,9 @@ def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(
 ):
     folded = open_report(offline, report)
     group = folded["kinds"].index("group")
-    offline.page.evaluate("i => { models('graph').boxes.selected.indices = [i]; }", group)
+    offline.page.evaluate("i => { kitReport.models('graph').boxes.selected.indices = [i]; }", group)
     count = len(folded["keys"])
-    offline.page.wait_for_function(f"models('graph').boxes.data.key.length > {count}")
+    offline.page.wait_for_function(f"kitReport.models('graph').boxes.data.key.length > {count}")
     assert len(shown(offline)["keys"]) > len(folded["keys"])
     offline.page.get_by_role("button", name="close all groups").click()
     assert shown(offline)["keys"] == folded["keys"]
@@ -124,19 +125,19 @@ def test_what_is_picked_in_one_view_is_marked_in_the_others(offline: Browser, re
     source = page.locator('#source [data-row]:not([data-nodes=""])').first
     source.focus()
     page.keyboard.press("Enter")
-    nodes = page.evaluate("[...selected.nodes]")
+    nodes = page.evaluate("[...kitReport.selected.nodes]")
     assert nodes
-    lit = page.evaluate("models('timeline').lit.data.nodes[0]")
+    lit = page.evaluate("kitReport.models('timeline').lit.data.nodes[0]")
     assert {int(i) for i in lit.split()} == set(nodes)
     page.locator("#kernels summary").click()
     page.locator("#kernels [data-row]").first.click()
-    assert page.evaluate("selected.label").startswith("kernel ")
+    assert page.evaluate("kitReport.selected.label").startswith("kernel ")
     assert page.locator(marked.format(id="#source")).count() > 0
     assert page.locator(marked.format(id="#kernels")).count() > 0
 
     page.evaluate(
-        "select({nodes: new Set([...selected.nodes].slice(0, 1)), sites: new Set(),"
-        " label: 'one op'})"
+        "kitReport.select({nodes: new Set([...kitReport.selected.nodes].slice(0, 1)),"
+        " sites: new Set(), label: 'one op'})"
     )
     assert bar.inner_text().startswith("selected: one op: 1 op")
     press(offline, "batch_size", "ArrowRight", shown(offline)["selected"])
@@ -150,19 +151,19 @@ def test_a_bar_or_a_box_that_is_clicked_is_the_selection_of_all_views(
     open_report(offline, report)
     page = offline.page
     page.evaluate("""() => {
-      const kind = models("graph").boxes.data.kind;
-      models("graph").boxes.selected.indices = [Array.from(kind).indexOf("op")];
+      const kind = kitReport.models("graph").boxes.data.kind;
+      kitReport.models("graph").boxes.selected.indices = [Array.from(kind).indexOf("op")];
     }""")
-    page.wait_for_function("selected.nodes.size === 1")
+    page.wait_for_function("kitReport.selected.nodes.size === 1")
     assert page.locator("#source .kit-picked").count() == 1
     assert page.locator("#selected").inner_text().startswith("selected: ")
     page.keyboard.press("Escape")
     page.evaluate("""() => {
       const [key, kind, nodes] = ["spans.key", "keys.kind", "keys.nodes"].map(
-        (column) => models("timeline").timeline.data[column][0]);
+        (column) => kitReport.models("timeline").timeline.data[column][0]);
       const i = [...key].findIndex((k) => kind[k] === "kernel" && nodes[k]);
-      models("timeline").picked.data = {kind: ["span"], index: [i]};
+      kitReport.models("timeline").picked.data = {kind: ["span"], index: [i]};
     }""")
-    page.wait_for_function("selected.label.startsWith('kernel ')")
+    page.wait_for_function("kitReport.selected.label.startsWith('kernel ')")
     assert page.locator("#source .kit-picked").count() >= 1
     assert offline.errors() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.runs.sources import Snippet
-from kit.widgets.base.listing import HIGHLIGHT_JS, PICK_JS
+from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import Links
 from kit.widgets.numbers.source import source_html
 from tests.browser.labserver import Browser, Lab
@@ -17,10 +17,10 @@ from tests.factories import make_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
+LISTING_JS = script("widgets/base/js/listing.js")
 PAGE = """<!doctype html><meta charset="utf-8"><main>{listing}</main><script>
 const picked = [];
-const pick = (event) => {{{pick}}};
-const mark = (root, selection) => {{{mark}}};
+const {{pickedIn: pick, markRows: mark}} = {script};
 for (const name of ["click", "keydown"]) document.addEventListener(name, (event) => {{
   const found = pick(event);
   if (found) picked.push([found.label, [...found.nodes], [...found.sites]]);
@@ -55,18 +55,14 @@ def test_a_page_learns_what_was_picked_and_marks_what_it_is_told(offline: Browse
     run = replace(make_run(scopes=30, hostile=True), sources=(Snippet("train.py", 1, lines),))
     clean = replace(make_run(scopes=30), sources=run.sources)
     hostile = source_html(run)
-    (tmp_path / "evil.html").write_text(
-        PAGE.format(listing=hostile, pick=PICK_JS, mark=HIGHLIGHT_JS)
-    )
+    (tmp_path / "evil.html").write_text(PAGE.format(listing=hostile, script=LISTING_JS))
     page = offline.page
     page.goto((tmp_path / "evil.html").as_uri())
     page.locator("[data-row]").first.click()
     assert len(page.evaluate("picked")) == 1
     assert page.locator("main img, main iframe").count() == 0
 
-    (tmp_path / "page.html").write_text(
-        PAGE.format(listing=source_html(clean), pick=PICK_JS, mark=HIGHLIGHT_JS)
-    )
+    (tmp_path / "page.html").write_text(PAGE.format(listing=source_html(clean), script=LISTING_JS))
     page.goto((tmp_path / "page.html").as_uri())
     page.locator("[data-site='train.py:12']").click()
     page.locator("[data-site='train.py:13']").press("Enter")

@@ -1,7 +1,7 @@
 """Tables whose rows can be picked, and light up when what they stand for is picked elsewhere.
 
 A row that can be picked is an element with `tables.row_attributes`: its place in the listing, the
-lines and the nodes that it stands for. A saved report and a notebook use the same two scripts.
+lines and the nodes that it stands for. A saved report and a notebook use the same script.
 """
 
 from __future__ import annotations
@@ -16,51 +16,11 @@ from ipywidgets import HTML, Box, Layout, Text
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.page import View
+from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE, error_html
 
-__all__ = ["HIGHLIGHT_JS", "LISTING_CSS", "PICK_JS", "Listing"]
-
-# Body of a function of (event): {nodes: Set, sites: Set, label} of the row that a click, Enter or
-# the space bar has picked; null for any other event.
-PICK_JS = """
-const row = event.target.closest && event.target.closest("[data-row]");
-if (!row || (event.type === "keydown" && event.key !== "Enter" && event.key !== " ")) return null;
-if (event.type === "click" && String(window.getSelection())) return null; // text is being copied
-if (event.type === "keydown") event.preventDefault();
-const nodes = new Set();
-for (const part of (row.dataset.nodes || "").split(",").filter(Boolean)) {
-  const [first, last] = part.split("-").map(Number);
-  for (let i = first; i <= (last ?? first); i += 1) nodes.add(i);
-}
-const site = row.dataset.site;
-return {nodes, sites: new Set(site ? [site] : []), label: row.dataset.label || site || ""};
-"""
-
-# Body of a function of (root, selection): marks the rows of a listing that belong to a selection
-# {nodes, sites}; a listing with a height of its own scrolls, if no marked row can be seen.
-HIGHLIGHT_JS = """
-const holds = (text) => text.split(",").filter(Boolean).some((part) => {
-  const [first, last] = part.split("-").map(Number);
-  for (let i = first; i <= (last ?? first); i += 1) if (selection.nodes.has(i)) return true;
-  return false;
-});
-const found = [];
-for (const row of root.querySelectorAll("[data-row]")) {
-  const is = selection.sites.has(row.dataset.site)
-    || (selection.nodes.size > 0 && holds(row.dataset.nodes || ""));
-  row.classList.toggle("kit-picked", is);
-  row.setAttribute("aria-selected", String(is));
-  if (is) found.push(row);
-}
-const box = found.length && found[0].closest(".kit-source-lines");
-if (box) {
-  const [low, high] = [box.scrollTop, box.scrollTop + box.clientHeight];
-  if (!found.some((row) => row.offsetTop + row.offsetHeight > low && row.offsetTop < high)) {
-    box.scrollTop = found[0].offsetTop - box.clientHeight / 3;
-  }
-}
-"""
+__all__ = ["LISTING_CSS", "Listing"]
 
 _PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
 LISTING_CSS = f"""
@@ -72,7 +32,8 @@ LISTING_CSS = f"""
 
 # In a notebook the number of the row goes through a hidden text field to the kernel.
 _HANDLER = (
-    "const picked = ((event) => {" + PICK_JS + "})(event); if (!picked) return;"
+    f"const picked = {script('widgets/base/js/listing.js')}.pickedIn(event);"
+    "if (!picked) return;"
     "const view = this.closest('.kit-listing');"
     "const field = view && view.querySelector('.kit-listing-pick input'); if (!field) return;"
     "view.dataset.picks = Number(view.dataset.picks || 0) + 1;"

@@ -19,7 +19,7 @@ _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[^"\n]+\.js)";\n', re.MULTIL
 _STYLE = re.compile(r'^import (\w+) from "(\.[^"\n]+\.css)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
-_COMMENT = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^ *(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
 
 
 class ScriptError(ValueError):

@@ -1,7 +1,7 @@
 """The IR graph of a step, folded by phase and module, opened by clicking.
 
-`graph_payload` makes the scene of a run, `graph_model` a figure that shows one, and `GRAPH_JS` is
-what draws it in the page: places, colours, search, export. So opening a group asks no kernel, and
+`graph_payload` makes the scene of a run, `graph_model` a figure that shows one, and the modules of
+js/ draw it in the page: places, colours, search, export. So opening a group asks no kernel, and
 the live view and the static report share everything. Text is drawn in the units of the plot: labels
 stay inside their boxes at any zoom.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from typing import Any
 
 import traitlets
@@ -35,6 +34,7 @@ from kit.errors import KitError
 from kit.runs.run import Run
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.page import View
+from kit.widgets.base.scripts import asset, script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import (
     COLORS,
@@ -51,7 +51,6 @@ from kit.widgets.graph.payload import COLOR_BY, graph_payload
 
 __all__ = [
     "COLOR_BY",
-    "GRAPH_JS",
     "GraphView",
     "apply_graph",
     "graph_figure",
@@ -61,7 +60,6 @@ __all__ = [
     "graph_wasm",
 ]
 
-_PARTS = ("place.js", "view.js", "draw.js", "controls.js", "graph.js")
 _EMPTY: dict[str, tuple[str, ...]] = {
     "frames": ("x", "y", "w", "h", "color", "line"),
     "edges": ("xs", "ys", "width", "alpha", "name"),
@@ -82,17 +80,9 @@ _EMPTY: dict[str, tuple[str, ...]] = {
 _LONG = ("strings", "shapes", "dots")  # as JSON: bokeh would visit each of their values
 
 
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
-# Defines `graphDraw(models, scene)` and its like, see graph.js; `models` are `graph_js_args`.
-GRAPH_JS = "\n".join(_asset(name) for name in _PARTS)
-
-
 def graph_wasm() -> str:
     """Graphviz as a JavaScript module (0.8 MB), for pages whose kernel has no `dot`."""
-    return _asset("graphviz_wasm/graphviz.js")
+    return asset("widgets/graph/graphviz_wasm/graphviz.js")
 
 
 def graph_model(
@@ -121,7 +111,7 @@ def apply_graph(
 
 
 def graph_js_args(plot: figure, sources: Mapping[str, ColumnDataSource]) -> dict[str, Any]:
-    """The `models` of `GRAPH_JS`, for the `args` of a CustomJS."""
+    """The models that the page's script asks for, by name: the `args` of a CustomJS."""
     return {"figure": plot, "note": plot.select_one({"name": "note"}), **sources}
 
 
@@ -175,7 +165,8 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
 def _drive(plot: figure, sources: Mapping[str, ColumnDataSource]) -> None:
     """Let the page's script know what changes; all of it is one CustomJS."""
     models = graph_js_args(plot, sources)
-    code = f"{GRAPH_JS}\ngraphEvent({{{', '.join(models)}}}, cb_obj);"
+    page = f"view.kitGraphPage ??= {script('widgets/graph/js/page.js')};"
+    code = f"{page}\nview.kitGraphPage.onGraphEvent({{{', '.join(models)}}}, cb_obj);"
     driver = CustomJS(args=models, code=code)
     for name in ("inner_width", "inner_height"):
         plot.js_on_change(name, driver)

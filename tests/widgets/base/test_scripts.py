@@ -34,7 +34,7 @@ def evaluate(expression: str) -> object:
     node = shutil.which("node")
     assert node, "node is missing"
     code = f"console.log(JSON.stringify({expression}))"
-    answer = subprocess.run([node, "-e", code], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run([node, "-"], input=code, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
@@ -46,7 +46,8 @@ def test_modules_find_each_other_and_names_of_one_are_not_seen_by_others(files: 
     )
     files["a/lib/math.js"] = (
         'import {helper} from "../../b.js";\n'
-        "/**\n * @param {number} x\n */\nexport function twice(x) { return 2 * x + helper(); }\n"
+        "/**\n * @param {number} x\n */\nexport function twice(x) {\n"
+        "  /** @type {any} */ const y = 2 * x;\n  return y + helper(); /** the end */\n}\n"
         "export const OFFSET = 1;\nconst answer = 7;\n"
     )
     files["b.js"] = "let calls = 0;\nexport function helper() {\n  return calls++;\n}\n"
@@ -83,3 +84,9 @@ def test_each_module_of_kit_can_be_joined_and_put_into_a_page(path: str):
     joined = script(path)
     assert "</script" not in joined
     assert not any(line.startswith(("import ", "export ")) for line in joined.splitlines())
+
+
+def test_node_can_read_each_joined_module():
+    texts = json.dumps([script(path) for path in MODULES])
+    count = f"{texts}.map((text) => new (require('vm').Script)(text)).length"
+    assert evaluate(count) == len(MODULES)

@@ -12,6 +12,7 @@ interface KitPage {
 }
 
 interface Window {
+  Bokeh?: any;
   kitPage?: KitPage;
   kitGraphviz?: Promise<any>; // graphviz, compiled to WebAssembly
   kitReport?: any; // the state of a saved report

@@ -1,0 +1,61 @@
+// The grid of recorded runs: which of them is nearest to a setting, and what to say of it.
+
+/**
+ * `at`: a position on each axis. `step`: milliseconds, null if they are not known.
+ * @typedef {{at: number[], step: number | null}} Cell
+ * @typedef {{name: string, label: string, number: boolean, values: string[]}} Axis
+ * @typedef {{axes: Axis[], cells: Cell[], first: number, parts: string[],
+ *   models: Record<string, Record<string, string>>}} Index
+ */
+
+/** A position that differs is far off, however near it is. @param {number[]} a @param {number[]} b */
+export function distance(a, b) {
+  return a.reduce((sum, x, k) => sum + (x === b[k] ? 0 : 100 + Math.abs(x - b[k])), 0);
+}
+
+/** @param {Cell[]} cells @param {number[]} at @returns {number} */
+export function nearest(cells, at) {
+  let best = 0;
+  cells.forEach((cell, i) => {
+    if (distance(cell.at, at) < distance(cells[best].at, at)) best = i;
+  });
+  return best;
+}
+
+/** @param {Axis[]} axes @param {number[]} at @returns {string} "batch size 8, loss scaling none" */
+export function settingsAt(axes, at) {
+  return axes.map(({label, values}, k) => `${label} ${values[at[k]]}`).join(", ");
+}
+
+/** What to say if a setting was not recorded; "" if it was.
+ * @param {Axis[]} axes @param {Cell} cell the one that is shown @param {number[]} at */
+export function missingText(axes, cell, at) {
+  if (distance(cell.at, at) === 0) return "";
+  return `Not recorded: ${settingsAt(axes, at)}. Showing the nearest that was: ${settingsAt(axes, cell.at)}. `;
+}
+
+/** How a step's time has changed; "" if it is not known. @param {Cell} cell @param {Cell} before */
+export function changeText(cell, before) {
+  if (!cell.step || !before.step) return "";
+  const change = (cell.step / before.step - 1) * 100;
+  const word = Math.abs(change) < 1 ? "the same within 1 %"
+    : `${Math.abs(change).toFixed(0)} % ${change < 0 ? "faster" : "slower"}`;
+  return `${before.step.toFixed(1)} → ${cell.step.toFixed(1)} ms a step: ${word}`;
+}
+
+/**
+ * The step times along one axis, a line for each value of another one; elsewhere as in `near`.
+ * @param {Index} index
+ * @param {number} along the axis
+ * @param {number} split the other axis, -1 for none
+ * @param {number[]} near
+ * @returns {number[][][]} lines of [position, milliseconds]
+ */
+export function sweepLines({axes, cells}, along, split, near) {
+  const groups = split < 0 ? [0] : axes[split].values.map((_, n) => n);
+  return groups.map((group) => axes[along].values.flatMap((_, x) => {
+    const cell = cells.find((c) => c.at.every(
+      (v, k) => v === (k === along ? x : k === split ? group : near[k])));
+    return cell?.step ? [[x, cell.step]] : [];
+  }));
+}

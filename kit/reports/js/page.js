@@ -1,0 +1,171 @@
+// The report's page: controls choose a recorded run, and everything is redrawn from its block.
+import {element} from "../../widgets/base/js/dom.js";
+import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
+import {drawGraph, highlightGraph, onGraphPick} from "../../widgets/graph/js/page.js";
+import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
+import {changeText, missingText, nearest} from "./grid.js";
+import {sweepCharts} from "./sweep.js";
+
+/** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
+
+/** @type {Selection} */
+const NOTHING = {nodes: new Set(), sites: new Set(), label: ""};
+
+/** @param {string} id @returns {any} */
+const byId = (id) => document.getElementById(id);
+
+/** @param {Selection} selection as `selection_text` in kit/widgets/explorer/linked.py */
+function inWords({nodes, sites, label}) {
+  const ops = nodes.size ? `${nodes.size.toLocaleString("en")} op${nodes.size > 1 ? "s" : ""}` : "no ops";
+  const where = sites.size > 1 ? `on ${sites.size} lines` : sites.size ? `at ${[...sites][0]}` : "";
+  return [sites.has(label) || !label ? "" : `${label}:`, ops, where].filter(Boolean).join(" ");
+}
+
+/** @param {Selection} a @param {Selection} b */
+function isSame(a, b) {
+  const isEqual = (/** @type {Set<any>} */ x, /** @type {Set<any>} */ y) =>
+    x.size === y.size && [...x].every((e) => y.has(e));
+  return isEqual(a.nodes, b.nodes) && isEqual(a.sites, b.sites);
+}
+
+/** The packed blocks of a page, one for each run; those that were shown stay unpacked. */
+class Blocks {
+  constructor() {
+    /** @type {Map<number, any>} */
+    this.blocks = new Map();
+    /** @type {any[]} */
+    this.pool = []; // columns that the graphs of several runs share
+  }
+
+  /** @param {number} i @returns {Promise<any>} */
+  async get(i) {
+    if (!this.pool.length) this.pool = await (await unpacked("pool")).json();
+    if (!this.blocks.has(i)) this.blocks.set(i, await (await unpacked(`run-${i}`)).json());
+    return this.blocks.get(i);
+  }
+
+  /** The graph of a run, its columns taken out of the pool. @param {any} state */
+  scene(state) {
+    const columns = (/** @type {Record<string, number>} */ of) =>
+      Object.fromEntries(Object.entries(of).map(([name, n]) => [name, this.pool[n]]));
+    return {...state, ...columns(state.parts), rows: columns(state.rows)};
+  }
+}
+
+/** What the page shows: one run, and one selection in all views. */
+class Report {
+  /** @param {import("./grid.js").Index} index */
+  constructor(index) {
+    this.index = index;
+    this.blocks = new Blocks();
+    this.wanted = [...index.cells[index.first].at];
+    this.shown = -1;
+    this.ticket = 0; // the newest choice wins: an older one that unpacks late is dropped
+    this.selected = NOTHING;
+  }
+
+  /** The models of a figure, by name. @param {string} which @returns {Record<string, any>} */
+  models(which) {
+    /** @type {Record<string, any>} */
+    const found = {};
+    for (const [name, id] of Object.entries(this.index.models[which])) {
+      for (const doc of Bokeh.documents) found[name] ??= doc.get_model_by_id(id);
+    }
+    return found;
+  }
+
+  /** @param {Selection} picked */
+  select(picked) {
+    this.selected = picked;
+    highlightTimeline(this.models("timeline"), picked);
+    highlightGraph(this.models("graph"), picked);
+    for (const part of this.index.parts) markRows(byId(part), picked);
+    byId("selected").hidden = !(picked.nodes.size || picked.sites.size);
+    byId("selected").firstElementChild.textContent = `selected: ${inWords(picked)}`;
+  }
+
+  listen() {
+    const select = (/** @type {Selection} */ picked) => this.select(picked);
+    onTimelinePick(this.models("timeline"), select);
+    onGraphPick(this.models("graph"), select);
+    const onRow = (/** @type {Event} */ event) => {
+      const picked = pickedIn(event);
+      if (picked) select(isSame(picked, this.selected) ? NOTHING : picked);
+    };
+    for (const part of this.index.parts) {
+      for (const kind of ["click", "keydown"]) byId(part).addEventListener(kind, onRow);
+    }
+    byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.selected !== NOTHING) select(NOTHING);
+    });
+  }
+
+  /** Show the run that is nearest to the wanted settings. */
+  async show() {
+    const {cells, parts} = this.index;
+    const mine = ++this.ticket, i = nearest(cells, this.wanted);
+    const data = await this.blocks.get(i);
+    if (mine !== this.ticket) return;
+    this.sayStatus(i);
+    this.shown = i;
+    for (const part of parts) {
+      byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
+    }
+    this.select(NOTHING);
+    drawTimeline(data.timeline, this.models("timeline"));
+    drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.graph));
+    byId("sweep").replaceChildren(...sweepCharts(this.index, cells[i]));
+    document.documentElement.dataset.shown = String(i);
+  }
+
+  /** @param {number} i the run that is shown now */
+  sayStatus(i) {
+    const {axes, cells} = this.index, before = this.shown;
+    const missing = missingText(axes, cells[i], this.wanted);
+    const change = before >= 0 && before !== i ? changeText(cells[i], cells[before]) : "";
+    byId("status").replaceChildren(...(missing ? [element("span", {class: "missing"}, missing)] : []),
+      ...(change ? [element("b", {}, change), " than the setting shown before."] : []));
+  }
+
+  /** @param {import("./grid.js").Axis} axis @param {number} k */
+  control(axis, k) {
+    const name = element("span", {}, `${axis.label}: `);
+    const value = element("output", {}, axis.values[this.wanted[k]]);
+    const input = axis.number
+      ? element("input", {type: "range", name: axis.name, min: 0, max: axis.values.length - 1, step: 1})
+      : element("select", {name: axis.name}, ...axis.values.map((text, n) => new Option(text, String(n))));
+    const say = () => {
+      value.textContent = axis.values[this.wanted[k]];
+      input.setAttribute("aria-valuetext", value.textContent);
+    };
+    if (axis.number) {
+      name.append(value);
+      say();
+    }
+    input.value = this.wanted[k];
+    input.addEventListener("input", () => {
+      this.wanted[k] = Number(input.value);
+      if (axis.number) say();
+      this.show();
+    });
+    return element("label", {}, name, input);
+  }
+}
+
+/** Begin as soon as bokeh has made the figures. */
+export function startReport() {
+  const report = new Report(JSON.parse(byId("index").textContent));
+  const start = () => {
+    if (!window.Bokeh?.documents.length || !report.models("graph").boxes) {
+      setTimeout(start, 20);
+      return;
+    }
+    window.kitReport = report;
+    byId("controls").append(...report.index.axes.map((axis, k) => report.control(axis, k)));
+    byId("controls").addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
+    report.listen();
+    report.show();
+  };
+  start();
+}

@@ -1,0 +1,49 @@
+// Tables whose rows can be picked, and light up when what they stand for is picked elsewhere. A row
+// has the lines and the nodes that it stands for; see listing.py.
+
+/** @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection */
+
+/** The numbers of "3,7-9". @param {string | undefined} text @returns {number[]} */
+export function numbersIn(text) {
+  return (text || "").split(",").filter(Boolean).flatMap((part) => {
+    const [first, last] = part.split("-").map(Number);
+    return Array.from({length: (last ?? first) - first + 1}, (_, i) => first + i);
+  });
+}
+
+/**
+ * What a click, Enter or the space bar has picked; null for any other event.
+ * @param {any} event
+ * @returns {Selection | null}
+ */
+export function pickedIn(event) {
+  const row = event.target.closest && event.target.closest("[data-row]");
+  if (!row || (event.type === "keydown" && event.key !== "Enter" && event.key !== " ")) return null;
+  if (event.type === "click" && String(window.getSelection())) return null; // text is being copied
+  if (event.type === "keydown") event.preventDefault();
+  const {nodes, site, label} = row.dataset;
+  return {nodes: new Set(numbersIn(nodes)), sites: new Set(site ? [site] : []), label: label || site || ""};
+}
+
+/**
+ * Mark the rows that belong to a selection; a listing with a height of its own scrolls, if none of
+ * them can be seen.
+ * @param {Element} root
+ * @param {Selection} selection
+ */
+export function markRows(root, {nodes, sites}) {
+  const found = [];
+  for (const row of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll("[data-row]"))) {
+    const isPicked = sites.has(row.dataset.site ?? "")
+      || (nodes.size > 0 && numbersIn(row.dataset.nodes).some((node) => nodes.has(node)));
+    row.classList.toggle("kit-picked", isPicked);
+    row.setAttribute("aria-selected", String(isPicked));
+    if (isPicked) found.push(row);
+  }
+  const box = found[0]?.closest(".kit-source-lines");
+  if (!box) return;
+  const low = box.scrollTop, high = low + box.clientHeight;
+  if (!found.some((row) => row.offsetTop + row.offsetHeight > low && row.offsetTop < high)) {
+    box.scrollTop = found[0].offsetTop - box.clientHeight / 3;
+  }
+}

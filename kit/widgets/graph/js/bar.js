@@ -1,0 +1,112 @@
+// The row of controls above a graph: search, colours, buttons, and a line about what is selected.
+import {tint} from "../../base/js/colors.js";
+import {element} from "../../base/js/dom.js";
+import {formatBytes, formatCount, formatNs, plural} from "../../base/js/format.js";
+import css from "./graph.css";
+import {CHANGES} from "./scene.js";
+
+export const KEYS_HELP = "Keys: + and − zoom, arrows move, 0 shows all, n and p go from box to box, Enter opens "
+  + "or selects, Esc closes, / finds. Shift and a click, or Shift and Enter, select a whole group.";
+const HINT = "▸ click opens a group, shift + click selects it · keys + − 0 n p Enter Esc";
+const COLOR_BY = ["phase", "segment", "time", "memory", "dtype"];
+
+/** @typedef {import("./graph.js").KitGraph} Graph */
+
+export class Bar {
+  /** @param {Graph} graph */
+  constructor(graph) {
+    this.graph = graph;
+    this.select = element("select", {"aria-label": "colour by",
+      onchange: () => graph.setColorBy(this.select.value)});
+    this.input = element("input", {type: "search", placeholder: "find op, line, module",
+      "aria-label": "find in the graph", oninput: () => graph.find(this.input.value)});
+    this.found = element("output", {"aria-live": "polite"});
+    this.line = element("div", {class: "kit-graph-line", "aria-live": "polite"});
+    const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
+      element("button", {type: "button", title: label, "aria-label": label,
+        onclick: () => { if (graph.scene) act(); }}, text);
+    this.root = element("div", {class: "kit-graph-bar", role: "toolbar", "aria-label": "graph"},
+      element("style", {}, css), this.input, button("↑", "previous found", () => graph.nextHit(-1)),
+      button("↓", "next found", () => graph.nextHit(1)), this.found,
+      element("label", {}, "colour by", this.select), element("span", {class: "kit-graph-gap"}),
+      button("−", "zoom out", () => graph.zoom(0.8)), button("+", "zoom in", () => graph.zoom(1.25)),
+      button("all", "show the whole graph", () => graph.showAll()),
+      button("collapse", "close all groups", () => graph.setOpen([])),
+      button("SVG", "save the picture as SVG", () => graph.saveSvg()),
+      button("DOT", "save the visible boxes as DOT", () => graph.saveDot()),
+      this.line);
+  }
+
+  /** Offer what the scene has. */
+  offer() {
+    const {scene, colorBy} = this.graph;
+    const names = scene?.hasChanges ? [...COLOR_BY, "change"] : COLOR_BY;
+    this.select.replaceChildren(...names.map((name) =>
+      element("option", {value: name, selected: name === colorBy}, name)));
+    this.root.style.display = scene?.count ? "" : "none";
+  }
+
+  clearSearch() {
+    this.input.value = "";
+    this.graph.find("");
+  }
+
+  /** Say what is found, what is selected and what cannot be seen.
+   * @param {import("./columns.js").Picture} picture @param {number} dropped boxes that are not drawn */
+  say(picture, dropped) {
+    const {search, sides, chosen, colorBy} = this.graph;
+    const position = search.at >= 0 ? `${formatCount(search.at + 1)} of ` : "";
+    this.found.textContent = search.hits.length ? `${position}${formatCount(search.hits.length)}`
+      : search.query.trim() ? "none" : "";
+    if (this.select.value !== colorBy) this.select.value = colorBy;
+    const parts = chosen.size ? this.selectionLine(picture)
+      : [legendOf(picture), element("span", {title: KEYS_HELP}, HINT)];
+    if (sides.length) {
+      parts.push(element("b", {style: "font-weight:600"}, `more ${sides.join(" and ")}: drag, or press “all”`));
+    }
+    if (dropped) parts.push(`${formatCount(dropped)} small boxes are not drawn: zoom in`);
+    this.line.replaceChildren(...parts);
+  }
+
+  /** @param {import("./columns.js").Picture} picture @returns {any[]} */
+  selectionLine({placed}) {
+    const {graph} = this, {chosen, path, pathName} = graph;
+    const hidden = [...chosen].filter((i) => placed.owner[i] !== i).length;
+    const button = (/** @type {string} */ text, /** @type {string} */ title, /** @type {() => void} */ act,
+      /** @type {Record<string, string>} */ more = {}) =>
+      element("button", {type: "button", title, onclick: act, ...more}, text);
+    const parts = [element("b", {style: "color:var(--kit-ink, #1f2933)"}, graph.chosenLabel || "selected"),
+      `${plural(chosen.size, "op")}${hidden ? `, ${formatCount(hidden)} in closed groups` : ""}`,
+      button("show in graph", "open the groups around it and go there",
+        () => graph.reveal([...chosen].slice(0, 200)))];
+    for (const name of ["inputs", "outputs"]) {
+      parts.push(button(`path to ${name}`, `everything on the way to the ${name}`, () => graph.trace(name),
+        {"aria-pressed": String(pathName === name)}));
+    }
+    parts.push(button("clear", "select nothing (Esc)", () => graph.unpick()));
+    if (pathName) parts.push(`${plural(path.size, "op")} on the way to its ${pathName}`);
+    return parts;
+  }
+}
+
+/** What the colours mean. @param {import("./columns.js").Picture} picture */
+function legendOf({scene, colorBy, most}) {
+  const {theme, rows, strings} = scene;
+  const twin = (/** @type {string} */ color) => window.kitPage?.twin(color) ?? color;
+  const key = (/** @type {string} */ color, /** @type {string} */ text) =>
+    element("span", {class: "kit-graph-key"}, element("i", {style: `background:${twin(color)}`}), text);
+  const phases = /** @type {[string, string][]} */ (Object.entries(theme.phases));
+  const keys = /** @type {Record<string, () => any[]>} */ ({
+    phase: () => phases.map(([name, color]) => key(tint(color, 0.45), name)),
+    segment: () => [key("#dfe4ea", "in several segments"), "other colours: one segment"],
+    dtype: () => [...new Set([...rows.dtype].filter(Boolean))].slice(0, 8)
+      .map((id) => key(tint(theme.dtypes[strings[id]] || theme.faint, 0.35), strings[id])),
+    change: () => CHANGES.slice(1).map((name) => key(tint(theme.changes[name], 0.3), name)),
+    time: () => [ramp(theme.ramps.time, `${formatNs(most.time)} on the device`)],
+    memory: () => [ramp(theme.ramps.memory, `${formatBytes(most.bytes)} of results`)],
+  });
+  const ramp = (/** @type {string} */ color, /** @type {string} */ text) =>
+    element("span", {class: "kit-graph-key"}, "0", element("i", {class: "kit-graph-ramp",
+      style: `background:linear-gradient(90deg,${twin("#ffffff")},${twin(tint(color, 0.1))})`}), text);
+  return element("span", {style: "display:inline-flex;gap:10px;flex-wrap:wrap"}, ...keys[colorBy]());
+}
