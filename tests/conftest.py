@@ -12,12 +12,15 @@ import random
 import signal
 import sys
 from collections.abc import Generator
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
+
+_EMITTERS = "--xla_cpu_use_fusion_emitters"
 
 # Timings of a shared machine are no property of the code, and a failure must come back on a rerun.
 settings.register_profile("kit", deadline=None, derandomize=True, print_blob=False)
@@ -26,10 +29,10 @@ settings.load_profile("kit")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything can import jax."""
-    if not _wants_gpu(config):
+    if not _wants(config, "gpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
-        # Compiling is most of what the tests do, and none asks how fast the compiled code is.
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    if not _wants(config, "gpu") and not _wants(config, "alone"):
+        _compile_quickly()
     os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests of
@@ -39,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave GPU tests out of a CPU run; with pytest-xdist, browser tests share one worker."""
     gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu and not _wants_gpu(config):
+    if gpu and not _wants(config, "gpu"):
         config.hook.pytest_deselected(items=gpu)
         items[:] = [item for item in items if item not in gpu]
     for item in items:
@@ -86,6 +89,20 @@ def _fixed_seeds() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
-def _wants_gpu(config: pytest.Config) -> bool:
+def _wants(config: pytest.Config, marker: str) -> bool:
     chosen = str(config.getoption("markexpr", ""))
-    return "gpu" in chosen and "not gpu" not in chosen
+    return marker in chosen and f"not {marker}" not in chosen
+
+
+def _compile_quickly() -> None:
+    """Have XLA spend a third of the time on programs that compute the same.
+
+    Compiling is most of what the tests do, and only those marked `alone` ask how fast the programs
+    are: for them XLA compiles as it does for a user. XLA has two emitters of fused loops, and the
+    one that is not the default needs half of the time. A jaxlib that does not know the flag ends
+    the process, so only those that were tried get the flag.
+    """
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if version("jaxlib").startswith("0.10.") and _EMITTERS not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_EMITTERS}=false".strip()
