@@ -120,11 +120,10 @@ class Hybrid(Generic[P, T]):
             tensor.ref.forget()  # views are part of the program
         bulk = stream.new_bulk()
         bulk.limit = 1 << 60  # not to be cut in the middle
-        tape.is_tracing, tape.overwritten = True, []
         try:
-            result = self._function(*args, **kwargs)
+            with tape.tracing() as writes:
+                result = self._function(*args, **kwargs)
         finally:
-            writes, tape.overwritten, tape.is_tracing = tape.overwritten, [], False
             bulk.limit = 0  # the next op looks again
         if stream.bulk is not bulk:
             trace: Trace | str = "it waits for the device, or another thread needs what it makes"

@@ -19,6 +19,8 @@ from kit.torch.tensors.tensor import Buffer, KitTensor, View
 
 __all__ = ["Made", "Trace", "learn"]
 
+_Node = tuple[Op, tuple[int, ...]]  # an op, and where its inputs come from: see `Bulk.nodes`
+
 
 @dataclass(eq=False)
 class Trace:
@@ -134,7 +136,7 @@ def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
             break
         if is_sure:
             return f"it writes a tensor of {foreign[0]} that is no argument"
-        gc.collect()  # a cycle may hold what nobody will use
+        gc.collect()  # a cycle of dead objects may hold it
     writes.clear()  # they hold values
     for is_sure in (False, True):
         kept = [v.slot for v in bulk.values if id(v) not in reached and getrefcount(v) > 3]
@@ -146,7 +148,7 @@ def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
     return ""
 
 
-def _constants(nodes: list[tuple[Op, tuple[int, ...]]], scalars: list[float]) -> list[Any]:
+def _constants(nodes: list[_Node], scalars: list[float]) -> list[Any]:
     """For each slot, what it is made of if that is no tensor and no chance, else None."""
     found: list[Any] = []
     numbers: dict[Any, int] = {}  # equal computations get one number
@@ -168,22 +170,7 @@ def _compile(
 ) -> None:
     """Split the results: constants are kept, the rest becomes one op."""
     nodes = list(bulk.nodes())
-    constant = _constants(nodes, bulk.scalars)
-    constants: dict[Any, int] = {}
-    order: list[tuple[str, int]] = []  # of each result: what it is, and which one of those
-    wanted: list[int] = []
-    for value in results:
-        if id(value) in known:
-            order.append(("old", known[id(value)]))  # what an argument was before
-            trace.copies = True
-        elif (key := constant[value.slot]) is None:
-            order.append(("made", len(wanted)))
-            wanted.append(value.slot)
-        else:
-            if key not in constants:
-                constants[key] = len(trace.shared)
-                trace.shared.append(value)
-            order.append(("shared", constants[key]))
+    order, wanted = _sorted_results(trace, bulk, nodes, results, known)
     shift = len(trace.shared)
     begin = {"shared": 0, "made": shift, "old": shift + len(wanted)}
     position = [begin[what] + k for what, k in order]
@@ -198,6 +185,52 @@ def _compile(
     trace.result = _renumber(trace.result, position)
     if not wanted:
         return
+    program, leaves, scalars = _needed_part(bulk, nodes, wanted)
+    avals = tuple(bulk.leaves[k].aval for k in leaves)
+    trace.leaves = [known[id(bulk.leaves[k])] for k in leaves]
+    bases = range(len(trace.becomes)) if trace.changed is None else trace.changed
+    pairs = zip(bases, trace.becomes, strict=True)
+    by_base = {base: k - shift for base, k in pairs if shift <= k < begin["old"]}
+    place_of = {base: k for k, base in enumerate(trace.leaves)}
+    writes = _leading_writes(by_base, place_of)
+    outputs = tuple(v.aval for v, (what, _) in zip(results, order, strict=True) if what == "made")
+    holes = (HOLE,) * len(avals)
+    trace.op = tape.session.intern(
+        "kit.hybrid", (holes, {"program": program}), avals, outputs, len(scalars), writes=writes
+    )
+    trace.scalars = scalars
+
+
+def _sorted_results(
+    trace: Trace, bulk: Bulk, nodes: list[_Node], results: list[Value], known: dict[int, int]
+) -> tuple[list[tuple[str, int]], list[int]]:
+    """For each result, ("old" | "made" | "shared", its number among these); the slots to make.
+
+    Constants go to the trace, to be shared by all calls.
+    """
+    constant = _constants(nodes, bulk.scalars)
+    constants: dict[Any, int] = {}
+    order: list[tuple[str, int]] = []
+    wanted: list[int] = []
+    for value in results:
+        if id(value) in known:
+            order.append(("old", known[id(value)]))  # what an argument was before
+            trace.copies = True
+        elif (key := constant[value.slot]) is None:
+            order.append(("made", len(wanted)))
+            wanted.append(value.slot)
+        else:
+            if key not in constants:
+                constants[key] = len(trace.shared)
+                trace.shared.append(value)
+            order.append(("shared", constants[key]))
+    return order, wanted
+
+
+def _needed_part(
+    bulk: Bulk, nodes: list[_Node], wanted: list[int]
+) -> tuple[Program, list[int], list[float]]:
+    """The program that makes these slots; which leaves of the bulk, and which numbers it takes."""
     used = _used(nodes, wanted)
     slots: dict[int, int] = {}
     leaves: dict[int, int] = {}
@@ -216,21 +249,10 @@ def _compile(
         at += op.scalars
     avals = tuple(bulk.leaves[k].aval for k in leaves)
     program = Program(kept, avals, len(scalars), tuple(slots[s] for s in wanted))
-    trace.leaves = [known[id(bulk.leaves[k])] for k in leaves]
-    bases = range(len(trace.becomes)) if trace.changed is None else trace.changed
-    pairs = zip(bases, trace.becomes, strict=True)
-    by_base = {base: k - shift for base, k in pairs if shift <= k < begin["old"]}
-    place_of = {base: k for k, base in enumerate(trace.leaves)}
-    writes = _leading_writes(by_base, place_of)
-    outputs = tuple(v.aval for v, (what, _) in zip(results, order, strict=True) if what == "made")
-    holes = (HOLE,) * len(avals)
-    trace.op = tape.session.intern(
-        "kit.hybrid", (holes, {"program": program}), avals, outputs, len(scalars), writes=writes
-    )
-    trace.scalars = scalars
+    return program, list(leaves), scalars
 
 
-def _used(nodes: list[tuple[Op, tuple[int, ...]]], wanted: list[int]) -> set[int]:
+def _used(nodes: list[_Node], wanted: list[int]) -> set[int]:
     maker: list[int] = []
     for i, (op, _) in enumerate(nodes):
         maker += [i] * len(op.outputs)

@@ -9,6 +9,7 @@ derivative: this file sends what it can there, and the rest to torch's own decom
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,22 +84,22 @@ def _mask_fits(mask: Any, q: Any, k: Any) -> bool:
 
 def _attention(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     q, k, v, bias, p, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
-    numbers, holes = _numbers(kwargs.get("scale"), p)
+    lifted = _Lifted.of(kwargs.get("scale"), p)
     out = tape.cached_spec(("attention", q.spec, v.spec), lambda: _like_query(q, v))
     outputs = [out, _plain_spec(tape, q.shape[:-1], _sum_dtype(q.dtype))]
     if p:
         session = tape.session
-        numbers += [float(session.seed), session.next_random()]
-        holes |= {"seed": Scalar("float64"), "call": Scalar("float64")}
+        lifted.numbers += [float(session.seed), session.next_random()]
+        lifted.holes |= {"seed": Scalar("float64"), "call": Scalar("float64")}
         outputs += [_plain_spec(tape, (), torch.int64)] * 2
-    results = _record(tape, "kit.attention", [q, k, v, bias], holes, causal, numbers, outputs)
+    results = _record(tape, "kit.attention", [q, k, v, bias], lifted, [], causal, outputs)
     key = results[2:] or [None, None]
     return (*results[:2], None, None, q.shape[-2], k.shape[-2], *key, None)
 
 
 def _attention_backward(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, q, k, v, bias, wanted, _, lse, _, _, _, _, p, causal, seed, call = args
-    numbers, holes = _numbers(kwargs.get("scale"), p)
+    lifted = _Lifted.of(kwargs.get("scale"), p)
     wanted = [bool(w) and x is not None for w, x in zip(wanted, (q, k, v, bias), strict=True)]
     outputs = [
         tape.cached_spec(("like", x.spec), lambda x=x: torch.empty_like(x.spec.meta()))  # type: ignore[misc]
@@ -107,37 +108,45 @@ def _attention_backward(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     ]
     tensors = [grad, q, k, v, bias, lse, seed, call]
     name = "kit.attention_backward"
-    results = iter(_record(tape, name, tensors, holes, causal, numbers, outputs, wanted))
+    results = iter(_record(tape, name, tensors, lifted, [wanted], causal, outputs))
     return tuple(next(results) if is_wanted else None for is_wanted in wanted)
 
 
-def _numbers(scale: float | None, p: float) -> tuple[list[float], dict[str, Any]]:
-    """Numbers are inputs of the program, so that a new one compiles nothing."""
-    given = {"scale": scale, "p": p or None}
-    numbers = [float(x) for x in given.values() if x is not None]
-    return numbers, {name: Scalar("float32") for name, x in given.items() if x is not None}
+@dataclass
+class _Lifted:
+    """Numbers that are inputs of the program, so that a new one compiles nothing; and their
+    places in the template."""
+
+    numbers: list[float]
+    holes: dict[str, Any]
+
+    @classmethod
+    def of(cls, scale: float | None, p: float) -> _Lifted:
+        """The scale and the share of what is dropped, as far as they are given."""
+        given = {name: x for name, x in (("scale", scale), ("p", p or None)) if x is not None}
+        return cls([*map(float, given.values())], {name: Scalar("float32") for name in given})
 
 
 def _record(
     tape: Tape,
     name: str,
     tensors: list[Any],
-    holes: dict[str, Any],
+    lifted: _Lifted,
+    static: list[list[bool]],
     causal: bool,
-    numbers: list[float],
     outputs: list[Spec],
-    wanted: list[bool] | None = None,
 ) -> list[Any]:
+    """Record one op; `static` are its arguments after the tensors."""
     inputs = [t.ref.read(tape) for t in tensors if t is not None]
     template = [None if t is None else HOLE for t in tensors]
     op = tape.session.intern(
         name,
-        (tuple(template) if wanted is None else (*template, wanted), {**holes, "causal": causal}),
+        ((*template, *static), {**lifted.holes, "causal": causal}),
         tuple(t.spec.aval for t in tensors if t is not None),
         tuple(spec.aval for spec in outputs),
-        len(numbers),
+        len(lifted.numbers),
     )
-    values = tape.record(op, inputs, numbers)
+    values = tape.record(op, inputs, lifted.numbers)
     return [wrap(tape, value, spec) for value, spec in zip(values, outputs, strict=True)]
 
 
