@@ -43,7 +43,7 @@ def _hint(leaf: Any) -> str:
 
 
 def host_array(leaf: Any, dtype: Any) -> Any:
-    """An argument as the runtime takes it: integers for keys, memory that nobody else writes."""
+    """An argument as the runtime takes it: integers for keys, memory that no other code writes."""
     if isinstance(leaf, jax.Array):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.key_data(leaf)

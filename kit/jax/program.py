@@ -194,7 +194,7 @@ class _Flattener:
         return list(fills)
 
     def _finish(self, results: list[int]) -> None:
-        """Drop what nobody needs, number the places, and say where each is read last."""
+        """Drop unused equations, number the places, and say where each place is read last."""
         program = self.program
         first = program.arguments
         count = len(program.constants)
@@ -212,7 +212,7 @@ class _Flattener:
             equation.fills = tuple(map(renumber, equation.fills))
             if not equation.is_needed and needed.isdisjoint(equation.fills):
                 continue
-            # what it is the last to read, or what nobody reads at all
+            # places that this equation is the last to read, or that no equation reads
             ends = {*equation.reads, *equation.fills} - needed
             equation.frees = tuple(sorted(ends))
             needed.update(equation.reads)
@@ -282,7 +282,7 @@ def _alone(equation: Any) -> Any:
 
 
 def _own(array: Any) -> Any:
-    """A constant as the runtime takes it: numbers only, and memory that nobody else writes."""
+    """A constant as the runtime takes it: numbers only, and memory that no other code writes."""
     if isinstance(array, jax.Array):
         if key_kind(array) is not None:
             array = jax.random.key_data(array)

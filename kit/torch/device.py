@@ -157,7 +157,7 @@ class _Module:
         return contextlib.nullcontext()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        session = current_session()  # none: whoever saves every device's state asks here too
+        session = current_session()  # none: code that saves every device's state asks here too
         state = [0, 0] if session is None else [session.seed, session.random_calls]
         return torch.tensor(state, dtype=torch.int64)
 
@@ -178,7 +178,7 @@ def _tape(device: Any = None) -> Tape:
             "run it with kit.run(...)"
         )
     tape = tape_of(session)
-    # torch makes "kit:0" of "kit", so index 0 means the device of whoever asks
+    # torch makes "kit:0" of "kit", so index 0 means the device of the thread that asks
     if device is not None and device.index and device.index != tape.device.index:
         raise SessionError(
             f"device {device} was asked for, but this code runs on {tape.device}: say 'kit', which "

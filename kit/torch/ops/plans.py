@@ -1,6 +1,6 @@
 """What to do for one kind of torch call, decided once: a `Plan` is a closure that records it.
 
-view       a new `View`; recorded only when somebody reads it
+view       a new `View`; recorded only when it is read
 compute    one node, fresh buffers
 in-place   one node, its results become the next versions of what it writes
 special    the few ops that are about memory, the host or random numbers (`SPECIAL`)

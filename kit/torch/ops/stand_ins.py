@@ -2,7 +2,7 @@
 
 An exception that leaves `__torch_dispatch__` under one of autograd's own nodes ends the process:
 torch's stream guard calls Python while the error is still set (tried with torch 2.13). So the op
-gives stand-ins, which nobody will see, and the error is raised by `backward()` or by the next op.
+gives stand-ins, which no code will see, and the error is raised by `backward()` or by the next op.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the replicas of a `DataParallel` meet in the middle of their work: `Barrier`.
 
-Tensors that are brought need not be computed yet: nobody waits for a device here, only for the
+Tensors that are brought need not be computed yet: no thread waits for a device here, only for the
 other replicas' threads. And the sums that `SyncBatchNorm` needs, forward and backward.
 """
 
@@ -49,7 +49,7 @@ def _post(
         [spec.aval for spec in specs],
         combine=combine,
         name=f"collective {session.here_posts}",
-        priority=1 << 20,  # somebody's next segment needs it
+        priority=1 << 20,  # the next segment of a replica needs it
     )
     return [wrap(tape, value, spec) for value, spec in zip(made, specs, strict=True)]
 
@@ -97,7 +97,7 @@ class Barrier:
     """A place in the replicas' work where all must be before any goes on, with what they bring.
 
     `barrier.wait(x)` gives every replica the same: what `operation` makes of the list of all x, in
-    the order of the replicas, whoever came first; by default their sum. x is a number, a tensor of
+    the order of the replicas, not of arrival; by default their sum. x is a number, a tensor of
     device "kit" (its operation runs on each replica's own device, the results are the same), or
     anything else that the operation takes. Gradients pass through it, as through the same function
     of the whole batch. `i = push(x)` and `pull(i)` are its two halves, in one call of the threads.
@@ -106,7 +106,7 @@ class Barrier:
         with kit.DataParallel(model, devices=2) as net:
             net.map(lambda x: barrier.wait(x.mean()), net.split(x))
 
-    A barrier is passed by all or by nobody: when a replica fails, ends without coming or comes too
+    A barrier is passed by all or by none: when a replica fails, ends without coming or comes too
     late, all others get a `SessionError` that names it.
 
     Args:

@@ -73,7 +73,7 @@ class SyncBatchNorm(_BatchNorm):
 def share_batch_norms(module: nn.Module, *, every: bool) -> nn.Module:
     """Make torch's `nn.SyncBatchNorm`, or every batch norm in the module, a `SyncBatchNorm`.
 
-    Each gets another class and stays the same object: whoever else has it, its hooks, its
+    Each gets another class and stays the same object: other code that has it, its hooks, its
     parameters and buffers and what a subclass has added are as before.
 
     Raises:

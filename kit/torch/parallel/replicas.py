@@ -96,7 +96,7 @@ class Replicas:
         self._sizes: list[Sequence[int]] = [[] for _ in self.devices]  # of all parts, by place
         self._is_local = False
         self._whole_steps: list[Any] = []  # once `step` has been called
-        self._parted: tuple[int, BaseException] | None = None  # whose update failed, and why
+        self._parted: tuple[int, BaseException] | None = None  # rank that failed to update
         self.modules: Shards = Shards()
         self.capture = Capture()  # of the last `watched` block
 
@@ -323,7 +323,7 @@ class Replicas:
         """Block until every device has computed what was recorded for it.
 
         Raises:
-            ExecutionError, LoweringError: a segment failed, and nobody has read what it poisoned.
+            ExecutionError, LoweringError: a segment failed, and its results have not been read.
         """
         self._run([session.wait_all for session in self.sessions])
 

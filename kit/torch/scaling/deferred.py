@@ -110,7 +110,7 @@ class DeferredScaler(CheckedScaler):
         bad = _any_of(list(optimizer_state["found_inf_per_device"].values()))
         if _makes_unknown_state(optimizer):
             return None if bool(bad) else optimizer.step(*args, **kwargs)
-        if self._last == (session, session.step):  # nobody calls mark_step: look now
+        if self._last == (session, session.step):  # the program never calls mark_step: look now
             session.flush("check")
             session.redo.close()
         before = _Snapshot(optimizer)

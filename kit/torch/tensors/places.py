@@ -96,7 +96,7 @@ class ProgramPlace:
         number = _sequence() - 1
         if number != self._number:  # autograd has made a node for this op
             self._number = number
-            if len(self._made) > MANY:  # nobody calls mark_step
+            if len(self._made) > MANY:  # the program never calls mark_step
                 self._made_before, self._made = self._made, {}
             self._made[number] = found
         return found

@@ -43,7 +43,7 @@ class Buffer:
 
     def __init__(self, spec: Spec, value: Value | None = None) -> None:
         self.spec = spec
-        self.value = value  # None: memory that nobody has written yet
+        self.value = value  # None: memory that has not been written yet
         self.version = 0
 
     @property
