@@ -192,13 +192,16 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
     workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
     with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
         if isinstance(step, partial):
-            from kit.measure.many.launch import run_processes
+            from kit.measure.many.launch import Team, run_processes
 
-            return run_processes(
-                step, settings, processes=options.processes, devices=options.devices,
-                rank=options.rank, coordinator=options.coordinator, timeout_s=options.timeout,
-                progress=progress, cancelled=cancelled,
-            )  # fmt: skip
+            team = Team(
+                options.processes,
+                options.devices,
+                options.rank,
+                options.coordinator,
+                options.timeout,
+            )
+            return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
         return kit.run(workload, settings, devices=options.devices, progress=progress,
                        cancelled=cancelled, **parallel)  # fmt: skip

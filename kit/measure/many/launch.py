@@ -32,7 +32,7 @@ from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import Processes
 from kit.text import check_whole_number
 
-__all__ = ["run_processes"]
+__all__ = ["Team", "run_processes"]
 
 _GRACE_S = 10.0  # for the others, when one has failed
 _POLL_S = 0.2
@@ -43,19 +43,54 @@ _ADVICE = (
 )
 
 
+@dataclass(frozen=True)
+class Team:
+    """The processes that share one run.
+
+    Attributes:
+        processes: how many there are, on all hosts.
+        devices: of each process.
+        rank: of the only process that this host starts, in a run over several hosts; None: this
+            host starts all.
+        coordinator: "host:port" of process 0, if a rank is given.
+        timeout_s: how long the processes wait for each other.
+
+    Raises:
+        SettingsError: there is no process, or only one of rank and coordinator is given.
+    """
+
+    processes: int
+    devices: int = 1
+    rank: int | None = None
+    coordinator: str = ""
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        check_whole_number(SettingsError, "processes", self.processes)
+        if (self.rank is None) != (not self.coordinator):
+            raise SettingsError(
+                "a rank and a coordinator ('host:port' of process 0) belong together"
+            )
+
+    @property
+    def started(self) -> list[int]:
+        """The ranks of the processes that this host starts."""
+        return list(range(self.processes)) if self.rank is None else [self.rank]
+
+
 def run_processes(
-    workload: Any, settings: Settings | None = None, *, processes: int, devices: int = 1,
-    rank: int | None = None, coordinator: str = "", timeout_s: float = 120.0,
-    progress: Progress | None = None, cancelled: CancelledFn | None = None, **options: Any,
-) -> Run:  # fmt: skip
-    """Run a workload's step on `devices` in each of so many processes, and measure it.
+    workload: Any,
+    settings: Settings,
+    team: Team,
+    *,
+    progress: Progress | None = None,
+    cancelled: CancelledFn | None = None,
+    **options: Any,
+) -> Run:
+    """Run a workload's step on the devices of several processes, and measure it.
 
     Args:
         workload: importable by its name; or a function without arguments that gives it, and is.
-        processes: in all.
-        rank: of the only one that this call starts, in a run over several hosts; all if not given.
-        coordinator: "host:port" of process 0, if a rank is given.
-        timeout_s: how long the processes wait for each other.
         options: as for `kit.DataParallel`: buckets, cuts, a link.
 
     Raises:
@@ -64,26 +99,20 @@ def run_processes(
         Cancelled: `cancelled()` became true; the processes have been ended.
         Exception: what the step raises, with a note that names the process.
     """
-    check_whole_number(SettingsError, "processes", processes)
-    if (rank is None) != (not coordinator):
-        raise SettingsError("a rank and a coordinator ('host:port' of process 0) belong together")
     if not isinstance(workload, partial):
         workload = as_workload(workload)
         check_importable(workload, _ADVICE)
-    ranks = list(range(processes)) if rank is None else [rank]
-    shares = devices if rank is None else None
-    coordinator = coordinator or f"127.0.0.1:{free_port()}"
+    coordinator = team.coordinator or f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
-        task = _Task(workload, settings or Settings(), processes, devices, shares, coordinator,
-                     timeout_s, folder, options)  # fmt: skip
+        task = _Task(workload, settings, team, coordinator, folder, options)
         children: list[_Child] = []
         try:
-            children += (_Child(r, task) for r in ranks)
+            children += (_Child(rank, task) for rank in team.started)
             _watch(children, progress, cancelled)
         finally:
             for child in children:
                 child.end()
-        return Run.load(task.file(ranks[0]))
+        return Run.load(task.file(team.started[0]))
 
 
 @dataclass(frozen=True)
@@ -92,11 +121,8 @@ class _Task:
 
     workload: Any
     settings: Settings
-    processes: int
-    devices: int
-    shares: int | None  # devices of this host that belong to each process; all of them if None
-    coordinator: str
-    timeout_s: float
+    team: Team
+    coordinator: str  # also where the team names none
     folder: str
     options: dict[str, Any]
 
@@ -126,7 +152,7 @@ class _Task:
         def tell(name: str, fraction: float) -> None:
             parent.send(("progress", name, fraction))
 
-        told = False
+        told, team = False, self.team
 
         def fail(error: Exception, joined: Processes | None = None) -> None:
             nonlocal told
@@ -142,14 +168,14 @@ class _Task:
         try:
             with join_processes(
                 self.coordinator,
-                self.processes,
+                team.processes,
                 rank,
-                devices=self.shares,
-                timeout_s=self.timeout_s,
+                devices=team.devices if team.rank is None else None,  # None: all of this host
+                timeout_s=team.timeout_s,
             ) as joined:
                 step = self.workload() if isinstance(self.workload, partial) else self.workload
                 try:
-                    made = run(step, self.settings, devices=self.devices, timeout_s=self.timeout_s,
+                    made = run(step, self.settings, devices=team.devices, timeout_s=team.timeout_s,
                                progress=tell if rank == 0 else None, **self.options)  # fmt: skip
                 except Exception as error:
                     joined.channel.fail(error)
@@ -202,7 +228,7 @@ class _Child:
                     self.is_done = True
                 elif kind == "failed":
                     self.error, self.is_cause = rest
-                    rank, count = self.rank, self._task.processes
+                    rank, count = self.rank, self._task.team.processes
                     self.error.add_note(f"kit: this was in process {rank} of {count}")
         except (EOFError, OSError):
             self.process.join(_GRACE_S)
@@ -219,7 +245,7 @@ class _Child:
         tail = ""
         with contextlib.suppress(OSError):
             tail = self._task.log(self.rank).read_text(errors="replace")[-_TAIL:].strip()
-        self.error = SessionError(f"process {self.rank} of {self._task.processes} {how}")
+        self.error = SessionError(f"process {self.rank} of {self._task.team.processes} {how}")
         if not self._task.log(self.rank).exists():  # it was not even imported
             self.error.add_note(
                 "it ended before the run began, and has written why. A script that starts a run "

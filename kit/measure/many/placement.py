@@ -96,11 +96,15 @@ class Placement:
                 self.workload, settings, progress=progress, cancelled=cancelled, cache=caches[0]
             )
         if self.processes != 1:
-            from kit.measure.many.launch import run_processes
+            from kit.measure.many.launch import Team, run_processes
 
-            return run_processes(self.workload, settings, processes=self.processes,
-                                 devices=self.devices, progress=progress,  # type: ignore[arg-type]
-                                 cancelled=cancelled, **self.options)  # fmt: skip
+            assert isinstance(self.devices, int), "checked when it was made"
+            options = dict(self.options)
+            waits = {name: options.pop(name) for name in ("timeout_s",) if name in options}
+            team = Team(self.processes, self.devices, **waits)
+            return run_processes(
+                self.workload, settings, team, progress=progress, cancelled=cancelled, **options
+            )
         from kit.measure.many.replicas import run as run_replicas
 
         return run_replicas(self.workload, settings, devices=self.devices, progress=progress,

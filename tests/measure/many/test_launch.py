@@ -21,7 +21,7 @@ from torch import nn
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
-from kit.measure.many.launch import run_processes
+from kit.measure.many.launch import Team, run_processes
 from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -201,7 +201,7 @@ def alone() -> Run:
 
 @pytest.fixture(scope="module")
 def two() -> Run:
-    return run_processes(functools.partial(shifted_classify), SETTINGS, processes=2)
+    return run_processes(functools.partial(shifted_classify), SETTINGS, Team(2))
 
 
 def test_two_processes_have_the_losses_of_one_device(alone: Run, two: Run) -> None:
@@ -341,7 +341,7 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
     with pytest.raises(SettingsError, match="must be able to import it"):
         kit.run(inside, SETTINGS, processes=2)
     with pytest.raises(SettingsError, match="belong together"):
-        run_processes(classify, SETTINGS, processes=2, rank=0)
+        run_processes(classify, SETTINGS, Team(2, rank=0))
     with pytest.raises(SettingsError, match="bucket_mb: only with several devices"):
         kit.run(classify, SETTINGS, bucket_mb=1)
     with pytest.raises(SettingsError, match="the number that each of them has"):
