@@ -17,7 +17,7 @@ from kit.runs.analysis.advice import sync_cure
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
-from kit.trace import SyncPoint, sync_table
+from kit.trace import SyncPoint, SyncRow, sync_table
 from kit.trace.kinds import CATEGORY_ROWS
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.theme import COLORS, FAINT
@@ -92,30 +92,7 @@ def sync_table_html(run: Run) -> str:
         return section("Sync points", sentence(text))
     rows = sync_table(syncs, steps=steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)
-    cells = []
-    for row in rows[:_MAX_ROWS]:
-        via = f'<div style="color:{MUTED}">through {safe_html(row.via)}</div>' if row.via else ""
-        site = (
-            safe_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
-        )
-        change = sync_cure(row, run).change
-        cure = "".join(
-            f'<div style="color:{MUTED}">try {safe_html(name)}={safe_html(repr(value))}</div>'
-            for name, value in change.items()
-        )
-        idle = (
-            "unknown" if math.isnan(row.idle_ms_per_step) else format_number(row.idle_ms_per_step)
-        )
-        cells.append(
-            [
-                f'<div style="{_CODE}">{site}{via}{cure}</div>',
-                safe_html(row.cause, 60),
-                format_number(row.count_per_step),
-                format_number(row.wait_ms_per_step)
-                + bar_html(row.wait_ms_per_step / most, COLORS["wait"]),
-                idle,
-            ]
-        )
+    cells = [_sync_cells(row, run, row.wait_ms_per_step / most) for row in rows[:_MAX_ROWS]]
     more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
     note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
@@ -125,6 +102,23 @@ def sync_table_html(run: Run) -> str:
     picks = [*starmap(row_attributes, enumerate(sync_picks(run)))]
     rows_html = table(heads, cells, "llrrr", widths=(43, 17, 11, 15, 14), attributes=picks)
     return section("Sync points", rows_html + sentence(note))
+
+
+def _sync_cells(row: SyncRow, run: Run, share: float) -> list[str]:
+    """One row of the table; `share` is the length of its bar."""
+    via = f'<div style="color:{MUTED}">through {safe_html(row.via)}</div>' if row.via else ""
+    site = safe_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
+    cure = "".join(
+        f'<div style="color:{MUTED}">try {safe_html(name)}={safe_html(repr(value))}</div>'
+        for name, value in sync_cure(row, run).change.items()
+    )
+    return [
+        f'<div style="{_CODE}">{site}{via}{cure}</div>',
+        f'<div style="overflow-wrap:anywhere">{safe_html(row.cause, 60)}</div>',
+        format_number(row.count_per_step),
+        format_number(row.wait_ms_per_step) + bar_html(share, COLORS["wait"]),
+        format_number(row.idle_ms_per_step),
+    ]
 
 
 def sync_picks(run: Run) -> list[Selection]:

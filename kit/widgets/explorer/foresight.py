@@ -14,7 +14,7 @@ from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
 from kit.widgets.explorer.rerun import Newest
 
-__all__ = ["Foresight", "Models", "modelled_run"]
+__all__ = ["Foresight", "Models", "expected_run"]
 
 _MODELS = 16  # kept, because a slider often moves back
 _KNOWN = ("dtype", "device", "segment_mode")  # no model goes from one of these to another
@@ -117,7 +117,7 @@ class Models:
         return model
 
 
-def modelled_run(prediction: Prediction, of: Run) -> Run:
+def expected_run(prediction: Prediction, of: Run) -> Run:
     """A prediction as a run: its timeline, of origin "modelled", and the step time; no losses."""
     steps = prediction.timeline.intervals(kind="step")
     return Run(

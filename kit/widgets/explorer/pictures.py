@@ -11,7 +11,7 @@ from ipywidgets import Box, Layout, Tab, VBox, Widget
 from kit.runs.run import Run
 from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
-from kit.widgets.explorer.foresight import modelled_run
+from kit.widgets.explorer.foresight import expected_run
 from kit.widgets.explorer.linked import SelectionBar, link_selections
 from kit.widgets.views import TryChange, ViewRow
 
@@ -79,7 +79,7 @@ class Pictures:
 
     def show_model(self, prediction: Prediction, measured: Run) -> None:
         """Draw what a model expects, and mark which views show the model and which do not."""
-        modelled = modelled_run(prediction, measured)
+        modelled = expected_run(prediction, measured)
         self._mark(is_modelled=True)
         self._made["headline"].show(modelled, measured, prediction)
         self._draw_timeline(modelled, None)
