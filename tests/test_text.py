@@ -132,11 +132,18 @@ def test_a_long_path_keeps_both_ends_and_a_label_its_beginning():
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0 ns"), (850, "850 ns"), (999.6, "1 µs"), (12_340, "12.3 µs"), (4_560_000, "4.56 ms"),
-        (999_600_000, "1 s"), (4_683_000_000, "4.68 s"), (3.6e12, "3,600 s"), (-2000, "-2 µs"),
+        (0, "0 ns"),
+        (850, "850 ns"),
+        (999.6, "1 µs"),
+        (12_340, "12.3 µs"),
+        (4_560_000, "4.56 ms"),
+        (999_600_000, "1 s"),
+        (4_683_000_000, "4.68 s"),
+        (3.6e12, "3,600 s"),
+        (-2000, "-2 µs"),
         (math.nan, "unknown"),
     ],
-)  # fmt: skip
+)
 def test_a_time_has_the_unit_that_reads_best(ns: float, text: str):
     assert format_ns(ns) == text
     assert not ns or format_ms(ns / 1e6) == text
@@ -144,9 +151,17 @@ def test_a_time_has_the_unit_that_reads_best(ns: float, text: str):
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (999_700, "1 MB"), (12e6, "12 MB"),
-     (2e9, "2 GB"), (5e12, "5,000 GB"), (math.nan, "unknown")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (999_700, "1 MB"),
+        (12e6, "12 MB"),
+        (2e9, "2 GB"),
+        (5e12, "5,000 GB"),
+        (math.nan, "unknown"),
+    ],
+)
 def test_a_size_has_the_unit_that_reads_best(size: float, text: str):
     assert format_bytes(size) == text
 
@@ -171,8 +186,14 @@ def test_no_time_at_all_keeps_the_unit_of_the_caller():
 def test_numbers_percentages_and_counts():
     values = (0.0, 0.0004, 0.0123, 1.234, 99.96, 1240.4, math.nan)
     assert [format_number(x) for x in values] == [
-        "0", "≈0", "0.0123", "1.23", "100", "1,240", "unknown"
-    ]  # fmt: skip
+        "0",
+        "≈0",
+        "0.0123",
+        "1.23",
+        "100",
+        "1,240",
+        "unknown",
+    ]
     assert format_percent(0.426) == "43%"
     assert format_percent(0.0512, form="+.1%") == "+5.1%"
     assert format_percent(math.nan, "?") == "?"

@@ -69,7 +69,7 @@ class Kernels:
         self.last = self.ids[np.maximum.accumulate(at)] if len(stop) else self.ids
 
     def gaps(self, low: int, high: int) -> Gaps:
-        """Where none of them runs, between `low` and `high`."""
+        """Where no kernel runs, between `low` and `high`."""
         segment = self.timeline.segment
         begun = np.sort(self.timeline.intervals(kind="device step")[:, 0])
         steps = np.searchsorted(begun, self.start[1:], "right")
@@ -156,7 +156,7 @@ def launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
 
 
 def _in_order(timeline: Timeline) -> Ints:
-    """Kernel -> dispatch, of those that belong to no segment; -1 for every other span."""
+    """Kernel -> dispatch, for kernels without a segment; -1 for every other span."""
     partner = np.full(len(timeline), NONE, dtype=np.int64)
     kernels, dispatches = (
         np.flatnonzero(timeline.where(kind=kind) & (timeline.segment == NONE))

@@ -28,7 +28,7 @@ class KernelRow:
     name: str
     segment: int  # -1 if not known
     count: int
-    total_ms: float  # at least one of them ran
+    total_ms: float  # in which at least one run of the kernel went on
     mean_us: float  # of one
     charged_ms: float  # its part of the busy time: these add up to it
     share: float  # charged_ms as a fraction of the busy time

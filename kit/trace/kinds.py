@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CATEGORIES", "CATEGORY_ROWS", "KINDS", "LEGEND", "LIMITS", "RECORDING", "SPAN_KINDS",
-           "Category", "Key", "SpanKind"]  # fmt: skip
+__all__ = [
+    "CATEGORIES",
+    "CATEGORY_ROWS",
+    "KINDS",
+    "LEGEND",
+    "LIMITS",
+    "RECORDING",
+    "SPAN_KINDS",
+    "Category",
+    "Key",
+    "SpanKind",
+]
 
-# What may bound a step; the first of those that take equally long.
+# What may bound a step; of two that take equally long, the first in this order counts.
 LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "reduction", "unknown")
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 

@@ -1,7 +1,7 @@
 """Numbers read off a `Timeline`: how busy, how overlapped, where each step went, what waited.
 
-Every function is pure: a timeline in, plain numbers out, nothing drawn. All of them cut time at
-the edges of the spans they look at; within one such cell nothing begins or ends, so set algebra on
+Every function is pure: a timeline in, plain numbers out, nothing drawn. Each function cuts time at
+the edges of the spans that it reads; within one such cell nothing begins or ends, so set algebra on
 spans is boolean algebra on cells. That costs O(n log n) in numpy, whatever the spans' lengths.
 """
 

@@ -1,8 +1,8 @@
 """A discrete-event simulation of lanes: what would happen when, if each piece of work took so long.
 
 A lane does its work in the order in which it was given. Work begins once its lane is free, all that
-it comes after has ended, and nobody else holds its lock. A lock goes to whoever asked first; of two
-that ask at the same time, to the one that was given first.
+it comes after has ended, and its lock is free. A lock goes to the work that was ready first; of two
+that were ready at the same time, to the one that was given first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sync points gathered by line, what each of them costs, and what limits a step."""
+"""Sync points gathered by line, what each costs, and what limits a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SyncRow:
     count: int
     count_per_step: float
     wait_ms_per_step: float
-    idle_ms_per_step: float = math.nan  # the device's, after the waits; nan where nobody saw it
+    idle_ms_per_step: float = math.nan  # the device's, after the waits; nan if no kernel was seen
 
 
 @dataclass(frozen=True, slots=True)

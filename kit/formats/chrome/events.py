@@ -96,7 +96,7 @@ class Events:
         return np.frombuffer(values, dtype=values.typecode) if len(values) else np.zeros(0)
 
     def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Starts, stops, and which events have a usable time; 0 is the first of those.
+        """Starts, stops, and which events have a usable time; the first such time is 0.
 
         Units:
             nanoseconds
@@ -111,7 +111,7 @@ class Events:
         if not kept.any():
             zeros = np.zeros(len(start), np.int64)
             return zeros, zeros, kept
-        middle = np.sort(start[kept])[int(kept.sum()) // 2]  # one of them, not a mean of two
+        middle = np.sort(start[kept])[int(kept.sum()) // 2]  # an event's start, no mean of two
         with np.errstate(invalid="ignore", over="ignore"):
             near = kept & (np.abs(start - middle) <= _DAY_NS / 1e3)
             is_length = (length >= 0) & (length <= _DAY_NS / 1e3)

@@ -167,7 +167,7 @@ class _Trace:
         return ops[inside[ops] < 0]
 
     def _nest(self) -> _Nesting:
-        """One pass over each thread's events in time, with a stack of those that are open."""
+        """One pass over each thread's events in time, with a stack of the open events."""
         count = len(self.role)
         none = array("i", [-1])
         found = _Nesting(none * count, none * count, bytearray(count), bytearray(count))

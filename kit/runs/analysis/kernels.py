@@ -88,7 +88,7 @@ class _Values:
             for value in node.inputs:
                 self.users[value].add(i)
         for value in graph.wanted:
-            self.users[value].add(len(graph))  # whoever comes after the step
+            self.users[value].add(len(graph))  # the code after the step
         self._flops: dict[int, int] = {}
 
     def flops(self, i: int) -> int:

@@ -42,7 +42,7 @@ class LineCost:
     device_ms: float  # of the busy time: where kernels overlap it is divided among them
     wait_ms: float = 0.0  # the host for the device, at this line's sync points
     syncs: float = 0.0  # a step
-    idle_ms: float = 0.0  # the device, after these waits; nan: nobody saw
+    idle_ms: float = 0.0  # the device, after these waits; nan: no kernel was seen
     causes: tuple[str, ...] = ()  # of the sync points, and the library lines that they went through
     nodes: tuple[int, ...] = ()  # of `run.graphs[0]`
 
@@ -148,7 +148,7 @@ def _timed(run: Run, sites: _Sites) -> Floats:
     nodes = nodes[np.argsort(at[nodes], kind="stable")]
     start, stop = steps[np.argmin(steps[:, 0])].tolist()
     edges = np.concatenate([[start], at[nodes].clip(start, stop), [stop]])
-    line = np.append(sites.of_node[nodes], 0)  # what follows the last op is nobody's
+    line = np.append(sites.of_node[nodes], 0)  # what follows the last op has no line
     for k, phase in enumerate(PHASES):
         until = _time_in(_of_phase(run.timeline, phase), edges)
         found[k] = np.bincount(line, np.diff(until), len(sites.names))

@@ -1,4 +1,4 @@
-"""Memory of a step over program order, modelled from the graph: what is live, and who holds it.
+"""Memory of a step over program order, modelled from the graph: what is live, and by which op.
 
 Nothing here is measured. A value lives from the node that makes it: one that another segment reads
 or that outlives the step until the last segment that reads it has ended, because a program holds
@@ -6,7 +6,7 @@ its inputs until it returns; any other until its last use. A view has no memory 
 what it shows alive. What the graph wants outlives the step, unless a later segment reads it: then
 it is taken to end with that, since the recording alone may have kept it. Parameters and inputs are
 there all the time. XLA may need less inside a program, where fusion makes values disappear, and
-more, for scratch; on a GPU an input that nobody needs any more gives its memory to a result
+more, for scratch; on a GPU an input without further use gives its memory to a result
 (donation), which is not modelled. What an op makes for itself, as a loop or a hybridized function
 does inside, is not seen either.
 
@@ -142,7 +142,7 @@ class VariantMemory:
 
 
 def memory(run: Run) -> MemoryReport:
-    """What is live over the program order of a step, where the peak is, and who holds it.
+    """What is live over the program order of a step, where the peak is, and which values make it.
 
     Raises:
         GraphError: the run has no graph: mode "torch", or nothing was recorded.

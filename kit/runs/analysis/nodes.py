@@ -15,7 +15,7 @@ __all__ = ["node_ns"]
 def node_ns(run: Run) -> dict[int, float]:
     """Device time of each node in one step, where it is known.
 
-    A fused kernel's time is shared equally among its nodes: nobody can see inside of it. So the
+    A fused kernel's time is shared equally among its nodes: no profiler sees inside it. So the
     shares of all nodes add up to the time of the kernels that are known, each counted whole even
     where several run at a time; busy time is `kit.trace.busy_fraction`.
 

@@ -24,7 +24,7 @@ _NONE: Indices = np.zeros(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class SegmentCost:
-    """What one issue of a segment cost, in the mean of those that the traced steps show.
+    """What one issue of a segment cost: the mean of all issues in the traced steps.
 
     nan is what cannot be known: all about the device, if no kernel was seen at all.
 

@@ -1,6 +1,6 @@
 """What one measured run says things cost: its own numbers, from which the model builds other steps.
 
-All of them come from the traced steps, which are few and slowed down by the trace; `Costs.scaled`
+All costs come from the traced steps, which are few and slowed down by the trace; `Costs.scaled`
 brings them to what the untraced steps took.
 """
 
@@ -97,7 +97,7 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
-    guesses = run.settings.step_mode == "speculate"  # its cuts wake nobody
+    guesses = run.settings.step_mode == "speculate"  # whose cuts wake no worker
     wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)

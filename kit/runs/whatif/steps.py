@@ -213,7 +213,7 @@ class _Steps:
             for phase, ops in self._plan[k]:
                 took += self._costs.record.get(phase, 0.0) * ops
                 self._recorded(phase, self._costs.record.get(phase, 0.0) * ops)
-            # a guessed segment has been issued before: nobody has to be woken for it
+            # A guessed segment has been issued before, so its cut wakes no worker.
             cut_ns = self._costs.cut if guessing else self._costs.cut_after(took)
             self._host(f"cut: {segment.cut}", "plan", cut_ns, self._room())
             if not guessing:
