@@ -60,7 +60,8 @@ ONE_OP = [
             "kit/torch/tensors/tape.py": "Tape: one session as its tensors see it",
             "kit/runtime/recording/stream.py": "this thread's op stream; says when a bulk is full",
             "kit/runtime/recording/bulk.py": "the op becomes one row of the growing bulk",
-            "kit/runtime/session/session.py": "cuts the bulk: a task, and its results' cells",
+            "kit/runtime/session/streams.py": "cuts the bulk: a task, and its results' cells",
+            "kit/runtime/session/issuer.py": "numbers the task and hands it on",
         },
     ),
     (
