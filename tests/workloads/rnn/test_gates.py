@@ -20,8 +20,8 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.memory import memory
-from kit.workloads.rnn import gates as rnn_gates
 from kit.workloads.rnn.cells import CELLS, GATES, GatedRNN
+from kit.workloads.rnn.gates import rnn_gates
 from kit.workloads.rnn.scanned import predict
 from tests.factories import empty_run
 from tests.models.compare import assert_close, lazy
