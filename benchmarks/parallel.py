@@ -24,7 +24,8 @@ import torch.nn.functional as F
 import kit
 from kit.measure.many.replicas import deep_perceptron, measure_backward, measured_curve, step_ms
 from kit.runs.gradients import Backward, best_buckets, predict_parallel
-from kit.runtime.replicas.group import Group, Pool
+from kit.runtime.replicas.group import Group
+from kit.runtime.replicas.pool import Pool
 
 BULKS = (1, 2, 4, 8, 16, 1000)
 FREE = kit.Link(0, 1e3)

@@ -112,7 +112,6 @@ EXCEPTIONS = {
 TIED: set[tuple[str, str]] = {
     ("runtime/recording/bulk", "runtime/recording/stream"),
     ("runtime/recording/stream", "runtime/session/session"),
-    ("runtime/replicas/session", "runtime/replicas/collectives"),
     ("runtime/session/ends", "runtime/session/session"),
     ("runtime/session/redo", "runtime/session/session"),
     ("runtime/session/waits", "runtime/session/session"),

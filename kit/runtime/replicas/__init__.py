@@ -1,1 +1,1 @@
-"""Several devices: a session each, and what they exchange."""
+"""Several devices: a session each, and the collectives between them."""

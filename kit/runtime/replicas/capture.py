@@ -48,7 +48,7 @@ def capture(
     """Freeze what these sessions have recorded while they were watched, and let go of it.
 
     Args:
-        reductions: spans of the exchange.
+        reductions: spans of the collectives.
         syncs: how many sync points each session had before.
     """
     steps = _steps(sessions[0])
@@ -98,5 +98,5 @@ def _names(task: Task) -> list[str]:
 
 
 def _sent(task: Task) -> str:
-    """What the exchange calls it."""
+    """What the collectives call this task."""
     return str(task.cut.bulk.ops[0].template[1]["name"])

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from typing import Any
 
 from kit.errors import SettingsError
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
-from kit.runtime.engine.operations import Operation
-from kit.runtime.recording.bulk import Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
+from kit.runtime.recording.bulk import Task
+from kit.runtime.replicas.collectives import Collectives
+from kit.runtime.replicas.member import Member, note_replica
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import Session, current_session
 from kit.runtime.session.setup import Setup
 from kit.trace import Span
 
-if TYPE_CHECKING:
-    from kit.runtime.replicas.collectives import Exchange
-
-__all__ = ["Place", "ReplicaSession", "note_replica", "note_turn"]
-
-Place = tuple[str, Frame]  # the phase, and where in the program
-_UNKNOWN: Frame = (("", 0), "", "")
+__all__ = ["ReplicaSession", "note_turn"]
 
 
 class ReplicaSession(Session):
     """The session of one replica: on a device of its own, with a rank, in a group."""
 
     def __init__(
-        self, rank: int, device: Any, exchange: Exchange, settings: Settings, frontend: Any,
+        self, rank: int, device: Any, collectives: Collectives, settings: Settings, frontend: Any,
         rules: Rules, cache: ExecutableCache | None = None,
     ) -> None:  # fmt: skip
         if settings.step_mode == "speculate" or settings.mode == "torch":
@@ -50,7 +44,7 @@ class ReplicaSession(Session):
         setup = Setup(
             device=device,
             donates=False,  # collectives read arrays after the segments that made them
-            while_waiting=exchange.group.turns.lent,
+            while_waiting=collectives.group.turns.while_waiting,
             note_error=partial(note_replica, rank=rank),
         )
         super().__init__(
@@ -61,8 +55,10 @@ class ReplicaSession(Session):
             setup=setup,
         )
         self.rank = rank  # among the replicas of all processes
-        self.exchange = exchange
-        self.here_turn, self.here_posts = -1, 0  # collectives of this turn, counted
+        self.collectives = collectives
+        self.member = Member(self.issuer, self.stepper, self.streams)
+        collectives.join(self.member)
+        self._turn, self._posts = -1, 0  # collectives of this turn, counted
 
     @property
     def traced(self) -> list[tuple[Task, int]]:
@@ -113,81 +109,15 @@ class ReplicaSession(Session):
     @property
     def ops_recorded(self) -> int:
         """Ops that this replica's thread has recorded since it began, without views."""
-        bulk = self.streams.main.bulk
-        return self.streams.ops_cut + (0 if bulk is None else bulk.size)
+        return self.member.ops_recorded
 
-    def note_shared(self) -> None:
-        """Count one parcel that was posted."""
-        self.issuer.counts["reduction.count"] += 1
-
-    def place_now(self, name: str) -> Place:
-        """Where the program is, if somebody may look at this step or at a replay of it.
-
-        Args:
-            name: stands for the module, outside of one.
-        """
-        phase, places = self.stream.phase or "backward", self.stream.places
-        if places is None or not (self.issuer.executor.is_tracing or self.stepper.mode == "replay"):
-            return phase, _UNKNOWN
-        site, via, scope = places.sync_frame()
-        return phase, (site, via, scope or name)
-
-    def arrival(
-        self,
-        key: tuple[Any, ...],
-        leaves: Sequence[Cell],
-        op: Op,
-        place: Place,
-        again: Callable[[list[Cell]], Any],
-    ) -> tuple[Task, list[Cell]]:
-        """A task that computes nothing here: the results of `op`, in these cells, are sent to it.
-
-        Args:
-            key: what it has in common with that of another step.
-            leaves: what is sent for that.
-            again: does the same in another step, with what is sent there.
-        """
-        phase, frame = place
-        bulk = Bulk(self.stream.flush, phase, phase, 0)
-        bulk.ops, bulk.frames = [op], [frame]
-        bulk.key = [op.id, *(-1 - i for i in range(len(leaves)))]
-        wanted = tuple(range(len(op.outputs)))
-        cut = Cut(bulk, wanted, "reduction", key, op.avals)
-        task = Task(self.issuer.next_segment(), cut, again=again)
-        cells = [Cell(task, i) for i in wanted]
-        task.outputs = [ref(cell) for cell in cells]
-        if self.issuer.executor.is_tracing:
-            task.seen.origins = tuple(map(Origin, leaves))
-            self.issuer.spans.arrive(task)
-        return task, cells
-
-    def note_arrival(self, task: Task, leaves: list[Cell], made: Sequence[Value]) -> None:
-        """The step has sent these `leaves`, and gets what is `made` of them."""
-        task.leaves = leaves
-        self.stepper.note_cut(task, made)
-        task.leaves = []  # whoever keeps the task shall not keep arrays
-
-    def send(self, cells: Sequence[Cell | None], deliver: Callable[[], None]) -> None:
-        """Call `deliver` in the worker as soon as these cells have their arrays."""
-        made = [c.task.variable for c in cells if c is not None and c.task is not None]
-        reads = tuple(dict.fromkeys(made))
-        self.issuer.executor.engine.push(deliver, reads, (), priority=1, name="send")
-
-    def expect(self, task: Task, fill: Callable[[], None]) -> None:
-        """Hold `task` until `received`; then call `fill` in the worker."""
-        engine = self.issuer.executor.engine
-        writes = (task.variable,)
-        task.operation = engine.push(fill, (), writes, priority=1, name="receive", is_held=True)
-
-    def received(self, operation: Operation) -> None:
-        """What `expect` waited for is there."""
-        self.issuer.executor.engine.release(operation)
-
-
-def note_replica(error: BaseException, rank: int) -> None:
-    """Say once where an error was; every reader gets the same object."""
-    if not any(n.startswith("kit: this was in replica") for n in getattr(error, "__notes__", ())):
-        error.add_note(f"kit: this was in replica {rank}")
+    def next_collective(self) -> int:
+        """The number of the next collective that this replica asks for by name, in this turn."""
+        turn = self.collectives.group.turn
+        if self._turn != turn:
+            self._turn, self._posts = turn, 0
+        self._posts += 1
+        return self._posts
 
 
 def note_turn(is_mine: bool) -> None:

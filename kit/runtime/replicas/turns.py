@@ -1,4 +1,4 @@
-"""Whose turn it is to record: threads that do it at the same time are slower than one by one."""
+"""Turns of recording: threads that record at the same time are slower than one by one."""
 
 from __future__ import annotations
 
@@ -13,59 +13,65 @@ STANDSTILL_S = 0.005  # a replica that has recorded nothing for so long has some
 
 
 class Turns:
-    """One replica's thread records at a time; who waits for something, lets the next one record.
+    """One replica's thread records at a time; while a thread waits, the next one records.
 
-    Torch lets go of the GIL in every op, so threads that record at the same time hand it to and fro
-    with each op, and take three to six times as long. It is a courtesy, no lock: when nobody has
-    recorded anything for a while, whoever has the turn is busy elsewhere and the next goes ahead.
-
-    Attributes:
-        progress: how many ops all of them have recorded.
-        switched: told true when the thread that calls begins to record, false when it stops.
+    Torch lets go of the GIL in every op, so threads that record at the same time hand the GIL to
+    and fro with each op, and take three to six times as long. A turn is a courtesy, no lock: when
+    no op has been recorded for a while, the thread that has the turn is busy elsewhere and the next
+    goes ahead.
     """
 
     def __init__(self) -> None:
-        self.progress: Callable[[], int] = int
-        self.switched: Callable[[bool], object] = bool
+        self._progress: Callable[[], int] = int
         self._lock = allocate_lock()
         self._holder = 0  # the thread that has the turn
-        self._members: set[int] = set()  # threads that wait for it
+        self._switched: dict[int, Callable[[bool], object]] = {}  # by thread that takes part
+
+    def watch(self, progress: Callable[[], int]) -> None:
+        """From now on `progress()` says how many ops all replicas have recorded."""
+        self._progress = progress
 
     @contextlib.contextmanager
-    def part(self) -> Iterator[None]:
-        """In the block this thread records when it is its turn."""
-        self._members.add(threading.get_ident())
-        self._take()
+    def part(self, switched: Callable[[bool], object] = bool) -> Iterator[None]:
+        """In the block this thread records when it is its turn.
+
+        Args:
+            switched: told true when this thread begins to record, false when it stops.
+        """
+        thread = threading.get_ident()
+        self._switched[thread] = switched
+        self._take(switched)
         try:
             yield
         finally:
-            self._members.discard(threading.get_ident())
-            self._give()
+            self._switched.pop(thread, None)
+            self._give(switched)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[None]:
-        """While this thread waits for something, others record."""
-        if threading.get_ident() not in self._members:
+    def while_waiting(self) -> Iterator[None]:
+        """In the block this thread waits for something, and others record."""
+        switched = self._switched.get(threading.get_ident())
+        if switched is None:
             yield
             return
-        self._give()
+        self._give(switched)
         try:
             yield
         finally:
-            self._take()
+            self._take(switched)
 
-    def _take(self) -> None:
+    def _take(self, switched: Callable[[bool], object]) -> None:
         while True:
-            before = self.progress()
+            before = self._progress()
             if self._lock.acquire(timeout=STANDSTILL_S):
                 self._holder = threading.get_ident()
                 break
-            if self.progress() == before:  # it may be this thread that is waited for
+            if self._progress() == before:  # perhaps this thread is what the others wait for
                 break
-        self.switched(True)
+        switched(True)
 
-    def _give(self) -> None:
-        self.switched(False)
+    def _give(self, switched: Callable[[bool], object]) -> None:
+        switched(False)
         if self._holder == threading.get_ident():
             self._holder = 0
             self._lock.release()

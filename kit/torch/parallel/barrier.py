@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.replicas.group import Meeting
+from kit.runtime.replicas.rendezvous import Rendezvous
 from kit.runtime.replicas.session import ReplicaSession
 from kit.runtime.session.session import current_session
 from kit.text import check_whole_number
@@ -25,7 +25,7 @@ __all__ = ["Barrier", "all_sum", "gathered", "keep_error", "replica_here"]
 def replica_here() -> ReplicaSession | None:
     """The replica whose thread this is; None outside of a `DataParallel`, or with one device."""
     session = current_session()
-    if isinstance(session, ReplicaSession) and session.exchange.group.total > 1:
+    if isinstance(session, ReplicaSession) and session.collectives.group.total > 1:
         return session
     return None
 
@@ -37,18 +37,15 @@ def _post(
     tape = tape_of(session)
     given = [t.kit_value() for t in tensors]
     session.flush("collective")
-    turn = session.exchange.group.turn
-    if session.here_turn != turn:
-        session.here_turn, session.here_posts = turn, 0
-    session.here_posts += 1
+    number = session.next_collective()
     specs = [tape.spec_of(meta) for meta in metas]
-    made, _ = session.exchange.post(
+    made, _ = session.collectives.post(
         session.rank,
-        ("tensors", session.here_posts),
+        ("tensors", number),
         given,
         [spec.aval for spec in specs],
         combine=combine,
-        name=f"collective {session.here_posts}",
+        name=f"collective {number}",
         priority=1 << 20,  # the next segment of a replica needs it
     )
     return [wrap(tape, value, spec) for value, spec in zip(made, specs, strict=True)]
@@ -121,7 +118,7 @@ class Barrier:
         check_whole_number(SettingsError, "a barrier's count", count)
         self._count = count
         self._operation = operation or sum
-        self._meeting: Meeting | None = None
+        self._meeting: Rendezvous | None = None
         self._brought: dict[tuple[int, int], Any] = {}  # (rank, visit) -> tensor, until pulled
 
     def __repr__(self) -> str:
@@ -150,7 +147,7 @@ class Barrier:
         session.stepper.note_obstacle(f"replicas meet at {self!r} in the middle of the step")
         is_tensor = isinstance(x, KitTensor)
         shown = [list(x.shape), str(x.dtype)] if is_tensor else x
-        visit = meeting.bring(session.rank, [is_tensor, shown])
+        visit = meeting.put(session.rank, [is_tensor, shown])
         self._brought[session.rank, visit] = x.clone() if is_tensor else x  # as it is now
         return visit
 
@@ -167,7 +164,7 @@ class Barrier:
         mine = self._brought.pop((rank, index))
         if session is None or self._meeting is None:
             return self._operation([mine])
-        kinds, items = zip(*self._meeting.take(rank, index), strict=True)
+        kinds, items = zip(*self._meeting.get(rank, index), strict=True)
         if any(kinds):
             if not all(kinds):
                 at = kinds.index(False)
@@ -175,7 +172,7 @@ class Barrier:
                     f"replica {kinds.index(True)} brought a tensor of device 'kit' to {self!r}, "
                     f"replica {at} a {type(items[at]).__name__}: bring the same kind of thing"
                 )
-            if session.exchange.group.processes and any(item != items[0] for item in items):
+            if session.collectives.group.processes and any(item != items[0] for item in items):
                 raise SessionError(
                     f"{self!r}: replicas of several processes must bring one shape and type, not "
                     + ", ".join(f"{dtype} {shape}" for shape, dtype in items)
@@ -189,8 +186,8 @@ class Barrier:
             return self._operation(list(_Gather.apply(session, metas, mine)))  # type: ignore[no-untyped-call]
         return self._operation(list(items))
 
-    def _of(self, session: ReplicaSession) -> Meeting:
-        group = session.exchange.group
+    def _of(self, session: ReplicaSession) -> Rendezvous:
+        group = session.collectives.group
         if self._count != group.total:
             more = self._count > group.total
             raise SessionError(
@@ -204,7 +201,7 @@ class Barrier:
             )
         with group.changed:
             if self._meeting is None or self._meeting.group is not group:
-                self._meeting = Meeting(group, repr(self))
+                self._meeting = Rendezvous(group, repr(self))
                 self._brought = {}
             return self._meeting
 

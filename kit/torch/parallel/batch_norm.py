@@ -150,7 +150,7 @@ def _statistics(replica: ReplicaSession, x: Tensor) -> tuple[Tensor, Tensor, Ten
     squares = (x - _wide(own, x)).square().sum(_over(x))
     number = torch.full((1,), float(x.numel() // x.shape[1]), dtype=exact, device="kit")
     mine = torch.cat([own, squares, number])
-    ranks = replica.exchange.group.total
+    ranks = replica.collectives.group.total
     meta = torch.empty(mine.shape, dtype=exact, device="meta")
     every = torch.stack(gathered(replica, [mine], [meta] * ranks))
     c = x.shape[1]

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.replicas.group import Meeting
+from kit.runtime.replicas.rendezvous import Rendezvous
 from kit.runtime.steps.recording import is_same, numbers_of
 from kit.torch.constants import settings_of
 from kit.torch.parallel.reducer import check_reduced
@@ -183,7 +183,7 @@ class DataParallel(Replicas):
                 f"lr=0.1) makes them, not a {type(optimizer).__name__}"
             )
         if not self._whole_steps:
-            meeting = Meeting(self._group, "the update", is_local=True)
+            meeting = Rendezvous(self._group, "the update", is_local=True)
             self._whole_steps = [
                 _WholeStep(self, place, meeting) for place in range(len(self.ranks))
             ]
@@ -223,7 +223,7 @@ class DataParallel(Replicas):
 class _WholeStep:
     """A replica's training step, from its part of the batch to its weights."""
 
-    def __init__(self, net: DataParallel, place: int, meeting: Meeting) -> None:
+    def __init__(self, net: DataParallel, place: int, meeting: Rendezvous) -> None:
         self._net, self._place, self._meeting = net, place, meeting
         self._of: tuple[Any, Any] = (None, None)  # loss and optimizer
         self._numbers: list[Any] = []  # that the loss function held at its end
@@ -276,7 +276,7 @@ class _WholeStep:
     def _meet(self) -> None:
         """Nobody updates anything before everybody has come so far."""
         rank = self._net.ranks[self._place]
-        self._meeting.take(rank, self._meeting.bring(rank, None))
+        self._meeting.get(rank, self._meeting.put(rank, None))
 
 
 class Optimizers:

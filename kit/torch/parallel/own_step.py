@@ -136,7 +136,7 @@ class OwnStepParallel(DataParallel):
     def _mine(self) -> ReplicaSession | None:
         session = current_session()
         if self.count > 1 and isinstance(session, ReplicaSession):
-            return session if session.exchange is self._exchange else None
+            return session if session.collectives is self._collectives else None
         return None
 
 

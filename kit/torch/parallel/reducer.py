@@ -36,7 +36,7 @@ class Bucket:
         self.left = 0  # gradients that have not been recorded in this pass
         self.values: list[Value | None] = []  # what this replica brings
         self.results: list[Value] = []
-        self.parcel: Any = None
+        self.collective: Any = None
         self.metas = [torch.empty(p.shape, dtype=p.dtype, device="meta") for _, p in parameters]
 
     @property
@@ -161,7 +161,7 @@ class Reducer:
 
     def _begin(self, mode: str) -> None:
         self._check_places()
-        turn = self.session.exchange.group.turn
+        turn = self.session.collectives.group.turn
         if turn != self._turn:  # replicas that a failure has put out of step begin anew together
             self._turn, self._passes = turn, 0
         self._mode = mode
@@ -171,7 +171,7 @@ class Reducer:
         for bucket in self.buckets:
             bucket.left = len(bucket.parameters)
             bucket.values = [None] * bucket.left
-            bucket.parcel, bucket.results = None, []
+            bucket.collective, bucket.results = None, []
         if not self.is_stray:
             self._set_aside()
 
@@ -182,7 +182,7 @@ class Reducer:
         A pass whose own are not summed leaves each replica its share of them, which the next sum
         puts together again: so a program may zero them in between, in whatever way.
         """
-        share = 1.0 / self.session.exchange.group.total
+        share = 1.0 / self.session.collectives.group.total
         for bucket in self.buckets:
             for name, parameter in bucket.parameters:
                 if parameter.grad is not None and self._mode == "sum":
@@ -233,7 +233,7 @@ class Reducer:
 
     def _post(self, bucket: Bucket) -> None:
         values, bucket.values = bucket.values, []
-        bucket.results, bucket.parcel = self.session.exchange.post(
+        bucket.results, bucket.collective = self.session.collectives.post(
             self.session.rank,
             ("gradients", self._passes, bucket.number),
             values,
@@ -247,13 +247,13 @@ class Reducer:
         """Backward is over: post what is left, and make the sums the parameters' gradients."""
         self.session.flush("phase")
         for bucket in self.buckets:
-            if bucket.parcel is None:
+            if bucket.collective is None:
                 for i, (_, p) in enumerate(bucket.parameters):
                     grad: Any = p.grad
                     if bucket.values[i] is None and grad is not None:
                         bucket.values[i] = grad.kit_value()  # of a pass without a sum
         self.session.flush("phase")
-        self._waiting = [b for b in self.buckets if b.parcel is None]
+        self._waiting = [b for b in self.buckets if b.collective is None]
         self._post_cut()
         for bucket in self.buckets:
             self._assign(bucket)
@@ -266,7 +266,7 @@ class Reducer:
         there = [p.grad is not None for _, p in bucket.parameters]
         if not all(there):  # perhaps another replica has used it
             self.session.stepper.note_obstacle("a parameter got no gradient in one replica")
-            there = self.session.exchange.brought(self.session.rank, bucket.parcel)
+            there = self.session.collectives.brought(self.session.rank, bucket.collective)
         for (name, p), meta, value, is_there in zip(
             bucket.parameters, bucket.metas, bucket.results, there, strict=True
         ):
@@ -276,7 +276,7 @@ class Reducer:
             else:
                 summed = wrap(self.tape, value, self.tape.spec_of(meta))
                 p.grad = summed if before is None else before + summed
-        bucket.results, bucket.parcel = [], None
+        bucket.results, bucket.collective = [], None
 
 
 def check_reduced(reducers: Sequence[Reducer]) -> None:

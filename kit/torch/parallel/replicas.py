@@ -22,10 +22,11 @@ from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import Processes, current_processes
 from kit.runtime.recording.sites import here
 from kit.runtime.replicas.capture import Capture, capture
-from kit.runtime.replicas.collectives import Exchange
+from kit.runtime.replicas.collectives import Collectives
 from kit.runtime.replicas.devices import pick_devices
-from kit.runtime.replicas.group import Group, Pool
-from kit.runtime.replicas.session import ReplicaSession
+from kit.runtime.replicas.group import Group
+from kit.runtime.replicas.pool import Pool
+from kit.runtime.replicas.session import ReplicaSession, note_turn
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.session import current_session
@@ -88,7 +89,8 @@ class Replicas:
         while len(self._caches) < len(self.devices):
             self._caches.append(ExecutableCache())
         self._group = Group(len(self.devices), timeout_s, current_processes())
-        self._exchange = Exchange(self._group, self.devices, link)
+        self._collectives = Collectives(self._group, self.devices, link)
+        self._sessions: list[ReplicaSession] = []
         self._reducers: list[Reducer] = []
         self._places: list[ProgramPlace] = []  # in no order
         self._pool: Pool | None = None
@@ -120,7 +122,7 @@ class Replicas:
     @property
     def sessions(self) -> list[ReplicaSession]:
         """The replicas' sessions, for their counters and explanations."""
-        return self._exchange.sessions
+        return self._sessions
 
     def open(self) -> Self:
         """What `with` does at its beginning, for the cells of a notebook; `close` ends it.
@@ -133,8 +135,8 @@ class Replicas:
         register()
         self._exits = contextlib.ExitStack()
         dispatchers = [Dispatcher(place) for place in range(len(self.devices))]
-        self._exchange.sessions = [
-            ReplicaSession(rank, device, self._exchange, self.settings, tape, self._rules, cache)
+        self._sessions = [
+            ReplicaSession(rank, device, self._collectives, self.settings, tape, self._rules, cache)
             for rank, device, tape, cache in zip(
                 self.ranks, self.devices, dispatchers, self._caches, strict=False
             )
@@ -148,8 +150,8 @@ class Replicas:
                 undo.enter_context(self.sessions[0])
             else:
                 undo.callback(self._group.close)
-                undo.callback(self._exchange.close)
-                self._pool = Pool(self._group, lambda place: self._exchange.sessions[place])
+                undo.callback(self._collectives.close)
+                self._pool = Pool(self._group, lambda place: self._sessions[place], note_turn)
                 undo.callback(self._pool.close)
             made = self._hand_out([partial(self._set_up, i, copy) for i, copy in enumerate(copies)])
             self._exits = undo.pop_all()
@@ -264,7 +266,7 @@ class Replicas:
         size_mb = 1.0 if bucket_mb is None else bucket_mb
         check_tuning(self.cut if cut is None else cut, size_mb, link)
         self.wait_all()
-        self._exchange.link = link
+        self._collectives.link = link
         self.cut = self.cut if cut is None else cut
         if bulk is not None:
             self._run([partial(session.set_bulk_size, bulk) for session in self.sessions])
@@ -285,7 +287,7 @@ class Replicas:
         self._check_open()
         self.wait_all()
         before = [len(session.syncs) for session in self.sessions]
-        self._exchange.spans, self._exchange.is_tracing = [], True
+        self._collectives.spans, self._collectives.is_tracing = [], True
         self._run([partial(session.watch, True) for session in self.sessions])
         try:
             yield
@@ -293,9 +295,9 @@ class Replicas:
             if self.processes is None or not self.processes.channel.failure:
                 self.wait_all()
                 self._run([partial(session.watch, False) for session in self.sessions])
-            self._exchange.is_tracing = False
-            self.capture = capture(self.sessions, self._exchange.spans, before)
-            self._exchange.spans = []
+            self._collectives.is_tracing = False
+            self.capture = capture(self.sessions, self._collectives.spans, before)
+            self._collectives.spans = []
 
     def backward_shape(self) -> tuple[int, list[tuple[int, int]]]:
         """Ops of the last reduced backward pass, and for each gradient (ops before it, bytes)."""

@@ -72,18 +72,18 @@ def test_of_the_buckets_that_wait_for_the_link_the_first_layers_go_first(
     """The next forward pass needs them first: MXNet's `priority=-i`."""
     net, step = trained
     net.retune(cut="bucket", bucket_mb=1e-6)
-    exchange, order, free = net._exchange, [], threading.Event()
-    combine = exchange._combine
+    collectives, order, free = net._collectives, [], threading.Event()
+    combine = collectives._combine
 
-    def after_all_are_there(parcel: Any) -> None:
-        order.append(parcel.name)
+    def after_all_are_there(collective: Any) -> None:
+        order.append(collective.name)
         assert free.wait(60)
-        combine(parcel)
+        combine(collective)
 
-    monkeypatch.setattr(exchange, "_combine", after_all_are_there)
+    monkeypatch.setattr(collectives, "_combine", after_all_are_there)
     count = 2 * (LAYERS + 1)
     step()
-    while len(exchange._ready) + len(order) < count:
+    while len(collectives._ready) + len(order) < count:
         time.sleep(0.001)
     free.set()
     net.wait_all()

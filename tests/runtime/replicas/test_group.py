@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from kit.errors import EngineError, SessionError, SettingsError
 from kit.runtime.engine.engine import Engine
 from kit.runtime.replicas.devices import pick_devices
-from kit.runtime.replicas.group import Group, Meeting, Pool
+from kit.runtime.replicas.group import Group
+from kit.runtime.replicas.pool import Pool
+from kit.runtime.replicas.rendezvous import Rendezvous
 from kit.runtime.replicas.turns import Turns
 
 
@@ -66,13 +68,13 @@ def test_a_meeting_gives_all_of_each_visit_by_rank_whoever_comes_first(
     late: list[int], visits: int
 ) -> None:
     with pool(3) as threads:
-        meeting = Meeting(threads.group)
+        meeting = Rendezvous(threads.group)
 
         def job(rank: int) -> list[Any]:
             seen = []
             for visit in range(visits):
                 time.sleep(late[(rank + visit) % len(late)] / 2000)
-                seen.append(meeting.take(rank, meeting.bring(rank, (rank, visit))))
+                seen.append(meeting.get(rank, meeting.put(rank, (rank, visit))))
             return seen
 
         expected = [[(r, visit) for r in range(3)] for visit in range(visits)]
@@ -99,15 +101,15 @@ def test_who_waits_for_a_replica_that_does_not_come_is_told_and_the_pool_goes_on
     third: Callable[[], object], error: type[Exception], words: str, timeout_s: float
 ) -> None:
     with pool(3, timeout_s) as threads:
-        meeting = Meeting(threads.group)
+        meeting = Rendezvous(threads.group)
 
         def job(rank: int) -> Any:
-            return third() if rank == 2 else meeting.take(rank, meeting.bring(rank, rank))
+            return third() if rank == 2 else meeting.get(rank, meeting.put(rank, rank))
 
         with pytest.raises(error, match=words):
             run(threads, job)
         threads.group.timeout_s = 30.0  # a machine may be slow
-        again = run(threads, lambda r: meeting.take(r, meeting.bring(r, r)))
+        again = run(threads, lambda r: meeting.get(r, meeting.put(r, r)))
         assert again == [[0, 1, 2]] * 3
 
 
@@ -117,7 +119,7 @@ def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
     monkeypatch.setattr("kit.runtime.replicas.turns.STANDSTILL_S", 3600.0)
     seen: list[str] = []
     with pool(3) as threads:
-        meeting = Meeting(threads.group)
+        meeting = Rendezvous(threads.group)
 
         def part(rank: int, name: str) -> None:
             for _ in range(20):
@@ -126,7 +128,7 @@ def test_one_thread_at_a_time_gets_on_and_who_waits_lets_the_next_one(
 
         def job(rank: int) -> None:
             part(rank, "first")
-            meeting.take(rank, meeting.bring(rank, 0))
+            meeting.get(rank, meeting.put(rank, 0))
             part(rank, "second")
 
         run(threads, job)
@@ -143,40 +145,40 @@ def test_a_turn_that_does_not_get_on_is_passed_over() -> None:
         assert run(threads, lambda r: r) == [0, 1]
 
 
-def test_a_turn_is_lent_by_those_who_take_part_only_and_who_was_passed_over_gets_it_again() -> None:
-    turns, said = Turns(), []
-    turns.switched = said.append
-    with turns.lent():
+def test_a_waiting_thread_that_takes_part_gives_its_turn_away_and_gets_it_again() -> None:
+    turns = Turns()
+    said: list[bool] = []
+    with turns.while_waiting():
         pass
     assert said == []
-    with turns.part():
-        other = threading.Thread(target=_passed_over, args=(turns,))
+    with turns.part(said.append):
+        other = threading.Thread(target=_passed_over, args=(turns, said))
         other.start()
         other.join()
-        with turns.lent(), turns.part():
+        with turns.while_waiting(), turns.part(said.append):
             pass
-    with turns.part():
+    with turns.part(said.append):
         pass
     assert said[0] is True
     assert said.count(True) == said.count(False)
 
 
-def _passed_over(turns: Turns) -> None:
-    with turns.part(), turns.lent():
+def _passed_over(turns: Turns, said: list[bool]) -> None:
+    with turns.part(said.append), turns.while_waiting():
         pass
 
 
 def test_who_gives_up_at_a_meeting_is_not_there_for_who_comes_later() -> None:
     """Each would go on as if all had been there, or nobody: replicas would part."""
     with pool(2, 0.2) as threads:
-        meeting = Meeting(threads.group)
+        meeting = Rendezvous(threads.group)
         left = threading.Event()
 
         def job(rank: int) -> Any:
             if rank == 1:
                 left.wait(30)
             try:
-                return meeting.take(rank, meeting.bring(rank, rank))
+                return meeting.get(rank, meeting.put(rank, rank))
             finally:
                 left.set()
 
@@ -197,9 +199,9 @@ def test_who_gives_up_at_a_meeting_is_not_there_for_who_comes_later() -> None:
 def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:
     gate = threading.Event()
     made = Pool(Group(2, 0.2), lambda rank: contextlib.nullcontext())
-    meeting = Meeting(made.group)
+    meeting = Rendezvous(made.group)
     with pytest.raises(SessionError, match="did not come within") as caught:
-        run(made, lambda r: gate.wait() if r else meeting.take(r, meeting.bring(r, 0)))
+        run(made, lambda r: gate.wait() if r else meeting.get(r, meeting.put(r, 0)))
     assert any("replica 1 did not end within 2 s" in note for note in caught.value.__notes__)
     with pytest.raises(SessionError, match="has not ended its last part; make a new one"):
         run(made, lambda r: r)

@@ -297,7 +297,7 @@ def test_a_read_has_not_waited_for_its_replicas_turn(monkeypatch: pytest.MonkeyP
             total = all_sum(session, x.sum())
             begun.set()
             return float(total)
-        with session.exchange.group.turns.lent():
+        with session.collectives.group.turns.while_waiting():
             begun.wait(30)
         total = all_sum(session, x.sum())
         waits, since = net.sessions[0].issuer.waits, time.perf_counter_ns()
