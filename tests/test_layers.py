@@ -108,17 +108,6 @@ EXCEPTIONS = {
 }
 
 
-# (file, what it imports): what is still tied upward, one by one to be cut.
-TIED: set[tuple[str, str]] = {
-    ("runtime/recording/bulk", "runtime/recording/stream"),
-    ("runtime/recording/stream", "runtime/session/session"),
-    ("runtime/session/ends", "runtime/session/session"),
-    ("runtime/session/redo", "runtime/session/session"),
-    ("runtime/session/waits", "runtime/session/session"),
-    ("runtime/steps/stepper", "runtime/session/session"),
-}
-
-
 def _name(path: Path) -> str:
     """`kit/runs/run.py` -> `runs/run`; `kit/ir/__init__.py` -> `ir/__init__`."""
     return path.relative_to(KIT).with_suffix("").as_posix()
@@ -171,7 +160,7 @@ def offences(file: str, source: str) -> list[str]:
             continue
         target = _file_of(name) or _file_of(name.rpartition(".")[0])
         room = folder_of(target)
-        if (file, target) in EXCEPTIONS | TIED or room == folder or room in BELOW[folder]:
+        if (file, target) in EXCEPTIONS or room == folder or room in BELOW[folder]:
             continue
         found.append(f"line {line}: {name}")
     return found
@@ -212,11 +201,7 @@ def file_edges() -> dict[str, set[str]]:
             continue
         for _, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
             target = _file_of(name) or _file_of(name.rpartition(".")[0])
-            if (
-                name.startswith("kit.")
-                and target != file
-                and (file, target) not in EXCEPTIONS | TIED
-            ):
+            if name.startswith("kit.") and target != file and (file, target) not in EXCEPTIONS:
                 edges[file].add(target)
     return edges
 
