@@ -10,7 +10,7 @@ from typing import Any
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
-from kit.runtime.compiling.lower import Source
+from kit.runtime.compiling.lower import Executable, Source
 from kit.runtime.recording.bulk import Frame, Op
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE, Scalar
@@ -56,9 +56,16 @@ class CompileLog:
         self._known: list[Program] = []
 
     def add(
-        self, source: Source, frames: Sequence[Frame], *, phase: str, step: int, position: int,
-        lower_ns: int, compile_ns: int, is_from_disk: bool,
-    ) -> None:  # fmt: skip
+        self,
+        source: Source,
+        frames: Sequence[Frame],
+        *,
+        phase: str,
+        step: int,
+        position: int,
+        executable: Executable,
+        is_from_disk: bool,
+    ) -> None:
         """Note a compile and find its reason."""
         new = Program(source, frames, phase, position, Counter(op.name for op, _ in source.nodes))
         old = self._most_similar(new)
@@ -67,7 +74,8 @@ class CompileLog:
             step=step, segment=position, phase=phase, kind=kind, node=k, ops=len(source.nodes),
             sentence=sentence or f"first time: {len(source.nodes)} ops from {_first(new)}",
             site=new.site(k), old_site="" if old is None else old.site(k), before=before, now=now,
-            lower_ms=lower_ns / 1e6, compile_ms=compile_ns / 1e6, is_from_disk=is_from_disk,
+            lower_ms=_ms(executable.lower_ns), compile_ms=_ms(executable.compile_ns),
+            is_from_disk=is_from_disk,
         ))  # fmt: skip
         self._pairs.append((old, new))
         self._known.append(new)
@@ -182,3 +190,8 @@ def _first(program: Program) -> str:
         return "nothing"
     site = program.site(0)
     return program.source.nodes[0][0].name + (f" at {site}" if site else "")
+
+
+def _ms(moments: tuple[int, int]) -> float:
+    """From the first moment to the second, both in nanoseconds."""
+    return (moments[1] - moments[0]) / 1e6

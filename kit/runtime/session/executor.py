@@ -249,8 +249,7 @@ class Executor:
             phase=task.cut.bulk.phase,
             step=task.step,
             position=task.position,
-            lower_ns=executable.lower_ns[1] - executable.lower_ns[0],
-            compile_ns=executable.compile_ns[1] - executable.compile_ns[0],
+            executable=executable,
             is_from_disk=bool(hits),
         )
         self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
