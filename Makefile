@@ -59,7 +59,8 @@ test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
-	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not alone")
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not alone and not as_shipped")
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m as_shipped)
 	$(PY) -m pytest $(or $(PYTEST_ARGS),-m alone)
 
 coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md

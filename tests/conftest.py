@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything can import jax."""
     if not _wants(config, "gpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
-    if not _wants(config, "gpu") and not _wants(config, "alone"):
+    if not any(_wants(config, marker) for marker in ("gpu", "alone", "as_shipped")):
         _compile_quickly()
     os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
@@ -97,10 +97,12 @@ def _wants(config: pytest.Config, marker: str) -> bool:
 def _compile_quickly() -> None:
     """Have XLA spend a third of the time on programs that compute the same.
 
-    Compiling is most of what the tests do, and only those marked `alone` ask how fast the programs
-    are: for them XLA compiles as it does for a user. XLA has two emitters of fused loops, and the
-    one that is not the default needs half of the time. A jaxlib that does not know the flag ends
-    the process, so only those that were tried get the flag.
+    Compiling is most of what the tests do. Those marked `alone` ask how fast the programs are, and
+    those marked `as_shipped` compare each kind of op with torch: `make test` runs both kinds by
+    themselves, and there XLA compiles as it does for a user.
+
+    XLA has two emitters of fused loops, and the one that is not the default needs half of the time.
+    A jaxlib that does not know the flag ends the process, so only tried ones get the flag.
     """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     flags = os.environ.get("XLA_FLAGS", "")

@@ -167,8 +167,9 @@ def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(mac
 
 def test_all_tests_run_those_that_must_be_alone_last(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
-    beside, alone = lines[-2:]
-    assert beside.endswith('-m pytest -n 2 --dist loadfile -m "not alone"')
+    quickly, as_shipped, alone = lines[-3:]
+    assert quickly.endswith('-m pytest -n 2 --dist loadfile -m "not alone and not as_shipped"')
+    assert as_shipped.endswith("-m pytest -n 2 --dist loadfile -m as_shipped")
     assert alone.endswith("-m pytest -m alone")
 
 

@@ -16,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 from kit.errors import UnsupportedOp
 from tests.models.compare import assert_close, assert_trains_alike, lazy
 
+pytestmark = pytest.mark.as_shipped
+
 torch.manual_seed(1)  # a gradient that is zero in torch is 1e-5 for a few of all draws
 Q, K, V = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 6)
 FEW = torch.randn(2, 2, 7, 8)  # two heads serve four
@@ -144,9 +146,7 @@ def test_a_second_derivative_needs_torchs_own_decomposition() -> None:
         return torch.autograd.grad(first.square().sum(), q)[0]
 
     with lazy(strict=True):
-        got, expected = second("kit").cpu(), second("cpu")
-    # The greatest number is 110, and torch's own are up to 3e-4 from those in float64.
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=3e-4)
+        assert_close([second("kit").cpu()], [second("cpu")], rtol=1e-3)
 
 
 def test_bad_shapes_raise_torchs_error() -> None:

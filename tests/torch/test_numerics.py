@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from kit.errors import SessionError
 from kit.torch.device import open_session
 
+pytestmark = pytest.mark.as_shipped
+
 inf, nan = math.inf, math.nan
 CASES: dict[str, Callable[[str], Any]] = {
     "norms of every order": lambda d: [

@@ -10,6 +10,8 @@ import torch
 from kit.runs.settings import Settings
 from kit.torch.device import open_session
 
+pytestmark = pytest.mark.as_shipped
+
 
 def train(device: str, steps: int, kind: Any = torch.optim.AdamW, **options: Any) -> Any:
     torch.manual_seed(0)

@@ -15,6 +15,8 @@ from kit.runs.settings import Settings
 from kit.runtime.session.session import Session
 from kit.torch.device import open_session
 
+pytestmark = pytest.mark.as_shipped
+
 STEPS = 50
 
 
