@@ -6,13 +6,13 @@ from kit.trace.critical_path import PathRow as PathRow
 from kit.trace.critical_path import critical_path as critical_path
 from kit.trace.critical_path import path_table as path_table
 from kit.trace.gaps import GAP_CAUSES as GAP_CAUSES
-from kit.trace.gaps import HTA_CAUSES as HTA_CAUSES
 from kit.trace.gaps import Gap as Gap
 from kit.trace.gaps import IdleRow as IdleRow
 from kit.trace.gaps import count_devices as count_devices
-from kit.trace.gaps import hta_idle as hta_idle
 from kit.trace.gaps import idle_gaps as idle_gaps
 from kit.trace.gaps import idle_table as idle_table
+from kit.trace.hta import HTA_CAUSES as HTA_CAUSES
+from kit.trace.hta import hta_idle as hta_idle
 from kit.trace.kernels import KernelRow as KernelRow
 from kit.trace.kernels import kernel_table as kernel_table
 from kit.trace.kinds import CATEGORIES as CATEGORIES

@@ -6,7 +6,7 @@ first cause that holds:
 
     reduction       gradients were on their way to this device
     dependency      another device works: this one has nothing that it could do without it
-    program         the kernels before and after belong to one issue of one segment's program
+    program         the gap lies between two kernels of the same run of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
     dependency      the next kernel's segment had been dispatched before the gap began
     compile         a program was lowered or compiled
@@ -17,7 +17,7 @@ first cause that holds:
     dispatch        the host had recorded ahead and handed over what it had
     unknown         none of these was seen
 
-The names host wait, kernel wait and other are HTA's, by HTA's rule: see `hta_idle`.
+The names host wait, kernel wait and other are HTA's, by HTA's rule: see `kit.trace.hta`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,13 @@ from kit.trace.active import (
     launches,
     without,
 )
+from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "GAP_CAUSES", "HTA_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
-           "device_of", "hta_idle", "idle_gaps", "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
+           "device_of", "idle_gaps", "idle_table"]  # fmt: skip
 
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
-
-HTA_CAUSES = ("host wait", "kernel wait", "other")
-HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,32 +169,6 @@ def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
 
 
-def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict[str, int]]:
-    """Idle time of each device lane by HTA's rule: lane -> `HTA_CAUSES` -> nanoseconds.
-
-    The gap before a kernel is "host wait" if the kernel was launched after the kernel before it had
-    ended; else "kernel wait" if it is shorter than `delay_ns`; else "other". A launch is the start
-    of the dispatch of the kernel's segment; where none was seen, it is not after anything. HTA
-    takes the end of the kernel before, which on a CUDA stream is the latest end so far; on lanes
-    whose kernels overlap, this takes the latest end, so that no gap is negative.
-
-    Source:
-        `_analyze_idle_time_for_stream` in hta/analyzers/breakdown_analysis.py,
-        https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html
-    """
-    found = {}
-    for lane in timeline.lanes:
-        mask = timeline.where(kind="kernel") & (timeline.lane == timeline.lanes.index(lane))
-        kernels = Kernels(timeline, mask)
-        if not len(kernels.start):
-            continue
-        gaps = kernels.gaps(int(kernels.start[0]), int(kernels.latest[-1]))
-        named = _hta(gaps, launches(timeline, gaps.after)[0], delay_ns)
-        lengths = gaps.stop - gaps.start
-        found[lane] = {cause: int(lengths[named == i].sum()) for i, cause in enumerate(HTA_CAUSES)}
-    return found
-
-
 def device_of(lane: str) -> str:
     """The device that a lane belongs to: "device/0" for "device/0 Stream #7".
 
@@ -268,12 +240,6 @@ def _after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
     return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
-def _hta(gaps: Gaps, launched: Ints, delay_ns: int) -> Ints:
-    """The place in `HTA_CAUSES` of each gap."""
-    is_short = gaps.stop - gaps.start < delay_ns
-    return np.where(launched > gaps.start, 0, np.where(is_short & (gaps.after >= 0), 1, 2))
-
-
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
@@ -282,7 +248,7 @@ class _Cells:
     ) -> None:
         self.timeline, self.device, self.gaps_ = timeline, device, gaps
         launched, self.launch = launches(timeline, gaps.after)
-        self.hta = _hta(gaps, launched, HTA_DELAY_NS)
+        self.hta = hta_places(gaps, launched)
         active = {
             "compile": Active(timeline, ("lower", "compile")),
             "dispatch": Active(timeline, ("dispatch",)),

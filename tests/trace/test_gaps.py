@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, idle_after, union_ns
-from kit.trace.gaps import GAP_CAUSES, HTA_CAUSES, Gap, hta_idle, idle_gaps, idle_table
+from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_table
+from kit.trace.hta import HTA_CAUSES, hta_idle
 from kit.workloads import bert, mlp
 
 END = 120
