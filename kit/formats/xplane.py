@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kit.errors import TraceFileError
 from kit.trace import KINDS, SyncPoint
 from kit.trace.imported import Imported, Spans, cut_name
-from kit.trace.planes import NOISE, cpu_events, gpu_events
+from kit.trace.planes import HOST_PLANE, NOISE, device_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
 
@@ -137,7 +137,7 @@ class _Profile:
         self._count(planes)
         self._kernels(planes)
         for plane in planes:
-            if plane.name == "/host:CPU":
+            if plane.name == HOST_PLANE:
                 self._host(plane)
             elif plane.name == "/host:metadata":
                 self._facts(dict(plane.stats))
@@ -187,22 +187,9 @@ class _Profile:
                     )
 
     def _kernels(self, planes: Sequence[Any]) -> None:
-        threads: dict[str, str] = {}
-        for plane in planes:
-            if plane.name == "/host:CPU":
-                events = list(cpu_events(plane, 0))
-            elif plane.name.startswith("/device:"):
-                events = list(gpu_events(plane, 0))
-            else:
-                continue
-            is_cpu = plane.name == "/host:CPU"
-            for e in sorted(events, key=lambda e: e.start_ns):
-                lane = threads.get(e.lane)
-                if lane is None:  # "Stream #7(Compute)" is called as in a torch trace
-                    lane = re.sub(r" Stream ?#?", " stream ", cut_name(e.lane)[:200])
-                    lane = f"device/0 thread {len(threads) + 1}" if is_cpu else lane
-                    threads[e.lane] = lane
-                self.spans.append(_Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
+        for e in device_events(planes):
+            lane = cut_name(e.lane)[:200]
+            self.spans.append(_Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
 
     def _facts(self, stats: dict[Any, Any]) -> None:
         for name in ("jax_version", "jaxlib_version"):

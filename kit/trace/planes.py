@@ -7,17 +7,21 @@ follows XLA's sources (`/device:GPU:n`, one line a stream).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["NOISE", "DeviceEvent", "cpu_events", "gpu_events"]
+__all__ = ["HOST_PLANE", "NOISE", "DeviceEvent", "device_events"]
+
+HOST_PLANE = "/host:CPU"
 
 # Beginnings of the names of events that are the profiler's and the thread pool's own.
 NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
+_STREAM = re.compile(r"^Stream ?#?")
 
 
 class DeviceEvent:
-    """One kernel, before its lane has its name for people."""
+    """A kernel; its lane is "device/0 thread 2" on a CPU, "device/1 stream 7(Compute)" on a GPU."""
 
     __slots__ = ("lane", "module", "name", "run", "start_ns", "stop_ns")
 
@@ -26,12 +30,29 @@ class DeviceEvent:
         self.start_ns, self.stop_ns = start, max(start, stop)
 
 
-def cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
-    """The kernels of the host's plane, `offset` nanoseconds later than the profile says."""
+def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
+    """The kernels of all planes, by their start; `offset` brings them to the caller's clock.
+
+    Units:
+        nanoseconds
+    """
+    found: list[DeviceEvent] = []
+    for plane in planes:
+        if plane.name == HOST_PLANE:
+            threads: dict[str, str] = {}
+            for event in sorted(_cpu_events(plane, offset), key=lambda e: e.start_ns):
+                event.lane = threads.setdefault(event.lane, f"device/0 thread {len(threads) + 1}")
+                found.append(event)
+        elif plane.name.startswith("/device:"):
+            found += _gpu_events(plane, offset)
+    return sorted(found, key=lambda e: e.start_ns)
+
+
+def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
+    """The kernels of the host's plane; the lane of each is its thread's name."""
     ends: dict[Any, int] = {}  # an op may end on another thread than it started on
     found: list[tuple[DeviceEvent, Any]] = []
     for line in plane.lines:
-        lane = f"device/0 {line.name}"  # of a thread; the caller gives lanes their names
         for event in line.events:
             if event.name.startswith("end: "):
                 ends[dict(event.stats).get("_c")] = int(event.end_ns) + offset
@@ -41,7 +62,10 @@ def cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
                     start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
                     module, run = stats.get("hlo_module", ""), stats.get("run_id", 0)
                     found.append(
-                        (DeviceEvent(lane, event.name, module, run, start, stop), stats.get("_p"))
+                        (
+                            DeviceEvent(line.name, event.name, module, run, start, stop),
+                            stats.get("_p"),
+                        )
                     )
     for kernel, ident in found:
         if ident is not None and ident in ends:
@@ -49,13 +73,13 @@ def cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
         yield kernel
 
 
-def gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
-    """The kernels of one GPU's plane, `offset` nanoseconds later than the profile says."""
+def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
+    """The kernels of one GPU's plane; "Stream #7(Compute)" is named as a torch trace names it."""
     number = plane.name.rsplit(":", 1)[-1]
     for line in plane.lines:
         if not line.name.startswith("Stream"):
             continue  # lines that XProf derives, and counters
-        lane = f"device/{number} {line.name}"
+        lane = f"device/{number} {_STREAM.sub('stream ', line.name)}"
         for event in line.events:
             stats = dict(event.stats)
             name = str(stats.get("hlo_op", event.name)).rsplit("::", 1)[-1]

@@ -20,7 +20,7 @@ import jax
 
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
-from kit.trace.planes import DeviceEvent, cpu_events, gpu_events
+from kit.trace.planes import DeviceEvent, device_events
 
 __all__ = ["Profile", "profiled"]
 
@@ -81,22 +81,7 @@ class Profile:
                 zero = dict(plane.stats).get("profile_start_time", 0)
         unix, perf = self._clock
         offset = int(zero) - unix + perf
-        events: list[DeviceEvent] = []
-        for plane in self._data.planes:
-            if plane.name == "/host:CPU":
-                events += cpu_events(plane, offset)
-            elif plane.name.startswith("/device:"):
-                events += gpu_events(plane, offset)
-        events.sort(key=lambda e: e.start_ns)
-        threads = {
-            lane: f"device/0 thread {i + 1}"
-            for i, lane in enumerate(
-                dict.fromkeys(e.lane for e in events if "Stream" not in e.lane)
-            )
-        }
-        for event in events:
-            event.lane = threads.get(event.lane, event.lane)
-        return events
+        return device_events(self._data.planes, offset)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,54 @@
+"""Planes of XLA's profiler as kernels: the lanes of a GPU's streams and of a CPU's threads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kit.trace.planes import device_events
+
+
+def plane(name: str, **lines: list[tuple[str, int, int, dict[str, Any]]]) -> Any:
+    """A plane as `jax.profiler.ProfileData` gives it: line -> (name, start, end, stats)."""
+    made = [
+        SimpleNamespace(
+            name=line,
+            events=[
+                SimpleNamespace(name=name, start_ns=start, end_ns=stop, stats=list(stats.items()))
+                for name, start, stop, stats in events
+            ],
+        )
+        for line, events in lines.items()
+    ]
+    return SimpleNamespace(name=name, lines=made)
+
+
+def seen(*planes: Any, offset: int = 0) -> list[tuple[str, str, int, int]]:
+    return [(e.lane, e.name, e.start_ns, e.stop_ns) for e in device_events(planes, offset)]
+
+
+def test_each_stream_of_each_gpu_is_a_lane_and_derived_lines_are_none():
+    stream = {"Stream #7(Compute)": [("gemm", 10, 30, {"hlo_op": "dot.1"})]}
+    other = {"Stream #9(MemcpyH2D)": [("MemcpyH2D", 5, 8, {})], "XLA Ops": [("dot.1", 10, 30, {})]}
+    found = seen(plane("/device:GPU:0", **stream), plane("/device:GPU:1", **other), offset=100)
+    assert found == [
+        ("device/1 stream 9(MemcpyH2D)", "MemcpyH2D", 105, 108),
+        ("device/0 stream 7(Compute)", "dot.1", 110, 130),
+    ]
+
+
+def test_threads_of_a_cpu_are_numbered_by_their_first_kernel():
+    late = [("add", 50, 60, {"hlo_op": "add"})]
+    early = [("mul", 20, 30, {"hlo_op": "mul"}), ("Wait for x", 30, 40, {"hlo_op": "w"})]
+    found = seen(plane("/host:CPU", **{"tf_XLAEigen/2": late, "tf_XLAEigen/1": early}))
+    assert found == [("device/0 thread 1", "mul", 20, 30), ("device/0 thread 2", "add", 50, 60)]
+
+
+def test_a_kernel_lasts_until_the_end_that_carries_its_number():
+    begin = [("dot", 10, 11, {"hlo_op": "dot", "_p": 4})]
+    end = [("end: dot", 11, 40, {"_c": 4})]
+    assert seen(plane("/host:CPU", a=begin, b=end)) == [("device/0 thread 1", "dot", 10, 40)]
+
+
+def test_other_planes_have_no_kernels():
+    assert seen(plane("/host:metadata", a=[("dot", 0, 1, {"hlo_op": "dot"})])) == []
