@@ -23,16 +23,36 @@ __all__ = [
     "DIFF_KINDS",
     "PHASES",
     "VARIABLES",
+    "VIEW_OPS",
     "Aval",
     "DiffRow",
     "Graph",
     "GraphDiff",
     "Node",
     "Segment",
+    "is_view",
 ]
 
 PHASES = ("forward", "backward", "update")
 VARIABLES = frozenset({"parameter", "input", "scalar"})
+# Ops of torch that only show memory in another way; a reshape that copies is another op in aten.
+VIEW_OPS = frozenset(
+    {
+        "_conj", "_neg_view", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk",
+        "detach", "diagonal", "expand", "imag", "lift_fresh", "movedim", "narrow", "permute",
+        "real", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes",
+        "t", "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_complex",
+        "view_as_real",
+    }
+)  # fmt: skip
+
+
+def is_view(op: str) -> bool:
+    """Does an op only show memory that is there already? "aten.view.default" does."""
+    parts = op.split(".")
+    return len(parts) > 1 and parts[0] == "aten" and parts[1] in VIEW_OPS
+
+
 DIFF_KINDS = ("same", "changed", "rewired", "removed", "added")
 _MARK = {"same": " ", "changed": "|", "rewired": "~", "removed": "<", "added": ">"}
 

@@ -1,6 +1,7 @@
 """The table of loss-scaling modes: what each does when a gradient has overflowed, and its cost.
 
-A mode is one row here, and a scaler in `kit.torch.scaling`. Everything else asks the row.
+A mode is one row here, a scaler in `kit.torch.scaling`, and its builder in
+`kit.torch.scaling.choose`. Everything else asks the row.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class LossScaling:
         waits_for_check: the host reads the check before it goes on, a sync point in each step.
         takes_back: a step whose check fails is taken back later and issued again, which is
             impossible where other devices have been sent its results.
-        native: the mode that gives the same weights in plain PyTorch or jax, which cannot issue
-            a step again.
+        native: the mode used instead without kit's runtime, where a step cannot be taken back;
+            it gives the same weights.
     """
 
     name: str

@@ -9,6 +9,8 @@ import pytest
 
 from kit.errors import GraphError
 from kit.ir import PHASES, VARIABLES, Aval, Graph, Node
+from kit.ir.graph import is_view
+from kit.runtime.rules.shape import VIEW_RULES
 from tests.factories import HOSTILE, make_run
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "graph.txt"
@@ -129,3 +131,9 @@ def test_a_synthetic_run_is_consistent_with_itself(mode):
         assert all(g.nodes[i].is_variable or (i, o) in written for i, o in s.reads)
         written |= set(s.writes)
     assert {w for w in g.wanted if not g.nodes[w[0]].is_variable} <= written
+
+
+def test_every_view_that_the_runtime_knows_is_a_view_of_a_saved_run():
+    assert [op for op in VIEW_RULES if not is_view(op)] == []
+    assert not is_view("aten.add.Tensor")
+    assert not is_view("view")

@@ -27,23 +27,14 @@ from numpy.typing import NDArray
 
 from kit.errors import GraphError
 from kit.ir import Graph
+from kit.ir.graph import is_view
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 
-__all__ = ["VIEWS", "Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
+__all__ = ["Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
            "memory", "memory_by_op", "memory_by_variant"]  # fmt: skip
 
 Value = tuple[int, int]  # node id, output index
-# What shows memory that is there already; a reshape that has to copy is another op in aten.
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "alias", "as_strided", "detach", "diagonal", "expand", "lift_fresh", "narrow", "permute",
-        "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind",
-        "unfold", "unsqueeze", "view", "view_as_complex", "view_as_real", "_unsafe_view",
-        "_reshape_alias", "real", "imag", "movedim", "swapaxes", "chunk",
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +251,7 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
         sources = [shown.get(v, v) for v in node.inputs]
         for v in sources:
             users[v].append(i)
-        if _is_view(node.op) and sources:
+        if is_view(node.op) and sources:
             shown.update({(i, k): sources[0] for k in range(len(node.avals))})
     wanted = {shown.get(v, v) for v in graph.wanted}
     found = []
@@ -282,10 +273,6 @@ def _holders(graph: Graph, home: dict[int, tuple[int, int]]) -> list[Holder]:
                 Holder(i, k, node.op, node.site, node.scope, aval.size_bytes, first, last, is_kept)
             )
     return found
-
-
-def _is_view(op: str) -> bool:
-    return ".".join(op.split(".")[:2]) in VIEWS
 
 
 def _segments(

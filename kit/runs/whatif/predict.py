@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.ir import Graph, Segment
+from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -33,11 +34,6 @@ _ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
 SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
 _READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
-# ops that only show memory in another way; the runtime knows them all, a saved run does not say
-_VIEWS = frozenset({
-          "view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze",
-          "select", "slice", "detach", "alias", "split", "unbind", "as_strided",
-          "diagonal"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -286,7 +282,7 @@ def _cut(
     gone = {after.nodes[0] for s, after in pairwise(run.segments) if s.index in removed}
     forced = {i: why for i, why in own.forced.items() if i not in gone}
     waits = {s.nodes[-1]: kept[s.index] for s in run.segments if s.index in kept}
-    calls, views = own.calls, frozenset(i for i in graph.ops if _is_view(graph.nodes[i].op))
+    calls, views = own.calls, frozenset(i for i in graph.ops if is_view(graph.nodes[i].op))
     if stream is not None and stream.graph.hash == graph.hash:
         calls, views = stream.calls, stream.views
     if added:
@@ -397,11 +393,6 @@ def _unscaled(run: Run, own: dict[int, SyncPoint], wanted: Settings) -> set[int]
     if not run.settings.scaling.waits_for_check or wanted.scaling.waits_for_check:
         return set()
     return {k for k, sync in own.items() if SCALER in sync.via or SCALER in sync.site}
-
-
-def _is_view(op: str) -> bool:
-    parts = op.split(".")
-    return len(parts) > 1 and parts[0] == "aten" and parts[1] in _VIEWS
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import GraphError
 from kit.ir import Aval, Graph, Node
+from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
-from kit.runs.analysis.memory import VIEWS, memory, memory_by_op, memory_by_variant
+from kit.runs.analysis.memory import memory, memory_by_op, memory_by_variant
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.workloads import mlp
@@ -97,8 +98,8 @@ def test_live_bytes_match_asking_of_each_value_at_each_node(graph: Graph, size: 
     home = {i: s for s in run.segments for i in s.nodes}
 
     def root(i: int) -> int:
-        is_view = ".".join(graph.nodes[i].op.split(".")[:2]) in VIEWS
-        return root(graph.nodes[i].inputs[0][0]) if is_view else i
+        shows_memory = is_view(graph.nodes[i].op)
+        return root(graph.nodes[i].inputs[0][0]) if shows_memory else i
 
     def is_live(i: int, now: int) -> bool:
         if root(i) != i or i > now:
