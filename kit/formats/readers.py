@@ -1,7 +1,7 @@
 """Which file is read by what: one row for each format that `kit.open_trace` knows.
 
 The table is read by `open_trace`, by the command line's help and by docs/traces.md. A new format is
-a row here, and a function from a path to a `Run`.
+a row here, and a function from a path to a `Run` (a reader's `Imported`, given to `run_of`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Reader:
     """One format of traces."""
 
     suffixes: tuple[str, ...]
-    names: str  # of its files, for people
-    program: str  # that writes it, in a word or two
-    written_by: str  # the same in full, as Markdown
+    names: str  # the file names, as help and docs show them
+    program: str  # short name of the program that writes such files
+    written_by: str  # the call that writes such files, as Markdown
     read_by: str  # the module and what it builds on, as Markdown
     read: Callable[[Path], Run]
 

@@ -40,7 +40,7 @@ from kit.text import check_whole_number
 __all__ = ["Engine"]
 
 
-class _Lane:
+class _ReadyQueue:
     """The operations of one device that may run now, and its threads."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Engine:
         self.workers = workers
         self._setting = setting
         self._lock = allocate_lock()
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._lanes: dict[Hashable, _ReadyQueue] = {}
         self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
@@ -300,11 +300,11 @@ class Engine:
 
     # -- the workers -----------------------------------------------------------------------------
 
-    def _lane(self, device: Hashable) -> _Lane:
+    def _lane(self, device: Hashable) -> _ReadyQueue:
         """The device's lane; its threads start now if there are none."""
         lane = self._lanes.get(device)
         if lane is None:
-            lane = self._lanes[device] = _Lane()
+            lane = self._lanes[device] = _ReadyQueue()
             where = "" if device is None else f" {device}"
             for i in range(self.workers):
                 name = f"kit worker{where} {i}" if self.workers > 1 else f"kit worker{where}"
@@ -313,7 +313,7 @@ class Engine:
                 thread.start()
         return lane
 
-    def _work(self, lane: _Lane) -> None:
+    def _work(self, lane: _ReadyQueue) -> None:
         try:
             with self._setting():
                 self._loop(lane)
@@ -324,7 +324,7 @@ class Engine:
                     for gate in op.gates or ():
                         gate.release()
 
-    def _loop(self, lane: _Lane) -> None:
+    def _loop(self, lane: _ReadyQueue) -> None:
         op: Operation | None = None
         while True:
             gate = None
@@ -358,7 +358,7 @@ class Engine:
         if error is not None and is_new:
             self.report(error, op)
 
-    def _complete(self, op: Operation, mine: _Lane) -> None:
+    def _complete(self, op: Operation, mine: _ReadyQueue) -> None:
         """Let through who waits for it. Holds the lock; the caller looks after its own lane."""
         op.state = DONE
         op.function = None  # a closure may hold arrays
@@ -382,7 +382,7 @@ class Engine:
                 gate.release()
             op.gates = None
 
-    def _advance(self, variable: Variable, mine: _Lane) -> None:
+    def _advance(self, variable: Variable, mine: _ReadyQueue) -> None:
         """The head of the queue may go: one write, or every read up to the next write."""
         queue = variable.queue
         while queue:

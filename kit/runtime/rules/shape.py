@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from kit.runtime.rules.table import Rules
 
-__all__ = ["SHAPE_RULES", "VIEWS"]
+__all__ = ["SHAPE_RULES", "VIEW_RULES"]
 
 
 def _view(x: Array, size: Sequence[int]) -> Array:
@@ -76,7 +76,7 @@ def _as_strided(
     return flat[index]
 
 
-VIEWS = Rules({
+VIEW_RULES = Rules({
     "aten.view.default": _view, "aten._unsafe_view.default": _view,
     "aten.reshape.default": _view,
     "aten._reshape_alias.default": lambda x, size, stride: _view(x, size),
@@ -96,8 +96,8 @@ VIEWS = Rules({
 _BACK = {  # what a view shows, as what it is a view of
     "aten._conj.default": jnp.conj,
     "aten._neg_view.default": jnp.negative,
-    "aten.view_as_real.default": VIEWS["aten.view_as_complex.default"],
-    "aten.view_as_complex.default": VIEWS["aten.view_as_real.default"],
+    "aten.view_as_real.default": VIEW_RULES["aten.view_as_complex.default"],
+    "aten.view_as_complex.default": VIEW_RULES["aten.view_as_real.default"],
 }
 
 
@@ -105,7 +105,7 @@ def _write_view(
     base: Array, new: Array, *, view: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Array:
     """`base` with the elements that the view shows replaced by `new`."""
-    rule = VIEWS[view]
+    rule = VIEW_RULES[view]
     if view in _REORDERINGS:
         if view.startswith(("aten.t.", "aten.transpose")):
             return rule(new, *args, **kwargs)
@@ -226,7 +226,7 @@ def _arange(start: Any, end: Any, step: Any = 1, *, dtype: str) -> Array:
     return jnp.arange(start, end, step).astype(dtype)
 
 
-SHAPE_RULES = VIEWS | Rules({
+SHAPE_RULES = VIEW_RULES | Rules({
     "kit.write_view": _write_view,
     "kit.full": lambda value, *, size, dtype: jnp.full(size, value, dtype),
     "kit.arange": _arange,

@@ -1,6 +1,7 @@
 """Which gradient scaler serves a mode of loss scaling: one builder for each row of the table.
 
-The table of modes is `kit.runs.loss_scaling`. A new mode is one row there and one builder here.
+The table of modes is `kit.runs.loss_scaling`. A new mode is one row there, a scaler in
+this folder and one builder here.
 """
 
 from __future__ import annotations

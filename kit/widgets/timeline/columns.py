@@ -5,7 +5,7 @@ and its key. A key is what equal spans share (lane, kind, name, segment, node) a
 So a million spans are 12 MB, a step of a thousand kernels 10 kB, and no time is rounded.
 
 Units:
-    times in whole nanoseconds from the first start; places in CSS pixels, see `timeline_lanes`
+    times in whole nanoseconds from the first start; places in CSS pixels, see `lanes.py`
 """
 
 from __future__ import annotations
