@@ -16,7 +16,7 @@ import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
-from kit.runs.loss_scaling import LOSS_SCALING
+from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import jax_mlp
@@ -105,9 +105,10 @@ def test_the_shipped_step_follows_the_other_settings(changes: dict[str, Any]) ->
 def test_an_infinite_gradient_halves_the_scale_and_leaves_the_parameters() -> None:
     from kit.workloads.jax_layers import _initial, _update
 
-    state = _initial(np.random.default_rng(0), "dynamic, on device")
+    scaling = loss_scaling("dynamic, on device")
+    state = _initial(np.random.default_rng(0), scaling)
     grads = jax.tree.map(np.ones_like, state["params"])
-    update = jax.jit(_update("dynamic, on device"))
+    update = jax.jit(_update(scaling))
     skipped, taken = update(state, grads, np.bool_(False)), update(state, grads, np.bool_(True))
     assert skipped["scale"] == state["scale"] / 2
     assert taken["scale"] == state["scale"]

@@ -24,7 +24,7 @@ def test_an_op_without_a_rule_is_right_counted_and_timed() -> None:
         ((key, count),) = session.unlowered.items()
         assert key.startswith("aten.bincount.default at test_fallback.py:")
         assert count == 2
-        assert session.report.unlowered_ns[key] > 0
+        assert session.unlowered_ns[key] > 0
         text = session.explain()
         assert "ran on the host, 2 times" in text
         assert "kit.Rules({'aten.bincount.default': bincount})" in text

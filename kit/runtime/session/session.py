@@ -375,7 +375,10 @@ class Session:
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise SessionError(_CLOSED)
+            raise SessionError(
+                "this tensor belongs to a kit session that has been closed. Read it inside the "
+                "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
+            )
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -392,6 +395,11 @@ class Session:
     def unlowered(self) -> Counter[str]:
         """ "aten.x at file:line" -> how often that op ran on the host."""
         return self.report.unlowered
+
+    @property
+    def unlowered_ns(self) -> Counter[str]:
+        """The same op -> how long it ran there, nanoseconds."""
+        return self.report.unlowered_ns
 
     def metrics(self) -> dict[str, float]:
         """Counters since the session was opened; times in nanoseconds."""
@@ -440,9 +448,3 @@ class Session:
         session only holds what was recorded: nothing of it will run.
         """
         return self.tracer.plan(step, self.mark_step, steps=steps)
-
-
-_CLOSED = (
-    "this tensor belongs to a kit session that has been closed. Read it inside the "
-    "`with kit.Session(...)` block, or keep a copy with .cpu() before the block ends"
-)
