@@ -33,19 +33,24 @@ class DeviceEvent:
 def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
     """The kernels of all planes, by their start; `offset` brings them to the caller's clock.
 
+    Where a GPU has run kernels, what names an op on the host is the call that launched one.
+
     Units:
         nanoseconds
     """
-    found: list[DeviceEvent] = []
+    on_gpus: list[DeviceEvent] = []
+    on_cpu: list[DeviceEvent] = []
     for plane in planes:
         if plane.name == HOST_PLANE:
-            threads: dict[str, str] = {}
-            for event in sorted(_cpu_events(plane, offset), key=lambda e: e.start_ns):
-                event.lane = threads.setdefault(event.lane, f"device/0 thread {len(threads) + 1}")
-                found.append(event)
+            on_cpu += _cpu_events(plane, offset)
         elif plane.name.startswith("/device:"):
-            found += _gpu_events(plane, offset)
-    return sorted(found, key=lambda e: e.start_ns)
+            on_gpus += _gpu_events(plane, offset)
+    found = sorted(on_gpus or on_cpu, key=lambda e: e.start_ns)
+    if not on_gpus:
+        threads: dict[str, str] = {}
+        for event in found:
+            event.lane = threads.setdefault(event.lane, f"device/0 thread {len(threads) + 1}")
+    return found
 
 
 def _cpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:

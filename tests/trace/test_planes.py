@@ -50,5 +50,13 @@ def test_a_kernel_lasts_until_the_end_that_carries_its_number():
     assert seen(plane("/host:CPU", a=begin, b=end)) == [("device/0 thread 1", "dot", 10, 40)]
 
 
+def test_beside_a_gpu_the_hosts_calls_that_launch_its_kernels_are_none():
+    launch = plane("/host:CPU", python=[("cuLaunchKernel", 0, 9, {"hlo_op": "dot.1"})])
+    kernel = plane("/device:GPU:0", **{"Stream #7": [("gemm", 4, 8, {"hlo_op": "dot.1"})]})
+    assert seen(launch, kernel) == [("device/0 stream 7", "dot.1", 4, 8)]
+    without_kernels = plane("/device:GPU:0", Steps=[("1", 0, 9, {})])
+    assert seen(launch, without_kernels) == [("device/0 thread 1", "cuLaunchKernel", 0, 9)]
+
+
 def test_other_planes_have_no_kernels():
     assert seen(plane("/host:metadata", a=[("dot", 0, 1, {"hlo_op": "dot"})])) == []
