@@ -115,7 +115,8 @@ class Ahead:
         if not missing:
             return 0
         job = _Job(self._cache, missing)
-        self._thread = threading.Thread(target=job.work, name="kit compile ahead", daemon=True)
+        # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
+        self._thread = threading.Thread(target=job.work, name="kit compile ahead", daemon=False)
         self._thread.start()
         told = -1
         while self._thread.is_alive():

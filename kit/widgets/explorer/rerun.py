@@ -10,11 +10,12 @@ A request may have to rest first: while a slider moves on, nothing is started th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,6 +75,37 @@ class _Job:
 
 def _ignore(*_: Any) -> None:
     """The callback that is not given: nothing is done."""
+
+
+MOST_S = 30.0  # how long the end of the program waits for a step that does not stop
+_LOOK_S = 0.5
+
+
+def _has_ended() -> bool:
+    """Has the program ended, so that Python waits for its threads only?"""
+    return not threading.main_thread().is_alive()
+
+
+@contextlib.contextmanager
+def _awaited() -> Iterator[None]:
+    """Have the end of the program wait for the block, `MOST_S` at most.
+
+    At its end Python kills daemon threads in the middle of what they do, and XLA then ends the
+    process with SIGABRT. A thread that is no daemon, and lives as long as the block, prevents that.
+    """
+    done = threading.Event()
+
+    def wait() -> None:
+        while not _has_ended():
+            if done.wait(_LOOK_S):
+                return
+        done.wait(MOST_S)
+
+    threading.Thread(target=wait, name="kit rerun awaited", daemon=False).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 class Reruns:
@@ -223,9 +255,11 @@ class Reruns:
             with self._changed:
                 self._running = job = self._next()
             if job is not None:
-                self._run(job)
+                with _awaited():
+                    self._run(job)
             elif not self._is_closed and self._spare is not None:
-                self._tell(self._spare, self._stop_spare.is_set)
+                with _awaited():
+                    self._tell(self._spare, lambda: self._stop_spare.is_set() or _has_ended())
                 continue
             with self._changed:
                 self._running = None
@@ -244,11 +278,14 @@ class Reruns:
             if not job.stop.is_set():
                 self._tell(self._on_progress, text, fraction)
 
+        def cancelled() -> bool:
+            return job.stop.is_set() or _has_ended()
+
         job.outcome = Cancelled("the run was cancelled")
         if job.stop.is_set():
             return
         try:
-            run = self._run_step(job.settings, progress=progress, cancelled=job.stop.is_set)
+            run = self._run_step(job.settings, progress=progress, cancelled=cancelled)
             if not isinstance(run, Run):
                 raise TypeError(f"the step must return a kit.Run, not {type(run).__name__}")
             if not job.stop.is_set():

@@ -1,0 +1,47 @@
+"""A script that made an explorer ends as any script does, whatever its threads are doing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+# A step inside torch's C++, which ends the process if Python kills its thread there.
+_SCRIPT = """
+    import threading
+    import torch
+    from kit.runs.settings import Settings
+    from kit.widgets.explorer.rerun import Reruns
+
+    inside = threading.Event()
+
+    def train(settings, *, progress, cancelled):
+        weight = torch.ones(64, 64, requires_grad=True)
+        while not cancelled():
+            (weight @ weight).relu().sum().backward()
+            inside.set()
+        raise SystemExit
+
+    Reruns(train).request(Settings())
+    inside.wait(60)
+    print("the last line")
+"""
+
+
+def test_a_script_ends_well_while_a_step_runs():
+    command = [sys.executable, "-c", textwrap.dedent(_SCRIPT)]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "the last line\n"), done.stderr
+
+
+def test_a_script_ends_well_while_an_explorer_is_idle_or_runs():
+    code = (
+        "import sys, time, kit\nfrom kit.workloads import mlp\n"
+        "explorer = kit.Explorer(mlp, kit.Settings(steps=2, warmup=1))\n"
+        "time.sleep(float(sys.argv[1]))\nprint('the last line')"
+    )
+    for seconds in ("0", "2"):
+        command = [sys.executable, "-c", code, seconds]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "the last line\n"), done.stderr
