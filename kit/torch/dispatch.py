@@ -98,8 +98,9 @@ class Dispatcher:
                     place.relocate()
                     tape.raise_kept()
                 bulk = stream.bulk
-                is_full = bulk is not None and bulk.size >= bulk.limit
-                if is_full or place.phase is not stream.phase:
+                if place.phase is not stream.phase or (
+                    bulk is not None and bulk.size >= bulk.limit
+                ):
                     stream.begin(place.phase)
                 key: list[Any] = [id(func)]  # ops live for ever; their own __hash__ is Python
                 tensors: list[KitTensor] = []
