@@ -102,7 +102,7 @@ class Run:
         return limited_by(self.timeline)
 
     def advice(self) -> tuple[Advice, ...]:
-        """What costs time, on which line, and and its cure; see `kit.runs.analysis.advice`."""
+        """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`."""
         from kit.runs.analysis.advice import advise
 
         return advise(self)
