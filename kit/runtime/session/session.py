@@ -205,7 +205,7 @@ class Session:
     @property
     def stream(self) -> Stream:
         """The op stream of the thread that asks."""
-        return self.streams.current
+        return self.here.stream or self.streams.join()
 
     def join(self) -> Stream:
         """This thread records from now on too: its bulk and its bulk sizes are its own."""
