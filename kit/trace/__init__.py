@@ -18,6 +18,9 @@ from kit.trace.kernels import kernel_table as kernel_table
 from kit.trace.kinds import CATEGORIES as CATEGORIES
 from kit.trace.kinds import KINDS as KINDS
 from kit.trace.kinds import LIMITS as LIMITS
+from kit.trace.limits import Limit as Limit
+from kit.trace.limits import limit_shares as limit_shares
+from kit.trace.limits import limited_by as limited_by
 from kit.trace.metrics import BreakdownRow as BreakdownRow
 from kit.trace.metrics import Headline as Headline
 from kit.trace.metrics import breakdown as breakdown
@@ -26,10 +29,8 @@ from kit.trace.metrics import busy_fraction as busy_fraction
 from kit.trace.metrics import headline as headline
 from kit.trace.metrics import overlap_fraction as overlap_fraction
 from kit.trace.metrics import union_ns as union_ns
-from kit.trace.syncs import Limit as Limit
 from kit.trace.syncs import SyncRow as SyncRow
 from kit.trace.syncs import idle_after as idle_after
-from kit.trace.syncs import limited_by as limited_by
 from kit.trace.syncs import sync_table as sync_table
 from kit.trace.timeline import COLUMNS as COLUMNS
 from kit.trace.timeline import ORIGINS as ORIGINS

@@ -23,7 +23,7 @@ The names host wait, kernel wait and other are HTA's, by HTA's rule: see `kit.tr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.timeline import Timeline
 
 __all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
-           "device_of", "idle_gaps", "idle_table"]  # fmt: skip
+           "device_of", "idle_causes", "idle_gaps", "idle_table"]  # fmt: skip
 
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
@@ -67,10 +67,12 @@ CAUSES = (
     GapCause("input", "input", "input", "the host prepared or copied a batch"),
     GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
     GapCause(
-        "dependency", "plan", "device", "another device, or the kernel before, had to finish first"
+        "dependency",
+        "plan",
+        "dependency",
+        "another device, or the kernel before, had to finish first",
     ),
-    # Between the kernels of its own program a device is at work.
-    GapCause("program", "kernel", "device", "between the kernels of one program"),
+    GapCause("program", "kernel", "program", "between the kernels of one program"),
     GapCause("unknown", "ahead", "unknown", "no work of the host or of a device was seen"),
 )
 GAP_CAUSES = tuple(row.name for row in CAUSES)
@@ -167,6 +169,23 @@ def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
         for (cause, site), x in joined.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
+
+
+def idle_causes(timeline: Timeline) -> Mapping[str, float]:
+    """How long no device worked within the steps, by cause; {} if no kernel was seen.
+
+    Devices that are idle at the same instant may be so for different causes; each counts for its
+    part of the devices.
+
+    Units:
+        nanoseconds
+    """
+    found: dict[str, float] = {}
+    devices = count_devices(timeline)
+    for cells in _cells(timeline):
+        for cause, length_ns in cells.lost().items():
+            found[cause] = found.get(cause, 0.0) + length_ns / devices
+    return found
 
 
 def device_of(lane: str) -> str:
@@ -299,6 +318,16 @@ class _Cells:
             for sync in np.unique(by[of]).tolist():
                 site = self.timeline.syncs[sync].site if sync >= 0 else ""
                 yield (cause, site), length[of & (by == sync)]
+
+    def lost(self) -> dict[str, int]:
+        """Cause -> its time in which no other device worked either."""
+        rule, _ = self._rules()
+        length = np.where(self.is_other, 0, self.stop - self.start)
+        found: dict[str, int] = {}
+        for i, row in enumerate(_RULES):
+            if total := int(length[rule == i].sum()):
+                found[row.cause] = found.get(row.cause, 0) + total
+        return found
 
     def _columns(self) -> tuple[Ints, ...]:
         """Of each gap: rule, culprit, start, stop, HTA's name, the kernel that ended it."""

@@ -22,7 +22,18 @@ __all__ = [
 ]
 
 # What may bound a step; of two that take equally long, the first in this order counts.
-LIMITS = ("device", "recording", "sync", "input", "dispatch", "compile", "reduction", "unknown")
+LIMITS = (
+    "device",
+    "recording",
+    "sync",
+    "input",
+    "dispatch",
+    "compile",
+    "reduction",
+    "dependency",
+    "program",
+    "unknown",
+)
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 
 

@@ -1,4 +1,4 @@
-"""Sync points gathered by line, what each costs, and what limits a step."""
+"""Sync points gathered by line, and what each costs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace.active import without
-from kit.trace.gaps import CAUSES, idle_table
-from kit.trace.kinds import CATEGORY_ROWS, LIMITS
-from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["Limit", "SyncRow", "idle_after", "limited_by", "sync_table"]
+__all__ = ["SyncRow", "idle_after", "sync_table"]
 
-BUSY = 0.85  # a device that is busy for this part of the step is what limits it
 _END = np.iinfo(np.int64).max
-
-_LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
-_LIMIT_OF_CAUSE = {row.name: row.limit for row in CAUSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +29,6 @@ class SyncRow:
     count_per_step: float
     wait_ms_per_step: float
     idle_ms_per_step: float = math.nan  # the device's, after the waits; nan if no kernel was seen
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What keeps the step from being faster."""
-
-    what: str  # one of LIMITS
-    share: float  # of the step: the device's busy time, or the time lost to the other
-
-    def __str__(self) -> str:
-        return f"{self.what}-bound ({self.share:.0%} of the step)"
 
 
 def sync_table(
@@ -108,35 +90,6 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
             left[j] -= taken
             idle -= taken
     return tuple(found)
-
-
-def limited_by(timeline: Timeline) -> Limit:
-    """What the steps spend their time on: the device, or else what keeps it waiting most.
-
-    The device, if it is at work on a program for at least `BUSY` of the time. Otherwise the cause
-    of most of its idle time, as `kit.trace.idle_table` has it; where no kernel was seen, what the
-    step was charged with most.
-
-    Raises:
-        TimelineError: no step was traced.
-    """
-    charged = dict.fromkeys(LIMITS, 0.0)
-    for category, (_, exposed) in breakdown_ns(timeline).items():
-        charged[_LIMIT_OF[category]] += exposed
-    whole = sum(charged.values())
-    if not whole:
-        raise TimelineError("what limits a step is known from traced steps only: none is there")
-    idle = idle_table(timeline)
-    if idle:
-        rest = whole - charged["device"]
-        charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}
-        for row in idle:  # shares of all idle time, of all devices
-            charged[_LIMIT_OF_CAUSE[row.cause]] += row.share * rest
-    device = charged["device"] / whole
-    if device >= BUSY:
-        return Limit("device", device)
-    what = max(LIMITS[1:], key=lambda name: charged[name])
-    return Limit(what, charged[what] / whole)
 
 
 def _idle_by_place(timeline: Timeline) -> dict[tuple[str, str, str], float]:

@@ -1,4 +1,4 @@
-"""What a sync point costs, and what limits a step: against counting one nanosecond at a time."""
+"""What a sync point costs: against counting one nanosecond at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.errors import TimelineError
-from kit.trace import Span, SyncPoint, Timeline, idle_after, limited_by, sync_table
+from kit.trace import Span, SyncPoint, Timeline, idle_after, sync_table
 
 END = 1_000_000
 
@@ -106,30 +105,3 @@ def test_a_table_has_the_mean_idle_time_of_a_place_times_how_often_it_waits() ->
     row = sync_table([sync(0, 50)] * 6, steps=3, timeline=t)[0]
     assert row.count_per_step == 2
     assert row.idle_ms_per_step == pytest.approx(2 * (0.2 + 0.2) / 2)
-
-
-@pytest.mark.parametrize(("spans", "syncs", "what", "share"), [
-    ([kernel(0, 900_000)], [], "device", 0.9),
-    ([kernel(0, 300_000), host("record", 0, END)], [], "recording", 0.7),
-    ([kernel(0, 300_000), host("record", 0, END)], [sync(0, 300_000)], "recording", 0.4),
-    ([kernel(0, 500_000), host("record", 0, END)], [sync(0, 500_000)], "sync", 0.5),
-    ([kernel(0, 300_000), host("input", 300_000, END, "next batch")], [], "input", 0.7),
-    ([kernel(0, 300_000), Span("host/loader", "next batch", "input", 300_000, END),
-      host("record", 400_000, END)], [], "recording", 0.6),
-    ([kernel(0, 300_000), Span("host/worker", "d", "dispatch", 200_000, END)], [], "dispatch", 0.7),
-    ([host("compile", 0, END, "c")], [], "compile", 1.0),
-    ([kernel(0, 300_000), Span("device/0 reduction", "bucket 0", "reduction", 100_000, 900_000),
-      host("record", 0, END)], [], "reduction", 0.6),
-])  # fmt: skip
-def test_what_limits_a_step(
-    spans: list[Span], syncs: list[SyncPoint], what: str, share: float
-) -> None:
-    limit = limited_by(Timeline.of([STEP, *spans], syncs))
-    assert limit.what == what
-    assert limit.share == pytest.approx(share)
-    assert str(limit) == f"{what}-bound ({share:.0%} of the step)"
-
-
-def test_what_limits_a_step_needs_a_step() -> None:
-    with pytest.raises(TimelineError, match="traced steps only"):
-        limited_by(Timeline.of([kernel(0, 5)]))

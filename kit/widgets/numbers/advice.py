@@ -27,6 +27,9 @@ _SAID = {
     "compile": "The time goes into compiling",
     "reduction": "Gradients are on their way while the device has nothing else to do: other "
     "buckets, or segments that end where one is full, could hide them",
+    "dependency": "The next kernel had been issued, and waits on the device for others",
+    "program": "The device pauses between the kernels of its own programs: fewer, larger kernels "
+    "would help",
     "unknown": "Most of the step is neither the device's nor known work of the host",
 }
 

@@ -1,0 +1,74 @@
+"""What keeps a step from being faster: each instant of the traced steps belongs to one limit.
+
+An instant in which a device runs a kernel is the device's, as in the headline's "device busy" and
+the breakdown. Any other has the cause that `kit.trace.idle_gaps` gives it. So the shares add up to
+1, and none of them can say something else than the rest of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kit.errors import TimelineError
+from kit.trace.gaps import CAUSES, idle_causes
+from kit.trace.kinds import CATEGORY_ROWS, LIMITS
+from kit.trace.metrics import breakdown_ns
+from kit.trace.timeline import Timeline
+
+__all__ = ["BUSY", "Limit", "limit_shares", "limited_by"]
+
+BUSY = 0.85  # a device that is busy for this part of the step is what limits it
+
+_LIMIT_OF = {row.name: row.limit for row in CATEGORY_ROWS}
+_LIMIT_OF_CAUSE = {row.name: row.limit for row in CAUSES}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What keeps the step from being faster."""
+
+    what: str  # one of LIMITS
+    share: float  # of the step: the device's busy time, or the time lost to the other
+
+    def __str__(self) -> str:
+        return f"{self.what}-bound ({self.share:.0%} of the step)"
+
+
+def limit_shares(timeline: Timeline) -> Mapping[str, float]:
+    """For each of `LIMITS` its part of the traced steps; all of them add up to 1.
+
+    Of several devices, an instant in which one of them works is the device's; in the others the
+    causes of all devices count alike. Where no kernel was seen, the breakdown says what the host
+    did.
+
+    Raises:
+        TimelineError: no step was traced.
+    """
+    charged = dict.fromkeys(LIMITS, 0.0)
+    for category, (_, exposed) in breakdown_ns(timeline).items():
+        charged[_LIMIT_OF[category]] += exposed
+    whole = sum(charged.values())
+    if not whole:
+        raise TimelineError("what limits a step is known from traced steps only: none is there")
+    if causes := idle_causes(timeline):
+        charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}
+        for cause, length_ns in causes.items():
+            charged[_LIMIT_OF_CAUSE[cause]] += length_ns
+    return {name: length / whole for name, length in charged.items()}
+
+
+def limited_by(timeline: Timeline) -> Limit:
+    """What the steps spend their time on: the device, or else what keeps it waiting most.
+
+    The device, if it is busy for at least `BUSY` of the time. Otherwise the largest of the other
+    shares of `limit_shares`: the cause of most of its idle time.
+
+    Raises:
+        TimelineError: no step was traced.
+    """
+    shares = limit_shares(timeline)
+    if shares["device"] >= BUSY:
+        return Limit("device", shares["device"])
+    what = max(LIMITS[1:], key=lambda name: shares[name])
+    return Limit(what, shares[what])
