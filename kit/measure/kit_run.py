@@ -43,17 +43,19 @@ def measure(
         step = chosen(context())
         before = 0
 
+        def wait_for_compiles() -> None:
+            if cache is not None:
+                cache.wait_quiet(cancelled)
+
         def start_timing() -> None:
             nonlocal before
-            session.wait_all()
-            if cache is not None:
-                cache.wait_quiet(cancelled)  # what is compiled ahead shall not disturb the clock
             before = len(session.syncs)
 
         times, kept = timed_steps(
             lambda: session.run_step(step),
             settings,
-            Pace(finish=session.wait_all, start=start_timing),  # `run_step` ends the steps
+            # `run_step` ends the steps
+            Pace(finish=session.wait_all, quiet=wait_for_compiles, start=start_timing),
             progress=progress,
             cancelled=cancelled,
         )
@@ -61,7 +63,8 @@ def measure(
         metrics = session.metrics() | session.overheads()
         if progress is not None:
             progress("tracing", 0.95)
-        traced = session.trace(_steps(step, session), lead_in=LEAD_IN)
+        lead_in = LEAD_IN + settings.settling
+        traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
         losses = tuple(float(x) for x in kept)
         return Run(
             settings=settings,
@@ -130,10 +133,12 @@ def open_workload(
     return _OPEN[workload.framework](settings, cache, setup)
 
 
-def _steps(step: Callable[[], Any], session: Session) -> Callable[[Callable[[], None]], None]:
+def _steps(
+    step: Callable[[], Any], session: Session, count: int
+) -> Callable[[Callable[[], None]], None]:
     def run(end_step: Callable[[], None]) -> None:
         losses = []  # kept, as the measured loop does: a value that dies makes another program
-        for _ in range(LEAD_IN + TRACED_STEPS):
+        for _ in range(count):
             losses.append(session.run_step(step))
             end_step()
 

@@ -182,6 +182,14 @@ class Settings:
         return BulkSizes(self.bulk_forward, self.bulk_backward, self.bulk_inference)
 
     @property
+    def settling(self) -> int:
+        """Steps after a pause that take what the loader's thread prepared in it.
+
+        As many as are there, and as many again, because the loader goes on meanwhile.
+        """
+        return 2 * (self.prefetch + 1) if self.prefetch else 0
+
+    @property
     def scaling(self) -> LossScaling:
         """What is known of the chosen loss scaling."""
         return loss_scaling(self.loss_scaling)

@@ -53,7 +53,8 @@ class Pace:
 
     finish: Callable[[], object]  # wait for all work
     mark_step: Callable[[], object] = _nothing  # a step ends
-    start: Callable[[], object] = _nothing  # the measured steps begin; `finish` comes before
+    quiet: Callable[[], object] = _nothing  # wait for what else would disturb the clock
+    start: Callable[[], object] = _nothing  # the measured steps begin
     keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
 
 
@@ -68,13 +69,16 @@ def timed_steps(
     """Run warm-up steps, then measured ones: times in nanoseconds, and what was kept of each.
 
     A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that
-    work still running counts.
+    work still running counts. While the program pauses after the warm-up, a loader's thread fills
+    its queue; `settings.settling` steps more empty it before the clock runs. What is kept is of the
+    first steps after the warm-up all the same: losses are those of any other `prefetch`.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: the step returned something that is not a loss.
     """
-    total = settings.warmup + settings.steps
+    first = settings.warmup + settings.settling  # measured step
+    total = first + settings.steps
     times: list[int] = []
     kept: list[Any] = []
     before = time.perf_counter_ns()
@@ -83,6 +87,8 @@ def timed_steps(
             raise Cancelled(f"cancelled before step {i + 1} of {total}")
         if i == settings.warmup:
             pace.finish()
+            pace.quiet()
+        if i == first:
             pace.start()
             before = time.perf_counter_ns()
         result = _called(step, i, settings)
@@ -90,13 +96,14 @@ def timed_steps(
         if i == total - 1:
             pace.finish()
         now = time.perf_counter_ns()
-        if i >= settings.warmup:
+        if i >= first:
             times.append(now - before)
+        if settings.warmup <= i < settings.warmup + settings.steps:
             kept.append(pace.keep(result))
         before = now
         if progress is not None:
-            name = "warming up (compiling)" if i < settings.warmup else "measuring"
-            progress(name, 0.9 * (i + 1) / total)
+            name = "measuring" if i >= first else "warming up"
+            progress(f"{name} (compiling)" if i < settings.warmup else name, 0.9 * (i + 1) / total)
             before = time.perf_counter_ns()
     return times, kept
 

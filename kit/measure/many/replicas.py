@@ -260,15 +260,17 @@ def measure(
     processes = net.processes
     before: list[int] = []  # sync points of the warm-up, by session
 
-    def start() -> None:
+    def agree() -> None:
         if processes is not None:
             _agree(net, processes, "the first measured step")
+
+    def start() -> None:
         before[:] = [len(session.syncs) for session in net.sessions]
 
     times, losses = timed_steps(
         step,
         net.settings.replace(steps=steps, warmup=warmup),
-        Pace(finish=net.wait_all, start=start, keep=lambda loss: (loss, net.weights)),
+        Pace(finish=net.wait_all, quiet=agree, start=start, keep=lambda loss: (loss, net.weights)),
         progress=progress,
         cancelled=cancelled,
     )
@@ -303,7 +305,8 @@ def _traced(net: DataParallel, step: Callable[[], Any]) -> tuple[list[Span], lis
         if channel is not None:
             clocks.append(channel.clock())
             channel.meet("the first traced step")  # else one would only wait in it
-        step()
+        for _ in range(max(net.settings.settling, 1)):
+            step()
         net.wait_all()  # what the window holds is the work of its own steps
         for i in range(TRACED_STEPS):
             start = time.perf_counter_ns()

@@ -45,6 +45,7 @@ def timeline_of(
     if not steps:
         return Timeline.of([], origin="profiled")
     zero = min(e.time_range.start for e in steps)
+    events, host = ([e for e in found if e.time_range.end > zero] for found in (events, host))
 
     def ns(us: float) -> int:
         return max(0, round(float(us - zero) * 1000))

@@ -56,7 +56,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         )
         if progress is not None:
             progress("tracing", 0.95)
-        timeline = _trace(paced)
+        timeline = _trace(paced, settings.settling)
         return Run(
             settings=settings,
             losses=tuple(float(x) for x in kept),
@@ -102,11 +102,14 @@ class _Paced:
         self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
 
 
-def _trace(paced: _Paced) -> Timeline:
+def _trace(paced: _Paced, settling: int) -> Timeline:
     paced.finish()
     paced.spans.clear()
     steps = []
     with profiled() as profile:
+        for _ in range(settling):
+            paced.run()
+            paced.mark()
         for i in range(TRACED_STEPS):
             start = time.perf_counter_ns()
             paced.run()

@@ -53,7 +53,9 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         progress("tracing", 0.95)
     places = _places(step) if clock else {}
     pace.finish()
-    timeline = timeline_of(_profile(step, device, pace.finish), device=device, places=places)
+    timeline = timeline_of(
+        _profile(step, settings.settling, device, pace.finish), device=device, places=places
+    )
     per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
@@ -159,7 +161,9 @@ def _places(step: Callable[[], Any]) -> dict[str, list[Place]]:
     return waits.places
 
 
-def _profile(step: Callable[[], Any], device: str, finish: Callable[[], object]) -> list[Any]:
+def _profile(
+    step: Callable[[], Any], settling: int, device: str, finish: Callable[[], object]
+) -> list[Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -167,6 +171,8 @@ def _profile(step: Callable[[], Any], device: str, finish: Callable[[], object])
     with _quiet():
         profile.start()
     try:
+        for _ in range(settling):
+            step()
         for i in range(TRACED_STEPS):
             with torch.profiler.record_function(f"{STEP}{i}"):
                 step()

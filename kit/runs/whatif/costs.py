@@ -111,7 +111,7 @@ def costs_of(run: Run) -> Costs:
         launch=launch,
         launch_value=value,
         sync=sync,
-        inputs=_per_step(timeline, "input") / max(run.settings.accumulate, 1),
+        inputs=_batch(run) / max(run.settings.accumulate, 1),
         device=device,
         program=program,
         border=_border(timeline, graph),
@@ -195,12 +195,15 @@ def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
     return float(union_ns(np.concatenate([spans, away])) - union_ns(away))
 
 
-def _per_step(timeline: Timeline, kind: str) -> float:
-    """Time of this kind on the main thread in the step that had least of it."""
-    spans = timeline.intervals(kind=kind, lane="host/main")
+def _batch(run: Run) -> float:
+    """To bring a step's batch: by the step that had least of it, or by the loader's thread."""
+    timeline, steps = run.timeline, run.timeline.intervals(kind="step")
+    if run.settings.prefetch:
+        spans = timeline.intervals(kind="input", lane="host/loader")
+        return union_ns(spans) / len(steps)
+    spans = timeline.intervals(kind="input", lane="host/main")
     lengths = [
-        union_ns(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
-        for begin, end in timeline.intervals(kind="step")
+        union_ns(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]) for begin, end in steps
     ]
     return float(min(lengths, default=0))
 

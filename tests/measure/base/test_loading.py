@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,52 @@ def test_prefetch_changes_no_number(settings: kit.Settings) -> None:
     plain = kit.run(reading, settings)
     ahead = kit.run(reading, settings.replace(prefetch=2))
     assert ahead.losses == plain.losses
-    assert ahead.metrics.get("replay.steps") == plain.metrics.get("replay.steps")
+    if replayed := plain.metrics.get("replay.steps"):
+        assert ahead.metrics["replay.steps"] == replayed + ahead.settings.settling
+
+
+class Sleepy(Slow):
+    """Items that take as long as they say, and little of the processor."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(ITEM_S)
+        return super().__getitem__(index)
+
+
+ITEM_S = 0.005
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_what_a_full_queue_gives_away_is_neither_measured_nor_traced(mode: str) -> None:
+    """While the program pauses, the loader fills its queue: the next steps would not wait."""
+    settings = QUICK.replace(mode=mode, steps=4, prefetch=4)
+    run = kit.run(workload_of(Sleepy(64)), settings)
+    batch_ns = settings.batch_size * ITEM_S * 1e9
+    assert min(run.step_times_ns) > 0.5 * batch_ns
+    steps = run.timeline.intervals(kind="step")
+    assert (steps[:, 1] - steps[:, 0]).min() > 0.5 * batch_ns
+    assert len(run.losses) == len(run.step_times_ns) == 4
+    assert run.timeline.start_ns.min() >= 0
+    assert (run.timeline.stop_ns > run.timeline.start_ns).mean() > 0.9  # nothing before the window
+
+
+def test_a_batch_costs_what_it_costs_the_loaders_thread() -> None:
+    """A run whose queue is full never waits; without the thread its step would."""
+    inner, batch_ms = workload_of(Sleepy(64)), QUICK.batch_size * ITEM_S * 1e3
+
+    @kit.workload
+    def slow(ctx: kit.Context) -> Callable[[], Any]:
+        step = inner(ctx)
+
+        def slowly() -> Any:
+            time.sleep(2 * batch_ms / 1e3)
+            return step()
+
+        return slowly
+
+    run = kit.run(slow, QUICK.replace(prefetch=2))
+    alone = kit.predict(run, run.settings.replace(prefetch=0))
+    assert alone.step_ms > run.step_ms + batch_ms / 2
 
 
 @pytest.mark.alone
