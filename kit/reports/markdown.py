@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
+from kit.runs.analysis.verdict import verdict
 from kit.runs.run import Run
 from kit.text import markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
@@ -33,12 +34,21 @@ def report_markdown(
         raise SettingsError("there is nothing to report: no runs")
     shown = current or runs[-1]
     text = run_markdown(shown, title=title or f"Where does the step go? {shown.name}".strip())
-    advice = "".join(f"- {safe_markdown(a.text, 2000)}\n" for a in shown.advice())
-    if advice:
-        text += f"\n## What would help\n\n{advice}"
+    text += _verdict(shown)
     if len(runs) > 1:
         text += f"\n## All {len(runs)} runs\n\n{comparison_markdown(runs)}\n"
     return text
+
+
+def _verdict(run: Run) -> str:
+    found = verdict(run)
+    if found is None:
+        return ""
+    texts = [found.next_step] * bool(found.next_step) + [a.text for a in found.advice]
+    rows = "".join(f"- {safe_markdown(text, 2000)}\n" for text in texts)
+    helps = f"\n## What would help\n\n{rows}" if rows else ""
+    limit = safe_markdown(f"{found.limit}. {found.said}.", 1000)
+    return f"\n## What limits the step\n\n{limit}\n{helps}"
 
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:

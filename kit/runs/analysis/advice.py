@@ -18,7 +18,7 @@ from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow, sync_table
 
-__all__ = ["RULES", "Advice", "advise", "sync_cure"]
+__all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
@@ -300,15 +300,21 @@ class AdviceRule:
 
     names: tuple[str, ...]  # of the advice that it may give
     find: Callable[[Run, _Seen], Iterator[Advice]]
+    limits: tuple[str, ...] = ()  # of `kit.trace.LIMITS`: those that its advice answers
 
 
 ADVICE_RULES = (
-    AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs),
-    AdviceRule(("input",), _input),
-    AdviceRule(("compile",), _compiles),
-    AdviceRule(("recording",), _recording),
-    AdviceRule(("reduction",), _reduction),
-    AdviceRule(("cores",), _cores),
-    AdviceRule(("small segments",), _segments),
+    AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs, ("sync",)),
+    AdviceRule(("input",), _input, ("input",)),
+    AdviceRule(("compile",), _compiles, ("compile",)),
+    AdviceRule(("recording",), _recording, ("recording",)),
+    AdviceRule(("reduction",), _reduction, ("reduction",)),
+    AdviceRule(("cores",), _cores, ("recording", "dispatch")),
+    AdviceRule(("small segments",), _segments, ("dispatch",)),
 )
 RULES = tuple(name for rule in ADVICE_RULES for name in rule.names)
+
+
+def limits_of(advice: Advice) -> tuple[str, ...]:
+    """The limits that a piece of advice answers."""
+    return next((r.limits for r in ADVICE_RULES if advice.rule in r.names), ())

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_plus
 
 from kit.runs.analysis.lines import line_costs
+from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_ms, format_number, format_percent, safe_terminal
 from kit.trace import count_devices, idle_table, sync_table
@@ -28,13 +29,20 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
     Units:
         milliseconds a step
     """
-    parts = [_headline(run), _breakdown(run), _syncs(run, rows), _gaps(run),
-             _lines(run, rows) or _kernels(run, rows), _advice(run)]  # fmt: skip
+    found = verdict(run)
+    parts = [
+        _headline(run, found),
+        _breakdown(run),
+        _syncs(run, rows),
+        _gaps(run),
+        _lines(run, rows) or _kernels(run, rows),
+        _advice(found),
+    ]
     notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes[:6]]
     return "\n\n".join([part for part in parts if part] + ["\n".join(notes)] * bool(notes))
 
 
-def _headline(run: Run) -> str:
+def _headline(run: Run, found: Verdict | None) -> str:
     h = run.headline()
     name = safe_terminal(run.name or "a run", 60)
     device = safe_terminal(run.environment.get("device", run.settings.device), 60)
@@ -54,8 +62,8 @@ def _headline(run: Run) -> str:
     lines.append(", ".join(known) or "nothing was timed")
     if run.losses:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
-    if run.breakdown():
-        lines.append(f"limit: {run.limited_by()}")
+    if found is not None:
+        lines.append(f"limit: {found.limit}. {found.said}")
     return "\n".join(lines)
 
 
@@ -156,17 +164,16 @@ def _start_of(code: str, limit: int = 60) -> str:
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
 
 
-def _advice(run: Run) -> str:
-    found = run.advice()[:4]
-    if not found:
-        return ""
+def _advice(found: Verdict | None) -> str:
     lines = []
-    for advice in found:
+    if found is not None and found.next_step:
+        lines.append(f"  next: {found.next_step}")
+    for advice in found.advice[:4] if found is not None else ():
         ms = "" if math.isnan(advice.ms) else f"{format_ms(advice.ms)}: "
         change = ", ".join(f"{name}={value!r}" for name, value in advice.change.items())
         tail = f"  [{safe_terminal(change, 100)}]" if change else ""
         lines.append(f"  {ms}{safe_terminal(advice.text, 600)}{tail}")
-    return "what would help\n" + "\n".join(lines)
+    return "\n".join(["what would help", *lines]) if lines else ""
 
 
 def _more(count: int, what: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import traitlets
 from ipywidgets import HTML, Button, HBox, Layout
 
 from kit.runs.analysis.advice import Advice
+from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.page import View
@@ -18,20 +19,6 @@ from kit.widgets.base.theme import COLORS
 __all__ = ["AdviceView", "advice_html", "change_text"]
 
 MOST = 4  # sentences that a reader will read
-_SAID = {
-    "device": "The device has work for most of the step: only less work or a faster one would help",
-    "recording": "The device waits for Python to record",
-    "sync": "The device has nothing to do after a value was read, until the host has recorded more",
-    "input": "The step waits for its batches",
-    "dispatch": "The time goes into issuing segments",
-    "compile": "The time goes into compiling",
-    "reduction": "Gradients are on their way while the device has nothing else to do: other "
-    "buckets, or segments that end where one is full, could hide them",
-    "dependency": "The next kernel had been issued, and waits on the device for others",
-    "program": "The device pauses between the kernels of its own programs: fewer, larger kernels "
-    "would help",
-    "unknown": "Most of the step is neither the device's nor known work of the host",
-}
 
 
 def change_text(change: Mapping[str, Any]) -> str:
@@ -41,32 +28,35 @@ def change_text(change: Mapping[str, Any]) -> str:
 
 def advice_html(run: Run) -> str:
     """The section as static HTML: the limit, then what costs time and what would remove it."""
-    return _html(run, run.advice())
+    return _html(verdict(run))
 
 
-def _html(run: Run, advices: Sequence[Advice]) -> str:
-    rows = "".join(_row(advice) for advice in advices[:MOST])
-    return section("What limits this step", _limit(run) + rows)
-
-
-def _limit(run: Run) -> str:
-    if not run.breakdown():
-        return sentence("No step was traced.")
-    limit = run.limited_by()
-    return (
-        f'<div style="margin:0 0 4px"><b>{safe_html(limit)}.</b> '
-        f'<span style="color:{MUTED}">{safe_html(_SAID[limit.what])}.</span></div>'
+def _html(found: Verdict | None) -> str:
+    head = "What limits this step"
+    if found is None:
+        return section(head, sentence("No step was traced."))
+    limit = (
+        f'<div style="margin:0 0 4px"><b>{safe_html(found.limit)}.</b> '
+        f'<span style="color:{MUTED}">{safe_html(found.said, 600)}.</span></div>'
     )
+    rows = "".join(_row(advice) for advice in found.advice[:MOST])
+    if found.next_step:
+        rows = _line("next", COLORS["plan"], safe_html(found.next_step, 600)) + rows
+    return section(head, limit + rows)
 
 
 def _row(advice: Advice) -> str:
     ms = "" if advice.ms != advice.ms else f"{advice.ms:.3g} ms"
+    return _line(ms, COLORS["wait"], safe_html(advice.text, 900) + _chip(advice))
+
+
+def _line(head: str, color: str, text: str) -> str:
     return (
         f'<div style="display:flex;gap:10px;align-items:baseline;border-left:3px solid '
-        f'{COLORS["wait"]};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
+        f'{color};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
         f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:58px;'
-        f'font-variant-numeric:tabular-nums">{ms}</span>'
-        f'<span style="font-size:12.5px">{safe_html(advice.text, 900)}{_chip(advice)}</span></div>'
+        f'font-variant-numeric:tabular-nums">{head}</span>'
+        f'<span style="font-size:12.5px">{text}</span></div>'
     )
 
 
@@ -96,9 +86,9 @@ class AdviceView(View):
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
         run = change["new"]
-        advices = () if run is None else run.advice()
-        self._text.value = "" if run is None else _html(run, advices)
-        offered = () if self._on_try is None else advices[:MOST]
+        found = None if run is None else verdict(run)
+        self._text.value = "" if run is None else _html(found)
+        offered = () if self._on_try is None or found is None else found.advice[:MOST]
         texts = {change_text(a.change): a.change for a in offered if a.change}
         self.buttons.children = [self._button(text, change) for text, change in texts.items()]
 

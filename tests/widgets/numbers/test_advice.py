@@ -6,8 +6,8 @@ from typing import Any
 
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.trace import LIMITS, Span, SyncPoint, Timeline
-from kit.widgets.numbers.advice import _SAID, AdviceView, advice_html, change_text
+from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.numbers.advice import AdviceView, advice_html, change_text
 
 MS = 1_000_000
 
@@ -61,7 +61,3 @@ def test_without_a_listener_there_are_no_buttons() -> None:
 
 def test_a_change_reads_as_python() -> None:
     assert change_text({"prefetch": 2, "mode": "lazy"}) == "prefetch=2, mode='lazy'"
-
-
-def test_each_limit_has_a_sentence() -> None:
-    assert _SAID.keys() == set(LIMITS)

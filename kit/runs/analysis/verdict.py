@@ -1,0 +1,140 @@
+"""The verdict on a run: what limits its step, what that means, and what to do next, as one chain.
+
+Whoever shows a limit shows all of it from here, so that no sentence contradicts the advice under
+it, and no limit is left without a next step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kit.runs.analysis import advice as rules
+from kit.runs.analysis.advice import Advice
+from kit.runs.run import Run
+from kit.text import format_ms, format_percent
+from kit.trace import Limit, count_devices, idle_table, limit_shares
+from kit.trace.limits import BUSY
+
+__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict"]
+
+LONG = 0.2  # of the step: waits that draw the eye
+LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """What a limit means, and the next step where no advice answers it."""
+
+    said: str
+    inside: str  # of a step that the kit's runtime ran
+    outside: str  # of one that PyTorch or jax ran
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits a run, in words."""
+
+    limit: Limit
+    said: str  # what it means; one sentence or two
+    advice: tuple[Advice, ...]  # what costs time, the dearest first
+    next_step: str  # what to do about the limit; "" where a piece of advice says it
+
+
+_KERNELS = (
+    "kit.kernel_table(run) has the kernels that take most: a smaller dtype, fewer bytes or fewer "
+    "ops in them is less work"
+)
+_DISPATCH = "give each launch more to do: a larger batch, fewer and larger kernels"
+_OUTSIDE = "look at what the host does there, in the timeline and with a profiler of Python"
+
+LIMIT_ROWS = {
+    "device": LimitRow("The device has work for most of the step", _KERNELS, _KERNELS),
+    "recording": LimitRow(
+        "The device waits for Python to record",
+        "record less (step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
+        "device more to do (a larger batch)",
+        "run less Python for each kernel (torch.compile or jax.jit, CUDA graphs, optimizers with "
+        "fused=True), or give the device more to do (a larger batch)",
+    ),
+    "sync": LimitRow(
+        "The device has nothing to do after a value was read, until the host has recorded more",
+        "the table of sync points has each line that waits: read less often, or one step later",
+        "the table of sync points has each line that waits: read less often, or one step later",
+    ),
+    "input": LimitRow(
+        "The step waits for its batches",
+        "prepare them ahead (prefetch=2), or make the loader faster",
+        "prepare them ahead: a DataLoader with num_workers and pin_memory=True",
+    ),
+    "dispatch": LimitRow(
+        "The time goes into handing work to the device",
+        f"{_DISPATCH}, or larger segments (mode='lazy', larger bulk sizes); kit.SegmentView(run) "
+        "has what each costs",
+        f"{_DISPATCH} (torch.compile, CUDA graphs, optimizers with fused=True)",
+    ),
+    "compile": LimitRow(
+        "The time goes into compiling",
+        "run.compiles has what was compiled and why; if it is only the first steps, raise warmup",
+        "trace later steps, after the compiles, or keep shapes as they are",
+    ),
+    "reduction": LimitRow(
+        "Gradients are on their way while the device has nothing else to do",
+        "other buckets (bucket_mb), or segments that end where one is full (cut='bucket'), could "
+        "hide them; kit.ParallelView models that",
+        "other bucket sizes, or more work between two reductions (a larger batch), could hide them",
+    ),
+    "dependency": LimitRow(
+        "The next kernel had been issued, and waits on the device for others",
+        "the timeline shows what each gap waited for",
+        "the timeline shows what each gap waited for: another stream, an event or another device",
+    ),
+    "program": LimitRow(
+        "The device pauses between the kernels of its own programs",
+        "fewer, larger kernels: a larger batch, or fewer small ops in a row",
+        "fewer, larger kernels: a larger batch, or fewer small ops in a row",
+    ),
+    "unknown": LimitRow(
+        "Most of the step is neither the device's nor known work of the host",
+        _OUTSIDE,
+        f"{_OUTSIDE}; a trace with CPU and device activities shows more",
+    ),
+}
+
+
+def verdict(run: Run) -> Verdict | None:
+    """What limits a run, what it means and what to do; None if no step was traced."""
+    rows = run.breakdown()
+    if not rows:
+        return None
+    limit, advice = run.limited_by(), run.advice()
+    row = LIMIT_ROWS[limit.what]
+    step_ms = sum(r.exposed_ms for r in rows)
+    said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
+    waits = sum(r.total_ms for r in rows if r.category == "sync wait")
+    lost = limit_shares(run.timeline)["sync"] * step_ms
+    if waits >= LONG * step_ms and lost < LITTLE * waits:
+        said += (
+            f". The host waits {format_ms(waits)} a step: waiting is no loss while the device "
+            f"works, what follows is, {format_ms(lost)}"
+        )
+    answered = {name for a in advice for name in rules.limits_of(a)}
+    step = row.outside if run.settings.mode == "torch" else row.inside
+    return Verdict(limit, said, advice, "" if limit.what in answered else step)
+
+
+def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
+    """What is left to save, and whether the devices share the work evenly."""
+    said = LIMIT_ROWS["device"].said
+    devices = count_devices(run.timeline)
+    steps = int(run.timeline.where(kind="step").sum())
+    idle = sum(row.total_ms for row in idle_table(run.timeline))
+    each = 1 - idle / (devices * steps * step_ms)
+    if each < BUSY:  # of one device it is the limit's share
+        return (
+            f"At each moment some device works, but each of the {devices} for "
+            f"{format_percent(each)} of the time: they wait for each other"
+        )
+    rest = (1 - limit.share) * step_ms
+    if rest < 0.01 * step_ms:
+        return f"{said}: only less work or a faster device would help"
+    return f"{said}: {format_ms(rest)} could be saved beside it, and more by less work only"

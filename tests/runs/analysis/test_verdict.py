@@ -1,0 +1,114 @@
+"""The verdict: limit, sentence, advice and next step are one chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.reports.markdown import report_markdown
+from kit.runs.analysis.advice import ADVICE_RULES, limits_of
+from kit.runs.analysis.summary import summary
+from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
+from kit.trace import LIMITS, Span, SyncPoint, Timeline
+from kit.widgets.numbers.advice import advice_html
+
+MS = 1_000_000
+
+
+def run_of(spans: Sequence[Span], syncs: Sequence[SyncPoint] = (), **changes: Any) -> kit.Run:
+    """One traced step of 10 ms."""
+    step = Span("host/main", "step 0", "step", 0, 10 * MS)
+    settings = kit.Settings(**{"mode": "lazy", **changes})
+    timeline = Timeline.of([step, *spans], syncs)
+    return kit.Run(settings, (1.0,), (10 * MS,), timeline, sync_points=tuple(syncs))
+
+
+def busy(start: float, stop: float, device: int = 0) -> Span:
+    return Span(f"device/{device}", "k", "kernel", int(start * MS), int(stop * MS))
+
+
+def host(kind: str, start: float, stop: float) -> Span:
+    return Span("host/main", "forward", kind, int(start * MS), int(stop * MS))
+
+
+def of(run: kit.Run) -> Verdict:
+    found = verdict(run)
+    assert found is not None
+    return found
+
+
+def test_each_limit_has_a_row() -> None:
+    assert LIMIT_ROWS.keys() == set(LIMITS)
+    assert {name for rule in ADVICE_RULES for name in rule.limits} <= set(LIMITS)
+    assert all(row.said and row.inside and row.outside for row in LIMIT_ROWS.values())
+
+
+def test_a_busy_device_with_something_to_save_is_not_told_that_only_less_work_helps() -> None:
+    found = of(run_of([busy(0, 9), host("input", 9, 10)]))
+    assert [a.rule for a in found.advice] == ["input"]
+    assert found.said == (
+        "The device has work for most of the step: 1 ms could be saved beside it, and more by less "
+        "work only"
+    )
+    assert of(run_of([busy(0, 10)])).said.endswith("only less work or a faster device would help")
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) -> None:
+    run = run_of([busy(0, 4), host("dispatch", 0, 10)], mode=mode)
+    found = of(run)
+    assert (found.limit.what, found.advice) == ("dispatch", ())
+    assert found.next_step.startswith("give each launch more to do")
+    for shown in (summary(run), report_markdown([run]), advice_html(run)):
+        assert "give each launch more to do" in shown
+        assert "dispatch-bound" in shown
+    assert ("mode='lazy'" in found.next_step) == (mode == "lazy")
+
+
+def test_a_limit_with_advice_says_the_step_once() -> None:
+    found = of(run_of([busy(0, 4), host("record", 0, 10)]))
+    assert ([a.rule for a in found.advice], found.next_step) == (["recording"], "")
+
+
+def test_long_waits_that_cost_little_are_said_to_be_no_loss() -> None:
+    wait = SyncPoint(0, 9 * MS, "item", "train.py:7")
+    small = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [wait])
+    assert "The host waits 9 ms a step: waiting is no loss" in of(small).said
+    assert "what follows is, 500 µs" in of(small).said
+    large = run_of([busy(0, 5), host("wait", 0, 5)], [SyncPoint(0, 5 * MS, "item", "train.py:7")])
+    assert "no loss" not in of(large).said
+
+
+def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:
+    found = of(run_of([busy(0, 5), busy(5, 10, device=1)]))
+    assert found.limit.what == "device"
+    assert "each of the 2 for 50% of the time: they wait for each other" in found.said
+
+
+def test_without_a_traced_step_there_is_no_verdict() -> None:
+    assert verdict(kit.Run(kit.Settings(), (), (), Timeline.of([]))) is None
+
+
+_KINDS = st.sampled_from(["record", "input", "dispatch", "compile", "wait", "ahead", "kernel"])
+
+
+@given(
+    st.lists(st.tuples(_KINDS, st.floats(0, 9), st.floats(0.1, 9)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3),
+    st.sampled_from(["lazy", "imperative", "torch"]),
+)
+def test_there_is_always_something_to_do_and_nothing_contradicts_it(
+    spans: list[tuple[str, float, float]], waits: list[tuple[int, int]], mode: str
+) -> None:
+    made = [busy(a, a + n) if kind == "kernel" else host(kind, a, a + n) for kind, a, n in spans]
+    syncs = [SyncPoint(a * MS, n * MS, "item", "train.py:7") for a, n in waits]
+    found = of(run_of(made, syncs, mode=mode))
+    answered = {limit for a in found.advice for limit in limits_of(a)}
+    assert bool(found.next_step) != (found.limit.what in answered)
+    if "only less work" in found.said:
+        assert found.limit.share > 0.99
