@@ -126,6 +126,36 @@ def _write_view(
     return base.reshape(-1).at[index.reshape(-1)].set(new.reshape(-1)).reshape(base.shape)
 
 
+def _write_through(
+    base: Array, new: Array, *, views: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]]
+) -> Array:
+    """`base` with `new` at the places that the last of these views shows, each one on another.
+
+    A place that is shown several times is given one number several times.
+    """
+    memory = base.reshape(-1)
+    places = jnp.arange(base.size).reshape(base.shape)
+    negative = conjugate = turned = False  # turned: the imaginary parts among real numbers are
+    for view, args, kwargs in views:
+        if view == "aten._conj.default":
+            conjugate = not conjugate
+        elif view == "aten._neg_view.default":
+            negative = not negative
+        elif view == "aten.view_as_real.default":
+            memory = VIEW_RULES[view](memory).reshape(-1)
+            places = jnp.stack([2 * places, 2 * places + 1], -1)
+            turned, conjugate = conjugate, False
+        else:
+            places = VIEW_RULES[view](places, *args, **kwargs)
+    new = jnp.conj(new) if conjugate else new
+    new = -new if negative else new
+    new = jnp.where(places % 2 == 1, -new, new) if turned else new
+    memory = memory.at[places.reshape(-1)].set(new.reshape(-1))
+    if memory.dtype != base.dtype:
+        memory = lax.complex(memory[::2], memory[1::2])
+    return memory.reshape(base.shape)
+
+
 _REORDERINGS = frozenset({
     "aten.view.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
     "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
@@ -227,7 +257,7 @@ def _arange(start: Any, end: Any, step: Any = 1, *, dtype: str) -> Array:
 
 
 SHAPE_RULES = VIEW_RULES | Rules({
-    "kit.write_view": _write_view,
+    "kit.write_view": _write_view, "kit.write_through": _write_through,
     "kit.full": lambda value, *, size, dtype: jnp.full(size, value, dtype),
     "kit.arange": _arange,
     "aten.fill.Scalar": lambda x, v: jnp.full(x.shape, v, x.dtype),

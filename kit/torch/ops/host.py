@@ -86,8 +86,11 @@ def _bring_back(tape: Tape, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]
 def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
     """A copy with the strides that the program sees; some ops compute by them."""
     strides = list(like.stride())
-    if any(s == 0 and n > 1 for n, s in zip(host.shape, strides, strict=True)):
-        return host.clone()  # and not numpy's memory, which cannot be resized
+    if like.spec.repeats:  # the same places are shared as in the program
+        places = torch.arange(like.spec.reach).as_strided(host.shape, strides)
+        memory = torch.zeros(like.spec.reach, dtype=host.dtype)
+        memory[places.flatten()] = host.flatten()
+        return memory.as_strided(host.shape, strides)
     span = 1 + sum((n - 1) * s for n, s in zip(host.shape, strides, strict=True))
     if span > 2 * host.numel():  # smaller gaps will do: what counts is the order
         step = 2

@@ -10,6 +10,7 @@ from kit.errors import SessionError
 from kit.runtime.recording.bulk import Value, pending
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
+from kit.torch.ops.host import run_on_host
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import Special
@@ -17,12 +18,12 @@ from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
-    Buffer,
     KitTensor,
     View,
     check_sessions,
     check_writable,
     to_host,
+    unwritten,
     wrap,
 )
 
@@ -69,6 +70,8 @@ def _copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         target.ref.write(tape, tape.full(target.spec, number))
         return target
     check_sessions(tape, "aten.copy_", (source,))
+    if target.spec.repeats:  # which of several numbers a place keeps, torch knows
+        return run_on_host(tape, func, args, kwargs)
     if not isinstance(source, KitTensor):
         value = tape.from_host(source.expand(target.shape), target.dtype)
     elif source.spec.aval == target.spec.aval:
@@ -136,7 +139,7 @@ def _like(number: int | None) -> Special:
         meta = func(args[0].spec.meta(), *args[1:], **kwargs)
         spec = tape.spec_of(meta)
         if "empty" in str(func):
-            return KitTensor.over(tape, Buffer(spec), spec)
+            return unwritten(tape, spec)
         return wrap(tape, tape.full(spec, args[-1] if number is None else number), spec)
 
     return special
@@ -147,7 +150,8 @@ def _split(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % tensor.dim()
     length = tensor.shape[dim]
     if isinstance(sizes, int):
-        sizes = [min(sizes, length - i) for i in range(0, length, sizes)] if sizes else [0]
+        sizes = [min(sizes, length - i) for i in range(0, length, sizes)] if sizes else []
+        sizes = sizes or [0]  # torch gives one empty part of an empty tensor
     elif sum(sizes) != length:
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {length} "
@@ -176,13 +180,30 @@ def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     spec = tape.spec(tuple(size), tuple(stride), offset, tensor.dtype)
     if spec is base.spec:
         return KitTensor.over(tape, base, spec)
-    order = sorted(range(len(base.spec.shape)), key=lambda d: (-base.spec.stride[d], d))
-    in_order = order == sorted(order)
-    template = ((HOLE, list(size), list(stride), offset), {} if in_order else {"order": order})
-    op = tape.session.intern(
-        "aten.as_strided.default", template, (base.spec.aval,), (spec.aval,), 0, is_view=True
-    )
-    return KitTensor.over(tape, View(base, op), spec)
+    _check_storage(tensor, spec)
+    return KitTensor.over(tape, View(base, tape.strided(base.spec, spec)), spec)
+
+
+def _check_storage(tensor: KitTensor, spec: Spec) -> None:
+    """Refuse strides that lead out of a tensor's memory, in torch's own words."""
+    if any(s < 0 for s in spec.stride):
+        raise RuntimeError(
+            "as_strided: Negative strides are not supported at the moment, got strides: "
+            f"{list(spec.stride)}"
+        )
+    memory = tensor.ref.base.spec
+    if memory.dtype is not spec.dtype or not memory.is_dense:
+        raise RuntimeError(
+            f"as_strided on device kit counts in memory without gaps of {memory.dtype}, and this "
+            f"tensor shows it as {spec.dtype}: take .contiguous() or .clone() first"
+        )
+    size, needed = memory.dtype.itemsize, spec.offset + spec.reach
+    if spec.reach and needed > memory.reach:
+        raise RuntimeError(
+            f"setStorage: sizes {list(spec.shape)}, strides {list(spec.stride)}, storage offset "
+            f"{spec.offset}, and itemsize {size} requiring a storage size of {needed * size} are "
+            f"out of bounds for storage of size {memory.reach * size}"
+        )
 
 
 def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:

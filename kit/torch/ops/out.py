@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Plan
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
@@ -102,7 +103,8 @@ def inplace_by_functional(func: Any) -> Plan | None:
     order = [given[a.name] for a in functional._schema.arguments]  # polygamma(n, x)
 
     def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
-        check_writable(str(func), [args[0]])
+        if args[0].spec.repeats:
+            return run_on_host(tape, func, args, kwargs)
         result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
         if not torch.can_cast(result.dtype, args[0].dtype):
             raise RuntimeError(

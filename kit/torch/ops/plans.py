@@ -322,6 +322,8 @@ def _inplace_plan(call: _Call) -> Plan:
     func = call.func
     slots = write_slots(func)
     written = written_tensors(slots, call.args, call.kwargs)
+    if any(t.spec.repeats for t in written):
+        return _host_plan(func)
     check_writable(call.name, written)
     if len(written) == 1 and not isinstance(call.args[0], list):
         _check_result_type(call)

@@ -13,7 +13,7 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.schema import Special
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, wrap
+from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
 
 __all__ = ["RANDOM"]
 
@@ -26,6 +26,7 @@ def _random(name: str, *parameters: tuple[str, Any]) -> Special:
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         target: KitTensor = args[0]
         _no_generator(func, args, kwargs)
+        check_writable(str(func), [target])
         named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
         values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
         target.ref.write(tape, random_value(tape, name, target.spec, values))
@@ -118,6 +119,7 @@ def _random_integers(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """`x.random_()`, `x.random_(to)`, `x.random_(low, to)`."""
     _no_generator(func, args, kwargs)
     target: KitTensor = args[0]
+    check_writable(str(func), [target])
     low, high = {1: (0, None), 2: (0, args[-1])}.get(len(args), args[1:3])
     high = _count(target.dtype) if high is None else high
     if low >= high:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import copysign
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import copysign, prod
 
 import torch
 
 from kit.ir import Aval
 
-__all__ = ["Spec", "dtype_name", "is_lifted"]
+__all__ = ["Spec", "dtype_name", "is_lifted", "reach_of"]
 
 
 @dataclass(slots=True, eq=False)
@@ -21,15 +22,47 @@ class Spec:
     offset: int
     dtype: torch.dtype
     aval: Aval
+    reach: int = field(init=False)  # elements of memory from the offset to the last one, inclusive
+    repeats: bool = field(init=False)  # do several elements share one place in memory?
+
+    def __post_init__(self) -> None:
+        self.reach = reach_of(self.shape, self.stride)
+        self.repeats = _repeats(self.shape, self.stride)
+
+    @property
+    def is_dense(self) -> bool:
+        """True if each place in memory, from the offset on, is one element: no gaps."""
+        return not self.repeats and self.reach == prod(self.shape)
 
     def meta(self) -> torch.Tensor:
         """A meta tensor of this geometry, for shape inference."""
         base = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
         if self.offset:
-            reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-            whole = torch.empty(self.offset + max(reach, 0), dtype=self.dtype, device="meta")
+            whole = torch.empty(self.offset + self.reach, dtype=self.dtype, device="meta")
             return whole.as_strided(self.shape, self.stride, self.offset)
         return base
+
+
+def reach_of(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many places of memory such a tensor spans."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def _repeats(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Do several elements share one place? Where nothing quicker tells, the places are counted."""
+    if 0 in shape:
+        return False
+    spanned = 0  # by the dimensions so far, from the fastest to the slowest
+    for step, count in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if step <= spanned:
+            if step == 0 or prod(shape) > reach_of(shape, stride):
+                return True
+            places = torch.arange(reach_of(shape, stride)).as_strided(shape, stride)
+            return bool(places.unique().numel() < places.numel())
+        spanned += step * (count - 1)
+    return False
 
 
 def dtype_name(dtype: torch.dtype) -> str:

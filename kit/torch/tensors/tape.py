@@ -160,6 +160,28 @@ class Tape:
         )
         return self.record(writer, [base, new], [])[0]
 
+    def write_through(self, views: Sequence[Op], base: Value, new: Value) -> Value:
+        """The base's next value, after what `views` show of it, one on another, is `new`."""
+        calls = [(op.name, op.template[0][1:], op.template[1]) for op in views]
+        writer = self.session.intern(
+            "kit.write_through",
+            ((HOLE, HOLE), {"views": calls}),
+            (base.aval, new.aval),
+            (base.aval,),
+            0,
+            writes=(0,),
+        )
+        return self.record(writer, [base, new], [])[0]
+
+    def strided(self, base: Spec, spec: Spec) -> Op:
+        """The view that shows memory like `base`, which has no gaps, in the geometry `spec`."""
+        order = sorted(range(len(base.shape)), key=lambda d: (-base.stride[d], d))
+        static = {} if order == sorted(order) else {"order": order}
+        template = ((HOLE, list(spec.shape), list(spec.stride), spec.offset), static)
+        return self.session.intern(
+            "aten.as_strided.default", template, (base.aval,), (spec.aval,), 0, is_view=True
+        )
+
     def from_host(self, host: torch.Tensor, dtype: torch.dtype) -> Value:
         """Copy a CPU tensor to the device; later changes of the CPU tensor are not seen."""
         host = host.detach().to(device="cpu", dtype=dtype, copy=True).contiguous()

@@ -29,6 +29,7 @@ __all__ = [
     "check_writable",
     "empty",
     "to_host",
+    "unwritten",
     "wrap",
 ]
 
@@ -85,6 +86,11 @@ _WHOLE = _SAME | {
     )
 }
 
+# Views that may show one place of memory several times.
+_REPEATING = frozenset({"aten.expand.default", "aten.unfold.default", "aten.as_strided.default"})
+# Views whose elements are not elements of what is below them.
+_RECAST = frozenset({"aten.view.dtype", "aten.view_as_complex.default"})
+
 
 class View:
     """One view op away from `parent`."""
@@ -113,6 +119,12 @@ class View:
 
     def write(self, tape: Tape, value: Value) -> None:
         """Write what it shows: a new version of the parent, and so of the base."""
+        ref: Buffer | View = self
+        while ref.__class__ is View:
+            if ref.op.name in _REPEATING:
+                self._write_places(tape, value)
+                return
+            ref = ref.parent
         op, parent = self.op, self.parent
         if op.name in _SAME and op.outputs == op.avals:  # `x[:] = y`: nothing of the old is left
             parent.write(tape, value)
@@ -121,6 +133,26 @@ class View:
             old = tape.zeros(op.avals[0]) if is_whole else parent.read(tape)
             parent.write(tape, tape.write_view(op, old, value))
         self.cached = None  # the base has it; derive it again if it is read
+
+    def _write_places(self, tape: Tape, value: Value) -> None:
+        """Write the base at the places that this shows.
+
+        A view on the way there may show a place several times, so its next value would hold the
+        new number of a place beside the old one.
+        """
+        views: list[Op] = []
+        ref: Buffer | View = self
+        while isinstance(ref, View):
+            if ref.op.name in _RECAST:
+                raise RuntimeError(
+                    f"device kit cannot write through {ref.op.name} together with a view that may "
+                    "show one place of memory several times (expand, unfold, as_strided): write "
+                    "into a .clone() of it"
+                )
+            views.insert(0, ref.op)
+            ref = ref.parent
+        ref.write(tape, tape.write_through(views, ref.read(tape), value))
+        self.cached = None
 
     def forget(self) -> None:
         """Derive its value, and those on the way to it, again at the next read."""
@@ -294,8 +326,15 @@ def empty(
         if stride is None
         else torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="meta")
     )
-    spec = tape.spec_of(meta)
-    return KitTensor.over(tape, Buffer(spec), spec)
+    return unwritten(tape, tape.spec_of(meta))
+
+
+def unwritten(tape: Tape, spec: Spec) -> KitTensor:
+    """A tensor over memory of its own that has not been written; gaps in it are memory, too."""
+    if spec.is_dense:
+        return KitTensor.over(tape, Buffer(spec), spec)
+    memory = tape.spec((spec.reach,), (1,), 0, spec.dtype)
+    return KitTensor.over(tape, View(Buffer(memory), tape.strided(memory, spec)), spec)
 
 
 def to_host(tensor: KitTensor, *, cause: str) -> torch.Tensor:
@@ -346,8 +385,9 @@ def check_writable(name: str, written: list[KitTensor]) -> None:
             raise RuntimeError(
                 f"{name} cannot write to a tensor on {tensor.device} from the kit device"
             )
-        if any(
-            s == 0 and n > 1 for n, s in zip(tensor.spec.shape, tensor.spec.stride, strict=True)
+        spec = tensor.spec
+        if spec.repeats and any(
+            s == 0 and n > 1 for n, s in zip(spec.shape, spec.stride, strict=True)
         ):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a "
