@@ -37,3 +37,4 @@ from kit.trace.timeline import ORIGINS as ORIGINS
 from kit.trace.timeline import Span as Span
 from kit.trace.timeline import SyncPoint as SyncPoint
 from kit.trace.timeline import Timeline as Timeline
+from kit.trace.timeline import each_step as each_step

@@ -7,7 +7,7 @@ the timeline. A timeline is stored as numpy columns; `spans` builds objects on d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.kinds import KINDS
 
-__all__ = ["COLUMNS", "ORIGINS", "Span", "SyncPoint", "Timeline"]
+__all__ = ["COLUMNS", "ORIGINS", "Span", "SyncPoint", "Timeline", "each_step"]
 
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
 # The arrays of a timeline, and the type of each: one entry a span.
@@ -167,3 +167,28 @@ class Timeline:
         """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""
         mask = self.where(kind=kind, lane=lane)
         return np.stack([self.start_ns[mask], self.stop_ns[mask]], axis=1)
+
+
+def each_step(timeline: Timeline) -> tuple[Timeline, ...]:
+    """The timeline of each traced step alone, cut at its edges; steps of several devices at the
+    same time are one."""
+    found = []
+    for low, high in _apart(timeline.intervals(kind="step")):
+        inside = (timeline.stop_ns > low) & (timeline.start_ns < high)
+        columns = {name: getattr(timeline, name)[inside] for name in COLUMNS}
+        columns["start_ns"] = columns["start_ns"].clip(low)
+        columns["stop_ns"] = columns["stop_ns"].clip(max=high)
+        syncs = tuple(s for s in timeline.syncs if low <= s.at_ns < high)
+        found.append(replace(timeline, syncs=syncs, **columns))
+    return tuple(found)
+
+
+def _apart(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The intervals in order; those that overlap are joined."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(map(tuple, intervals.tolist())):
+        if joined and low < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return joined

@@ -14,11 +14,16 @@ from itertools import starmap
 import numpy as np
 
 from kit.runs.analysis.advice import sync_cure
+from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncPoint, SyncRow, sync_table
 from kit.trace.kinds import CATEGORY_ROWS
+from kit.widgets.base.change import BETTER as BETTER
+from kit.widgets.base.change import MUTED as MUTED
+from kit.widgets.base.change import WORSE as WORSE
+from kit.widgets.base.change import change_html
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.theme import COLORS, FAINT
 
@@ -34,14 +39,12 @@ __all__ = [
 ]
 
 INK = "var(--jp-ui-font-color1, #1f2933)"
-MUTED = "var(--jp-ui-font-color2, #5b6773)"
 PANEL = "var(--jp-layout-color1, #ffffff)"
 LINE = "var(--jp-border-color2, #dfe3e8)"
 TRACK = "var(--jp-layout-color2, #eef1f4)"
 FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"
 MONO = "var(--jp-code-font-family, 'DejaVu Sans Mono', Menlo, Consolas, monospace)"
-# Readable on white and on JupyterLab's dark background alike (contrast 3.9 or more on both).
-BETTER, WORSE = "#1f8f55", "#d9482b"
+_WORDS = ("better", "worse")
 
 _CAPTION = "<!--caption-->"  # in a table; `section` puts its title there
 _UNSEEN = (
@@ -57,25 +60,23 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     """Five cards: step time, busy and overlap fraction, sync wait, sync points; and their change.
 
     A change is a sign, an arrow, a number and the word "better" or "worse": colour is not needed.
+    What the spread exceeds is not called a change; see `kit.runs.change`.
     """
     now = run.headline()
-    old = previous.headline() if previous is not None else None
+    changes = {} if previous is None else _changes(previous, run)
     cards = [
-        ("step time", format_ms(now.step_ms), _spread(run), "step_ms", False),
+        ("step time", format_ms(now.step_ms), _spread(run), "step_ms"),
         ("device busy", format_percent(now.device_busy_fraction), "of the traced step",
-         "device_busy_fraction", True),
+         "device_busy_fraction"),
         ("overlap", format_percent(now.overlap_fraction), "of recording, under a busy device",
-         "overlap_fraction", True),
+         "overlap_fraction"),
         ("sync wait", format_ms(now.sync_wait_ms), "a step: host waits for device",
-         "sync_wait_ms", False),
-        ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step", False),
+         "sync_wait_ms"),
+        ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step"),
     ]  # fmt: skip
     body = "".join(
-        _card(label, value, note, _change(getattr(now, field), getattr(old, field, math.nan),
-                                          more_is_better=more, points=field.endswith("fraction"))
-              if old is not None else "")
-        for label, value, note, field, more in cards
-    )  # fmt: skip
+        _card(label, value, note, changes.get(field, "")) for label, value, note, field in cards
+    )
     return (
         f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(100px,1fr));'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
@@ -270,24 +271,23 @@ def _coverage(run: Run) -> str:
     return f"; {named:.0%} of the kernels&#x27; time is known by op and line"
 
 
-def _change(now: float, old: float, *, more_is_better: bool, points: bool) -> str:
-    """`▼ −12 % better`, in green or red; words where a percentage is undefined."""
-    if math.isnan(now) or math.isnan(old):
-        return ""
-    delta = now - old
-    size = abs(delta) * 100 if points else abs(delta / old) * 100 if old else math.inf
-    if not delta or size < 0.5:
-        return f'<span style="color:{MUTED}">= unchanged</span>'
-    arrow, sign = ("▲", "+") if delta > 0 else ("▼", "−")
-    unit = " points" if points else "&thinsp;%"
-    amount = (
-        f"{sign}{size:,.0f}{unit}" if math.isfinite(size) else f"from 0 to {format_number(now)}"
-    )
-    if math.isfinite(size) and size >= 1000:
-        amount = f"{now / old:,.0f}&thinsp;×"
-    is_better = (delta > 0) == more_is_better
-    word, color = ("better", BETTER) if is_better else ("worse", WORSE)
-    return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>'
+def _changes(old: Run, new: Run) -> dict[str, str]:
+    """The change of each card, by its field."""
+    found = headline_differences(old, new)
+    steps = ("better a sample", "worse a sample") if has_other_samples(old, new) else _WORDS
+    return {
+        field: change_html(
+            difference,
+            more_is_better=field.endswith("fraction"),
+            form=_points if field.endswith("fraction") else None,
+            words=steps if field == "step_ms" else _WORDS,
+        )
+        for field, difference in found.items()
+    }
+
+
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:,.0f} points"
 
 
 def _card(label: str, value: str, note: str, change: str) -> str:

@@ -14,6 +14,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import safe_html
 from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.base.change import BETTER, WORSE
 from kit.widgets.base.tables import (
     breakdown_html,
     failure_html,
@@ -59,12 +60,12 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.text).split())
 
 
-def run_with(step_ms: float, syncs: int = 0, wait_ms: float = 0.0) -> Run:
-    """Two untraced steps; each waits `syncs` times."""
-    points = [SyncPoint(0, int(wait_ms * 1e6), "item", "train.py:4", "lib.py:2")] * (2 * syncs)
-    return Run(
-        Settings(steps=2), (1.0, 1.0), (int(step_ms * 1e6),) * 2, Timeline.of([]), tuple(points)
-    )
+def run_with(step_ms: float, syncs: int = 0, wait_ms: float = 0.0, noise: float = 0.0) -> Run:
+    """Ten untraced steps; each waits `syncs` times."""
+    points = [SyncPoint(0, int(wait_ms * 1e6), "item", "train.py:4", "lib.py:2")] * (10 * syncs)
+    times = [step_ms * (1 + noise * (i % 5 - 2)) for i in (3, 0, 7, 2, 9, 4, 1, 8, 5, 6)]
+    nanoseconds = tuple(round(t * 1e6) for t in times)
+    return Run(Settings(), (1.0,) * 10, nanoseconds, Timeline.of([]), tuple(points))
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -101,7 +102,7 @@ def test_safe_html_keeps_both_ends_of_a_long_name():
 
 def test_a_faster_step_is_better_in_words_and_sign():
     text = str(Reader(headline_html(run_with(5.0), run_with(10.0))))
-    assert "step time 5 ms median of 2, 5 ms to 5 ms ▼ −50 % better" in text
+    assert "step time 5 ms median of 10, 5 ms to 5 ms ▼ −50 % better ± 2 %" in text
 
 
 def test_a_slower_step_is_worse():
@@ -111,16 +112,34 @@ def test_a_slower_step_is_worse():
 def test_sync_points_that_appear_from_none_have_no_percentage():
     text = str(Reader(headline_html(run_with(5.0, syncs=3, wait_ms=1.0), run_with(5.0))))
     assert "▲ from 0 to 3 worse" in text
-    assert "= unchanged" in text  # the step time
+    assert "no change beyond the spread (+0 % ± 4 %)" in text  # the step time
+
+
+def test_noise_is_neither_better_nor_worse():
+    html = headline_html(run_with(5.2, noise=0.02), run_with(5.0, noise=0.02))
+    assert "no change beyond the spread (+4 % ±" in str(Reader(html))
+    assert BETTER not in html
+    assert WORSE not in html
+    wide = str(Reader(headline_html(run_with(6.0, noise=0.15), run_with(5.0, noise=0.15))))
+    assert "maybe ▲ +20 % ±" in wide
+
+
+def test_steps_of_other_batch_sizes_are_compared_by_the_sample():
+    small = dataclasses.replace(run_with(5.0), settings=Settings(batch_size=4))
+    large = dataclasses.replace(run_with(8.0), settings=Settings(batch_size=8))
+    assert "▼ −20 % better a sample" in str(Reader(headline_html(large, small)))
 
 
 def test_a_higher_fraction_is_better_and_counted_in_points():
     def busy(ns: int) -> Run:
-        spans = [Span("host/main", "step", "step", 0, 100), Span("device/0", "k", "kernel", 0, ns)]
+        spans = []
+        for at in (0, 100, 200, 300):
+            spans += [Span("host/main", "step", "step", at, at + 100)]
+            spans += [Span("device/0", "k", "kernel", at, at + ns)]
         return dataclasses.replace(run_with(1.0), timeline=Timeline.of(spans))
 
     text = str(Reader(headline_html(busy(75), busy(50))))
-    assert "device busy 75% of the traced step ▲ +25 points better" in text
+    assert "device busy 75% of the traced step ▲ +25 points better ±" in text
 
 
 def test_the_first_run_and_an_unknown_number_show_no_change():
@@ -136,7 +155,7 @@ def test_what_cannot_be_known_is_called_unknown():
 def test_sync_points_are_counted_and_timed_a_step():
     text = str(Reader(sync_table_html(run_with(5.0, syncs=3, wait_ms=1.5))))
     assert "train.py:4 through lib.py:2 try step_mode='speculate' item 3 4.5 unknown" in text
-    assert "2 untraced steps" in text
+    assert "10 untraced steps" in text
 
 
 def test_without_untraced_steps_the_traced_ones_are_counted_and_said():
@@ -150,7 +169,7 @@ def test_without_untraced_steps_the_traced_ones_are_counted_and_said():
 
 def test_no_sync_point_is_said_in_words():
     text = str(Reader(sync_table_html(run_with(5.0))))
-    assert "No sync points: in 2 untraced steps the host never waited" in text
+    assert "No sync points: in 10 untraced steps the host never waited" in text
     assert "No step was measured" in sync_table_html(empty_run())
 
 

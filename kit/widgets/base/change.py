@@ -1,0 +1,73 @@
+"""A difference between two measurements as HTML: coloured only where the rule says "changed"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kit.runs.change import Difference
+from kit.text import format_number, format_percent
+
+__all__ = ["BETTER", "MUTED", "WORSE", "change_html"]
+
+# Readable on white and on JupyterLab's dark background alike (contrast 3.9 or more on both).
+BETTER, WORSE = "#1f8f55", "#d9482b"
+MUTED = "var(--jp-ui-font-color2, #5b6773)"
+_MANY = 10.0  # beyond, "12 x" reads better than "+1,100 %"
+
+
+def change_html(
+    found: Difference,
+    *,
+    more_is_better: bool = False,
+    form: Callable[[float], str] | None = None,
+    words: tuple[str, str] = ("better", "worse"),
+) -> str:
+    """`▼ −12 % ± 4 % better`; in a neutral colour where the spread is not exceeded.
+
+    Args:
+        form: shows an amount without its sign; by default percent of the old value.
+        words: what a change for the better and one for the worse is called.
+    """
+    kind = found.kind
+    if kind == "unknown":
+        return ""
+    if not found.amount and not (found.old and found.spread):
+        return _neutral("= unchanged")
+    amount, spread = _texts(found, form)
+    if kind == "same":
+        return _neutral(f"no change beyond the spread ({amount}{spread})")
+    arrow = "▲" if found.amount > 0 else "▼"
+    if kind == "unclear":
+        why = spread or ": its spread is not known"
+        return _neutral(f"maybe {arrow} {amount}{why}")
+    is_better = (found.amount > 0) == more_is_better
+    word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
+    return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>' + (
+        f' <span style="color:{MUTED}">{spread.strip()}</span>' if spread else ""
+    )
+
+
+def _neutral(text: str) -> str:
+    return f'<span style="color:{MUTED}">{text}</span>'
+
+
+def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str, str]:
+    """The amount with its sign, and the spread with its own, both in one unit."""
+    sign = "+" if found.amount >= 0 else "−"
+    scale = 1.0
+    if form is None:
+        form = _percent
+        if not found.is_ratio:
+            if not found.old:
+                return f"from 0 to {format_number(found.new)}", ""
+            scale = 1 / abs(found.old)
+        if found.amount * scale >= _MANY:
+            return f"{found.amount * scale + 1:,.0f}&thinsp;×", ""
+    amount = f"{sign}{form(abs(found.amount) * scale)}"
+    known = found.spread > 0 and not math.isnan(found.spread)
+    return amount, f" ± {form(found.spread * scale)}" if known else ""
+
+
+def _percent(fraction: float) -> str:
+    return format_percent(fraction, form=".0%").replace("%", "&thinsp;%")

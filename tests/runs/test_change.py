@@ -1,0 +1,147 @@
+"""The rule for "changed": seldom wrong of reruns, sharp enough for ten percent, honest else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kit.runs.change import (
+    Difference,
+    ratio_of,
+    shift_of,
+    step_difference,
+    step_interval,
+    steps_difference,
+)
+from kit.runs.settings import Settings
+from tests.factories import make_run
+
+RUNS = 400  # simulated pairs
+Rng = np.random.Generator
+times = st.lists(st.floats(0.1, 1e3), min_size=2, max_size=12)
+
+
+def steps_of(rng: Rng, count: int, noise: float, echo: float = 0.3) -> NDArray[np.float64]:
+    """Step times of a quiet machine: each run has a speed of its own (1.2 %), neighbouring steps
+    resemble each other, and one step in twelve is hit by something and takes longer."""
+    wave = np.empty(count)
+    level = rng.normal()
+    for i in range(count):
+        level = echo * level + math.sqrt(1 - echo**2) * rng.normal()
+        wave[i] = level
+    speed = 10 * math.exp(rng.normal(0, 0.012))
+    hits = rng.exponential(0.3, count) * (rng.random(count) < 1 / 12)
+    return speed * np.exp(noise * wave) * (1 + hits)
+
+
+def rates(count: int, noise: float, echo: float, factor: float, repeats: int = 1) -> float:
+    """In how many of a hundred comparisons a change is found, and in the right direction."""
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(RUNS):
+        old, new = ([steps_of(rng, count, noise, echo) for _ in range(repeats)] for _ in "ab")
+        kind = ratio_of(old, [run * factor for run in new]).kind
+        found += kind == "more" if factor > 1 else kind in ("more", "less")
+    return 100 * found / RUNS
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 20])
+@pytest.mark.parametrize(("noise", "echo"), [(0.005, 0.0), (0.02, 0.0), (0.02, 0.5), (0.08, 0.3)])
+def test_reruns_are_called_changed_at_most_five_times_of_a_hundred(
+    count: int, noise: float, echo: float
+) -> None:
+    assert rates(count, noise, echo, 1.0) <= 5
+
+
+@pytest.mark.parametrize(("noise", "echo"), [(0.005, 0.0), (0.02, 0.0), (0.015, 0.5)])
+def test_ten_percent_is_found_with_the_default_number_of_steps(noise: float, echo: float) -> None:
+    assert rates(Settings().steps, noise, echo, 1.1) >= 90
+
+
+def test_repeats_find_what_a_single_pair_cannot() -> None:
+    assert rates(10, 0.03, 0.3, 1.06, repeats=4) > rates(10, 0.03, 0.3, 1.06) + 20
+
+
+def test_steps_of_two_sorts_are_no_change_when_the_median_falls_on_the_other_sort() -> None:
+    old = [10.0, 10.1, 13.0, 10.0, 13.1, 10.2, 13.0, 10.1, 13.2, 10.0]
+    new = [10.0, 13.1, 13.0, 10.0, 13.1, 10.2, 13.0, 10.1, 13.2, 13.1]
+    found = ratio_of([old], [new])
+    assert found.amount > 0.25
+    assert found.kind == "unclear"
+    assert found.text().startswith("maybe 28% ±")
+
+
+def test_two_different_runs_of_the_same_noise_are_told_apart_from_none() -> None:
+    old = [10.0, 10.1, 9.9, 10.2, 10.0, 30.0, 10.1, 9.9, 10.0, 10.1]
+    assert ratio_of([old], [old[::-1]]).kind == "same"
+    slower = ratio_of([old], [[1.2 * t for t in old]])
+    assert slower.kind == "more"
+    assert slower.text() == "20% ± 5% slower"
+    assert ratio_of([old], [[t / 1.2 for t in old]]).text() == "17% ± 3% faster"
+    assert ratio_of([old], [old]).text() == "no change beyond the spread (+0% ± 4%)"
+
+
+def test_a_single_step_says_nothing_of_its_spread() -> None:
+    found = ratio_of([[10.0]], [[20.0]])
+    assert (found.kind, found.is_changed) == ("unclear", False)
+    assert found.text() == "maybe 100% slower: too few steps to know the spread"
+    assert ratio_of([[]], [[1.0]]).kind == ratio_of([], [[1.0]]).kind == "unknown"
+    assert ratio_of([[math.nan, 0.0]], [[1.0]]).text() == "not measured in both"
+
+
+@given(times, times)
+def test_the_way_back_is_the_way_there(old: list[float], new: list[float]) -> None:
+    there, back = ratio_of([old], [new]), ratio_of([new], [old])
+    assert there.low == pytest.approx(1 / back.high)
+    assert there.high == pytest.approx(1 / back.low)
+    assert {there.kind, back.kind} in ({"more", "less"}, {"same"}, {"unclear"}, {"same", "unclear"})
+
+
+@given(times, times, st.floats(0.01, 100))
+def test_the_unit_does_not_matter(old: list[float], new: list[float], unit: float) -> None:
+    one, other = (ratio_of([[u * t for t in old]], [[u * t for t in new]]) for u in (1.0, unit))
+    assert one.low == pytest.approx(other.low)
+    assert one.high == pytest.approx(other.high)
+
+
+@given(times)
+def test_a_run_never_differs_from_itself(run: list[float]) -> None:
+    assert not ratio_of([run], [run]).is_changed
+    assert not shift_of([run], [run], rerun=0.0).is_changed
+
+
+def test_a_slow_wave_widens_the_interval() -> None:
+    wave = [10 + math.sin(i / 3) for i in range(20)]
+    mixed = np.random.default_rng(0).permutation(wave)
+    assert ratio_of([wave], [wave]).spread > 1.3 * ratio_of([mixed], [mixed]).spread
+
+
+def test_fractions_are_compared_by_their_difference() -> None:
+    found = shift_of([[0.35, 0.37]], [[0.89, 0.91]], rerun=0.03, blur=0.1)
+    assert (found.kind, round(found.amount, 2)) == ("more", 0.54)
+    assert shift_of([[0.35, 0.37]], [[0.38, 0.41]], rerun=0.03, blur=0.1).kind != "more"
+    assert shift_of([[0.0, 0.0]], [[0.0, 0.0]], rerun=0.0).kind == "same"
+
+
+def test_runs_are_compared_by_the_step_or_by_the_sample() -> None:
+    one = make_run(Settings(batch_size=4))
+    two = replace(one, settings=Settings(batch_size=8))
+    assert step_difference(one, two).kind == "same"
+    by_sample = step_difference(one, two, by_sample=True)
+    assert (by_sample.kind, by_sample.amount) == ("less", -0.5)
+    low, high = step_interval(one)
+    assert low < one.step_ms < high
+    assert all(math.isnan(x) for x in step_interval(replace(one, step_times_ns=(5,))))
+    assert steps_difference([one] * 3, [one] * 3).spread < step_difference(one, one).spread
+
+
+def test_an_interval_that_hides_ten_percent_is_unclear() -> None:
+    assert Difference(10.0, 10.5, 0.99, 1.11).kind == "same"
+    assert Difference(10.0, 10.5, 0.90, 1.22).kind == "unclear"
+    assert Difference(10.0, 10.5, 1.01, 1.90).kind == "more"
