@@ -17,7 +17,7 @@ from kit.errors import SessionError, SettingsError
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.widgets.base.progress import in_kernel, progress_or_bar
+from kit.widgets.base.progress import bar_when_told, in_kernel, progress_or_bar
 
 if TYPE_CHECKING:
     from kit.ir.plan import OpStream
@@ -62,6 +62,9 @@ def run(
 ) -> Run:
     """Run a workload's step under these settings, and measure it.
 
+    One run at a time is measured in a process: a run that waits, such as for an explorer's, says
+    for what.
+
     Args:
         workload: what `@kit.workload` decorates: given a `Context`, it returns the step.
         settings: `kit.Settings()` if not given.
@@ -70,15 +73,20 @@ def run(
             workload must be in a module that they can import. For several hosts see
             `kit.join_processes` and `kit run --rank`.
         progress: called with a text and a fraction of the whole, between steps.
-        cancelled: asked between steps; true ends the run with `Cancelled`.
+        cancelled: asked between steps and while it waits; true ends the run with `Cancelled`.
         options: with several devices or processes: as for `kit.DataParallel`, such as bucket_mb,
             cut, link, and timeout_s, which is how long they wait for each other.
 
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
+    from kit.measure.base.turns import TURNS, waiting
+
     placement = _placement(workload, devices, processes, options)
-    return placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
+    with contextlib.ExitStack() as turn:
+        with bar_when_told("run") as tell:
+            turn.enter_context(TURNS.measure(cancelled=cancelled, tell=waiting(progress) or tell))
+        return placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
 
 
 def plan(workload: Any, settings: Settings | None = None) -> OpStream:

@@ -8,6 +8,7 @@ from typing import Any
 from kit.errors import Cancelled
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
@@ -15,6 +16,7 @@ from kit.runtime.session.executor import ExecutableCache
 __all__ = ["run"]
 
 
+@in_turn
 def run(workload: Any, settings: Settings | None = None, *, progress: Progress | None = None,
         cancelled: CancelledFn | None = None, cache: ExecutableCache | None = None,
         ) -> Run:  # fmt: skip
@@ -22,10 +24,11 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
 
     That is PyTorch, or jax.jit for a workload of jax.
 
-    Runs that are given the same `cache` compile what they have in common once.
+    Runs that are given the same `cache` compile what they have in common once. One run at a time
+    is measured in a process: this one waits for those that came before.
 
     Raises:
-        Cancelled: `cancelled()` became true between two steps.
+        Cancelled: `cancelled()` became true between two steps, or while it waited.
         SettingsError: it is no workload, or its step returns no loss.
         Exception: whatever the workload raises, unchanged, with notes that say where it was.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import Pace, timed_steps
+from kit.measure.base.turns import TURNS, in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -43,10 +45,6 @@ def measure(
         step = chosen(context())
         before = 0
 
-        def wait_for_compiles() -> None:
-            if cache is not None:
-                cache.wait_quiet(cancelled)
-
         def start_timing() -> None:
             nonlocal before
             before = len(session.syncs)
@@ -55,7 +53,7 @@ def measure(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
-            Pace(finish=session.wait_all, quiet=wait_for_compiles, start=start_timing),
+            Pace(session.wait_all, quiet=partial(TURNS.wait_quiet, cancelled), start=start_timing),
             progress=progress,
             cancelled=cancelled,
         )
@@ -85,6 +83,7 @@ def measure(
         )
 
 
+@in_turn
 def record_plan(workload: Any, settings: Settings) -> OpStream:
     """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
     chosen = as_workload(workload)

@@ -25,6 +25,7 @@ from typing import Any
 from kit.errors import Cancelled, SessionError, SettingsError
 from kit.measure.base.context import as_workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.turns import in_turn
 from kit.measure.many.portable import check_importable, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -78,6 +79,7 @@ class Team:
         return list(range(self.processes)) if self.rank is None else [self.rank]
 
 
+@in_turn
 def run_processes(
     workload: Any,
     settings: Settings,

@@ -7,9 +7,8 @@ yields its part of each batch, and a `loss.backward()` whose gradients are summe
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,8 @@ from torch import nn
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, no_loss, timed_steps
+from kit.measure.base.turns import TURNS, in_turn
+from kit.measure.many.common import Common
 from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
@@ -33,7 +34,6 @@ from kit.runtime.processes.join import Processes
 from kit.runtime.recording.sites import format_site
 from kit.runtime.replicas.group import parted
 from kit.text import check_whole_number
-from kit.torch.parallel.barrier import Barrier
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.torch.parallel.own_step import OwnStepParallel
 from kit.torch.parallel.shards import Shards, part_of, sizes_of, tensors_in
@@ -67,7 +67,7 @@ class ReplicaContext(Context):
         batch_size: of its part; the settings' is that of the whole batch.
     """
 
-    def __init__(self, net: OwnStepParallel, rank: int, common: _Common) -> None:
+    def __init__(self, net: OwnStepParallel, rank: int, common: Common) -> None:
         super().__init__(net.settings, "kit")
         self._net, self._rank, self._common = net, rank, common
         self._place = rank - net.ranks.start
@@ -137,55 +137,7 @@ def _is_opaque(batch: Any) -> bool:
     return hasattr(batch, "shape") or hasattr(batch, "to")
 
 
-class _Common:
-    """What the replicas of a process have in common: where their losses meet, and their batches.
-
-    Each batch is drawn once, by whoever needs it first, and every replica works on its part of it.
-    Loaders of their own would draw different ones: random numbers are those of the process.
-    """
-
-    def __init__(self, net: OwnStepParallel) -> None:
-        self.barrier = Barrier(net.count)
-        self._here = len(net.ranks)
-        self._sources: dict[int, _Source] = {}
-        self._lock = threading.Lock()
-
-    def batches(self, number: int, place: int, own: Iterator[Any]) -> Iterator[Any]:
-        """Those of the n-th loader, for the replica at this place, which has made `own` of it."""
-        with self._lock:
-            source = self._sources.setdefault(number, _Source(own, self._here))
-        while True:
-            try:
-                batch = source.take(place)
-            except StopIteration:
-                return
-            yield batch
-
-
-class _Source:
-    """Batches, and those that some replicas have taken and others have not yet."""
-
-    def __init__(self, batches: Iterator[Any], count: int) -> None:
-        self._batches = batches
-        self._waiting: list[deque[Any]] = [deque() for _ in range(count)]
-        self._error: BaseException | None = None  # after which there are no more
-        self._lock = threading.Lock()
-
-    def take(self, place: int) -> Any:
-        with self._lock:
-            if not self._waiting[place]:
-                if self._error is not None:
-                    raise self._error
-                try:
-                    batch = next(self._batches)
-                except BaseException as error:
-                    self._error = error
-                    raise
-                for waiting in self._waiting:
-                    waiting.append(batch)
-            return self._waiting[place].popleft()
-
-
+@in_turn
 def run(
     workload: Any, settings: Settings | None = None, *, devices: int | Sequence[Any] = 2,
     progress: Progress | None = None, cancelled: CancelledFn | None = None,
@@ -220,7 +172,7 @@ def run(
         return chosen(ReplicaContext(net, rank, common))
 
     with OwnStepParallel(devices, settings=settings, caches=caches, **options) as net:
-        common = _Common(net)
+        common = Common(net)
         net.build(build)
 
         def step() -> Shards:
@@ -235,6 +187,7 @@ def run(
                        cancelled=cancelled, source=net.one_step)  # fmt: skip
 
 
+@in_turn
 def measure(
     net: DataParallel, step: Callable[[], Any], *, steps: int = 10, warmup: int = 3,
     name: str = "", progress: Progress | None = None, cancelled: CancelledFn | None = None,
@@ -261,6 +214,7 @@ def measure(
     before: list[int] = []  # sync points of the warm-up, by session
 
     def agree() -> None:
+        TURNS.wait_quiet(cancelled)
         if processes is not None:
             _agree(net, processes, "the first measured step")
 
@@ -371,6 +325,7 @@ def step_ms(net: DataParallel, step: Callable[[], Any], *, steps: int = 4) -> fl
     return (time.perf_counter_ns() - start) / steps / 1e6
 
 
+@in_turn
 def measured_curve(
     net: DataParallel,
     step: Callable[[], Any],
@@ -395,6 +350,7 @@ def measured_curve(
     return best
 
 
+@in_turn
 def measure_backward(
     net: DataParallel,
     step: Callable[[], Any],

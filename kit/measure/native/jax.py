@@ -18,6 +18,7 @@ import jax
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.turns import TURNS
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -50,7 +51,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         times, kept = timed_steps(
             paced.run,
             settings,
-            Pace(finish=paced.finish, mark_step=paced.mark),
+            Pace(paced.finish, paced.mark, quiet=lambda: TURNS.wait_quiet(cancelled)),
             progress=progress,
             cancelled=cancelled,
         )

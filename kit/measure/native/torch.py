@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.turns import TURNS
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -42,7 +44,12 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     torch.manual_seed(settings.seed)
     step = chosen(Context(settings, device))
     clock = _DeviceClock() if device == "cuda" else None
-    pace = Pace(torch.cuda.synchronize, clock.mark, clock.restart) if clock else Pace(_nothing)
+    quiet = partial(TURNS.wait_quiet, cancelled)
+    pace = (
+        Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
+        if clock
+        else Pace(_nothing, quiet=quiet)
+    )
     times, kept = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
     if not all(isinstance(loss, torch.Tensor) for loss in kept):
         raise SettingsError(

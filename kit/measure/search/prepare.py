@@ -8,14 +8,13 @@ would need; it is for idle time, and gives way to whoever is in a hurry.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from kit.errors import Cancelled
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.turns import TURNS, waiting
 from kit.measure.kit_run import open_workload
 from kit.measure.many.placement import Placement
 from kit.runs.run import Run
@@ -37,7 +36,7 @@ class Prepared:
         self.workload: Workload = self._placement.workload
         self.cache = ExecutableCache()  # the first device's
         self._caches = [self.cache]
-        self._ahead = Ahead(self.cache)
+        self._ahead = Ahead(self.cache, around=TURNS.compile)
 
     @property
     def name(self) -> str:
@@ -57,17 +56,18 @@ class Prepared:
             last[0] = fraction
             progress(text, fraction)
 
-        compiling = Compiling(lambda text: progress(text, last[0]))
-        if settings.mode == "torch":  # nothing to compile, so nothing to wait for later
-            self.cache.wait_quiet(cancelled)
-        self.cache.watch = compiling
-        try:
-            with _TURNS.run():
+        with TURNS.measure(
+            f"the explorer of {self.name}",
+            cancelled=cancelled,
+            tell=waiting(progress),
+        ):
+            self.cache.watch = Compiling(lambda text: progress(text, last[0]))
+            try:
                 return self._placement.run(
                     settings, progress=note, cancelled=cancelled, caches=self._caches
                 )
-        finally:
-            self.cache.watch = None
+            finally:
+                self.cache.watch = None
 
     def prepare(self, settings: Settings, /, *, progress: Progress, cancelled: CancelledFn) -> int:
         """Compile what a run under these settings would need, and give the number of programs.
@@ -83,9 +83,9 @@ class Prepared:
         progress("recording", 0.0)
 
         def gives_way() -> bool:
-            return cancelled() or _TURNS.is_taken
+            return cancelled() or TURNS.is_taken
 
-        with _TURNS.record():
+        with TURNS.record():
             programs = self._programs(settings, gives_way)
 
         def tell(ready: int, needed: int) -> None:
@@ -108,55 +108,6 @@ class Prepared:
                 cancelled=cancelled,
             )
         return list(programs.values())
-
-
-class _Turns:
-    """Who of the process may go: a run always, a recording without one only while none runs."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._runs = self._recordings = 0
-
-    @property
-    def is_taken(self) -> bool:
-        """True while something runs, or waits to."""
-        return self._runs > 0
-
-    @contextlib.contextmanager
-    def run(self) -> Iterator[None]:
-        """For a run: what is only recorded is told to stop, and waited for."""
-        with self._changed:
-            self._runs += 1
-            self._changed.wait_for(lambda: not self._recordings, _PATIENCE_S)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._runs -= 1
-
-    @contextlib.contextmanager
-    def record(self) -> Iterator[None]:
-        """For a recording.
-
-        Raises:
-            Cancelled: something runs.
-        """
-        with self._changed:
-            if self._runs:
-                raise Cancelled("another run goes first")
-            self._recordings += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._recordings -= 1
-                self._changed.notify_all()
-
-
-# Of the process, as torch's random state and the machine's cores are: a notebook may have several
-# explorers, and one that was replaced by running its cell again lives on.
-_TURNS = _Turns()
-_PATIENCE_S = 5.0  # for a workload's Python that does not come back to kit; then both go on
 
 
 @contextlib.contextmanager

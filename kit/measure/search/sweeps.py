@@ -43,6 +43,7 @@ from kit.errors import (
 )
 from kit.measure.base.context import Workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.turns import TURNS
 from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.runs.run import Run
@@ -57,10 +58,6 @@ PARALLEL = "measured in parallel"  # key in a run's environment
 SOURCE = "workload source"  # key in a saved run's environment
 _POLL_S = 0.2  # how soon a cancel is seen while workers are busy
 _GIVEN_UP = "the executor gave this cell up: it was shut down, or has lost its workers"
-
-# Torch's random state and XLA's profiler are one a process: two cells at once in it would draw
-# each other's numbers. So the cells that share a process take turns.
-_ONE_AT_A_TIME = threading.Lock()
 
 
 def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings | None = None, *,
@@ -310,7 +307,7 @@ def _measure(
     What the cell raises is returned, so that an error of the future is the executor's own. No two
     calls have the same `ticket`, because dask takes equal calls for one.
     """
-    with _ONE_AT_A_TIME:
+    with TURNS.measure(cancelled=cancelled):
         if cancelled is not None and cancelled():
             raise Cancelled("the sweep has ended")
         try:

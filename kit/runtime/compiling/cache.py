@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kit.errors import Cancelled
 from kit.ir import Aval
 from kit.runtime.compiling.lower import Executable
 from kit.runtime.recording.bulk import Op
@@ -20,7 +19,6 @@ from kit.runtime.rules.table import Rules
 __all__ = ["Compiling", "ExecutableCache"]
 
 MAX_AHEAD = 512  # programs compiled ahead that nothing has used yet; then the oldest makes room
-_LOOK_S = 0.02  # how soon somebody who waits sees that he was cancelled
 
 
 class ExecutableCache:
@@ -95,17 +93,6 @@ class ExecutableCache:
         finally:
             self._pending.pop(key).set()
         return True
-
-    def wait_quiet(self, cancelled: Callable[[], bool] | None = None) -> None:
-        """Block until nobody compiles: what follows is to be measured.
-
-        Raises:
-            Cancelled: `cancelled()` became true.
-        """
-        while pending := next(iter(list(self._pending.values())), None):
-            if cancelled is not None and cancelled():
-                raise Cancelled("cancelled while a program was compiled ahead")
-            pending.wait(_LOOK_S)
 
     def _make(self, key: Any, make: Callable[[], Executable], what: str) -> Executable:
         if self.watch is not None:

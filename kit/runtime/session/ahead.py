@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +88,19 @@ class PlanningExecutor(Executor):
 
 
 class Ahead:
-    """Compiles programs into a cache on one thread at a time, which ends with its work."""
+    """Compiles programs into a cache on one thread at a time, which ends with its work.
 
-    def __init__(self, cache: ExecutableCache) -> None:
-        self._cache = cache
+    Args:
+        around: makes the block in which the thread works, so that others see that it does.
+    """
+
+    def __init__(
+        self,
+        cache: ExecutableCache,
+        *,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._cache, self._around = cache, around
         self._thread: threading.Thread | None = None
 
     def compile(
@@ -114,7 +124,7 @@ class Ahead:
         self._wait(self._thread, cancelled)  # for what another call has left in the works
         if not missing:
             return 0
-        job = _Job(self._cache, missing)
+        job = _Job(self._cache, missing, self._around)
         # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
         self._thread = threading.Thread(target=job.work, name="kit compile ahead", daemon=False)
         self._thread.start()
@@ -141,13 +151,22 @@ class Ahead:
 class _Job:
     """What one thread compiles."""
 
-    def __init__(self, cache: ExecutableCache, programs: Sequence[Program]) -> None:
-        self._cache, self._programs = cache, programs
+    def __init__(
+        self,
+        cache: ExecutableCache,
+        programs: Sequence[Program],
+        around: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._cache, self._programs, self._around = cache, programs, around
         self.done = self.made = 0
         self.stop = False
         self.error: Exception | None = None
 
     def work(self) -> None:
+        with self._around():
+            self._compile()
+
+    def _compile(self) -> None:
         for program in self._programs:
             if self.stop:
                 return

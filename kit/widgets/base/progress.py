@@ -10,12 +10,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Protocol
 
 from kit.text import safe_terminal
 
-__all__ = ["Clock", "in_kernel", "progress_bar", "progress_or_bar", "time_left"]
+__all__ = ["Clock", "bar_when_told", "in_kernel", "progress_bar", "progress_or_bar", "time_left"]
 
 Report = Callable[[str, float], None]
 _SHOW_EVERY_S = 0.1  # each change of a widget is a message to the page
@@ -73,6 +73,20 @@ def progress_or_bar(progress: Report | bool | None, title: str) -> Iterator[Repo
     else:
         with progress_bar(title) as report:
             yield report
+
+
+@contextmanager
+def bar_when_told(title: str) -> Iterator[Callable[[str], None]]:
+    """A bar that appears with the first text, such as what the block waits for, if there is any."""
+    with ExitStack() as opened:
+        reports: list[Report] = []
+
+        def tell(text: str) -> None:
+            if not reports:
+                reports.append(opened.enter_context(progress_bar(title)))
+            reports[0](text, 0.0)
+
+        yield tell
 
 
 def in_kernel() -> bool:

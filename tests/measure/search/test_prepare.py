@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import kit
-import kit.measure.search.prepare as prepare_module
 import kit.runtime.compiling.cache as executables
 import kit.runtime.session.ahead as ahead
 from kit.errors import Cancelled, ExecutionError
+from kit.measure.base.turns import TURNS, Turns
 from kit.measure.search.prepare import Prepared
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
 
@@ -198,7 +198,7 @@ def test_a_run_waits_for_the_program_in_the_works_and_compiles_it_no_second_time
 
 
 def test_nothing_is_measured_while_a_program_is_compiled_ahead():
-    cache, stop = ExecutableCache(), threading.Event()
+    cache, stop, turns = ExecutableCache(), threading.Event(), Turns()
     entered, leave = threading.Event(), threading.Event()
 
     def make() -> Any:
@@ -206,19 +206,21 @@ def test_nothing_is_measured_while_a_program_is_compiled_ahead():
         assert leave.wait(LONG_S)
         return object()
 
-    worker = threading.Thread(target=cache.make_ahead, args=("key", make))
-    worker.start()
-    assert entered.wait(LONG_S)
+    ahead_of_use = ahead.Ahead(cache, around=turns.compile)
+    program = ahead.Program("key", 1, make)
+
+    with pytest.raises(Cancelled):  # stopped, and XLA goes on
+        ahead_of_use.compile([program], tell=lambda *_: None, cancelled=entered.is_set)
     with pytest.raises(Cancelled):
-        cache.wait_quiet(lambda: True)
-    quiet = threading.Thread(target=lambda: (cache.wait_quiet(), stop.set()))
+        turns.wait_quiet(lambda: True)
+    quiet = threading.Thread(target=lambda: (turns.wait_quiet(), stop.set()))
     quiet.start()
     assert not stop.is_set()
     leave.set()
     quiet.join(LONG_S)
-    worker.join(LONG_S)
     assert stop.is_set()
-    cache.wait_quiet()
+    turns.wait_quiet()
+    assert "key" in cache.executables
 
 
 def test_a_run_of_one_explorer_stops_what_another_one_prepares(expected: tuple[float, ...]):
@@ -229,7 +231,7 @@ def test_a_run_of_one_explorer_stops_what_another_one_prepares(expected: tuple[f
     def cancelled() -> bool:  # the first time that it is asked, somebody else wants to run
         if runner.ident is None:
             runner.start()
-            while not prepare_module._TURNS.is_taken:
+            while not TURNS.is_taken:
                 threading.Event().wait(0.001)
         return False
 

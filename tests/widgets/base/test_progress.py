@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.widgets.base.progress import Clock, in_kernel, progress_bar, time_left
+from kit.widgets.base.progress import Clock, bar_when_told, in_kernel, progress_bar, time_left
 from tests.factories import HOSTILE
 
 CELL = """
@@ -47,6 +47,22 @@ class Terminal(io.StringIO):
     def lines(self) -> list[str]:
         """What each rewrite showed."""
         return [text.removesuffix("\x1b[K") for text in self.getvalue().split("\r")[1:]]
+
+
+def test_a_bar_for_what_may_be_told_appears_with_the_first_text_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    with bar_when_told("run"):
+        pass
+    assert out.lines == []
+    with bar_when_told("run") as tell:
+        tell("waits for the explorer of bert")
+        shown = "".join(out.lines)
+    assert "run: starting" in shown
+    assert "run: waits for the explorer of bert" in shown
+    assert out.lines[-1] == ""
 
 
 def test_a_terminal_shows_one_line_that_is_gone_in_the_end():

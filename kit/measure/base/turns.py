@@ -1,0 +1,182 @@
+"""One measurement at a time in a process: who comes first measures first, and the others wait.
+
+    with TURNS.measure("cell [9]"):     a run: waits for its turn, and has it until the block ends
+    with TURNS.record():                work for idle time that a run soon stops, and then waits for
+    with TURNS.compile():               work that nothing can stop: no clock starts before its end
+
+A turn is taken for a whole run, not for its timed steps only: torch's random state, the profiler
+and the cores belong to the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from kit.errors import Cancelled
+
+__all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
+
+CancelledFn = Callable[[], bool]
+Tell = Callable[[str], object]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PATIENCE_S = 5.0  # for a recorded step whose Python does not come back to kit; then both go on
+_LOOK_S = 0.02  # how soon a cancelled wait ends
+
+
+class _Ticket:
+    """One place in the queue."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+
+
+class Turns:
+    """The queue of those who measure; the first in it measures now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: list[_Ticket] = []
+        self._recordings = self._compiles = 0
+
+    @property
+    def is_taken(self) -> bool:
+        """True while a run measures or waits to."""
+        return bool(self._queue)
+
+    @contextlib.contextmanager
+    def measure(
+        self, who: str = "", *, cancelled: CancelledFn | None = None, tell: Tell | None = None
+    ) -> Iterator[None]:
+        """Have the turn for the block; a block inside it, of the same context, has it already.
+
+        Args:
+            who: what others are told that they wait for; `asker()` if not given.
+            tell: called with "waits for cell [9]" if there is something to wait for.
+
+        Raises:
+            Cancelled: `cancelled()` became true before the turn came; the queue is as if it had
+                never been asked.
+        """
+        held = _HELD.get()
+        with self._changed:
+            has_turn = held is not None and held in self._queue[:1]
+        if has_turn:
+            yield
+            return
+        ticket = _Ticket(who or asker())
+        try:
+            with self._changed:
+                self._queue.append(ticket)
+            self._await(ticket, cancelled, tell)
+            token = _HELD.set(ticket)
+            try:
+                yield
+            finally:
+                _HELD.reset(token)
+        finally:
+            with self._changed:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[None]:
+        """For a step that is only recorded; it is to stop once `is_taken`.
+
+        Raises:
+            Cancelled: a run measures or waits to.
+        """
+        with self._changed:
+            if self._queue:
+                raise Cancelled("another run goes first")
+            self._recordings += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._recordings -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def compile(self) -> Iterator[None]:
+        """For a thread that compiles ahead; a run may begin meanwhile, but not its clock."""
+        with self._changed:
+            self._compiles += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._compiles -= 1
+                self._changed.notify_all()
+
+    def wait_quiet(self, cancelled: CancelledFn | None = None) -> None:
+        """Block until nothing is compiled ahead: what follows is to be measured.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+        """
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._compiles, _LOOK_S):
+                    return
+            if cancelled is not None and cancelled():
+                raise Cancelled("cancelled while a program was compiled ahead")
+
+    def _await(self, ticket: _Ticket, cancelled: CancelledFn | None, tell: Tell | None) -> None:
+        told: _Ticket | None = None
+        patient_until = time.monotonic() + PATIENCE_S
+        while True:
+            with self._changed:
+                first = self._queue[0]
+                is_free = not self._recordings or time.monotonic() >= patient_until
+                if first is ticket and is_free:
+                    return
+            if cancelled is not None and cancelled():
+                raise Cancelled(f"cancelled while it waited for {first.who}")
+            if tell is not None and first is not ticket and first is not told:
+                told = first
+                tell(f"waits for {first.who}")
+            with self._changed:
+                if self._queue[0] is first:  # else it changed while nobody held the lock
+                    self._changed.wait(_LOOK_S)
+
+
+def asker() -> str:
+    """Who asks for a turn here: the notebook's cell that runs, or else the thread."""
+    thread = threading.current_thread()
+    ipython = sys.modules.get("IPython")  # only where a notebook has loaded it
+    shell = ipython.get_ipython() if ipython is not None else None
+    if thread is not threading.main_thread():
+        return f"thread {thread.name!r}"
+    return "the main thread" if shell is None else f"cell [{shell.execution_count}]"
+
+
+def waiting(progress: Callable[[str, float], object] | None) -> Tell | None:
+    """What tells a run's progress that the run waits."""
+    return None if progress is None else lambda text: progress(text, 0.0)
+
+
+def in_turn(measure: Callable[P, R]) -> Callable[P, R]:
+    """Have a function wait for its turn; it is told by its own `progress` and `cancelled`."""
+
+    @functools.wraps(measure)
+    def wait_and_measure(*args: P.args, **options: P.kwargs) -> R:
+        cancelled: Any = options.get("cancelled")
+        progress: Any = options.get("progress")
+        with TURNS.measure(cancelled=cancelled, tell=waiting(progress)):
+            return measure(*args, **options)
+
+    return wait_and_measure
+
+
+TURNS = Turns()
+_HELD: ContextVar[_Ticket | None] = ContextVar("kit_turn", default=None)
