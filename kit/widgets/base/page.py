@@ -1,8 +1,9 @@
 """A view as a page of its own: what a notebook shows where no kernel and no network is.
 
 `static_page(view)` walks a view's tree: its texts and figures stay, its controls are left out,
-since no kernel answers them. What a figure does in the browser still works. `View` puts
-the page beside the live widget, for exports of the notebook to HTML and for sites that show it.
+since no kernel answers them. What a figure does in the browser still works. `View` puts the page
+under the live widget, as an output of its own that is hidden while the live one is there: for saved
+notebooks, exports of them to HTML, and sites that show them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any
 
 from bokeh.embed import components
 from bokeh.models import Plot
-from bokeh.resources import Resources
+from IPython.display import publish_display_data
 from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
-from kit.widgets.base.bokehjs import load_bokehjs
+from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.live_plot import LivePlot
+from kit.widgets.base.progress import in_kernel
 
 __all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
 
@@ -47,9 +49,28 @@ async function unpacked(id) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 (async () => {
-  if (!window.Bokeh) (0, eval)(await (await unpacked("bokehjs")).text());
+  if (!window.Bokeh) (0, eval)(await bokehjs());
   (0, eval)(await (await unpacked("models")).text());
 })();
+"""
+_OWN_BOKEHJS = """
+async function bokehjs() { return (await unpacked("bokehjs")).text(); }
+"""
+# A page in a frame of a notebook: the output of another cell has BokehJS, and may come later. While
+# the frame is hidden, under a live view, nothing is drawn.
+_NOTEBOOKS_BOKEHJS = """
+async function bokehjs() {
+  while (!innerWidth) {
+    await new Promise((done) => { addEventListener("resize", done, {once: true}); });
+  }
+  const note = document.getElementById("no-bokehjs");
+  for (let waited_ms = 0; ; waited_ms += 100) {
+    const found = parent.kitBokehJS?.[note.dataset.version];
+    note.hidden = Boolean(found) || waited_ms < 3000;
+    if (found) return found;
+    await new Promise((done) => { setTimeout(done, 100); });
+  }
+}
 """
 
 
@@ -60,19 +81,38 @@ def packed(ident: str, data: bytes) -> str:
 
 
 @lru_cache(maxsize=1)
-def _bokehjs() -> str:
+def _packed_bokehjs() -> str:
     """BokehJS as a packed block: 0.5 MB instead of 1.3 MB."""
-    source = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    return packed("bokehjs", source.encode())
+    return packed("bokehjs", bokehjs_code().encode())
 
 
-def page_scripts(models: str) -> str:
-    """What a page needs to draw bokeh models; `models`: the script of `bokeh.embed.components`."""
-    return f"{_bokehjs()}\n{packed('models', models.encode())}\n<script>{_BOOT}</script>"
+def page_scripts(models: str, *, in_notebook: bool = False) -> str:
+    """What a page needs to draw bokeh models; `models`: the script of `bokeh.embed.components`.
+
+    Args:
+        in_notebook: the page is a frame of a notebook, one cell of which has BokehJS for all.
+    """
+    block, source = _packed_bokehjs(), _OWN_BOKEHJS
+    if in_notebook:
+        block, source = _no_bokehjs(), _NOTEBOOKS_BOKEHJS
+    return f"{block}\n{packed('models', models.encode())}\n<script>{source}{_BOOT}</script>"
 
 
-def static_page(view: Widget, title: str = "kit") -> str:
-    """The view as one HTML document that needs neither a kernel nor a network."""
+def _no_bokehjs() -> str:
+    """What a frame says where the notebook's one copy of BokehJS is gone."""
+    return (
+        f'<p id="no-bokehjs" data-version="{escape(bokehjs_version())}" hidden>The figure is not '
+        "drawn: BokehJS was in the output of another cell, and that is gone. Restart the kernel "
+        "and run all cells to have it again.</p>"
+    )
+
+
+def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) -> str:
+    """The view as one HTML document that needs neither a kernel nor a network.
+
+    Args:
+        in_notebook: it is a frame of a notebook, one cell of which has BokehJS for all.
+    """
     plots: list[Plot] = []
     body = _static(view, plots)
     scripts = ""
@@ -81,7 +121,7 @@ def static_page(view: Widget, title: str = "kit") -> str:
             script, divs = components(tuple(plots), wrap_script=False)
         for i, div in enumerate(divs):
             body = body.replace(_place(i), div, 1)
-        scripts = page_scripts(script)
+        scripts = page_scripts(script, in_notebook=in_notebook)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -95,11 +135,16 @@ def framed(page: str, height: int, text: str = "") -> str:
 
     `text` is what is left of it where frames are taken out, as code-hosting sites do.
     """
-    fit = "this.style.height=(this.contentDocument.documentElement.scrollHeight+8)+'px'"
+    # As high as its text and figures are, also when they come later or a part is unfolded.
+    watch = (
+        "const page=this.contentDocument?.body;"  # none if the frame has gone meanwhile
+        "const fit=()=>{const high=page.offsetHeight;if(high)this.style.height=(high+8)+'px'};"
+        "if(page)new ResizeObserver(fit).observe(page)"
+    )
     return (
         f'<iframe srcdoc="{escape(page)}" title="a view of overlap-kit" loading="lazy" '
         f'style="width:100%;height:{height}px;border:0;resize:vertical" '
-        f'onload="setTimeout(()=>{{{fit}}},400)">{escape(text)}</iframe>'
+        f'onload="{watch}">{escape(text)}</iframe>'
     )
 
 
@@ -122,6 +167,8 @@ def _static(widget: Widget, plots: list[Plot]) -> str:
 
 def _is_panel(box: Box) -> bool:
     """True if there are controls in it, with nothing but their labels."""
+    if isinstance(box, View):
+        return False  # its texts are what it shows
     kinds = [type(child) for child in box.children]
     controls = [k for k in kinds if not issubclass(k, Box | HTML | LivePlot)]
     return bool(controls) and not any(issubclass(k, Box | LivePlot) for k in kinds)
@@ -157,22 +204,93 @@ def _height(widget: Widget) -> int:
 
 
 class View(VBox):
-    """Base of the views: live where there is a kernel, a page of their own where there is none."""
+    """Base of the views: live where there is a kernel, a page of their own where there is none.
+
+    A notebook stores the page in an output of its own, which follows each new `run`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._is_stored = False  # a cell has the output that follows
+        super().__init__(*args, **options)
+        if self.has_trait("run"):
+            self.observe(lambda _: self.store(), "run")
 
     def page(self) -> str:
         """What is shown now, as one HTML document: write it to a file, or put it into a report."""
-        return static_page(self, repr(self))
+        return self._page(in_notebook=False)
+
+    def store(self) -> None:
+        """Have the notebook keep what is shown now, if a cell shows this view."""
+        if self._is_stored:
+            self._publish_stored(update=True)
 
     def __repr__(self) -> str:
         run = getattr(self, "run", None)
         return f"{type(self).__name__}({run!r})" if run is not None else f"{type(self).__name__}()"
 
+    def _page(self, *, in_notebook: bool) -> str:
+        return static_page(self, repr(self), in_notebook=in_notebook)
+
+    def _ipython_display_(self) -> None:
+        if not in_kernel():
+            publish_display_data({"text/plain": repr(self)})
+            return
+        publish_display_data({**self._live(), "text/plain": ""})
+        self._publish_stored(update=False)
+        self._is_stored = True
+
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        plots: list[Plot] = []
-        html = _static(self, plots)
-        if plots:
-            load_bokehjs()
-            html = framed(self.page(), max(_height(self), _EMPTY_HEIGHT), repr(self))
-        bundle = super()._repr_mimebundle_(**options)
-        own = {"text/plain": repr(self), "text/html": html}
-        return {**bundle, **own} if isinstance(bundle, dict) else bundle
+        """Live and page in one, for an object that shows itself by a view; it follows nothing."""
+        return {**self._live(), **self._stored()}
+
+    def _live(self) -> dict[str, Any]:
+        """The widget for a page with a kernel, BokehJS before it."""
+        root: Any = self
+        if _plots(self):
+            bokehjs().keep()
+            root = VBox([bokehjs(), self])
+        root.add_class(_live_class(self))
+        view: dict[str, Any] = VBox._repr_mimebundle_(root)
+        return view
+
+    def _stored(self) -> dict[str, Any]:
+        said = repr(self)
+        if not _plots(self):
+            return {"text/plain": said, "text/html": _static(self, [])}
+        page = self._page(in_notebook=True)
+        html = framed(page, max(_height(self), _EMPTY_HEIGHT), said)
+        return {"text/plain": said, "text/html": html}
+
+    def _publish_stored(self, *, update: bool) -> None:
+        stored = self._stored()
+        html = _hidden_by(_live_class(self), stored["text/html"])
+        publish_display_data(
+            {**stored, "text/html": html},
+            transient={"display_id": f"kit-{self.model_id}"},
+            update=update,
+        )
+
+
+def _plots(view: Widget) -> list[Plot]:
+    """The figures that a view shows."""
+    found: list[Plot] = []
+    _static(view, found)
+    return found
+
+
+def _live_class(view: Widget) -> str:
+    return f"kit-live-{view.model_id}"
+
+
+def _hidden_by(live: str, html: str) -> str:
+    """HTML that is hidden while the page has something of the class `live`.
+
+    The live widget comes some moments later than its stored page, which so begins hidden, too.
+    """
+    mine = live.replace("live", "stored")
+    return (
+        f"<style>@keyframes kit-late {{from {{display: none}}}} "
+        f".{mine} {{animation: kit-late 1s step-end}} "
+        f"body:has(.{live}) .{mine} {{display: none}}</style>"
+        f'<div class="{mine}">{html}</div>'
+    )

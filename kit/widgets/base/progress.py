@@ -170,10 +170,12 @@ class _Line:
 
 
 class _Widget:
-    """A bar and a line of text in the output of the running cell."""
+    """A bar and a line of text in the output of the running cell.
+
+    A saved notebook has no widget, but the text that goes with it: none, or what went wrong.
+    """
 
     def __init__(self, title: str) -> None:
-        from IPython.display import display
         from ipywidgets import HTML, FloatProgress, HBox, Layout
 
         self._title = title
@@ -181,7 +183,7 @@ class _Widget:
         self._text = HTML(layout=Layout(flex="1 1 auto", min_width="0"))
         self._box = HBox([self._bar, self._text], layout=Layout(align_items="center"))
         self._box.add_class("kit-progress")
-        display(self._box)
+        self._publish("", is_first=True)
 
     def show(self, text: str, fraction: float, times: str) -> None:
         self._bar.value = fraction
@@ -189,11 +191,23 @@ class _Widget:
 
     def fail(self, error: str, times: str) -> None:
         self._bar.bar_style = "danger"
-        self._text.value = _html(self._title, error, f"after {times.split(',')[0]}")
+        after = f"after {times.split(',')[0]}"
+        self._text.value = _html(self._title, error, after)
+        self._publish(f"{self._title}: {error} [{after}]")
 
     def close(self) -> None:
         for widget in (self._box, self._bar, self._text):  # closing a box leaves what is in it
             widget.close()
+
+    def _publish(self, text: str, *, is_first: bool = False) -> None:
+        from IPython.display import publish_display_data
+
+        shown = self._box._repr_mimebundle_()
+        publish_display_data(
+            {**shown, "text/plain": text},
+            transient={"display_id": f"kit-{self._box.model_id}"},
+            update=not is_first,
+        )
 
 
 def _html(head: str, text: str, times: str) -> str:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from kit.errors import KitError, SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction, predict
-from kit.widgets.explorer.rerun import Newest
+from kit.widgets.explorer.rerun import Newest, RunStep
 
 __all__ = ["Foresight", "Models", "expected_run"]
 
 _MODELS = 16  # kept, because a slider often moves back
+_MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
 _KNOWN = ("dtype", "device", "segment_mode")  # no model goes from one of these to another
 
 
@@ -55,6 +58,15 @@ class Foresight:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until no question is open; false if it takes longer than `timeout_s`."""
         return self._questions.wait(timeout_s)
+
+    def measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
+        """The step, with what the model had said of it; called by the worker."""
+        self.wait(_MODEL_S)
+        expected = self.expected(settings)  # before another request asks anew
+        run = run_step(settings, **options)
+        if expected is None or not isinstance(run, Run):
+            return run
+        return replace(run, predicted_ms=expected.step_ms)
 
     def close(self) -> None:
         """Answer nothing more."""

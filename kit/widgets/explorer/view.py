@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +40,6 @@ from kit.widgets.views import VIEWS, ViewRow
 __all__ = ["Explorer"]
 
 REST_S = 0.15  # a control that moves on within it starts nothing; a model's picture takes less
-_MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
 
 
 class Explorer(View):
@@ -198,29 +196,25 @@ class Explorer(View):
     def __repr__(self) -> str:
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
 
-    def page(self) -> str:
+    def _page(self, *, in_notebook: bool) -> str:
         """The newest run as one HTML document; `save` writes all runs, with sliders."""
         with self._lock:
-            return super().page()
+            return super()._page(in_notebook=in_notebook)
+
+    def store(self) -> None:
+        """Have the notebook keep what is shown now; while something runs, when that has ended."""
+        if not self._reruns.is_busy:
+            super().store()
 
     def _make_reruns(self, run_step: RunStep) -> Reruns:
         return Reruns(
-            partial(self._measure, run_step),
+            partial(self._foresight.measure, run_step),
             on_progress=self._show_progress,
             on_result=self._take,
             on_error=self._show_failure,
             on_idle=self._rest,
             spare=self.ahead.work,
         )
-
-    def _measure(self, run_step: RunStep, settings: Settings, **options: Any) -> Run:
-        """The step, with what the model had said of it; called by the worker."""
-        self._foresight.wait(_MODEL_S)
-        expected = self._foresight.expected(settings)  # before another request asks anew
-        run = run_step(settings, **options)
-        if expected is None or not isinstance(run, Run):
-            return run
-        return replace(run, predicted_ms=expected.step_ms)
 
     def _show_model(self, asked: Settings, prediction: Prediction | None) -> None:
         """Draw what the model expects of settings, unless they were measured or left meanwhile."""
@@ -267,6 +261,7 @@ class Explorer(View):
             if not self._is_answered:
                 after = "; the picture is of the run before" if self.run is not None else ""
                 self._give_up(f"cancelled{after}")
+        super().store()  # once for many moves: it takes longer than to draw them
 
     def _give_up(self, said: str) -> None:
         """The request has no run: back to the picture of the last one."""

@@ -131,6 +131,7 @@ class CompileView(View):
         self.choice.value = again[-1] if again else None
         self.choice.layout.display = "" if again else "none"
         self._chosen(None)
+        self.store()
 
     def _chosen(self, change: Any) -> None:
         i = self.choice.value

@@ -159,17 +159,18 @@ class TimelineView(View):
     def __repr__(self) -> str:
         return f"TimelineView({self._payload['summary']})"
 
-    def page(self) -> str:
-        """What is shown now, as one HTML document; with very many spans, the shortest are joined.
+    def _page(self, *, in_notebook: bool) -> str:
+        """With very many spans, the shortest are joined.
 
-        A notebook keeps it beside the live view, and a million spans would make that 10 MB.
+        A notebook keeps the page beside the live view, and a million spans would make that 10 MB.
         """
         if len(self._payload["spans"]["key"]) <= MAX_STATIC_SPANS:
-            return super().page()
+            return super()._page(in_notebook=in_notebook)
         small = timeline_payload(
             self.run, below=self.below, outline=self.outline, max_spans=MAX_STATIC_SPANS
         )
-        return static_page(VBox([LivePlot(timeline_model(small)[0])]), repr(self))
+        plot = VBox([LivePlot(timeline_model(small)[0])])
+        return static_page(plot, repr(self), in_notebook=in_notebook)
 
     def range_metrics(self) -> RangeMetrics | None:
         """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""

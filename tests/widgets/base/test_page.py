@@ -6,12 +6,15 @@ import gzip
 import re
 from base64 import b64decode
 from html import unescape
+from types import SimpleNamespace
 
 import pytest
 from ipywidgets import HTML, Button, HBox, IntSlider, VBox
 
 from kit.ir.plan import OpStream
+from kit.runs.compiles import Compile
 from kit.widgets.base.page import View, framed, packed, static_page
+from kit.widgets.numbers.compiles import CompileView
 from kit.widgets.numbers.gaps import GapView
 from kit.widgets.numbers.plan import PlanView
 from kit.widgets.numbers.whatif import WhatIfView
@@ -80,6 +83,11 @@ def test_hostile_text_stays_text_in_a_page():
 def test_an_empty_view_is_an_empty_page():
     assert "<body>" in static_page(View())
     assert View()._repr_mimebundle_()["text/html"] == ""
+
+
+def test_a_page_of_compiles_has_its_table_though_a_menu_is_beside_it():
+    compiled = Compile(0, 0, "forward", "first", "nothing like it", 3, site="train.py:41")
+    assert "train.py:41" in CompileView(SimpleNamespace(compiles=[compiled])).page()
 
 
 def test_a_plan_is_a_page_as_well():

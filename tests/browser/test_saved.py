@@ -1,0 +1,140 @@
+"""A notebook that was saved: exported and opened without a network, or loaded again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+
+from tests.browser.labserver import Browser, Lab, open_browser
+from tests.browser.test_smoke import write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+SAVE = """async () => {
+  await window.jupyterapp.commands.execute('docmanager:save');
+}"""
+# Removes the outputs of the first cell: the one that keeps BokehJS.
+CLEAR_FIRST = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  panel.content.model.sharedModel.cells[0].setOutputs([]);
+}"""
+RUN_FIRST = """async () => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  panel.content.activeCellIndex = 0;
+  await window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+SHUT = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+DRAWN_IN_FRAMES = """() => [...document.querySelectorAll('iframe')]
+  .filter((frame) => frame.contentDocument?.querySelector('.bk-Figure, canvas')).length"""
+TIMELINE = """
+import kit
+from kit.runs.settings import Settings
+from tests.factories import make_run
+kit.TimelineView(make_run())
+"""
+EXPLORER = """
+from dataclasses import replace
+from kit.widgets.explorer.view import Explorer
+
+def step(settings, *, progress, cancelled):
+    return replace(make_run(settings), name=f"of batch {settings.batch_size}")
+
+explorer = Explorer(step, Settings(batch_size=3))
+explorer
+"""
+MOVE = """
+explorer.wait(60)
+explorer.set(batch_size=77)
+explorer.wait(60)
+kit.kernel_table(explorer.run)
+"""
+MEMORY = "kit.MemoryView([make_run(), make_run(Settings(mode='lazy'))])"
+FRAMES = "iframe[title='a view of overlap-kit']"
+
+
+def exported(notebook: Path) -> Path:
+    """The notebook as HTML, as `jupyter nbconvert --to html` writes it."""
+    page = notebook.with_suffix(".html")
+    book = nbformat.read(notebook, as_version=4)
+    page.write_text(HTMLExporter(template_name="lab").from_notebook_node(book)[0])
+    return page
+
+
+def frames(offline: Browser, count: int) -> list[str]:
+    """What the frames of a page say once their figures are drawn, in the order of the page."""
+    found = []
+    offline.page.wait_for_function(
+        "([frames, n]) => document.querySelectorAll(frames).length === n", arg=[FRAMES, count]
+    )
+    for i in range(count):
+        offline.page.locator(FRAMES).nth(i).scroll_into_view_if_needed()
+        inside = offline.page.frame_locator(FRAMES).nth(i)
+        inside.locator("canvas").first.wait_for()
+        found.append(inside.locator("body").inner_text())
+    return found
+
+
+def test_a_saved_notebook_shows_the_last_run_of_each_view_without_kernel_and_network(lab: Lab):
+    file = lab.root / "views.ipynb"
+    write_notebook(file, TIMELINE, EXPLORER, MOVE, MEMORY)
+    with open_browser() as browser:
+        assert lab.open_and_run(browser, "views.ipynb") == []
+        browser.page.get_by_text("measured in").first.wait_for()
+        browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
+        assert browser.page.locator(f"{FRAMES} >> visible=true").count() == 0  # live, not stored
+        assert browser.page.evaluate(DRAWN_IN_FRAMES) == 0
+        browser.page.evaluate(SAVE)
+        assert browser.errors() == []
+        browser.page.evaluate(SHUT)
+    with open_browser() as browser:
+        browser.page.goto(f"{lab.url}/lab/tree/views.ipynb?reset", wait_until="domcontentloaded")
+        said = frames(browser, 3)
+        assert "of batch 77" in said[1]
+        heights = [frame.bounding_box() for frame in browser.page.locator(FRAMES).all()]
+        assert all(box is not None and box["height"] > 250 for box in heights)
+    text = file.read_text()
+    assert text.count("window.kitBokehJS") == 1
+    assert len(text) < 3_000_000
+
+    with open_browser(offline=True) as offline:
+        offline.page.goto(exported(file).as_uri())
+        timeline, explorer, memory = frames(offline, 3)
+        assert "of batch 77" in explorer
+        assert "no run yet" not in offline.page.locator("body").inner_text()
+        assert "What writes" in memory
+        assert timeline == ""
+        own = "cdnjs.cloudflare.com"  # what a page of nbconvert loads for itself
+        assert [error for error in offline.errors() if own not in error] == []
+
+
+def test_a_view_is_drawn_when_the_page_is_loaded_again_without_the_cell_that_keeps_bokehjs(
+    lab: Lab, browser: Browser
+):
+    write_notebook(lab.root / "views.ipynb", TIMELINE, MEMORY)
+    assert lab.open_and_run(browser, "views.ipynb") == []
+    browser.wait_for_canvases(2)
+    browser.page.evaluate(CLEAR_FIRST)
+    browser.page.evaluate(SAVE)
+    browser.page.goto(f"{lab.url}/lab/tree/views.ipynb", wait_until="domcontentloaded")
+    browser.page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
+    browser.wait_for_canvases(1)
+    assert browser.page.evaluate("window.Bokeh.documents.length") > 0
+    assert browser.page.locator(f"{FRAMES} >> visible=true").count() == 0  # the first cell has none
+    assert browser.errors() == []
+
+
+def test_the_cell_that_keeps_bokehjs_keeps_it_when_it_runs_again(lab: Lab, browser: Browser):
+    file = lab.root / "views.ipynb"
+    write_notebook(file, TIMELINE, MEMORY)
+    assert lab.open_and_run(browser, "views.ipynb") == []
+    for _ in range(2):
+        browser.page.evaluate(RUN_FIRST)
+    browser.wait_for_canvases(2)
+    browser.page.evaluate(SAVE)
+    first, second = json.loads(file.read_text())["cells"]
+    assert json.dumps(first["outputs"]).count("window.kitBokehJS") == 1
+    assert "window.kitBokehJS" not in json.dumps(second["outputs"])

@@ -1,0 +1,129 @@
+"""What a notebook keeps of its views: the last run of each, BokehJS once, no progress bar."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+pytestmark = pytest.mark.notebook
+ROOT = Path(__file__).parents[3]
+DEFINES_BOKEHJS = "window.kitBokehJS"
+
+EXPLORER = """
+import kit
+from dataclasses import replace
+from kit.runs.settings import Settings
+from kit.widgets.explorer.view import Explorer
+from tests.factories import make_run
+
+def step(settings, *, progress, cancelled):
+    return replace(make_run(settings), name=f"batch {settings.batch_size}")
+
+explorer = Explorer(step, Settings(batch_size=3), auto_run=False)
+explorer
+"""
+MOVE = "for size in (4, 5, 6):\n    explorer.set(batch_size=size)\n    explorer.wait(60)"
+TIMELINE = """
+view = kit.TimelineView(make_run())
+view
+"""
+COMPILES = """
+from types import SimpleNamespace
+from kit.runs.compiles import Compile
+source = SimpleNamespace(compiles=[])
+compiles = kit.CompileView(source)
+compiles
+"""
+COMPILED = """
+source.compiles = [Compile(0, 0, "forward", "first", "nothing like it", 3, site="train.py:41")]
+compiles.refresh()
+"""
+PROGRESS = """
+from kit.widgets.base.progress import progress_bar
+with progress_bar("sweep") as report:
+    report("run 1 of 3", 0.3)
+"""
+FAILED = """
+try:
+    with progress_bar("sweep") as report:
+        report("run 1 of 3", 0.3)
+        raise MemoryError("no room")
+except MemoryError:
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The outputs of each cell after all have run."""
+    cells = {"explorer": EXPLORER, "move": MOVE, "timeline": TIMELINE, "comparison":
+             "kit.compare([make_run(), make_run(Settings(mode='lazy'))])", "compiles": COMPILES,
+             "compiled": COMPILED, "progress": PROGRESS, "failed": FAILED}  # fmt: skip
+    book = new_notebook(cells=[new_code_cell(source) for source in cells.values()])
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+            patch.setenv(name, str(folder / name))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        NotebookClient(book, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return {name: cell.outputs for name, cell in zip(cells, book.cells, strict=True)}
+
+
+def stored(outputs: list[Any], mime: str = "text/html") -> str:
+    """What the outputs of a cell are where there is neither kernel nor script."""
+    return "".join(
+        output.data[mime]
+        for output in outputs
+        if mime in output.data and "application/javascript" not in output.data
+    )
+
+
+def test_the_stored_page_of_an_explorer_is_of_its_last_run(outputs: dict[str, list[Any]]):
+    text = stored(outputs["explorer"], "text/plain")
+    assert text.startswith("Explorer(Run('batch 6'")
+    page = unescape(stored(outputs["explorer"]))
+    assert "no run yet" not in page
+    assert "measured in" not in page  # of the controls, nothing
+    assert "step time" in page
+
+
+def test_an_explorer_that_moves_keeps_its_live_widget(outputs: dict[str, list[Any]]):
+    """An update of the output with the widget would draw it anew, and the focus would be lost."""
+    live, page = outputs["explorer"][-2:]
+    assert list(live.data) == ["text/plain", "application/vnd.jupyter.widget-view+json"]
+    assert "application/vnd.jupyter.widget-view+json" not in page.data
+    assert outputs["move"] == []
+
+
+def test_bokehjs_is_stored_once(outputs: dict[str, list[Any]]):
+    assert json.dumps(outputs).count(DEFINES_BOKEHJS) == json.dumps(outputs["explorer"]).count(
+        DEFINES_BOKEHJS
+    )
+    scripts = [o for o in outputs["explorer"] if "application/javascript" in o.data]
+    assert len(scripts) == 1
+    others = [o for name, cell in outputs.items() if name != "explorer" for o in cell]
+    assert all(len(json.dumps(output)) < 200_000 for output in others)
+    for name in ("timeline", "comparison"):
+        assert 'id="models"' in unescape(stored(outputs[name]))
+        assert 'id="bokehjs"' not in unescape(stored(outputs[name]))
+
+
+def test_the_page_of_compiles_is_not_empty(outputs: dict[str, list[Any]]):
+    page = stored(outputs["compiles"])
+    assert "Nothing was compiled" not in page
+    assert "train.py:41" in page
+
+
+def test_no_progress_bar_is_left_as_text(outputs: dict[str, list[Any]]):
+    assert stored(outputs["progress"], "text/plain") == ""
+    failed = stored(outputs["failed"], "text/plain")
+    assert re.fullmatch(r"sweep: MemoryError: no room \[after \d+ s\]", failed)
+    texts = [stored(cell, "text/plain") for cell in outputs.values()]
+    assert not [text for text in texts if "Box(" in text]
