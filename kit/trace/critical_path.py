@@ -9,9 +9,9 @@ A chain moves forward in time from the begin of the first step to the end of the
     wait       from a kernel that ended while the host waited to the end of the wait
 
 The critical path is the chain with the most work on it. Work is what the host does when it does not
-wait, what a worker does while no device works, kernels, and reductions. What lies between two of
-these is delay: the path covers the steps from end to end, and its work is never more than they
-took.
+wait for the device (a sleep is work: what follows has to wait for it), what a worker does while no
+device works, kernels, and reductions. What lies between two of these is delay: the path covers the
+steps from end to end, and its work is never more than they took.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kit.trace.timeline import Timeline
 
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
 
-PATH_KINDS = ("host recording", "input", "compile", "host other", "dispatch", "kernel",
-              "reduction", "wait", "delay")  # fmt: skip
+PATH_KINDS = ("host recording", "input", "compile", "host waits elsewhere", "host other",
+              "dispatch", "kernel", "reduction", "wait", "delay")  # fmt: skip
 _START, _HOST, _WORKER, _KERNEL = range(4)  # what a link of the chain comes from
 _Link = tuple[int, int]
 _Raw = tuple[int, int, str, str, str, int, int, int]
@@ -91,6 +91,7 @@ class _Host:
             "wait": ("wait", "ahead"),
             "compile": ("lower", "compile"),
             "input": ("input",),
+            "host waits elsewhere": ("elsewhere",),
             "host recording": ("record", "plan"),
         }
         active = {name: Active(timeline, of, main) for name, of in kinds.items()}

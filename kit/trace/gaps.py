@@ -12,6 +12,7 @@ first cause that holds:
     compile         a program was lowered or compiled
     dispatch        a segment was handed to the device, or had been and has not begun yet
     sync point      the host still waited
+    host waits elsewhere  for something else than the device: it slept, read a file, took a lock
     input           the host prepared or copied a batch
     host recording  the host recorded ops or cut a segment
     dispatch        the host had recorded ahead and handed over what it had
@@ -38,14 +39,15 @@ from kit.trace.active import (
     Pieces,
     distinct,
     launches,
-    without,
 )
 from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.timeline import Timeline
+from kit.trace.waits import after_waits, waits
 
 __all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
            "device_of", "idle_causes", "idle_gaps", "idle_table"]  # fmt: skip
 
+ELSEWHERE = "host waits elsewhere"
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
 
 
@@ -64,6 +66,7 @@ CAUSES = (
     GapCause("compile", "compile", "compile", "a program was being compiled"),
     GapCause("dispatch", "dispatch", "dispatch", "a segment was being handed to the device"),
     GapCause("sync point", "wait", "sync", "the host waited for the device"),
+    GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited for a file or a lock"),
     GapCause("input", "input", "input", "the host prepared or copied a batch"),
     GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
     GapCause(
@@ -94,7 +97,7 @@ class Gap:
     start_ns: int
     stop_ns: int
     cause: str  # one of GAP_CAUSES
-    site: str = ""  # "train.py:41", of a sync point
+    site: str = ""  # "train.py:41", of a sync point or a wait elsewhere
     by: int = NONE
     note: str = ""
     hta: str = "other"  # one of HTA_CAUSES, of the whole gap
@@ -108,7 +111,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class IdleRow:
-    """All idle time of one cause, and of one line if the cause is a sync point."""
+    """All idle time of one cause, and of one line if the cause is a wait of the host."""
 
     cause: str
     site: str
@@ -138,7 +141,7 @@ def _cells(timeline: Timeline) -> Iterator[_Cells]:
         return
     low, high = _hull(timeline)
     everywhere = kernels.gaps(low, high)
-    handed = _after_waits(timeline, everywhere)
+    handed = after_waits(timeline, everywhere)
     for device, mask in _devices(timeline).items():
         mine = Kernels(timeline, mask).gaps(low, high)
         yield _Cells(timeline, device, mine, everywhere, handed)
@@ -223,42 +226,6 @@ def _hull(timeline: Timeline) -> tuple[int, int]:
     return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
 
 
-def _after_waits(timeline: Timeline, gaps: Gaps) -> Pieces:
-    """Idle time handed out to the waits that caused it, one instant after another.
-
-    The rule is that of `idle_after`, which says how much; this says which instants.
-    """
-    steps = np.sort(timeline.intervals(kind="step")[:, 0])
-    real = ~gaps.is_program
-    idle = np.stack([gaps.start[real], gaps.stop[real]], axis=1)
-    start, stop = without(idle, timeline.intervals(kind="reduction")).T
-    pieces: list[tuple[int, int, int]] = []
-    open_: list[list[int]] = []  # [sync, what is left of it], the latest last
-    step = NONE
-    syncs = timeline.syncs if len(steps) else ()
-    for i, sync in enumerate(syncs):
-        now = int(np.searchsorted(steps, sync.at_ns, "right"))
-        open_ = open_ if now == step else []
-        step = now
-        open_.append([i, sync.wait_ns])
-        at = sync.at_ns + sync.wait_ns
-        until = syncs[i + 1].at_ns if i + 1 < len(syncs) else np.iinfo(np.int64).max
-        k = int(np.searchsorted(stop, at, "right"))
-        while k < len(start) and start[k] < until and open_:
-            a, b = max(int(start[k]), at), min(int(stop[k]), until)
-            k += 1
-            while a < b and open_:
-                taken = min(open_[-1][1], b - a)
-                if taken:
-                    pieces.append((a, a + taken, open_[-1][0]))
-                a += taken
-                open_[-1][1] -= taken
-                if not open_[-1][1]:
-                    open_.pop()
-    columns = np.array(pieces, dtype=np.int64).reshape(-1, 3)
-    return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])
-
-
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
@@ -273,15 +240,16 @@ class _Cells:
             "dispatch": Active(timeline, ("dispatch",)),
             "wait": Active(timeline, ("wait",)),
             "input": Active(timeline, ("input",)),
+            "elsewhere": Active(timeline, ("elsewhere",)),
             "ahead": Active(timeline, ("ahead",)),
             "record": Active(timeline, ("record", "plan")),
             "reduction": Active(timeline, ("reduction",), _on_device(timeline, device)),
         }
         others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
-        waits = _waits(timeline)
+        waited = waits(timeline)
         steps = _steps(timeline)
         edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
-                 waits.start, waits.stop, steps.start, steps.stop]  # fmt: skip
+                 waited.start, waited.stop, steps.start, steps.stop]  # fmt: skip
         edges += [x for a in active.values() for x in (a.start, a.stop)]
         cuts = distinct(np.concatenate(edges))
         start, stop = cuts[:-1], cuts[1:]
@@ -290,7 +258,7 @@ class _Cells:
         self.start, self.stop, self.of = start[kept], stop[kept], of[kept]
         self.by = {name: a.at(self.start) for name, a in active.items()}
         self.by["handed"] = handed.at(self.start)
-        self.by["waiting"] = waits.at(self.start)
+        self.by["waiting"] = waited.at(self.start)
         whole = others.at(self.start)
         self.is_other, self.is_program = whole < 0, whole == 1
         # Of the gap that each cell is a part of: the kernels around, and the next one's dispatch.
@@ -311,13 +279,19 @@ class _Cells:
         length = stop - start
         for i, cause in enumerate(r.cause for r in _RULES):
             of = rule == i
-            if cause != "sync point":
+            if cause not in ("sync point", ELSEWHERE):
                 if of.any():
                     yield (cause, ""), length[of]
                 continue
-            for sync in np.unique(by[of]).tolist():
-                site = self.timeline.syncs[sync].site if sync >= 0 else ""
-                yield (cause, site), length[of & (by == sync)]
+            for culprit in np.unique(by[of]).tolist():
+                yield (cause, self._site(cause, culprit)), length[of & (by == culprit)]
+
+    def _site(self, cause: str, by: int) -> str:
+        """The line to blame: of a sync point, or of a wait elsewhere, whose span it names."""
+        if by >= 0 and cause == "sync point":
+            return self.timeline.syncs[by].site
+        is_named = by >= 0 and cause == ELSEWHERE
+        return self.timeline.names[self.timeline.name[by]] if is_named else ""
 
     def lost(self) -> dict[str, int]:
         """Cause -> its time in which no other device worked either."""
@@ -362,13 +336,14 @@ class _Cells:
     def _gap(self, rule: int, by: int, start: int, stop: int, hta: int, before: int) -> Gap:
         cause, head, tail = _RULES[rule].cause, _RULES[rule].head, _RULES[rule].tail
         timeline = self.timeline
-        site = name = ""
+        name = ""
         if by < 0:
             head = tail = ""
         elif cause == "sync point":
-            site, name = timeline.syncs[by].site, timeline.syncs[by].cause
+            name = timeline.syncs[by].cause
         else:
             name = timeline.names[timeline.name[by]]
+        site = self._site(cause, by)
         note = f"{head}{name[:80]}{tail}"
         return Gap(self.device, start, stop, cause, site, by, note, HTA_CAUSES[hta], before)
 
@@ -412,6 +387,7 @@ _RULES = (
         ")",
     ),
     _while("sync point", "waiting", "the host waited (", ")"),
+    _while(ELSEWHERE, "elsewhere"),
     _while("input", "input"),
     _Rule(
         "host recording",
@@ -421,15 +397,6 @@ _RULES = (
     _while("dispatch", "ahead", "the host is ahead: "),
     _Rule("unknown", lambda c: c.of >= 0, lambda c: c.nothing),
 )
-
-
-def _waits(timeline: Timeline) -> Pieces:
-    """The waits at sync points; where two overlap, the later one has the rest."""
-    start = np.array([s.at_ns for s in timeline.syncs], np.int64)
-    stop = start + np.array([s.wait_ns for s in timeline.syncs], np.int64)
-    if len(start):
-        stop[:-1] = np.minimum(stop[:-1], start[1:])
-    return Pieces(start, stop, np.arange(len(start)))
 
 
 def _steps(timeline: Timeline) -> Pieces:

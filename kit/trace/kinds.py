@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "AWAY",
     "CATEGORIES",
     "CATEGORY_ROWS",
     "KINDS",
@@ -27,6 +28,7 @@ LIMITS = (
     "recording",
     "sync",
     "input",
+    "elsewhere",
     "dispatch",
     "compile",
     "reduction",
@@ -93,6 +95,14 @@ SPAN_KINDS = (
         "reduction",
         "gradients travel between devices, on a lane of the device that they go to",
     ),
+    SpanKind(
+        "elsewhere",
+        "host waits elsewhere",
+        "elsewhere",
+        "host waits elsewhere",
+        "the host neither computes nor waits for the device: it sleeps, reads a file, takes a "
+        "lock; named after its line",
+    ),
 )
 
 # In the order in which a breakdown lists them.
@@ -101,15 +111,18 @@ CATEGORY_ROWS = (
     Category("reduction", 1, "reduction", "reduction"),
     Category("compile", 2, "compile", "compile"),
     Category("dispatch", 3, "dispatch", "dispatch"),
-    Category("forward recording", 6, "recording", "forward", phase="forward"),
-    Category("backward recording", 7, "recording", "backward", phase="backward"),
-    Category("update recording", 8, "recording", "update", phase="update"),
+    Category("forward recording", 7, "recording", "forward", phase="forward"),
+    Category("backward recording", 8, "recording", "backward", phase="backward"),
+    Category("update recording", 9, "recording", "update", phase="update"),
     Category("input", 5, "input", "input", is_away=True),
     Category("sync wait", 4, "sync", "wait", is_away=True),
-    Category("unknown", 9, "unknown"),
+    Category("host waits elsewhere", 6, "elsewhere", "elsewhere", is_away=True),
+    Category("unknown", 10, "unknown"),
 )
 
 KINDS = tuple(kind.name for kind in SPAN_KINDS)
+# While one of these goes on a thread records nothing, though its phase goes on.
+AWAY = ("wait", "input", "ahead", "elsewhere")
 CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)
 # Of views that draw spans: a phase stands for the recording of its ops.
 LEGEND = (

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.active import distinct
 from kit.trace.kinds import (
+    AWAY,
     CATEGORIES,
     CATEGORY_ROWS,
     KINDS,
@@ -31,6 +32,7 @@ __all__ = ["BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
            "busy_fraction", "headline", "overlap_fraction", "union_ns"]  # fmt: skip
 
 LOADER = "host/loader"
+_RARE = ("reduction", "host waits elsewhere")  # a row of the breakdown only where it happens
 Intervals = NDArray[np.int64]
 
 
@@ -149,7 +151,7 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     to compiling, else to dispatching, else to what the host does (a wait, input, or recording by
     phase), else to "unknown". So `exposed_ms` adds up to the step, while `total_ms` counts all of
     an activity (a phase's recording without the waits and copies inside it). Where nothing was
-    reduced, as on one device, there is no row for it.
+    reduced, as on one device, there is no row for it; nor for waits elsewhere where none was seen.
 
     Units:
         milliseconds, averaged over the step spans
@@ -166,7 +168,7 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     return tuple(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
         for name, (total, exposed) in parts.items()
-        if total or name != "reduction"
+        if total or name not in _RARE
     )
 
 
@@ -273,7 +275,7 @@ def _device_busy(timeline: Timeline) -> float:
 
 def _recording_overlap(timeline: Timeline) -> float:
     """A recording thread that waits or copies is not recording, though its phase goes on."""
-    kinds = ("record", "wait", "input", "ahead", "kernel")
+    kinds = ("record", *AWAY, "kernel")
     widths, (record, *away, busy) = _cells(*(_of_kinds(timeline, (k,)) for k in kinds))
     recording = record & ~np.logical_or.reduce(away)
     if not busy.any() or not widths[recording].any():

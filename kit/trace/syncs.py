@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.active import without
 from kit.trace.timeline import SyncPoint, Timeline
+from kit.trace.waits import excused
 
 __all__ = ["SyncRow", "idle_after", "sync_table"]
 
@@ -65,9 +66,10 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
 
     A host that waits records nothing, so when the value is there the device has nothing to do until
     more is recorded and issued: what was prepared ahead is used up. Charged to a wait is the time
-    in which no kernel ran and nothing was reduced, from its end to the next wait, but not more than
-    it lasted: without it the host could have got ahead by no more than that. What is left over is
-    charged to earlier waits of the same step. Gaps inside one program are the program's own.
+    in which no kernel ran, nothing was reduced and the host did not wait elsewhere, from its end to
+    the next wait, but not more than it lasted: without it the host could have got ahead by no more
+    than that. What is left over is charged to earlier waits of the same step. Gaps inside one
+    program are the program's own.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
@@ -130,4 +132,4 @@ def _gaps(timeline: Timeline) -> NDArray[np.int64]:
     from_, to = np.append(low, last), np.append(start, high)
     kept = (to > from_) & ~np.concatenate([[False], inside, [False]])
     gaps = np.stack([from_, to], axis=1)[kept]
-    return without(gaps, timeline.intervals(kind="reduction"))
+    return without(gaps, excused(timeline))

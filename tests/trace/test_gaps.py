@@ -16,7 +16,9 @@ from kit.workloads import bert, mlp
 
 END = 120
 STEPS = [Span("host/main", f"step {i}", "step", 60 * i, 60 * i + 60) for i in range(2)]
-HOST = ("record", "plan", "lower", "compile", "dispatch", "wait", "input", "ahead")
+HOST = ("record", "plan", "lower", "compile", "dispatch", "wait", "input", "ahead",
+        "elsewhere")  # fmt: skip
+OWN_CAUSE = ("kernel", "reduction", "elsewhere")  # no wait before these is to blame
 
 
 def kernel(start: int, stop: int, segment: int = -1, lane: str = "device/0 thread 1") -> Span:
@@ -49,12 +51,23 @@ def test_a_gap_is_cut_where_its_cause_changes() -> None:
         ([host("lower", 0, END)], "compile"),
         ([host("dispatch", 0, END)], "dispatch"),
         ([host("input", 0, END), host("record", 0, END)], "input"),
+        ([host("elsewhere", 0, END), host("record", 0, END)], "host waits elsewhere"),
         ([host("input", 0, END, lane="host/loader")], "unknown"),
         ([host("record", 0, END), host("ahead", 0, END)], "dispatch"),
         ([host("wait", 0, END), host("record", 0, END)], "sync point"),
         ([], "unknown"),
     ],
-    ids=["compile", "lower", "dispatch", "input", "loader", "ahead", "wait", "nothing"],
+    ids=[
+        "compile",
+        "lower",
+        "dispatch",
+        "input",
+        "elsewhere",
+        "loader",
+        "ahead",
+        "wait",
+        "nothing",
+    ],
 )
 def test_what_the_host_did_is_the_cause(spans: list[Span], cause: str) -> None:
     assert causes(kernel(0, 20), *spans, kernel(50, END)) == [(cause, 20, 50)]
@@ -109,6 +122,27 @@ def test_a_wait_is_not_charged_for_a_reduction_after_it() -> None:
         ("sync point", 35, 50),
     ]
     assert idle_after(t) == (15,)
+
+
+def test_a_sleep_after_a_wait_is_the_sleeps_and_names_its_line() -> None:
+    t = Timeline.of(
+        [
+            *STEPS,
+            kernel(0, 20),
+            Span("host/main", "train.py:9", "elsewhere", 25, 45),
+            host("record", 20, 60),
+            kernel(50, END),
+        ],
+        [SyncPoint(0, 20, "item", "train.py:7")],
+    )
+    assert [(g.cause, g.site, g.start_ns, g.stop_ns) for g in idle_gaps(t)] == [
+        ("sync point", "train.py:7", 20, 25),
+        ("host waits elsewhere", "train.py:9", 25, 45),
+        ("sync point", "train.py:7", 45, 50),
+    ]
+    assert idle_after(t) == (10,)
+    rows = {(row.cause, row.site): row.total_ms for row in idle_table(t)}
+    assert rows["host waits elsewhere", "train.py:9"] == 20e-6
 
 
 def test_a_sync_point_is_named_with_its_line_while_the_host_waits_and_after() -> None:
@@ -282,9 +316,7 @@ def hand_out(t: Timeline, kernels: list[tuple[int, Span]]) -> dict[int, str]:
         until = t.syncs[k + 1].at_ns if k + 1 < len(t.syncs) else END
         for now in range(s.at_ns + s.wait_ns, min(until, END)):
             free = [j for j in range(k + 1) if left[j] and t.syncs[j].at_ns // 60 == s.at_ns // 60]
-            is_busy = any(
-                x.start_ns <= now < x.stop_ns for x in t.spans if x.kind in ("kernel", "reduction")
-            )
+            is_busy = any(x.start_ns <= now < x.stop_ns for x in t.spans if x.kind in OWN_CAUSE)
             if not is_busy and not is_in_program(t, kernels, now) and free:
                 found[now] = t.syncs[free[-1]].site
                 left[free[-1]] -= 1
@@ -333,12 +365,14 @@ def cause_at(
         (active & {"lower", "compile"}, "compile"),
         ("dispatch" in active or issued <= now, "dispatch"),
         ("wait" in active or site, "sync point"),
+        ("elsewhere" in active, "host waits elsewhere"),
         ("input" in active, "input"),
         (active & {"record", "plan"} and "ahead" not in active, "host recording"),
         ("ahead" in active, "dispatch"),
     ):
         if holds:
-            return cause, site if cause == "sync point" else ""
+            named = {"sync point": site, "host waits elsewhere": "forward"}
+            return cause, named.get(cause, "")
     return "unknown", ""
 
 

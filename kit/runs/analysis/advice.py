@@ -16,7 +16,8 @@ from typing import Any
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms
-from kit.trace import SyncRow, sync_table
+from kit.trace import SyncRow, count_devices, idle_table, sync_table
+from kit.trace.gaps import ELSEWHERE
 
 __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 
@@ -211,6 +212,21 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("input", text, ms=ms)
 
 
+def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
+    steps = max(int(run.timeline.where(kind="step").sum()), 1) * count_devices(run.timeline)
+    for row in idle_table(run.timeline):
+        ms = row.total_ms / steps
+        if row.cause != ELSEWHERE or ms < SHARE * seen.step_ms:
+            continue
+        what = "the devices then have" if run.devices > 1 else "the device then has"
+        text = (
+            f"{row.site} makes the host wait for something else than the device (it sleeps, reads "
+            f"a file or takes a lock), and {what} nothing to do for {format_ms(ms)} a step. Do "
+            "that in another thread ahead of the step (a batch: prefetch=2), or less often"
+        )
+        yield Advice("host waits elsewhere", text, row.site, ms)
+
+
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     first, last = run.settings.warmup, run.settings.warmup + run.settings.steps
     late = [c for c in run.compiles if first <= c.step < last]
@@ -255,7 +271,8 @@ def _has_one_core_too_few(run: Run) -> bool:
 def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     recording = [r.total_ms for r in seen.rows if r.category.endswith("recording")]
     ms = sum(recording)
-    is_large = ms >= 0.15 * seen.step_ms and ms > 0
+    busy = run.headline().device_busy_fraction  # a device that hardly works takes no core away
+    is_large = ms >= 0.15 * seen.step_ms and ms > 0 and not busy < 0.15
     if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
         return
     text = (
@@ -306,6 +323,7 @@ class AdviceRule:
 ADVICE_RULES = (
     AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs, ("sync",)),
     AdviceRule(("input",), _input, ("input",)),
+    AdviceRule(("host waits elsewhere",), _elsewhere, ("elsewhere",)),
     AdviceRule(("compile",), _compiles, ("compile",)),
     AdviceRule(("recording",), _recording, ("recording",)),
     AdviceRule(("reduction",), _reduction, ("reduction",)),

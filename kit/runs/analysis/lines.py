@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.trace import Timeline, sync_table
 from kit.trace.kernels import charged_ns
+from kit.trace.kinds import AWAY
 
 __all__ = ["PHASES", "LineCost", "line_costs", "place_of"]
 
@@ -45,6 +46,7 @@ class LineCost:
     idle_ms: float = 0.0  # the device, after these waits; nan: no kernel was seen
     causes: tuple[str, ...] = ()  # of the sync points, and the library lines that they went through
     nodes: tuple[int, ...] = ()  # of `run.graphs[0]`
+    elsewhere_ms: float = 0.0  # the host waited for something else than the device
 
     @property
     def recording_ms(self) -> float:
@@ -53,8 +55,8 @@ class LineCost:
 
     @property
     def total_ms(self) -> float:
-        """All three together, whatever overlaps: for an order, not for a sum."""
-        return self.recording_ms + self.device_ms + self.wait_ms
+        """All of it together, whatever overlaps: for an order, not for a sum."""
+        return self.recording_ms + self.device_ms + self.wait_ms + self.elsewhere_ms
 
 
 def line_costs(run: Run) -> tuple[LineCost, ...]:
@@ -68,19 +70,29 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     sites = _Sites(run)
     record = _recording(run, sites)
     device = _device(run, sites)
-    waits = _waits(run)
+    waits, elsewhere = _waits(run), _elsewhere(run)
     found = []
     for i, site in enumerate(sites.names):
         wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
         parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
         found.append(
             LineCost(
-                site, parts, float(device[i]) / 1e6, wait, syncs, idle, causes, sites.nodes[site]
+                site,
+                parts,
+                float(device[i]) / 1e6,
+                wait,
+                syncs,
+                idle,
+                causes,
+                sites.nodes[site],
+                elsewhere.pop(site, 0.0),
             )
         )
     nothing = dict.fromkeys(PHASES, 0.0)
     for site, (wait, syncs, idle, causes) in waits.items():
-        found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes))
+        away = elsewhere.pop(site, 0.0)
+        found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes, elsewhere_ms=away))
+    found += [LineCost(site, nothing, 0.0, elsewhere_ms=ms) for site, ms in elsewhere.items()]
     return _in_order([row for row in found if row.nodes or row.total_ms or row.syncs])
 
 
@@ -168,8 +180,7 @@ def _of_phase(timeline: Timeline, phase: str) -> Ints:
     name = timeline.names.index(phase) if phase in timeline.names else -1
     ours = ~timeline.where(lane=LOADER)
     record = timeline.where(kind="record") & (timeline.name == name) & ours
-    away = (timeline.where(kind="wait") | timeline.where(kind="input")) & ours
-    away |= timeline.where(kind="ahead")
+    away = ours & np.logical_or.reduce([timeline.where(kind=kind) for kind in AWAY])
     return _minus(_pairs(timeline, record), _pairs(timeline, away))
 
 
@@ -250,4 +261,20 @@ def _waits(run: Run) -> dict[str, Waits]:
             sum(known) if known else math.nan,
             (*causes, cause),
         )
+    return found
+
+
+def _elsewhere(run: Run) -> dict[str, float]:
+    """Waits for something else than the device, milliseconds a traced step, by line."""
+    t = run.timeline
+    steps = t.intervals(kind="step")
+    found: dict[str, float] = {}
+    if not len(steps):
+        return found
+    window = _minus(steps, np.zeros((0, 2), np.int64))
+    mask = t.where(kind="elsewhere")
+    for name in np.unique(t.name[mask]).tolist():
+        spans = _pairs(t, mask & (t.name == name))
+        inside = np.diff([_time_in(window, x) for x in spans.T], axis=0)
+        found[t.names[name]] = float(inside.sum()) / len(steps) / 1e6
     return found

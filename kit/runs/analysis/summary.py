@@ -150,13 +150,15 @@ def _lines(run: Run, limit: int) -> str:
     dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
     texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
     cells = []
+    is_away = any(row.elsewhere_ms for row in rows)
     for row in dearest:
         file, _, number = row.site.rpartition(":")
         known = texts.get((file, int(number)), "") if number.isdecimal() else ""
-        times = map(format_number, (row.recording_ms, row.device_ms, row.wait_ms))
+        parts = [row.recording_ms, row.device_ms, row.wait_ms] + [row.elsewhere_ms] * is_away
+        times = map(format_number, parts)
         cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
-    heads = ("line", "record ms", "device ms", "wait ms", "")
-    return _table(heads, cells, left=(0, 4)) + _more(len(rows) - limit, "lines")
+    heads = ["line", "record ms", "device ms", "wait ms", *["elsewhere ms"] * is_away, ""]
+    return _table(heads, cells, left=(0, len(heads) - 1)) + _more(len(rows) - limit, "lines")
 
 
 def _start_of(code: str, limit: int = 60) -> str:

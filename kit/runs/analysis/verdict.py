@@ -66,6 +66,12 @@ LIMIT_ROWS = {
         "prepare them ahead (prefetch=2), or make the loader faster",
         "prepare them ahead: a DataLoader with num_workers and pin_memory=True",
     ),
+    "elsewhere": LimitRow(
+        "The host neither computes nor waits for the device: it sleeps, reads a file or takes a "
+        "lock",
+        "do that in another thread, or less often: the table of idle time has each line",
+        "do that in another thread, or less often: the table of idle time has each line",
+    ),
     "dispatch": LimitRow(
         "The time goes into handing work to the device",
         f"{_DISPATCH}, or larger segments (mode='lazy', larger bulk sizes); kit.SegmentView(run) "

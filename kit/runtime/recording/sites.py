@@ -9,10 +9,11 @@ from typing import Any
 
 from kit.runtime.recording.bulk import Site
 
-__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "line_of"]
+__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "line_of", "line_of_frame"]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _WORKLOADS = _KIT + "workloads" + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 _SEPARATOR = re.compile(r"[/\\]")
 
 
@@ -51,6 +52,18 @@ def here() -> Site:
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of_frame(frame: Any) -> Site:
+    """The user's line that a frame is at or was called from; ("", 0) if the kit called it."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_kits(path):
+            return "", 0
+        if _is_users(path) and not path.startswith(_STANDARD):
+            return path, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
 
 
 def _is_users(path: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kit.ir.plan import OpStream
 from kit.runtime.profiling.device_spans import profiled
+from kit.runtime.profiling.elsewhere import elsewhere
 from kit.runtime.profiling.freeze import TracedSteps, freeze_step, freeze_trace
 from kit.runtime.recording.stream import CutPolicy
 from kit.runtime.session.issuer import Issuer
@@ -44,7 +45,8 @@ class Tracer:
         first_sync = len(reads.syncs)
         with profiled() as profile, _no_collection():
             try:
-                steps(spans.end_step)
+                with elsewhere() as waited:
+                    steps(spans.end_step)
                 spans.stop()
                 reads.wait_all()
             finally:
@@ -52,11 +54,11 @@ class Tracer:
                 spans.stop()
         frozen = freeze_trace(
             spans.tasks,
-            [*spans.spans, *executor.spans],
+            [*spans.spans, *executor.spans, *(away.span for away in waited)],
             profile,
             reads.syncs[first_sync:],
             self._stepper.describe(),
-            waited_at=reads.places,
+            waited_at=[*reads.places, *(away.site for away in waited)],
         )
         self.forget()
         self._issuer.forget()

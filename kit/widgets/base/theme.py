@@ -87,6 +87,7 @@ _PALETTE = {
     "compile": "#8f45ab",
     "dispatch": "#a4e8fb",
     "wait": "#dd5a3c",
+    "elsewhere": "#60240c",
     "ahead": "#dfe8d3",
     "kernel": "#587080",
     "reduction": "#db57ba",

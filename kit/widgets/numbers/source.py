@@ -180,7 +180,7 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
             f"{_bar(row.device_ms, scale.device, COLORS['kernel'])}</span>",
             f'<span role="gridcell">{_ms(row.wait_ms)}'
             f"{_bar(row.wait_ms, scale.wait, COLORS['wait'])}</span>",
-            f'<span class="kit-code" role="gridcell">{code}{_sync(row)}</span>',
+            f'<span class="kit-code" role="gridcell">{code}{_sync(row)}{_away(row)}</span>',
         )
     )
     return (
@@ -198,6 +198,15 @@ def _sync(row: LineCost) -> str:
     return (
         f'<span class="kit-wait">&#9660; sync point, {often}: waits '
         f"{_ms(row.wait_ms) or '0'} ms{idle} ({causes})</span>"
+    )
+
+
+def _away(row: LineCost) -> str:
+    if not row.elsewhere_ms:
+        return ""
+    return (
+        f'<span class="kit-wait" style="color:{INK}">&#9660; the host waits elsewhere (a sleep, a '
+        f"file, a lock): {_ms(row.elsewhere_ms) or '0'} ms</span>"
     )
 
 

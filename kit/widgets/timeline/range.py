@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kit.errors import TimelineError
 from kit.trace import KINDS, Timeline, idle_gaps, union_ns
+from kit.trace.kinds import AWAY
 from kit.trace.timeline import COLUMNS
 from kit.widgets.timeline.lanes import group_of
 
@@ -63,7 +64,7 @@ def range_metrics(timeline: Timeline, start_ns: int, stop_ns: int) -> RangeMetri
     }
     busy = _clip(timeline, kernel, low, high)
     record = _clip(timeline, host & timeline.where(kind="record"), low, high)
-    kinds = [KINDS.index(kind) for kind in ("wait", "input", "ahead")]
+    kinds = [KINDS.index(kind) for kind in AWAY]
     away = _clip(timeline, host & np.isin(timeline.kind, kinds), low, high)
     waits = [
         (max(s.at_ns, low), min(s.at_ns + s.wait_ns, high))

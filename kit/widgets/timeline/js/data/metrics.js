@@ -1,6 +1,9 @@
 // What a range of time holds: busy devices, hidden recording, waits, idle time by cause.
 import {inRange} from "./table.js";
 
+// As in kit/trace/kinds.py: while one of these goes on a thread records nothing.
+const AWAY = ["wait", "input", "ahead", "elsewhere"];
+
 /** A set of time: sorted [start, stop] that do not touch. @typedef {number[][]} Pieces */
 
 /** @param {Pieces} pieces in any order @returns {Pieces} */
@@ -75,7 +78,7 @@ function piecesIn(table, from, to, part) {
         found.devices.get(device)?.push(piece);
       } else if (keys.where[k] === "host/loader") continue;
       else if (kind === "record") found.record.push(piece);
-      else if (kind === "wait" || kind === "input" || kind === "ahead") found.away.push(piece);
+      else if (AWAY.includes(kind)) found.away.push(piece);
     }
   }
   return found;

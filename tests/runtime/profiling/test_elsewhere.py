@@ -1,0 +1,138 @@
+"""Where the host waits for something else: from looks made by hand, and on real threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kit
+from kit.runtime.profiling.elsewhere import Look, elsewhere, waits_of
+from kit.runtime.recording.sites import format_site
+
+MS = 1_000_000
+HERE = (__file__, 7)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
+
+
+def looks(*rows: tuple[float, float, bool]) -> list[Look]:
+    """(time, processor time, does it wait), in milliseconds."""
+    return [Look(int(at * MS), int(cpu * MS), waits, HERE) for at, cpu, waits in rows]
+
+
+def ends(found: list[Any]) -> list[tuple[float, float]]:
+    return [(a.start_ns / MS, a.stop_ns / MS) for a in found]
+
+
+def test_a_stretch_begins_and_ends_between_two_looks_where_the_processor_time_says() -> None:
+    seen = looks((0, 0, False), (1, 0.4, True), (2, 0.4, True), (3, 0.7, False), (4, 1.7, False))
+    assert ends(waits_of(seen)) == [(0.4, 2.7)]
+    assert waits_of(seen)[0].site == HERE
+
+
+def test_a_thread_without_a_core_does_not_wait() -> None:
+    assert waits_of(looks((0, 0, False), (1, 0, False), (2, 0, False), (3, 0, False))) == []
+
+
+def test_a_thread_that_works_between_the_looks_does_not_wait() -> None:
+    """As one that is stopped for a moment by each look, since a look takes Python's lock."""
+    assert waits_of(looks(*((t, 0.8 * t, True) for t in range(6)))) == []
+
+
+def test_a_short_stretch_is_left_out() -> None:
+    assert waits_of(looks((0, 0, False), (0.9, 0, True), (1.9, 1, False))) == []
+
+
+def test_what_the_kit_itself_waits_for_is_not_meant() -> None:
+    own = [Look(t * MS, 0, True, ("", 0)) for t in range(5)]
+    assert waits_of(own) == []
+
+
+def test_two_lines_are_two_stretches() -> None:
+    seen = [Look(t * MS, 0, True, ("a.py", 1 + t // 3)) for t in range(6)]
+    assert [(a.site[1], a.start_ns // MS, a.stop_ns // MS) for a in waits_of(seen)] == [
+        (1, 0, 2),
+        (2, 2, 5),
+    ]
+
+
+def compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def read_pipe() -> None:
+    out, into = os.pipe()
+    threading.Timer(0.4, os.write, (into, b"x")).start()
+    os.read(out, 1)
+    os.close(out)
+    os.close(into)
+
+
+def take_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire(timeout=0.4)
+
+
+@linux
+@pytest.mark.alone
+@pytest.mark.parametrize("wait", [lambda: time.sleep(0.4), read_pipe, take_lock])
+def test_a_real_wait_is_seen_with_its_line_and_computing_is_not(wait: Callable[[], Any]) -> None:
+    with elsewhere() as found:
+        compute(0.05)
+        start = time.perf_counter_ns()
+        wait()
+        stop = time.perf_counter_ns()
+        compute(0.05)
+    assert found
+    file = Path(__file__).name
+    assert {format_site(a.site).split(":")[0] for a in found} == {file}
+    inside = sum(min(a.stop_ns, stop) - max(a.start_ns, start) for a in found)
+    assert 0.1 * (stop - start) < inside <= stop - start
+    outside = sum(a.stop_ns - a.start_ns for a in found) - inside
+    assert outside < inside
+
+
+@linux
+@pytest.mark.alone
+def test_a_step_that_sleeps_says_which_line_and_is_not_told_to_leave_a_core() -> None:
+    @kit.workload
+    def sleepy(ctx: kit.Context) -> Callable[[], Any]:
+        weight = torch.nn.Parameter(torch.ones(32, 32).to(ctx.device))
+        opt = torch.optim.SGD([weight], lr=0.1)
+
+        def step() -> Any:
+            loss = (weight @ weight).sum()
+            time.sleep(0.4)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        return step
+
+    run = kit.run(sleepy, kit.Settings(mode="lazy", steps=1, warmup=2))
+    site = f"{Path(__file__).name}:{_line_of('time.sleep(0.4)')}"
+    shares = {row.category: row.share for row in run.breakdown()}
+    assert shares["host waits elsewhere"] > 0.4
+    assert run.limited_by().what == "elsewhere"
+    (advice,) = [a for a in run.advice() if a.rule == "host waits elsewhere"]
+    assert advice.site == site
+    assert "cores" not in {a.rule for a in run.advice()}
+    (cost,) = [row for row in kit.line_costs(run) if row.site == site]
+    assert cost.elsewhere_ms > 50
+    assert any(s.file == Path(__file__).name for s in run.sources)
+
+
+def _line_of(code: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.strip() == code)
