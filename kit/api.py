@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ def run(
     *,
     devices: int | Sequence[str] = 1,
     processes: int = 1,
+    label: str = "",
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
     **options: Any,
@@ -72,6 +74,7 @@ def run(
         processes: more than 1: so many are started on this machine, each with as many devices; the
             workload must be in a module that they can import. For several hosts see
             `kit.join_processes` and `kit run --rank`.
+        label: what reports and diffs call this run, such as "before"; else its file's name does.
         progress: called with a text and a fraction of the whole, between steps.
         cancelled: asked between steps and while it waits; true ends the run with `Cancelled`.
         options: with several devices or processes: as for `kit.DataParallel`, such as bucket_mb,
@@ -86,7 +89,8 @@ def run(
     with contextlib.ExitStack() as turn:
         with bar_when_told("run") as tell:
             turn.enter_context(TURNS.measure(cancelled=cancelled, tell=waiting(progress) or tell))
-        return placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
+        made = placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
+    return replace(made, label=str(label)) if label else made
 
 
 def plan(workload: Any, settings: Settings | None = None) -> OpStream:

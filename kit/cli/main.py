@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -156,6 +156,7 @@ def _run(options: argparse.Namespace) -> int:
         shown = error.error if isinstance(error, ScriptError) else error
         _complain(error_text(shown, options.script, full=options.traceback))
         return 1
+    run = replace(run, label=options.label or run.label)
     _say(_summary(run))
     if options.save:
         run.save(options.save)
@@ -244,12 +245,11 @@ def _view(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     """Write one HTML file whose sliders move over recorded runs; it needs no kernel, no network."""
-    from kit.runs.run import Run
+    import kit
 
     if options.runs:
-        _write_report([Run.load(name) for name in options.runs], options.output)
+        _write_report([kit.open_trace(name) for name in options.runs], options.output)
         return 0
-    import kit
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
@@ -365,6 +365,7 @@ _RUN = (
         metavar="SECONDS",
         help="how long devices and processes wait for each other",
     ),
+    Argument("--label", default="", metavar="TEXT", help="what reports and diffs call this run"),
     Argument("--save", type=Path, metavar="RUN.kitrun", help="keep the run in a file"),
     Argument("--report", type=Path, metavar="PAGE.html", help="write an HTML page of it"),
     Argument("--traceback", action="store_true", help="show an error's whole traceback"),
@@ -380,7 +381,10 @@ _VIEW = (
 )
 _REPORT = (
     Argument(
-        "runs", nargs="*", metavar="RUN", help="saved runs (*.kitrun); none: run BERT and sweep"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="saved runs (*.kitrun) or traces; none: run BERT and sweep",
     ),
     Argument("-o", "--output", default="report.html", help="default: report.html"),
     Argument("--fast", action="store_true", help="a small sweep with few steps"),

@@ -40,14 +40,14 @@ def _read_chrome(file: Path) -> Run:
     from kit.formats.chrome.read import read_chrome
     from kit.formats.run_of import run_of
 
-    return run_of(read_chrome(file), file.name)
+    return run_of(read_chrome(file), file)
 
 
 def _read_xplane(file: Path) -> Run:
     from kit.formats.run_of import run_of
     from kit.formats.xplane import read_xplane
 
-    return run_of(read_xplane(file), file.name)
+    return run_of(read_xplane(file), file)
 
 
 def _read_saved(file: Path) -> Run:

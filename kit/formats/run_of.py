@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -13,7 +14,7 @@ __all__ = ["run_of"]
 _TRACED = "step times include what the profiler cost: the file has no step without it"
 
 
-def run_of(imported: Imported, name: str) -> Run:
+def run_of(imported: Imported, file: Path) -> Run:
     """The run that a trace shows.
 
     A foreign trace has traced steps only: they stand for the measured ones too, and a note of the
@@ -39,5 +40,6 @@ def run_of(imported: Imported, name: str) -> Run:
         timeline=t,
         sync_points=t.syncs if whole else t.syncs[:per_step] * len(times),
         environment={"imported from": imported.format, **imported.environment},
-        name=imported.name or name,
+        name=imported.name or file.name,
+        file=str(file),
     )

@@ -1,6 +1,7 @@
 """What varies over some runs, and through which values: the report's controls.
 
-Runs of one workload differ in their settings; variants of a step have names of their own.
+Runs of one workload differ in their settings; variants of a step have names of their own; runs
+that were measured before and after a change differ in their labels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.runs.knob import Knob, knobs_of
+from kit.runs.labels import labels_of
 from kit.runs.run import Run
 from kit.text import safe_label
 
@@ -20,25 +22,22 @@ _MOST = 80  # characters of a run's name
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting, or the runs' name, that varies, and its values in order."""
+    """A setting, the runs' name or their label, that varies: its values, and where each run is."""
 
     name: str
-    values: tuple[Any, ...]
-    knob: Knob | None = None  # the setting; None for the runs' name
+    values: tuple[Any, ...]  # in order
+    places: tuple[int, ...]  # of each run, among the values
+    knob: Knob | None = None  # the setting; None for names and labels
 
     @property
     def label(self) -> str:
         """Its name as a reader says it."""
-        return self.knob.label if self.knob else "variant"
+        return self.knob.label if self.knob else self.name
 
     @property
     def is_number(self) -> bool:
         """True if the control is a slider."""
         return all(isinstance(v, int) for v in self.values)
-
-    def index(self, run: Run) -> int:
-        """Where this run is on this axis."""
-        return self.values.index(_value(run, self.name))
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
@@ -54,20 +53,25 @@ class Axis:
 
 
 def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
-    """An axis for each name or setting that takes more than one value.
+    """An axis for each name or setting that takes more than one value; no two runs share a place.
 
-    Numbers ascend; words stand as the runs bring them, but modes as the table of settings.
+    Numbers ascend; words stand as the runs bring them, but modes as the table of settings. Runs
+    that differ in nothing else are told apart by what they are called: the axis "run".
     """
-    names = tuple(dict.fromkeys(run.name for run in runs))
-    axes = [Axis("name", names)] if len(names) > 1 else []
+    axes = []
+    cells = [cell_of(run) for run in runs]
+    if len(set(cells)) < len(cells):
+        axes.append(_axis("run", labels_of(runs, cells)))
+    axes.append(_axis("variant", [run.name for run in runs]))
     for knob in _knobs(runs):
-        values = list(dict.fromkeys(getattr(run.settings, knob.name) for run in runs))
-        if len(values) > 1:
-            is_ordered = not knob.values or knob.name == "mode"
-            order = knob.values.index if knob.values else None
-            ordered = sorted(values, key=order) if is_ordered else values
-            axes.append(Axis(knob.name, tuple(ordered), knob))
-    return tuple(axes)
+        values = [getattr(run.settings, knob.name) for run in runs]
+        is_ordered = not knob.values or knob.name == "mode"
+        order = knob.values.index if knob.values else None
+        known = list(dict.fromkeys(values))
+        axes.append(
+            _axis(knob.name, values, sorted(known, key=order) if is_ordered else known, knob)
+        )
+    return tuple(axis for axis in axes if len(axis.values) > 1)
 
 
 def cell_of(run: Run) -> tuple[Any, ...]:
@@ -75,9 +79,13 @@ def cell_of(run: Run) -> tuple[Any, ...]:
     return (run.name, *(getattr(run.settings, knob.name) for knob in _knobs([run])))
 
 
+def _axis(
+    name: str, values: Sequence[Any], ordered: Sequence[Any] = (), knob: Knob | None = None
+) -> Axis:
+    known = tuple(ordered or dict.fromkeys(values))
+    place = {value: i for i, value in enumerate(known)}
+    return Axis(name, known, tuple(place[value] for value in values), knob)
+
+
 def _knobs(runs: Sequence[Run]) -> tuple[Knob, ...]:
     return knobs_of(runs[0].settings) if runs else ()
-
-
-def _value(run: Run, name: str) -> Any:
-    return run.name if name == "name" else getattr(run.settings, name)

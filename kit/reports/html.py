@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
 from itertools import takewhile
@@ -21,7 +21,7 @@ from bokeh.embed import components
 
 from kit.errors import SettingsError
 from kit.files import write_whole
-from kit.reports.grid import Axis, axes_of, cell_of
+from kit.reports.grid import Axis, axes_of
 from kit.reports.markdown import report_markdown
 from kit.runs.run import Run
 from kit.text import safe_html
@@ -69,7 +69,7 @@ def report_html(
     views: Sequence[ViewRow] = VIEWS,
 ) -> str:
     """The page as text; see `write_report`. `views` are the rows that the page shows."""
-    runs = _newest_of_each(runs)
+    runs = list(runs)
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
     first = _position(runs, current)
@@ -78,7 +78,7 @@ def report_html(
     figures = _Figures(views, runs[first])
     index = {
         "axes": [a.as_dict() for a in axes],
-        "cells": [_cell(r, axes) for r in runs],
+        "cells": [_cell(run, i, axes) for i, run in enumerate(runs)],
         "first": first,
         "parts": [row.key for row in views if row.html is not None],
         "models": figures.models,
@@ -135,12 +135,6 @@ def _figure_section(row: ViewRow, drawn: Figure, element: str) -> str:
     )
 
 
-def _newest_of_each(runs: Iterable[Run]) -> list[Run]:
-    """A cell that was measured again is shown once, as last measured."""
-    newest = {cell_of(run): run for run in runs}
-    return list(newest.values())
-
-
 def _shared_name(runs: Sequence[Run]) -> str:
     """The words with which the names of all runs begin; of one run its name."""
     words = zip(*(run.name.split() for run in runs), strict=False)
@@ -148,18 +142,15 @@ def _shared_name(runs: Sequence[Run]) -> str:
 
 
 def _position(runs: Sequence[Run], current: Run | None) -> int:
-    if current is not None:
-        for i, run in enumerate(runs):
-            if cell_of(run) == cell_of(current):
-                return i
-    return len(runs) - 1
+    """Where the run to show first is; the last one if it is not among them."""
+    return next((i for i, run in enumerate(runs) if run is current), len(runs) - 1)
 
 
-def _cell(run: Run, axes: Sequence[Axis]) -> dict[str, Any]:
+def _cell(run: Run, number: int, axes: Sequence[Axis]) -> dict[str, Any]:
     h = run.headline()
     numbers = {"step": run.step_ms, "busy": h.device_busy_fraction, "wait": h.sync_wait_ms}
     return {
-        "at": [a.index(run) for a in axes],
+        "at": [axis.places[number] for axis in axes],
         **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()},
     }
 

@@ -103,12 +103,15 @@ def step_time_table(runs: Iterable[Run]) -> str:
     """Step time by batch size, native torch against kit, with the speedup of kit.
 
     Raises:
-        SettingsError: a batch size lacks its native or its kit run.
+        SettingsError: a batch size lacks its native or its kit run, or has two of them.
     """
     native: dict[int, float] = {}
     kit: dict[int, float] = {}
     for run in runs:
-        (native if run.settings.mode == "torch" else kit)[run.settings.batch_size] = run.step_ms
+        side, size = native if run.settings.mode == "torch" else kit, run.settings.batch_size
+        if size in side:
+            raise SettingsError(f"there are two runs of batch size {size} and alike in mode")
+        side[size] = run.step_ms
     if set(native) != set(kit):
         raise SettingsError(
             f"each batch size needs one run in mode 'torch' and one in another mode; native has "

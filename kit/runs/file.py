@@ -19,7 +19,7 @@ import re
 import struct
 import zipfile
 import zlib
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -35,7 +35,7 @@ __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 1
+VERSION = 2  # 2: label
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
@@ -82,7 +82,7 @@ def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
     try:
         if len(data) > MAX_FILE_BYTES:
             raise RunFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
-        run: R = _unpack(cls, _members(data))
+        run: R = _unpack(cls, _members(data), os.fspath(path))
         _check(run)
         return run
     except RunFileError as error:
@@ -91,7 +91,7 @@ def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
 
 def _pack(run: Any) -> bytes:
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    head |= {f.name: encode(getattr(run, f.name)) for f in fields(run) if f.name != "timeline"}
+    head |= {name: encode(getattr(run, name)) for name in _saved(run)}
     t = run.timeline
     texts = {name: encode(getattr(t, name)) for name in ("lanes", "names", "syncs", "notes")}
     head["timeline"] = {"origin": t.origin, "kinds": list(KINDS), **texts}
@@ -146,7 +146,12 @@ def _members(data: bytes) -> dict[str, bytes]:
         raise RunFileError(f"the zip is damaged ({type(error).__name__})") from None
 
 
-def _unpack(cls: Any, members: dict[str, bytes]) -> Any:
+def _saved(cls: Any) -> dict[str, Field[Any]]:
+    """The fields that are saved as JSON: those that tell one run from another."""
+    return {f.name: f for f in fields(cls) if f.compare and f.name != "timeline"}
+
+
+def _unpack(cls: Any, members: dict[str, bytes], file: str) -> Any:
     try:
         head = json.loads(members[_JSON])
     except (ValueError, RecursionError):
@@ -162,16 +167,16 @@ def _unpack(cls: Any, members: dict[str, bytes]) -> Any:
     columns = {c: _column(members[f"timeline/{c}.npy"], c) for c in COLUMNS}
     timeline = _timeline(head.pop("timeline", None), columns)
     hints = get_type_hints(cls)
-    kept = [f for f in fields(cls) if f.name != "timeline"]
-    needed = {f.name for f in kept if f.default is MISSING and f.default_factory is MISSING}
-    if wrong := (needed - set(head)) | (set(head) - {f.name for f in kept}):
+    kept = _saved(cls)
+    needed = {n for n, f in kept.items() if f.default is MISSING and f.default_factory is MISSING}
+    if wrong := (needed - set(head)) | (set(head) - set(kept)):
         names = ", ".join(repr(x)[:40] for x in sorted(wrong)[:5])
         raise RunFileError(f"{_JSON} lacks fields or has unknown ones: {names}")
     try:
         values = {name: decoder(hints[name])(value, name) for name, value in head.items()}
     except SettingsError as error:
         raise RunFileError(f"{error!s:.500}") from None
-    return cls(timeline=timeline, **values)
+    return cls(timeline=timeline, file=file, **values)
 
 
 def _column(data: bytes, column: str) -> NDArray[Any]:

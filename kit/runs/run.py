@@ -69,6 +69,8 @@ class Run:
     predicted_ms: float = 0.0  # what a model had said of `step_ms` before; 0: none was asked
     recorded_ns: tuple[int, ...] = ()  # when the first traced step recorded each node; -1: unknown
     sources: tuple[Snippet, ...] = ()  # the lines of the program that sites name
+    label: str = ""  # what its user calls it beside others, e.g. "before"
+    file: str = field(default="", compare=False)  # that it was read from; not saved
 
     @property
     def step_ms(self) -> float:

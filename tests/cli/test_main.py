@@ -222,6 +222,15 @@ def test_saved_runs_become_one_report_by_both_roads(kit: Kit, tmp_path: Path):
     assert (tmp_path / "x.html").is_file()
 
 
+def test_a_run_before_and_one_after_are_both_in_the_report(kit: Kit, tmp_path: Path):
+    for i, name in enumerate(("before", "after")):
+        make_run(seed=i).save(tmp_path / f"{name}.kitrun")
+    kit("report", "before.kitrun", "after.kitrun", "-o", "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert '"values": ["before", "after"]' in page
+    assert len(re.findall(r'id="run-[0-9]+"', page)) == 2
+
+
 def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ):

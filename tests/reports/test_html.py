@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kit
 from kit.errors import SettingsError
@@ -80,7 +82,7 @@ def test_variants_of_a_step_with_the_same_settings_are_all_there():
         blocks(report_html([run]))[0]["headline"] for run in runs
     ]
     assert axes_of(runs)[0].as_dict() == {
-        "name": "name",
+        "name": "variant",
         "label": "variant",
         "number": False,
         "values": ["gates: lstm, a", "gates: lstm, b"],
@@ -88,10 +90,34 @@ def test_variants_of_a_step_with_the_same_settings_are_all_there():
     assert "<title>Where does the step go? gates: lstm</title>" in page
 
 
-def test_a_cell_measured_twice_is_shown_as_last_measured():
-    page = report_html([make_run(seed=1), make_run(seed=2)])
-    (block,) = blocks(page)
-    assert block["headline"] == blocks(report_html([make_run(seed=2)]))[0]["headline"]
+def test_runs_that_differ_in_nothing_else_are_all_there_by_their_labels():
+    runs = [replace(make_run(seed=i), label=label) for i, label in enumerate(("before", "after"))]
+    page = report_html(runs)
+    assert [block["headline"] for block in blocks(page)] == [
+        blocks(report_html([run]))[0]["headline"] for run in runs
+    ]
+    assert index_of(page)["axes"] == [
+        {"name": "run", "label": "run", "number": False, "values": ["before", "after"]}
+    ]
+    assert [cell["at"] for cell in index_of(page)["cells"]] == [[0], [1]]
+    assert index_of(page)["first"] == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([4, 8]), st.sampled_from("ab"), st.sampled_from(["", "x", "y"])),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_no_two_runs_share_a_place_whatever_they_are(given_runs: list[tuple[int, str, str]]):
+    runs = [
+        replace(empty_run(), settings=Settings(batch_size=size), name=name, label=label, file=label)
+        for size, name, label in given_runs
+    ]
+    axes = axes_of(runs)
+    places = {tuple(axis.places[i] for axis in axes) for i in range(len(runs))}
+    assert len(places) == len(runs)
 
 
 def test_the_graph_is_there_with_every_group_laid_out():

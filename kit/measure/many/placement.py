@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Workload, as_workload
 from kit.measure.base.loop import CancelledFn, Progress
+from kit.measure.base.provenance import provenance
 from kit.measure.experiment import run as run_alone
 from kit.measure.many.options import OPTIONS, check_options, name_of
 from kit.runs.run import Run
@@ -88,7 +89,16 @@ class Placement:
             Cancelled: `cancelled()` became true.
             Exception: whatever the workload raises.
         """
-        caches = [] if caches is None else caches
+        made = self._measured(settings, progress, cancelled, [] if caches is None else caches)
+        return replace(made, environment={**made.environment, **provenance()})
+
+    def _measured(
+        self,
+        settings: Settings,
+        progress: Progress | None,
+        cancelled: CancelledFn | None,
+        caches: list[ExecutableCache],
+    ) -> Run:
         if self.is_alone:
             if not caches:
                 caches.append(ExecutableCache())

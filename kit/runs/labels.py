@@ -1,0 +1,66 @@
+"""What tells runs apart that were measured under the same settings: before and after a change.
+
+A label that was given says it best; else the name of the file, its folder, the commit of git, or
+the time; and where nothing else differs, the order in which the runs come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import PurePath
+
+from kit.runs.run import Run
+
+__all__ = ["COMMIT", "TIME", "label_of", "labels_of"]
+
+COMMIT, TIME = "git commit", "measured at"  # keys in a run's environment
+
+
+def label_of(run: Run) -> str:
+    """What one run is called beside another: its label, else its file, commit and time, or name."""
+    commit = " ".join(filter(None, (run.environment.get(COMMIT), run.environment.get(TIME))))
+    return run.label or _stem(run) or commit or run.name or "unnamed run"
+
+
+def labels_of(runs: Sequence[Run], cells: Sequence[Hashable]) -> tuple[str, ...]:
+    """A label for each run, such that no two runs of the same cell share one.
+
+    Args:
+        cells: for each run what else tells it from the others, such as its settings.
+    """
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for i, cell in enumerate(cells):
+        groups[cell].append(i)
+    repeated = [places for places in groups.values() if len(places) > 1]
+    for scheme in _schemes(is_one_group=len(repeated) == 1):
+        labels = tuple(map(scheme, runs))
+        if all(labels) and all(len({labels[i] for i in x}) == len(x) for x in repeated):
+            return labels
+    count: Counter[Hashable] = Counter()
+    return tuple(_ordinals(cells, count))
+
+
+def _schemes(*, is_one_group: bool) -> Iterator[Callable[[Run], str]]:
+    """What may tell the runs apart, the best first; times only if they make no long list."""
+    yield lambda run: run.label or _stem(run)
+    yield _stem
+    yield lambda run: PurePath(run.file).parent.name
+    yield lambda run: str(PurePath(run.file).with_suffix("")) if run.file else ""
+    yield lambda run: run.environment.get(COMMIT, "")
+    if is_one_group:
+        yield lambda run: _joined(run.environment.get(COMMIT, ""), run.environment.get(TIME, ""))
+
+
+def _joined(commit: str, time: str) -> str:
+    return f"{commit} {time}".strip() if time else ""
+
+
+def _ordinals(cells: Sequence[Hashable], count: Counter[Hashable]) -> Iterator[str]:
+    for cell in cells:
+        count[cell] += 1
+        yield f"measurement {count[cell]}"
+
+
+def _stem(run: Run) -> str:
+    return PurePath(run.file).stem if run.file else ""
