@@ -7,7 +7,6 @@ own, so that an error of a hook in backward does not end the process.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session, current_session
 from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
+from kit.torch.backend import Backend, complete_torch
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.modules import keep_shared_parameters
 from kit.torch.ops.attention import register_attention
@@ -79,11 +79,12 @@ def register() -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "kit"):
         raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
-    setup(rename="kit", backend_module=_Module(), device_guard=_guard())
+    setup(rename="kit", backend_module=Backend(), device_guard=_guard())
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
+    library.impl("_local_scalar_dense", _number, "PrivateUse1")
     library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
     library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
     library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
@@ -93,8 +94,9 @@ def register() -> None:
     # Torch's own versions of these write through memory that it takes to be shared, or not at all.
     for name in _OUTS:
         library.impl(name, _never, "PrivateUse1")
-    torch.kit._libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
+    torch.kit.libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
     keep_shared_parameters()
+    complete_torch(torch.kit)  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)
     if types is not None and KitTensor not in types:  # multi-tensor optimizers, as on CUDA
@@ -123,51 +125,6 @@ def _guard() -> Any:
 # ctypes looks after each call of one of Python's own functions whether there is an error to raise:
 # and finds one that was there before.
 _raise_pending = ctypes.pythonapi.Py_IsInitialized
-
-
-class _Module:
-    """What torch looks up as `torch.kit`."""
-
-    _libraries: Any = None  # registrations end when their library objects do
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> int:
-        return 0
-
-    def device_count(self) -> int:
-        return 1
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def manual_seed_all(self, seed: int) -> None:
-        session = current_session()
-        if session is not None:
-            session.reseed(seed % 2**32)
-
-    # What activation checkpointing asks for, to draw the same random numbers a second time.
-    _initialized = True
-
-    def device(self, index: int) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        session = current_session()  # none: code that saves every device's state asks here too
-        state = [0, 0] if session is None else [session.seed, session.random_calls]
-        return torch.tensor(state, dtype=torch.int64)
-
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        session = current_session()
-        if session is not None:
-            session.reseed(*(int(x) for x in state))
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16]
 
 
 def _tape(device: Any = None) -> Tape:
@@ -238,6 +195,11 @@ def _triangle(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 def _never(*args: Any, **kwargs: Any) -> Any:
     raise SessionError("an op of device 'kit' got no tensor of it; this is a bug in kit")
+
+
+def _number(source: KitTensor) -> Any:
+    """`torch.tensor([x, y])` of tensors with one number each asks below the Python key."""
+    return source.tape.dispatch(torch.ops.aten._local_scalar_dense.default, (source,), {})
 
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:

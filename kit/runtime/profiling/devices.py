@@ -8,7 +8,7 @@ import jax
 
 from kit.errors import SettingsError
 
-__all__ = ["pick_device"]
+__all__ = ["bytes_on", "peak_bytes_on", "pick_device"]
 
 
 def pick_device(wanted: str) -> Any:
@@ -26,3 +26,15 @@ def pick_device(wanted: str) -> Any:
             "(pip install 'overlap-kit[cuda]') or use device='auto'."
         )
     return device
+
+
+def bytes_on(device: Any) -> int:
+    """Bytes of the arrays of this process that are on a jax device now."""
+    arrays = jax.live_arrays(device.platform)
+    return sum(array.nbytes for array in arrays if device in array.devices())
+
+
+def peak_bytes_on(device: Any) -> int | None:
+    """The largest number of bytes in use there so far, if XLA counts it: on GPUs it does."""
+    stats = device.memory_stats() or {}
+    return stats.get("peak_bytes_in_use")

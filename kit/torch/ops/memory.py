@@ -19,9 +19,9 @@ from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
     KitTensor,
-    View,
     check_sessions,
     check_writable,
+    strided,
     to_host,
     unwritten,
     wrap,
@@ -178,32 +178,7 @@ def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     offset = tensor.spec.offset if given is None else given
     base = tensor.ref.base
     spec = tape.spec(tuple(size), tuple(stride), offset, tensor.dtype)
-    if spec is base.spec:
-        return KitTensor.over(tape, base, spec)
-    _check_storage(tensor, spec)
-    return KitTensor.over(tape, View(base, tape.strided(base.spec, spec)), spec)
-
-
-def _check_storage(tensor: KitTensor, spec: Spec) -> None:
-    """Refuse strides that lead out of a tensor's memory, in torch's own words."""
-    if any(s < 0 for s in spec.stride):
-        raise RuntimeError(
-            "as_strided: Negative strides are not supported at the moment, got strides: "
-            f"{list(spec.stride)}"
-        )
-    memory = tensor.ref.base.spec
-    if memory.dtype is not spec.dtype or not memory.is_dense:
-        raise RuntimeError(
-            f"as_strided on device kit counts in memory without gaps of {memory.dtype}, and this "
-            f"tensor shows it as {spec.dtype}: take .contiguous() or .clone() first"
-        )
-    size, needed = memory.dtype.itemsize, spec.offset + spec.reach
-    if spec.reach and needed > memory.reach:
-        raise RuntimeError(
-            f"setStorage: sizes {list(spec.shape)}, strides {list(spec.stride)}, storage offset "
-            f"{spec.offset}, and itemsize {size} requiring a storage size of {needed * size} are "
-            f"out of bounds for storage of size {memory.reach * size}"
-        )
+    return strided(tape, base, spec)
 
 
 def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:

@@ -34,6 +34,30 @@ class Spec:
         """True if each place in memory, from the offset on, is one element: no gaps."""
         return not self.repeats and self.reach == prod(self.shape)
 
+    def check_inside(self, memory: Spec) -> None:
+        """Refuse strides that lead out of the memory that a buffer has, in torch's own words.
+
+        Raises:
+            RuntimeError: they do, or the memory is not counted in elements of this type.
+        """
+        if any(s < 0 for s in self.stride):
+            raise RuntimeError(
+                "as_strided: Negative strides are not supported at the moment, got strides: "
+                f"{list(self.stride)}"
+            )
+        if memory.dtype is not self.dtype or not memory.is_dense:
+            raise RuntimeError(
+                f"as_strided on device kit counts in memory without gaps of {memory.dtype}, and "
+                f"this tensor shows it as {self.dtype}: take .contiguous() or .clone() first"
+            )
+        size, needed = memory.dtype.itemsize, self.offset + self.reach
+        if self.reach and needed > memory.reach:
+            raise RuntimeError(
+                f"setStorage: sizes {list(self.shape)}, strides {list(self.stride)}, storage "
+                f"offset {self.offset}, and itemsize {size} requiring a storage size of "
+                f"{needed * size} are out of bounds for storage of size {memory.reach * size}"
+            )
+
     def meta(self) -> torch.Tensor:
         """A meta tensor of this geometry, for shape inference."""
         base = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")

@@ -18,6 +18,7 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
 from kit.runtime.recording.template import HOLE
+from kit.torch.tensors.loaded import LoadedStorage
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 
@@ -28,6 +29,7 @@ __all__ = [
     "check_sessions",
     "check_writable",
     "empty",
+    "strided",
     "to_host",
     "unwritten",
     "wrap",
@@ -273,6 +275,13 @@ class KitTensor(torch.Tensor):
             host = torch.nn.Parameter(host, self.requires_grad)
         return host.requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
+    def __copy__(self) -> KitTensor:
+        """Another object over the same memory, a leaf as torch's is."""
+        twin: Any = self.detach()
+        if isinstance(self, torch.nn.Parameter):
+            return torch.nn.Parameter(twin, self.requires_grad)  # type: ignore[return-value]
+        return twin.requires_grad_(self.requires_grad)  # type: ignore[no-any-return]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> KitTensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
@@ -291,6 +300,25 @@ class KitTensor(torch.Tensor):
             copy.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = copy
         return copy  # type: ignore[no-any-return]
+
+    def set_(self, source: Any = None, *where: Any) -> Any:
+        """Show the memory of a checkpoint: `torch.load(..., map_location="kit")` asks for it."""
+        if not isinstance(source, LoadedStorage):
+            return super().set_(source, *where)
+        offset, shape, stride = where
+        spec = self.tape.spec(tuple(shape), tuple(stride), offset, self.dtype)
+        if source.buffer is None or source.buffer.spec.dtype is not self.dtype:
+            source.buffer = self._loaded(source, spec)
+        self.data = strided(self.tape, source.buffer, spec)
+        return self
+
+    def _loaded(self, source: LoadedStorage, spec: Spec) -> Buffer:
+        """The checkpoint's memory on the device, in the geometry `spec` if that shows all of it."""
+        count = source.nbytes() // self.dtype.itemsize
+        if spec.offset or not spec.is_dense or spec.reach != count:
+            spec = self.tape.spec((count,), (1,), 0, self.dtype)
+        host = torch.empty(0, dtype=self.dtype).set_(source, 0, spec.shape, spec.stride)
+        return Buffer(spec, self.tape.from_host(host, self.dtype))
 
     @property
     def data(self) -> Any:
@@ -329,12 +357,24 @@ def empty(
     return unwritten(tape, tape.spec_of(meta))
 
 
+def strided(tape: Tape, base: Buffer, spec: Spec) -> KitTensor:
+    """A tensor that shows the memory of a buffer in the geometry `spec`.
+
+    Raises:
+        RuntimeError: there is not that much memory.
+    """
+    if spec is base.spec:
+        return KitTensor.over(tape, base, spec)
+    spec.check_inside(base.spec)
+    return KitTensor.over(tape, View(base, tape.strided(base.spec, spec)), spec)
+
+
 def unwritten(tape: Tape, spec: Spec) -> KitTensor:
     """A tensor over memory of its own that has not been written; gaps in it are memory, too."""
     if spec.is_dense:
         return KitTensor.over(tape, Buffer(spec), spec)
     memory = tape.spec((spec.reach,), (1,), 0, spec.dtype)
-    return KitTensor.over(tape, View(Buffer(memory), tape.strided(memory, spec)), spec)
+    return strided(tape, Buffer(memory), spec)
 
 
 def to_host(tensor: KitTensor, *, cause: str) -> torch.Tensor:

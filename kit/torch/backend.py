@@ -1,0 +1,212 @@
+"""`torch.kit`: what torch and training scripts ask a device's module for, as of `torch.cuda`.
+
+Each function does on device kit what it does elsewhere, or raises with what to use instead. Also
+what torch does with any accelerator and cannot with one that is written in Python:
+`torch.accelerator.synchronize` and its like, `pin_memory`, and `torch.load`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+
+from kit.errors import SessionError
+from kit.runtime.profiling.devices import bytes_on, peak_bytes_on
+from kit.runtime.session.session import Session, current_session
+from kit.torch.tensors.loaded import LoadedStorage
+
+__all__ = ["Backend", "complete_torch"]
+
+
+def _session() -> Session:
+    session = current_session()
+    if session is None:
+        raise SessionError(
+            "torch.kit needs an open session here: wrap the code in `with kit.Session():`, or run "
+            "it with kit.run(...)"
+        )
+    return session
+
+
+def _missing(name: str, why: str) -> Any:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"torch.kit.{name}: {why}")
+
+    missing.__name__ = name
+    return missing
+
+
+_NO_STREAMS = (
+    "device kit has no streams to choose from: a session orders its segments by what they read and "
+    "write, and copies run beside them. Leave the stream out"
+)
+_NO_EVENTS = (
+    "an event would time the recording, not the device. kit.run(...) has each step's time, and its "
+    "timeline each kernel's; by hand, call torch.kit.synchronize() before time.perf_counter()"
+)
+
+
+class Backend:
+    """What torch looks up as `torch.kit`."""
+
+    libraries: Any = None  # registrations end when their library objects do
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        """Device kit works where a session is open; without one, torch shall not turn to it."""
+        return current_session() is not None
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Any) -> None:
+        """There is one device for each session; `torch.cuda.set_device(0)` has nothing to do."""
+        index = device if isinstance(device, int) else torch.device(device).index or 0
+        if index != 0:
+            raise RuntimeError(
+                f"device kit:{index} was asked for, and a session has one device; for several, use "
+                "kit.DataParallel or kit.run(..., devices=2)"
+            )
+
+    def device_count(self) -> int:
+        return 1
+
+    def get_device_name(self, device: Any = None) -> str:
+        found = _session().device
+        return f"{found.device_kind} ({found.platform}, by XLA)"
+
+    def synchronize(self, device: Any = None) -> None:
+        """Run all that is recorded and wait for it, as `session.wait_all()` does."""
+        session = current_session()
+        if session is not None:  # without one, nothing runs
+            session.wait_all()
+
+    # -- random numbers --------------------------------------------------------------------------
+
+    def manual_seed(self, seed: int) -> None:
+        session = current_session()
+        if session is not None:  # a session takes the seed of torch when it opens
+            session.reseed(int(seed) % 2**32)
+
+    manual_seed_all = manual_seed
+
+    def initial_seed(self) -> int:
+        return _session().seed
+
+    def seed(self) -> int:
+        """A seed that the system draws."""
+        self.manual_seed(found := torch.Generator().seed())
+        return found
+
+    seed_all = seed
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        session = current_session()  # none: code that saves every device's state asks here too
+        state = [0, 0] if session is None else [session.seed, session.random_calls]
+        return torch.tensor(state, dtype=torch.int64, device="cpu")
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        session = current_session()
+        if session is not None:
+            session.reseed(*(int(x) for x in state))
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [self.get_rng_state()]
+
+    def set_rng_state_all(self, states: Any) -> None:
+        self.set_rng_state(*states)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def empty_cache(self) -> None:
+        """Nothing: XLA keeps the memory, and gives it to the next program."""
+
+    def memory_allocated(self, device: Any = None) -> int:
+        """Bytes of the arrays that are on the device now; what is recorded only has none yet."""
+        return bytes_on(_session().device)
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        """The largest number of bytes in use so far, as XLA counts them."""
+        on = _session().device
+        if (peak := peak_bytes_on(on)) is None:
+            raise RuntimeError(
+                f"torch.kit.max_memory_allocated: XLA counts no peak on this device ({on}). "
+                "kit.MemoryView(kit.run(...)) shows a step's"
+            )
+        return peak
+
+    reset_peak_memory_stats = staticmethod(
+        _missing("reset_peak_memory_stats", "XLA's peak counts from the start of the process")
+    )
+
+    # -- what device kit does not have -----------------------------------------------------------
+
+    Stream = staticmethod(_missing("Stream", _NO_STREAMS))
+    stream = staticmethod(_missing("stream", _NO_STREAMS))
+    current_stream = staticmethod(_missing("current_stream", _NO_STREAMS))
+    Event = staticmethod(_missing("Event", _NO_EVENTS))
+
+    # -- what torch itself asks ------------------------------------------------------------------
+
+    _initialized = True  # activation checkpointing asks, to draw the same random numbers again
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def device(self, index: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+
+# Torch asks the allocator of C++ for these, which a device in Python cannot have.
+_OF_ACCELERATORS = (
+    "synchronize",
+    "empty_cache",
+    "memory_allocated",
+    "max_memory_allocated",
+    "reset_peak_memory_stats",
+)
+
+
+def complete_torch(backend: Backend) -> None:
+    """Make the functions of torch that work with any accelerator work with device kit."""
+    for name in _OF_ACCELERATORS:
+        if hasattr(torch.accelerator, name):
+            setattr(torch.accelerator, name, getattr(backend, name))
+    _pin_memory()
+    torch.serialization.register_package(9, lambda storage: None, _load)
+
+
+def _pin_memory() -> None:
+    """Let loaders pin their batches: with device kit registered, torch asks it for such memory.
+
+    Device kit copies from any memory, so a batch is returned as it is. CUDA, if it is there, is
+    asked by name.
+    """
+    original = torch.Tensor.pin_memory
+
+    @functools.wraps(original)
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        if device is None and torch.cuda.is_available():
+            device = "cuda"
+        if device is None or torch.device(device).type == "kit":
+            return self
+        return original(self, device)
+
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+
+
+def _load(storage: Any, location: str) -> Any:
+    """`torch.load(..., map_location="kit")`; None for any other place."""
+    if location != "kit" and not location.startswith("kit:"):
+        return None
+    _session()
+    Backend().set_device(location)
+    return LoadedStorage.of(storage)

@@ -1,0 +1,158 @@
+"""Checkpoints: `torch.save` and `torch.load`, and a training that goes on as if never stopped."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from kit.errors import SessionError
+from kit.torch.device import open_session
+
+PLACES: dict[str, Callable[[], Any]] = {
+    "kit": lambda: "kit",
+    "kit:0": lambda: "kit:0",
+    "a device": lambda: torch.device("kit"),
+    "a table": lambda: {"cpu": "kit"},
+}
+
+
+def saved(item: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(item, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_checkpoint_loads_to_the_device(place: str, weights_only: bool) -> None:
+    w = torch.arange(6.0).reshape(2, 3)
+    made = {
+        "w": w,
+        "a row of it": w[1],
+        "turned": w.t(),
+        "a parameter": nn.Parameter(torch.ones(2)),
+        "bfloat16": torch.ones(2, dtype=torch.bfloat16),
+        "no number": torch.zeros(0, 2),
+        "one number": torch.tensor(7),
+        "bool": torch.tensor([True, False]),
+        "complex": torch.tensor([1 + 2j]),
+    }
+    with open_session():
+        found = torch.load(saved(made), map_location=PLACES[place](), weights_only=weights_only)
+        for name, expected in made.items():
+            assert found[name].device.type == "kit"
+            assert found[name].stride() == expected.stride()
+            assert torch.equal(found[name].detach().cpu(), expected.detach())
+        assert isinstance(found["a parameter"], nn.Parameter)
+        found["a row of it"][0] = 77  # memory that was shared is shared
+        assert found["w"][1, 0].item() == found["turned"][0, 1].item() == 77
+
+
+def test_without_a_place_a_file_holds_cpu_tensors_that_open_anywhere() -> None:
+    with open_session():
+        model = nn.Linear(2, 2).to("kit")
+        file = saved(model.state_dict())
+    found = torch.load(file)
+    assert {x.device.type for x in found.values()} == {"cpu"}
+    with open_session():
+        again = nn.Linear(2, 2).to("kit")
+        again.load_state_dict(found)
+        assert torch.equal(again.weight.detach().cpu(), found["weight"])
+
+
+def test_a_whole_model_goes_to_the_device_and_trains() -> None:
+    with open_session():
+        file = saved(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("kit"))
+        model = torch.load(file, map_location="kit", weights_only=False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 3, device="kit")).square().sum().backward()
+        before = model[0].weight.detach().cpu()
+        optimizer.step()
+        assert not torch.equal(model[0].weight.detach().cpu(), before)
+
+
+def test_loading_to_the_device_needs_a_session_and_one_that_exists() -> None:
+    with open_session(), pytest.raises(RuntimeError, match="kit:1"):
+        torch.load(saved(torch.ones(2)), map_location="kit:1")
+    with pytest.raises(SessionError, match=r"with kit\.Session"):
+        torch.load(saved(torch.ones(2)), map_location="kit")
+
+
+class Training:
+    """A model with dropout, AdamW, a schedule and a gradient scaler."""
+
+    def __init__(self, device: str) -> None:
+        torch.manual_seed(1)
+        self.device = device
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2)).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.8)
+        self.scaler = torch.amp.GradScaler(device, init_scale=64.0, growth_interval=2)
+        self.parts = [self.model, self.optimizer, self.schedule, self.scaler]
+
+    def step(self, number: int) -> float:
+        x = torch.full((3, 4), float(number)).to(self.device)
+        loss = self.model(x).square().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        return loss.item()
+
+    def save(self) -> io.BytesIO:
+        states = [part.state_dict() for part in self.parts]
+        return saved((states, torch.get_rng_state(), torch.kit.get_rng_state()))  # type: ignore[attr-defined]
+
+    def load(self, file: io.BytesIO, place: Any) -> None:
+        states, host, device = torch.load(file, map_location=place)
+        for part, state in zip(self.parts, states, strict=True):
+            part.load_state_dict(state)
+        torch.set_rng_state(host.cpu())
+        torch.kit.set_rng_state(device)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", [None, "cpu", "kit"])
+def test_a_training_resumes_with_the_losses_of_no_interruption(place: Any) -> None:
+    with open_session():
+        training = Training("kit")
+        expected = [training.step(i) for i in range(6)]
+    with open_session():
+        training = Training("kit")
+        losses = [training.step(i) for i in range(3)]
+        file = training.save()
+    with open_session():
+        again = Training("kit")
+        again.load(file, place)
+        losses += [again.step(i) for i in range(3, 6)]
+    assert losses == expected
+
+
+def test_a_checkpoint_goes_to_the_cpu_and_back() -> None:
+    def without_dropout(device: str) -> Training:
+        training = Training(device)
+        training.model.eval()
+        return training
+
+    with open_session():
+        training = without_dropout("kit")
+        expected = [training.step(i) for i in range(6)]
+    with open_session():
+        training = without_dropout("kit")
+        losses = [training.step(i) for i in range(2)]
+        file = training.save()
+    training = without_dropout("cpu")
+    training.load(file, "cpu")
+    losses += [training.step(i) for i in range(2, 4)]
+    file = training.save()
+    with open_session():
+        training = without_dropout("kit")
+        training.load(file, "kit")
+        losses += [training.step(i) for i in range(4, 6)]
+    assert losses == pytest.approx(expected, rel=1e-4)

@@ -1,0 +1,153 @@
+"""`torch.kit`, `torch.accelerator`, pinned memory and copies: what scripts ask of any device."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from kit.errors import SessionError
+from kit.runs.settings import Settings
+from kit.torch.device import open_session, register
+
+POINTS = TensorDataset(torch.arange(8.0).reshape(4, 2))
+SUMS = [6.0, 22.0]  # of batches of two
+LOADERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pinned": {"pin_memory": True},
+    "workers": {"num_workers": 1},
+    "pinned, workers": {"num_workers": 1, "pin_memory": True},
+    "pinned, workers that stay": {
+        "num_workers": 1,
+        "pin_memory": True,
+        "persistent_workers": True,
+    },
+}
+
+
+def kit() -> Any:
+    return torch.kit  # type: ignore[attr-defined]
+
+
+def sums(where: str, **how: Any) -> list[float]:
+    loader = DataLoader(POINTS, batch_size=2, multiprocessing_context=None, **how)
+    return [x.to(where, non_blocking=True).sum().item() for (x,) in loader]
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_gives_its_batches_in_a_session(name: str) -> None:
+    with open_session():
+        assert sums("kit", **LOADERS[name]) == SUMS
+
+
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning",
+    "ignore:.*fork:DeprecationWarning",
+    "ignore:'pin_memory' argument:UserWarning",  # torch's, where there is no accelerator
+)
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_works_once_the_session_is_closed(name: str) -> None:
+    with open_session():
+        sums("kit")
+    assert sums("cpu", **LOADERS[name]) == SUMS
+    assert torch.ones(2).pin_memory().tolist() == [1.0, 1.0]
+
+
+def test_the_device_is_there_while_a_session_is_open() -> None:
+    register()
+    assert not kit().is_available()
+    with open_session():
+        assert kit().is_available()
+        assert torch.accelerator.current_accelerator() == torch.device("kit")
+        assert kit().device_count() == torch.accelerator.device_count() == 1
+        assert "cpu" in kit().get_device_name()
+        kit().set_device(0)
+        with pytest.raises(RuntimeError, match="DataParallel"):
+            kit().set_device("kit:1")
+    assert not torch.accelerator.is_available()
+
+
+@pytest.mark.parametrize("call", ["kit", "accelerator"])
+def test_synchronize_runs_what_is_recorded(call: str) -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        torch.ones(2, device="kit").mul(2.5)
+        before = session.metrics()["segment.count"]
+        getattr(torch, call).synchronize()
+        assert session.metrics()["segment.count"] > before
+    getattr(torch, call).synchronize()  # nothing runs: nothing to wait for
+
+
+def test_seeds_and_states_give_the_same_random_numbers_again() -> None:
+    def draw() -> list[float]:
+        return torch.rand(3, device="kit").tolist()  # type: ignore[no-any-return]
+
+    with open_session():
+        kit().manual_seed(7)
+        first = draw()
+        kit().manual_seed(7)
+        state, host = kit().get_rng_state_all(), torch.get_rng_state()
+        assert draw() == first
+        second = draw()
+        kit().set_rng_state_all(state)
+        torch.set_rng_state(host)
+        assert [draw(), draw()] == [first, second]
+        assert kit().initial_seed() == 7
+        kit().seed()
+        assert draw() != first
+
+
+def test_memory_is_counted_or_refused_with_what_to_use() -> None:
+    with open_session():
+        before = kit().memory_allocated()
+        x = torch.ones(1000, device="kit").mul(2.5)
+        kit().synchronize()
+        assert kit().memory_allocated() >= before + 4000
+        assert torch.accelerator.memory_allocated() >= before + 4000
+        kit().empty_cache()
+        torch.accelerator.empty_cache()
+        assert x.sum().item() == 2500
+        with pytest.raises(RuntimeError, match="MemoryView"):  # XLA's CPU has no such count
+            kit().max_memory_allocated()
+    with pytest.raises(SessionError, match=r"with kit\.Session"):
+        kit().memory_allocated()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("Stream", "Leave the stream out"), ("current_stream", "stream out"), ("Event", "kit.run")],
+)
+def test_what_the_device_does_not_have_says_why(name: str, instead: str) -> None:
+    with open_session(), pytest.raises(RuntimeError, match=instead):
+        getattr(kit(), name)()
+
+
+def test_the_default_device_makes_tensors_and_modules() -> None:
+    with open_session():
+        torch.set_default_device("kit")
+        try:
+            made = [torch.zeros(2), torch.nn.Linear(2, 2).weight, torch.tensor([1.0])]
+        finally:
+            torch.set_default_device(None)
+        assert {x.device.type for x in made} == {"kit"}
+
+
+def test_a_shallow_copy_shows_the_same_memory_on_the_device() -> None:
+    with open_session():
+        for made in (torch.zeros(2, device="kit"), torch.nn.Parameter(torch.zeros(2).to("kit"))):
+            twin = copy.copy(made)
+            assert type(twin) is type(made)
+            assert twin.requires_grad == made.requires_grad
+            with torch.no_grad():
+                twin.add_(1)
+            assert made.tolist() == [1.0, 1.0]
+
+
+def test_numbers_on_the_device_make_a_tensor() -> None:
+    with open_session():
+        numbers = [torch.tensor(1.5, device="kit"), torch.ones(1, device="kit")[0], 3]
+        assert torch.tensor(numbers).tolist() == [1.5, 1.0, 3.0]
+        assert torch.tensor(numbers, device="kit").tolist() == [1.5, 1.0, 3.0]
