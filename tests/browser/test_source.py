@@ -6,7 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page
 
+import kit
+from kit.runs.analysis.lines import line_costs
+from kit.runs.run import Run
 from kit.runs.sources import Snippet
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import Links
@@ -84,6 +88,60 @@ def test_a_page_learns_what_was_picked_and_marks_what_it_is_told(offline: Browse
     page.evaluate(f"mark({root}, {{nodes: new Set(), sites: new Set()}})")
     assert page.evaluate(MARKED) == []
     assert offline.errors() == []
+
+
+def in_sight(page: Page, site: str) -> bool:
+    """Is the whole row of a line in its listing, and not under the listing's heads?"""
+    row, head, box = (
+        page.locator(f".kit-source-lines{name}").first.bounding_box()
+        for name in (f" [data-site='{site}']", " .kit-head", "")
+    )
+    assert row is not None
+    assert head is not None
+    assert box is not None
+    below = row["y"] >= head["y"] + head["height"] - 1
+    return below and row["y"] + row["height"] <= box["y"] + box["height"] + 1
+
+
+def dear_at(line: int) -> Run:
+    """A run whose dearest line, a wait, is at `line` of a file of 90 lines that all cost."""
+    made, site = make_run(scopes=30), f"train.py:{line}"
+    lines = tuple(f"line_{i}()" for i in range(1, 91))
+    waits = tuple(replace(s, site=site, wait_ns=10**8) for s in made.sync_points)
+    return replace(made, sync_points=waits, sources=(Snippet("train.py", 1, lines),))
+
+
+@pytest.mark.parametrize("line", [11, 44, 90])
+def test_the_dearest_line_is_in_sight_when_the_listing_opens(
+    line: int, offline: Browser, tmp_path: Path
+):
+    run, page = dear_at(line), offline.page
+    assert max((r for r in line_costs(run) if r.site), key=lambda r: r.total_ms).site == (
+        f"train.py:{line}"
+    )
+    (tmp_path / "view.html").write_text(kit.SourceView(run).page())
+    page.goto((tmp_path / "view.html").as_uri())
+    page.locator(".kit-source-lines").wait_for()
+    page.wait_for_timeout(200)
+    assert in_sight(page, f"train.py:{line}")
+    kit.report([run], path=tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.locator(".kit-source-lines").scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    assert in_sight(page, f"train.py:{line}")
+    assert offline.errors() == []
+
+
+def test_a_listing_that_opens_hidden_shows_its_dearest_line_once_it_is_seen(
+    offline: Browser, tmp_path: Path
+):
+    page = offline.page
+    closed = f"<details><summary>more</summary>{source_html(dear_at(90))}</details>"
+    (tmp_path / "page.html").write_text(PAGE.format(listing=closed, script=LISTING_JS))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.get_by_text("more").first.click()
+    page.wait_for_function("document.querySelector('.kit-source-lines').scrollTop > 0")
+    assert in_sight(page, "train.py:90")
 
 
 def test_in_a_notebook_a_line_is_picked_by_mouse_and_keys_and_a_far_one_is_brought_into_view(

@@ -34,7 +34,16 @@ MAX_LINES = 400  # with a cost, the dearest
 HEIGHT_PX = 620
 
 _COLUMNS = "5px 40px 68px 68px 60px minmax(240px, 1fr)"
-_STYLE = f"""<style>
+# Shows the dearest line, wherever it is in its file, once the listing has a size: in a page that is
+# folded or hidden it has none. Runs when the style is there; scripts in such HTML would not run.
+_SHOW_DEAREST = (
+    "const box = this.parentElement.querySelector('.kit-source-lines');"
+    "const row = box.querySelector('.kit-dearest');"
+    "new ResizeObserver((_, seen) => { if (!box.clientHeight) return; seen.disconnect();"
+    "if (row && row.offsetTop + row.offsetHeight > box.clientHeight)"
+    "box.scrollTop = row.offsetTop - box.clientHeight / 3; }).observe(box)"
+)
+_STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-listing .widget-html-content {{min-width:0}}
 .kit-source-lines {{max-height:{HEIGHT_PX}px;overflow:auto;position:relative;
   border:1px solid {LINE};border-radius:6px;
@@ -74,7 +83,7 @@ def source_html(run: Run, rows: Sequence[LineCost] | None = None) -> str:
         why = "mode 'torch' does not record ops" if is_native else "it has no ops"
         return section("Source lines", sentence(f"What each line costs is not known: {why}."))
     body = _most(rows) + _table(run, rows) + sentence(_note(run, rows))
-    return section("Source lines", _STYLE + body)
+    return section("Source lines", body + _STYLE)
 
 
 def source_picks(run: Run, rows: Sequence[LineCost] | None = None) -> list[Selection]:
@@ -129,7 +138,8 @@ class _Scale:
         self.record = max((row.recording_ms for row in known), default=0.0)
         self.device = max((row.device_ms for row in known), default=0.0)
         self.wait = max((row.wait_ms for row in known), default=0.0)
-        self.total = max((row.total_ms for row in known), default=0.0)
+        self.dearest = max(known, key=lambda row: row.total_ms)
+        self.total = self.dearest.total_ms
 
 
 _HEADS = ("line", "record", "device", "wait")
@@ -183,8 +193,9 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
             f'<span class="kit-code" role="gridcell">{code}{_sync(row)}{_away(row)}</span>',
         )
     )
+    name = "kit-line kit-dearest" if row is scale.dearest else "kit-line"
     return (
-        f'<div class="kit-line" role="row" {row_attributes(i, scale.picks[i])} '
+        f'<div class="{name}" role="row" {row_attributes(i, scale.picks[i])} '
         f'title="{_title(row)}">{cells}</div>'
     )
 
