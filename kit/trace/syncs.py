@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.active import without
 from kit.trace.timeline import SyncPoint, Timeline
-from kit.trace.waits import excused
+from kit.trace.waits import excused, goes_around
 
 __all__ = ["SyncRow", "idle_after", "sync_table"]
 
@@ -69,7 +69,8 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     in which no kernel ran, nothing was reduced and the host did not wait elsewhere, from its end to
     the next wait, but not more than it lasted: without it the host could have got ahead by no more
     than that. What is left over is charged to earlier waits of the same step. Gaps inside one
-    program are the program's own.
+    program are the program's own. What follows the last wait is also seen at the begin of the first
+    step, if each step waits at that place.
 
     Units:
         nanoseconds; all 0 on a timeline without kernels
@@ -82,8 +83,10 @@ def idle_after(timeline: Timeline) -> tuple[int, ...]:
     left = (ends - starts).tolist()
     found = [0] * len(left)
     until = np.append(starts[1:], _END)[: len(starts)]
-    between = _idle_until(gaps, until) - _idle_until(gaps, ends)
-    for i, idle in enumerate(between.clip(0).tolist()):
+    between = (_idle_until(gaps, until) - _idle_until(gaps, ends)).clip(0)
+    if goes_around(timeline):
+        between[-1:] += _idle_until(gaps, starts[:1])
+    for i, idle in enumerate(between.tolist()):
         for j in range(i, -1, -1):
             if step_of[j] != step_of[i] or not idle:
                 break

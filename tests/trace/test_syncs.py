@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.trace import Span, SyncPoint, Timeline, idle_after, sync_table
+from kit.trace import Span, SyncPoint, Timeline, idle_after, limit_shares, sync_table
 
 END = 1_000_000
 
@@ -69,6 +70,35 @@ def test_gaps_inside_a_program_are_its_own_and_those_between_two_runs_of_it_are_
     assert idle_after(Timeline.of([STEP, *kernels, *bands], [sync(0, 250_000)])) == (100_000,)
 
 
+def reads_at_the_end(steps: int) -> Timeline:
+    """Steps of 30 ms: the host records for 20 ms, then the device works while the host waits."""
+    spans, syncs = [], []
+    for i in range(steps):
+        at = 30_000_000 * i
+        spans += [host("step", at, at + 30_000_000, f"step {i}")]
+        spans += [host("record", at, at + 20_000_000), kernel(at + 20_000_000, at + 29_900_000)]
+        syncs += [sync(at + 20_000_000, 9_900_000)]
+    return Timeline.of(spans, syncs)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 20])
+def test_a_read_at_the_end_of_a_step_costs_the_same_however_many_steps_are_traced(
+    steps: int,
+) -> None:
+    t = reads_at_the_end(steps)
+    (row,) = sync_table(t.syncs, steps=steps, timeline=t)
+    assert row.idle_ms_per_step == pytest.approx(9.9)
+    assert limit_shares(t)["sync"] == pytest.approx(9.9 / 30)
+
+
+def test_a_place_that_does_not_wait_in_each_step_has_not_waited_before_the_trace() -> None:
+    t = reads_at_the_end(2)
+    once = replace(t, syncs=t.syncs[1:])
+    assert idle_after(once) == (100_000,)
+    other = replace(t, syncs=(replace(t.syncs[0], site="train.py:8"), t.syncs[1]))
+    assert idle_after(other) == (9_900_000, 100_000)
+
+
 def test_without_kernels_nothing_is_known_of_the_device() -> None:
     t = Timeline.of([STEP, host("wait", 0, 100, "item")], [sync(0, 100)])
     assert idle_after(t) == (0,)
@@ -94,6 +124,12 @@ def test_idle_times_match_handing_out_one_unit_of_time_after_another(
         for instant in range(s.at_ns + s.wait_ns, until):
             free = [j for j in range(k + 1) if left[j] and t.syncs[j].at_ns // 70 == s.at_ns // 70]
             if kernels and instant not in busy and instant < 140 and free:
+                expected[free[-1]] += 1
+                left[free[-1]] -= 1
+    if {s.at_ns // 70 for s in t.syncs if s.at_ns < 140} == {0, 1}:  # each step waits: go around
+        for instant in range(t.syncs[0].at_ns):
+            free = [j for j in range(len(left)) if left[j] and t.syncs[j].at_ns >= 70]
+            if kernels and instant not in busy and free:
                 expected[free[-1]] += 1
                 left[free[-1]] -= 1
     assert list(idle_after(t)) == expected
