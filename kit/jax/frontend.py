@@ -49,6 +49,10 @@ class JaxFrontend:
         """False: a step of jax says its phases itself."""
         return False
 
+    def is_in_backward(self) -> bool:
+        """False: jax has no backward pass that an interrupt could not leave."""
+        return False
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each array over `fresh(its value)`."""
         if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):

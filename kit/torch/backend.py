@@ -17,6 +17,7 @@ from kit.errors import SessionError
 from kit.runtime.profiling.devices import bytes_on, peak_bytes_on
 from kit.runtime.session.session import Session, current_session
 from kit.torch.tensors.loaded import LoadedStorage
+from kit.torch.tensors.unwinding import DeviceQuestion
 
 __all__ = ["Backend", "complete_torch"]
 
@@ -53,6 +54,9 @@ class Backend:
     """What torch looks up as `torch.kit`."""
 
     libraries: Any = None  # registrations end when their library objects do
+
+    def __init__(self) -> None:
+        self.question = DeviceQuestion()
 
     def is_initialized(self) -> bool:
         return True

@@ -7,7 +7,6 @@ own, so that an error of a hook in backward does not end the process.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from kit.torch.modules import keep_shared_parameters
 from kit.torch.ops.attention import register_attention
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
+from kit.torch.tensors.unwinding import DeviceQuestion
 
 __all__ = ["open_session", "register"]
 
@@ -79,7 +79,8 @@ def register() -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "kit"):
         raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
-    setup(rename="kit", backend_module=Backend(), device_guard=_guard())
+    module = Backend()
+    setup(rename="kit", backend_module=module, device_guard=_guard(module.question))
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
@@ -103,28 +104,13 @@ def register() -> None:
         types.append(KitTensor)
 
 
-def _guard() -> Any:
-    """What torch asks for the device whenever it changes streams.
-
-    It also asks while it leaves backward because a hook has raised. A Python function that returns
-    then ends the process, so the error is taken first, and `backward` raises it at its end.
-    """
+def _guard(question: DeviceQuestion) -> Any:
+    """What torch asks for the device whenever it changes streams."""
 
     class Guard(torch._C._acc.DeviceGuard):  # not a class of the module: an old torch has none
-        def type_(self) -> Any:
-            try:
-                _raise_pending()
-            except BaseException as error:  # noqa: BLE001 - kept
-                if (session := current_session()) is not None:
-                    tape_of(session).keep(error)
-            return torch._C._autograd.DeviceType.PrivateUse1
+        type_ = question.answer
 
     return Guard()
-
-
-# ctypes looks after each call of one of Python's own functions whether there is an error to raise:
-# and finds one that was there before.
-_raise_pending = ctypes.pythonapi.Py_IsInitialized
 
 
 def _tape(device: Any = None) -> Tape:

@@ -68,6 +68,10 @@ class Dispatcher:
         """True in a network's forward pass without gradients; false in a loop over tensors."""
         return not torch.is_grad_enabled() and bool(self.tape.place.scope)
 
+    def is_in_backward(self) -> bool:
+        """True while torch's autograd runs in this thread."""
+        return _graph_task_id() != -1
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each tensor over `fresh(its value)`, in lists and dicts too."""
         if isinstance(result, KitTensor):

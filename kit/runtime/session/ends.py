@@ -29,8 +29,12 @@ class Session(Protocol):
         """Block until everything that was recorded has run."""
 
 
-def watch_ends(session: Session) -> contextlib.ExitStack:
-    """From now on the session is flushed at those ends; closing the result stops that."""
+def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.ExitStack:
+    """From now on the session is flushed at those ends; closing the result stops that.
+
+    Args:
+        begin_cell: called before each cell of a notebook.
+    """
     known = ref(session)  # the watch keeps no session alive
     owner = os.getpid()
 
@@ -55,8 +59,12 @@ def watch_ends(session: Session) -> contextlib.ExitStack:
             if alive is not None and alive.is_open:
                 alive.flush("end of cell")
 
-        events.register("post_run_cell", end_of_cell)
-        undo.callback(_forget, events, end_of_cell)
+        def start_of_cell(*_: Any) -> None:
+            begin_cell()
+
+        for event, callback in (("pre_run_cell", start_of_cell), ("post_run_cell", end_of_cell)):
+            events.register(event, callback)
+            undo.callback(_forget, events, event, callback)
     return undo
 
 
@@ -66,6 +74,6 @@ def _notebook_events() -> Any:
     return getattr(shell, "events", None)
 
 
-def _forget(events: Any, callback: Callable[..., None]) -> None:
+def _forget(events: Any, event: str, callback: Callable[..., None]) -> None:
     with contextlib.suppress(ValueError):  # the shell may have been reset
-        events.unregister("post_run_cell", callback)
+        events.unregister(event, callback)

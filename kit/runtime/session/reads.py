@@ -62,6 +62,8 @@ class Reads:
 
     def wait_all(self) -> None:
         """Block until everything that was recorded has run."""
+        if self._issuer.interrupts.kept:
+            self._issuer.interrupts.check()
         self._streams.flush("sync", everywhere=True)
         self._redo.close()
         issuer = self._issuer
@@ -74,6 +76,8 @@ class Reads:
         issuer.spans.add("wait_all", "ahead", start, issuer.waits.until_ns)
 
     def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
+        if self._issuer.interrupts.kept:
+            self._issuer.interrupts.check()
         try:
             return self._taken(value, take)
         except Exception as error:

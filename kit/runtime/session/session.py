@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -32,6 +31,7 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.ends import watch_ends
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.inputs import Inputs
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
@@ -113,6 +113,7 @@ class Session:
         )
         self.draws = Draws(settings.seed)
         self.issuer = Issuer(executor, HostSpans(), Waits(lock, setup.while_waiting))
+        self.interrupts = self.issuer.interrupts
         self.stepper = Stepper(mode, self.issuer, self.draws, program)
         self.redo = Redo(
             lock, self.policy, self.issuer,
@@ -122,6 +123,7 @@ class Session:
         sizes = settings.bulk_in_force
         self.streams = Streams(lock, sizes, self.policy, self.issuer, self.stepper, self.redo)
         self.here = self.streams.here
+        self.inputs = Inputs(self.here, self.issuer, self.stepper)
         self.reads = Reads(
             lock, self.streams, self.issuer, self.stepper, self.redo, setup.note_error
         )
@@ -136,6 +138,7 @@ class Session:
         self._exits = contextlib.ExitStack()
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
+            undo.push(self.interrupts.watch(self))
             self.issuer.executor.start()
             self.join()
             undo.callback(self.issuer.executor.close)
@@ -144,7 +147,7 @@ class Session:
             for frontend in self._frontends:
                 frontend.open(self)
                 undo.callback(frontend.close)
-            undo.push(watch_ends(self))
+            undo.push(watch_ends(self, self.interrupts.install))
             self._exits = undo.pop_all()
         self.is_open = True
         return self
@@ -162,6 +165,7 @@ class Session:
             self.is_open = False
             if self._exits is not None:
                 self._exits.close()
+        self.interrupts.check()
 
     def at_end(self, close: Callable[[], None]) -> None:
         """Call this when the session closes, before its worker ends."""
@@ -227,28 +231,11 @@ class Session:
 
     def constant(self, array: Any, kind: str = "input") -> Value:
         """A value from the host: the array is copied to the device and must not change after."""
-        start = time.perf_counter_ns()
-        value = Value(Aval(tuple(array.shape), str(array.dtype)))
-        value.cell = Cell(None, kind=kind)
-        if (cells := self.here.cells) is not None:
-            cells.append(value.cell)
-        else:
-            self.stepper.note_input(value.cell, array)
-        value.cell.array = self.issuer.executor.put(array)
-        stop, lane = time.perf_counter_ns(), self.here.lane
-        self.issuer.spans.add("copy to device", "input", start, stop, lane)
-        return value
+        return self.inputs.constant(array, kind)
 
-    @contextlib.contextmanager
-    def loading(self) -> Iterator[list[Cell]]:
+    def loading(self) -> contextlib.AbstractContextManager[list[Cell]]:
         """In a loader's thread: what it copies to the device is a batch for a later step."""
-        here = self.here
-        cells: list[Cell] = []
-        here.lane, here.cells = "host/loader", cells
-        try:
-            yield cells
-        finally:
-            here.cells = None
+        return self.inputs.loading()
 
     # -- sizes of bulks --------------------------------------------------------------------------
 
@@ -289,6 +276,10 @@ class Session:
         """Is this a network's forward pass without gradients? The front ends know."""
         return any(frontend.is_inference() for frontend in self._frontends)
 
+    def is_in_backward(self) -> bool:
+        """True while torch's autograd runs in this thread."""
+        return any(frontend.is_in_backward() for frontend in self._frontends)
+
     # -- random numbers --------------------------------------------------------------------------
 
     @property
@@ -323,11 +314,15 @@ class Session:
             self.issuer.end_step()
             for frontend in self._frontends:
                 frontend.mark_step()
-        self.issuer.wait_for_steps()
-        if self.redo.is_on:
-            self.redo.close(self.step - 2)  # of the step that has just been waited for
-        self.issuer.spans.leave()
-        self.stream.phase = ""  # the next op says which
+        try:
+            self.issuer.wait_for_steps()
+            if self.redo.is_on:
+                self.redo.close(self.step - 2)  # of the step that has just been waited for
+        finally:
+            self.issuer.spans.leave()
+            self.stream.phase = ""  # the next op says which
+        if self.interrupts.kept:
+            self.interrupts.check()
 
     def run_step(self, step: Callable[[], Any]) -> Any:
         """Run one step of the program as `settings.step_mode` says, end it, and give its result.

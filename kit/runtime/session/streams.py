@@ -68,12 +68,20 @@ class Streams:
             for stream in list(self._streams) if everywhere else [self.current]:
                 self.cut(stream, reason, keep_views=stream is not self.here.stream)
 
+    def ops_recorded(self) -> int:
+        """How many ops there have been, in segments and in the bulk of the thread that asks."""
+        stream = self.here.stream
+        bulk = None if stream is None else stream.bulk
+        return self._issuer.counts["record.ops"] + (0 if bulk is None else len(bulk.ops))
+
     # -- what a stream asks for ------------------------------------------------------------------
 
     def note_phase(self, phase: str) -> None:
         """The main thread has come to this phase."""
         if not self._stepper.is_fetching:  # what a loader copies for a replay is no recording
             self._issuer.spans.enter(phase)
+        if self._issuer.interrupts.kept:
+            self._issuer.interrupts.check()
 
     def throttle(self) -> None:
         """More is going to be recorded: wait if that is too far ahead of the device."""

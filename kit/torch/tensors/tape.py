@@ -117,9 +117,13 @@ class Tape:
 
     def raise_kept(self) -> None:
         """Raise the first error of a backward pass that is over."""
-        if self._kept is not None and _graph_task_id() == -1:
-            error, self._kept = self._kept, None
+        if _graph_task_id() != -1:
+            return
+        error, self._kept = self._kept or torch.kit.question.take(), None  # type: ignore[attr-defined]
+        if error is not None:
             raise error
+        if self.opened is not None and self.opened.interrupts.kept:
+            self.opened.interrupts.check()
 
     # -- recording -------------------------------------------------------------------------------
 

@@ -1,0 +1,206 @@
+"""Ctrl-C while a session is open: raised where nothing is half done.
+
+Python raises `KeyboardInterrupt` between any two instructions of the main thread. Between two lines
+of the recorder that would lose the numbers of a tensor. Inside an op of torch it would end the
+process: torch asks the kit for its device in C++ code that must not raise, and there Python looks
+for signals, too. Python code cannot tell whether such C++ code runs: what is on top of the stack is
+the user's line in both cases. So an interrupt is kept, and raised by the first of these:
+
+- the next op that begins a segment or a phase, the end of a backward pass, of a step or of the
+  session, or the next wait for the device, which all call `check`;
+- the handler itself, which is called again every few milliseconds, once no op has been recorded
+  for a while: then the user's code does something else, and no op of the kit is under way.
+
+A second Ctrl-C does not wait for the recorder or for a backward pass, if no op is recorded.
+A program that handles SIGINT itself keeps its handler, and is not protected.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+from weakref import ref
+
+__all__ = ["Interrupts"]
+
+QUIET_S = 0.05  # without an op recorded: then no op is under way
+RETRY_S = 0.02  # between two looks at an interrupt that is kept
+_KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_RECORDERS = tuple(f"{_KIT}{folder}{os.sep}" for folder in ("runtime", "torch", "jax"))
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = (
+    *{_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    os.path.dirname(os.__file__) + os.sep,
+    "<frozen",
+    "<string>",  # methods that `dataclass` writes
+)
+# Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
+_WAITS = frozenset({"Engine.wait", "Pool._finish"})
+
+
+class _Asked(Protocol):
+    """A session, as far as its interrupts ask it."""
+
+    def is_in_backward(self) -> bool:
+        """True while a backward pass is under way in the thread that asks."""
+
+    @property
+    def streams(self) -> Any:
+        """Where its ops are recorded."""
+
+
+@dataclass(slots=True)
+class _Retry:
+    """What is known of the interrupt that is kept; sessions inside of each other share it."""
+
+    lock: Any = field(default_factory=threading.Lock)  # held while a signal is sent
+    is_sent: bool = False  # the next signal is a second look, and no second Ctrl-C
+    ops: int = -1  # recorded at the last look
+    since: float = 0.0  # when that number last changed
+
+
+class Interrupts:
+    """Keeps an interrupt of the main thread until the session can stop.
+
+    Attributes:
+        kept: an entry for each interrupt that waits to be raised; shared as `_Retry` is.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[FrameType | None] = []
+        self._retry = _Retry()
+        self._is_due = False  # the session closes, and an interrupt must be raised after that
+        self._before: Any = None  # the handler that this one stands for
+        self._session: Callable[[], _Asked | None] = _nothing
+
+    def watch(self, session: _Asked) -> contextlib.ExitStack:
+        """Look after interrupts from now on; closing the result gives the handler of before back.
+
+        Args:
+            session: asked whether a backward pass is under way, and how many ops were recorded.
+        """
+        self._session = ref(session)  # a handler keeps no session alive
+        undo = contextlib.ExitStack()
+        if threading.current_thread() is threading.main_thread():
+            undo.callback(self._give_back)
+            self.install()
+        return undo
+
+    def install(self) -> None:
+        """Take the place of Python's own handler, or of that of a session around this one.
+
+        A notebook's kernel sets its own handler before each cell, so this is called there, too.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        outer = getattr(before, "__self__", None)
+        if isinstance(outer, Interrupts):
+            self.kept, self._retry = outer.kept, outer._retry
+        elif before is not signal.default_int_handler:
+            return
+        if outer is not self:
+            self._before = before
+            signal.signal(signal.SIGINT, self.arrive)
+
+    def _give_back(self) -> None:
+        if getattr(signal.getsignal(signal.SIGINT), "__self__", None) is not self:
+            return
+        with self._retry.lock:  # no second look is sent from here on
+            self._is_due = bool(self.kept)
+            self.kept.clear()
+        signal.signal(signal.SIGINT, self._before)
+
+    def arrive(self, number: int, frame: FrameType | None) -> None:
+        """The handler: raises the interrupt now, or keeps it.
+
+        Raises:
+            KeyboardInterrupt: nothing is half done.
+        """
+        retry = self._retry
+        is_again, retry.is_sent = retry.is_sent, False
+        if is_again and not self.kept:
+            return  # it has been raised meanwhile
+        session = self._session()
+        if session is None or self._may_raise(session, frame, is_second=len(self.kept) > is_again):
+            self.kept.clear()
+            raise KeyboardInterrupt
+        if not is_again:
+            self.kept.append(None)
+            if len(self.kept) == 1:
+                with contextlib.suppress(RuntimeError):  # no more threads: `check` raises it
+                    _thread.start_new_thread(self._look_again, ())
+
+    def _may_raise(self, session: _Asked, frame: FrameType | None, *, is_second: bool) -> bool:
+        is_in_backward = session.is_in_backward()
+        if _is_waiting(frame):
+            return is_second or not is_in_backward
+        ops, now, retry = session.streams.ops_recorded(), time.monotonic(), self._retry
+        if ops != retry.ops or not self.kept:
+            retry.ops, retry.since = ops, now
+            return False
+        if now - retry.since < QUIET_S:
+            return False
+        return is_second or not (is_in_backward or _is_recording(frame))
+
+    def _look_again(self) -> None:
+        """Have the handler called until the interrupt has been raised; a thread of its own."""
+        main = threading.main_thread().ident
+        while self.kept and main is not None:
+            time.sleep(RETRY_S)
+            with self._retry.lock:
+                if self.kept:
+                    self._retry.is_sent = True
+                    signal.pthread_kill(main, signal.SIGINT)
+
+    def check(self) -> None:
+        """Nothing is half done here: raise the interrupt that was kept.
+
+        Raises:
+            KeyboardInterrupt: there was one, and no backward pass is under way.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        session = self._session()
+        is_in_backward = session is not None and session.is_in_backward()
+        if self._is_due or (self.kept and not is_in_backward):
+            self._is_due = False
+            with self._retry.lock:
+                self.kept.clear()
+            raise KeyboardInterrupt
+
+
+def _nothing() -> None:
+    """No session has been entered."""
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Does the thread wait for another one, with nothing half done?"""
+    if frame is None:
+        return False
+    if frame.f_code.co_filename != threading.__file__:
+        return frame.f_code.co_qualname in _WAITS and frame.f_code.co_filename.startswith(_KIT)
+    while frame is not None and frame.f_code.co_filename == threading.__file__:
+        if frame.f_code.co_name == "start":
+            return False  # a thread that has started must be known to whoever starts it
+        frame = frame.f_back
+    return True
+
+
+def _is_recording(frame: FrameType | None) -> bool:
+    """Is the recorder at work? Libraries work for whoever has called them."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_RECORDERS):
+            return True
+        if not name.startswith(_LIBRARIES):
+            return False
+        frame = frame.f_back
+    return False

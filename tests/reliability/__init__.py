@@ -1,0 +1,1 @@
+"""Seeded generators of what goes wrong around a step: interrupts, errors, torn files."""

@@ -1,0 +1,67 @@
+"""Interrupt steps at random times, and look whether the next step is torch's.
+
+The long form, all modes: python -m tests.reliability.interrupts --count 400
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import random
+import signal
+import sys
+import threading
+import time
+
+from tests.reliability.training import MODES, Training
+
+WAIT_S = 60.0  # after which a step counts as hanging
+
+
+def interrupt_at_random(training: Training, count: int, chance: random.Random) -> int:
+    """Send that many interrupts into a loop of steps; gives how many were raised.
+
+    Raises:
+        AssertionError: the step after an interrupt is not torch's.
+    """
+    for _ in range(5):
+        training.step()
+    start = time.perf_counter()
+    for _ in range(5):
+        training.step()
+    usual = (time.perf_counter() - start) / 5
+    main, raised = threading.main_thread().ident, 0
+    assert main is not None
+    for _ in range(count):
+        delay = chance.uniform(0, 2.5 * usual)
+        sender = threading.Thread(
+            target=lambda delay=delay: (time.sleep(delay), signal.pthread_kill(main, signal.SIGINT))
+        )
+        faulthandler.dump_traceback_later(WAIT_S, exit=True)
+        sender.start()
+        try:
+            while True:
+                training.step()
+        except KeyboardInterrupt:
+            raised += 1
+        sender.join()
+        training.check_next_step()
+        faulthandler.cancel_dump_traceback_later()
+    return raised
+
+
+def main() -> None:
+    """Interrupt each mode, and say how often that was."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    asked = parser.parse_args()
+    for mode in asked.modes:
+        with Training(mode) as training:
+            done = interrupt_at_random(training, asked.count, random.Random(asked.seed))
+        print(f"{mode}: {done} interrupts, and each next step was torch's", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Ctrl-C ends no process, loses no number, and the step after it is torch's."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jupyter_client.manager import start_new_kernel
+
+import kit
+
+ROOT = Path(__file__).parents[2]
+
+
+def interrupt() -> None:
+    """What a terminal does at Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_and_sleep() -> None:
+    """An interrupt, and then code that has nothing to do with the kit."""
+    interrupt()
+    time.sleep(60)
+
+
+@pytest.fixture(autouse=True)
+def _handler_stays() -> Iterator[None]:
+    """Each test leaves SIGINT as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupts_at_random_times_lose_nothing_in_any_mode() -> None:
+    """In a process of its own: an interrupt in the wrong place would end it."""
+    command = [sys.executable, "-m", "tests.reliability.interrupts", "--count", "10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("each next step was torch's") == 5
+
+
+def test_an_interrupt_in_the_users_own_code_is_raised_there() -> None:
+    with kit.Session():
+        x = torch.ones(3, device="kit") + 1
+        with pytest.raises(KeyboardInterrupt):
+            interrupt_and_sleep()
+        assert (x + 1).tolist() == [3.0] * 3
+
+
+def test_an_interrupt_while_ops_are_recorded_is_raised_by_one_of_the_next() -> None:
+    with kit.Session(kit.Settings(bulk_forward=4)) as session:
+        x = torch.ones(3, device="kit")
+        recorded = 0
+        interrupt()
+        try:
+            while True:
+                x = x + 1
+                recorded += 1
+        except KeyboardInterrupt:
+            pass
+        assert recorded <= 6
+        assert x.tolist() == [1.0 + recorded] * 3
+        session.mark_step()
+
+
+def test_an_interrupt_in_a_backward_pass_is_raised_when_the_pass_is_over() -> None:
+    seen: list[Any] = []
+
+    def hook(grad: Any) -> None:
+        interrupt()
+        seen.append("after")
+
+    with kit.Session():
+        x = torch.ones(3, device="kit", requires_grad=True)
+        y = (x * 2).sum()
+        x.register_hook(hook)
+        with pytest.raises(KeyboardInterrupt):
+            y.backward()
+        assert seen == ["after"]
+        assert x.grad is not None
+        assert x.grad.tolist() == [2.0] * 3
+
+
+def test_an_interrupt_that_is_kept_comes_out_of_the_session() -> None:
+    with pytest.raises(KeyboardInterrupt), kit.Session():
+        interrupt()
+
+
+def test_a_session_inside_of_another_gives_the_handler_back() -> None:
+    with kit.Session():
+        outer = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), kit.Session():
+            interrupt_and_sleep()
+        assert signal.getsignal(signal.SIGINT) == outer
+
+
+def test_a_handler_of_the_programs_own_is_left_alone() -> None:
+    heard: list[int] = []
+
+    def mine(number: int, frame: Any) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        with kit.Session():
+            assert signal.getsignal(signal.SIGINT) is mine
+            interrupt()
+            assert (torch.ones(2, device="kit") + 1).tolist() == [2.0, 2.0]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
+
+
+@pytest.mark.notebook
+def test_a_kernel_that_is_interrupted_goes_on_in_the_next_cell() -> None:
+    """A kernel sets its own handler before each cell, so the session takes part in each."""
+    manager, client = start_new_kernel(cwd=str(ROOT))
+
+    def run(code: str, *, is_stopped: bool = False) -> str:
+        said: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            text = message["content"].get("text", "")
+            said.append(text)
+            if is_stopped and "stepping" in text:
+                time.sleep(0.3)  # so that it is under way
+                manager.interrupt_kernel()
+
+        answer = client.execute_interactive(code, output_hook=hear)
+        kind = answer["content"].get("ename", "ok")
+        assert kind == ("KeyboardInterrupt" if is_stopped else "ok"), answer["content"]
+        return "".join(said)
+
+    try:
+        run("from tests.reliability.training import Training\nit = Training('bulked').__enter__()")
+        for _ in range(3):
+            run("print('stepping', flush=True)\nwhile True: it.step()", is_stopped=True)
+            assert "torch's" in run('it.check_next_step()\nprint("torch\'s")')
+        run("it.__exit__()")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
