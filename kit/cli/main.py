@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit import __version__
+from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
@@ -54,6 +55,7 @@ class Verb:
     line: str  # of the list of verbs
     act: Callable[[argparse.Namespace], int]  # gives the exit status
     arguments: Sequence[Argument] = ()
+    failed: int = 1  # the exit status after an error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.act is not _run and for_script:
         _parser().error("arguments after -- are for the script of `kit run`")
     options.arguments = for_script
-    return _guarded(options.act, options)
+    return _guarded(options.act, options, options.failed)
 
 
 def report_main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog=_ENVIRONMENT,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(act=verb.act)
+        made.set_defaults(act=verb.act, failed=verb.failed)
         _add_arguments(made, verb.arguments)
     return parser
 
@@ -100,7 +102,9 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument
         parser.add_argument(*argument.names, **argument.how)
 
 
-def _guarded(act: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+def _guarded(
+    act: Callable[[argparse.Namespace], int], options: argparse.Namespace, failed: int = 1
+) -> int:
     """Errors as one message, an interrupt and a closed pipe without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -118,7 +122,7 @@ def _guarded(act: Callable[[argparse.Namespace], int], options: argparse.Namespa
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
         text = (error.strerror if isinstance(error, OSError) else "") or str(error)
         _complain(f"{text}{where}")
-        return 1
+        return failed
     return status
 
 
@@ -379,6 +383,17 @@ _VIEW = (
     ),
     Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
 )
+_DIFF = (
+    Argument("old", type=Path, metavar="OLD", help="a saved run, a trace, or a folder of runs"),
+    Argument("new", type=Path, metavar="NEW", help="the same, measured after a change"),
+    Argument(
+        "--fail-over",
+        type=fraction,
+        metavar="5%",
+        help="exit with 1 if a step is slower by more than this, and by more than the spread",
+    ),
+    Argument("--markdown", action="store_true", help="as Markdown, for a pull request"),
+)
 _REPORT = (
     Argument(
         "runs",
@@ -410,6 +425,7 @@ _DOCTOR = (
 VERBS = (
     Verb("run", "measure the step of a script", _run, _RUN),
     Verb("view", "what a trace or a saved run says", _view, _VIEW),
+    Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),
     Verb("lab", "JupyterLab on the tutorial notebooks", _lab, _LAB),
     Verb("doctor", "what is installed, what is missing, how to get it", _doctor, _DOCTOR),

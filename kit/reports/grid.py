@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.runs.knob import Knob, knobs_of
-from kit.runs.labels import labels_of
+from kit.runs.labels import cell_of, labels_of
 from kit.runs.run import Run
 from kit.text import safe_label
 
-__all__ = ["Axis", "axes_of", "cell_of"]
+__all__ = ["Axis", "axes_of"]
 
 _MOST = 80  # characters of a run's name
 
@@ -72,11 +72,6 @@ def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
             _axis(knob.name, values, sorted(known, key=order) if is_ordered else known, knob)
         )
     return tuple(axis for axis in axes if len(axis.values) > 1)
-
-
-def cell_of(run: Run) -> tuple[Any, ...]:
-    """What tells two cells of a sweep apart."""
-    return (run.name, *(getattr(run.settings, knob.name) for knob in _knobs([run])))
 
 
 def _axis(

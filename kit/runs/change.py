@@ -40,6 +40,7 @@ RERUN_PART = 0.10  # the same of a part of the step: a kernel, a wait, a cause o
 RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
 _SURE = 1.96  # standard deviations of a 95 % interval
+_SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 _WORST_ECHO = 0.8  # correlation of neighbouring steps; beyond, ten steps would count as none
 _NORMAL = NormalDist()
 
@@ -128,21 +129,28 @@ def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN
         rerun: what the logarithm of the ratio of two reruns varies by (standard deviation).
     """
     a, b = _positive(old), _positive(new)
-    low, high = _interval(*(_Side.of([np.log(run) for run in runs], rerun) for runs in (a, b)))
+    sides = [_Side.of([np.log(run) for run in runs], rerun) for runs in (a, b)]
+    low, high = _interval(sides[0], sides[1])
     return Difference(_middle(a), _middle(b), math.exp(low), math.exp(high))
 
 
 def shift_of(
-    old: Sequence[Times], new: Sequence[Times], *, rerun: float, blur: float = math.inf
+    old: Sequence[Times],
+    new: Sequence[Times],
+    *,
+    rerun: float,
+    blur: float = math.inf,
+    sure: float = _SURE,
 ) -> Difference:
     """How much more `new` is than `old`: for what may be 0, and for fractions of one.
 
     Args:
         rerun: what two reruns differ by (standard deviation).
         blur: an interval that reaches further to one side is called unclear.
+        sure: standard deviations that the interval reaches to each side.
     """
     a, b = _known(old), _known(new)
-    low, high = _interval(_Side.of(a, rerun), _Side.of(b, rerun))
+    low, high = _interval(_Side.of(a, rerun), _Side.of(b, rerun), sure)
     return Difference(_middle(a), _middle(b), low, high, is_ratio=False, blur=blur)
 
 
@@ -152,7 +160,7 @@ def part_difference(
     """How much more a part of the step takes: a kernel, a wait, a cause of idle time.
 
     What is not there in a step takes 0. A part that is small against the step counts as changed
-    only if that changes the step by one percent.
+    only if that changes the step by more than one percent. The interval is one of 99 %.
 
     Args:
         means: of the old and the new run, milliseconds a step.
@@ -162,7 +170,7 @@ def part_difference(
     old, new = means
     least = RERUN_OF_STEP * step_ms if step_ms > 0 else 0.0
     rerun = math.hypot(RERUN_PART * max(abs(old), abs(new)), least)
-    half = shift_of([steps[0]], [steps[1]], rerun=rerun).spread
+    half = shift_of([steps[0]], [steps[1]], rerun=rerun, sure=_SURE_OF_PARTS).spread
     middle = new - old
     blur = max(BLUR * step_ms, 0.0)
     return Difference(old, new, middle - half, middle + half, is_ratio=False, blur=blur)
@@ -186,7 +194,7 @@ def step_interval(run: Run) -> tuple[float, float]:
     nan where fewer than two steps were measured.
     """
     side = _Side.of([np.log(times) for times in _positive([_times(run, False)])], RERUN)
-    half = side.error * _sure(side.freedom)
+    half = side.error * _student(side.freedom, _SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
@@ -240,24 +248,23 @@ def _freedom(estimated: float, whole: float, steps: int) -> float:
     return math.inf if not estimated else max(steps, 1) * (whole / estimated) ** 2
 
 
-def _interval(old: _Side, new: _Side) -> tuple[float, float]:
-    """95 % interval of the difference, in the scale of the sides."""
+def _interval(old: _Side, new: _Side, sure: float = _SURE) -> tuple[float, float]:
+    """The interval of the difference, in the scale of the sides."""
     whole = old.error**2 + new.error**2
     if not whole:
         return (new.middle - old.middle,) * 2
     parts = sum(side.error**4 / side.freedom for side in (old, new))
     freedom = whole**2 / parts if parts else math.inf
-    half = _sure(freedom) * math.sqrt(whole)
+    half = _student(freedom, sure) * math.sqrt(whole)
     middle = new.middle - old.middle
     return middle - half, middle + half
 
 
-def _sure(freedom: float) -> float:
-    """Student's t for 95 %, by the expansion of Cornish and Fisher.
+def _student(freedom: float, z: float) -> float:
+    """Student's t where the normal distribution has `z`, by the expansion of Cornish and Fisher.
 
-    Source: Abramowitz and Stegun, 26.7.5; 0.3 % off from 3 degrees of freedom on, 3 % off at 2.
+    Source: Abramowitz and Stegun, 26.7.5; for 95 % it is 3 % off at 2 degrees of freedom.
     """
-    z = _SURE
     terms = (
         z,
         (z**3 + z) / 4,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import PurePath
+from typing import Any
 
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 
-__all__ = ["COMMIT", "TIME", "label_of", "labels_of"]
+__all__ = ["COMMIT", "TIME", "cell_of", "label_of", "labels_of"]
 
 COMMIT, TIME = "git commit", "measured at"  # keys in a run's environment
 
@@ -21,6 +23,12 @@ def label_of(run: Run) -> str:
     """What one run is called beside another: its label, else its file, commit and time, or name."""
     commit = " ".join(filter(None, (run.environment.get(COMMIT), run.environment.get(TIME))))
     return run.label or _stem(run) or commit or run.name or "unnamed run"
+
+
+def cell_of(run: Run) -> tuple[Any, ...]:
+    """What tells two cells of a sweep apart: the workload's name and the settings."""
+    values = (getattr(run.settings, knob.name) for knob in knobs_of(run.settings))
+    return (run.name, *values)
 
 
 def labels_of(runs: Sequence[Run], cells: Sequence[Hashable]) -> tuple[str, ...]:

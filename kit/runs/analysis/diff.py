@@ -1,104 +1,67 @@
-"""Two runs side by side: what got slower, what appeared, what vanished.
+"""Two runs side by side: what changed, what appeared, what vanished.
 
 Nodes are aligned by the structure of the two graphs (`Graph.diff`), kernels by the nodes that they
 compute, because XLA numbers kernels anew in each program. Device times are parts of the busy time,
-as in `kit.kernel_table`: what all rows differ by adds up to what the busy time differs by.
+as in `kit.kernel_table`: what all rows differ by adds up to what the busy time differs by. What is
+called slower or faster differs by more than its spread: `kit.runs.change` has the rule.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.ir.graph import VARIABLES, DiffRow
+from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
+from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
+from kit.runs.change import Difference, part_difference, steps_difference
+from kit.runs.labels import COMMIT, TIME, label_of
 from kit.runs.run import Run
-from kit.text import format_count, format_ms, safe_terminal
-from kit.trace import idle_table, kernel_table, sync_table
+from kit.text import format_count, markdown_table, safe_markdown, safe_terminal
 
-__all__ = ["Change", "NodeChange", "RunDiff", "diff_runs"]
+__all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
-_NUMBER = re.compile(r"(\.\d+)+$")
-_Members = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing of both runs, and what it took in each; nan where a run does not have it.
-
-    Units:
-        milliseconds a step
-    """
-
-    name: str
-    old: float
-    new: float
-    note: str = ""
-    old_count: float = math.nan  # a step
-    new_count: float = math.nan
-
-    @property
-    def ms(self) -> float:
-        """How much more it takes now; what is not there takes nothing."""
-        return _zero(self.new) - _zero(self.old)
-
-    @property
-    def kind(self) -> str:
-        """Which runs have it: "both", "appeared" or "vanished"."""
-        if math.isnan(self.old):
-            return "appeared"
-        return "vanished" if math.isnan(self.new) else "both"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A node of the two graphs, and the device time that it had in each.
-
-    Units:
-        milliseconds a step; nan where a run does not have it, or no kernel computes it by name
-    """
-
-    kind: str  # "same", "changed", "rewired", "removed" or "added": see `Graph.diff`
-    left: int  # id in the old graph, -1 if it is not there
-    right: int
-    op: str
-    site: str
-    scope: str
-    old: float
-    new: float
-
-    @property
-    def ms(self) -> float:
-        """How much more it takes now; what is not there takes nothing."""
-        return _zero(self.new) - _zero(self.old)
+_NAMED = {COMMIT, TIME}  # of the environment: these tell the runs apart, and slow nothing down
+_HEAD = ("", "old", "new", "change")
+_SPREAD = "± is half of the 95 % interval; 99 % of the step's parts, because there are many."
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """What differs between two runs; `str()` says it, `kit.widgets.numbers.run_diff` draws it.
+    """What differs between two runs; `str()` says it, `kit.RunDiffView` draws it.
 
-    Every sequence has the largest change first, slower or faster, but for `breakdown` and
-    `settings`, which keep their order.
+    Every sequence has the largest difference first, slower or faster, but for `breakdown`,
+    `settings` and `environment`, which keep their order. A row's `is_changed` says whether it
+    differs by more than the spread.
     """
 
     labels: tuple[str, str]
-    step: Change  # the median untraced step
+    step: Change  # the median untraced step; a sample's if the steps hold different numbers of them
     settings: tuple[tuple[str, Any, Any], ...]  # name, old value, new value
     breakdown: tuple[Change, ...]  # of the traced step, by category
-    idle: tuple[Change, ...]  # of the device, by cause and line
+    idle: tuple[Change, ...]  # of the device, by cause and line; the mean of several devices
     syncs: tuple[Change, ...]  # waits of the host, by line, in the untraced steps
     kernels: tuple[Change, ...]
     nodes: tuple[NodeChange, ...]  # that are executed: parameters and inputs are left out
     segments: tuple[int, int]
+    lines: tuple[Change, ...] = ()  # recording and device time; found again by their text
+    headline: Mapping[str, Difference] = field(default_factory=dict)  # by the field of `Headline`
+    environment: tuple[tuple[str, str, str], ...] = ()  # versions and machines that differ
+    compiles: tuple[int, int] = (0, 0)
+    recompiled: tuple[str, ...] = ()  # reasons for which only the new run compiled
+    devices: tuple[int, int] = (1, 1)
 
     @property
     def slower(self) -> tuple[NodeChange, ...]:
-        """Nodes of both graphs that take longer now."""
-        return tuple(n for n in self.nodes if n.left >= 0 and n.right >= 0 and n.ms > 0)
+        """Nodes of both graphs that take longer now, by more than the spread."""
+        both = (n for n in self.nodes if n.left >= 0 and n.right >= 0)
+        return tuple(n for n in both if n.is_changed and n.ms > 0)
 
     @property
     def appeared(self) -> tuple[NodeChange, ...]:
@@ -110,62 +73,188 @@ class RunDiff:
         """Nodes that only the old graph has, in program order."""
         return tuple(sorted((n for n in self.nodes if n.right < 0), key=lambda n: n.left))
 
-    def text(self, limit: int = 8) -> str:
-        """A few lines of each part, `limit` at most."""
-        old, new = self.labels
-        lines = [f"{old} -> {new}", _line("step", self.step)]
-        lines += [f"  {name}: {a!r} -> {b!r}" for name, a, b in self.settings]
-        lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
-        parts = (
-            ("breakdown of the traced step", self.breakdown),
-            ("device idle", self.idle),
-            ("sync points", self.syncs),
-            ("kernels", self.kernels),
+    @property
+    def sections(self) -> tuple[tuple[str, tuple[Change, ...]], ...]:
+        """The parts of the step, each under its title."""
+        count = max(self.devices)
+        mean = f" (mean of {count} devices)" if count > 1 else ""
+        return (
+            ("Where the traced step went", self.breakdown),
+            (f"Why the device was idle{mean}", self.idle),
+            ("Lines: recording and device time", self.lines),
+            ("Where the host waited", self.syncs),
+            ("Kernels, by what they compute", self.kernels),
         )
-        for title, rows in parts:
-            shown = [row for row in rows if abs(row.ms) >= 0.0005][:limit]
-            lines += [f"{title}:", *(f"  {_line(r.name, r)}" for r in shown)] if shown else []
-        lines += _nodes("got slower", self.slower, limit)
-        lines += _nodes("appeared", self.appeared, limit)
-        lines += _nodes("vanished", self.vanished, limit)
+
+    def slower_than(self, fraction: float) -> bool:
+        """Is a step, or a sample, slower by more than this fraction and than the spread?"""
+        found = self.step.difference
+        return found is not None and found.kind == "more" and found.amount > fraction
+
+    def text(self, limit: int = 8) -> str:
+        """What changed, `limit` rows of each part at most, and how much did not."""
+        lines = [f"{' -> '.join(safe_terminal(x, 90) for x in self.labels)}",
+                 row_text(self.step.name, self.step)]  # fmt: skip
+        lines += [f"  {n}: {a!r} -> {b!r}" for n, a, b in self.settings]
+        lines += [f"  {safe_terminal(f'{n}: {a} -> {b}')}" for n, a, b in self.environment]
+        lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
+        lines += self._compiles(safe_terminal)
+        for title, rows in self.sections:
+            lines += _section(title, rows, limit)
+        for title, nodes in self._nodes():
+            lines += [f"{title}: {format_count(len(nodes), 'node')}"] if nodes else []
+            lines += [f"  {row_text(f'{n.op} at {_place(n)}', n)}" for n in nodes[:limit]]
         return "\n".join(lines)
+
+    def to_markdown(self, limit: int = 8) -> str:
+        """The same as Markdown, for a pull request."""
+        old, new = (safe_markdown(label) for label in self.labels)
+        parts = [f"### {old} → {new}", markdown_table(_HEAD, [row_markdown("step", self.step)])]
+        notes: list[tuple[str, Any, Any]] = [*self.settings, *self.environment]
+        if self.segments[0] != self.segments[1]:
+            notes.append(("segments", *self.segments))
+        lines = [
+            f"- {safe_markdown(n)}: {safe_markdown(a)} → {safe_markdown(b)}" for n, a, b in notes
+        ]
+        lines += [f"- {text}" for text in self._compiles(safe_markdown)]
+        parts += ["\n".join(lines)] * bool(lines)
+        for title, rows in self.sections:
+            if changed := [row for row in rows if row.is_changed]:
+                table = [row_markdown(row.name, row) for row in changed[:limit]]
+                parts.append(f"#### {title}\n\n{markdown_table(_HEAD, table)}")
+        for title, nodes in self._nodes():
+            if nodes:
+                table = [row_markdown(f"{n.op} at {_place(n)}", n) for n in nodes[:limit]]
+                count = format_count(len(nodes), "node")
+                parts.append(f"#### {count} {title}\n\n{markdown_table(_HEAD, table)}")
+        return "\n\n".join([*parts, _SPREAD]) + "\n"
+
+    def _nodes(self) -> tuple[tuple[str, tuple[NodeChange, ...]], ...]:
+        return (("got slower", self.slower), ("appeared", self.appeared),
+                ("vanished", self.vanished))  # fmt: skip
+
+    def _compiles(self, safe: Any) -> list[str]:
+        old, new = self.compiles
+        lines = [f"compiles: {old} -> {new}"] if old != new else []
+        return lines + [f"compiled only now: {safe(reason, 200)}" for reason in self.recompiled[:3]]
 
     def __str__(self) -> str:
         return self.text()
 
 
-def diff_runs(a: Run, b: Run) -> RunDiff:
+def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     """What changed from run `a` to run `b`.
 
     The two may be of different settings, machines or programs; what has no partner has appeared or
     vanished. Runs in mode "torch" have neither graph nor kernels: their steps and waits are
     compared.
+
+    Args:
+        a, b: a run, or several of the same settings: then all of them say how long a step takes and
+            how sure that is, and the one with the median step is compared part by part.
+
+    Raises:
+        SettingsError: there is no run on one side.
     """
-    graphs = [run.graphs[0] if run.graphs else Graph(()) for run in (a, b)]
-    rows = _aligned(*graphs)
-    sides = _Side(a), _Side(b)
-    nodes = [
-        NodeChange(r.kind, r.left, r.right, *_texts(graphs, r.left, r.right),
-                   sides[0].nodes.get(r.left, math.nan), sides[1].nodes.get(r.right, math.nan))
-        for r in rows
-    ]  # fmt: skip
-    names = {r.left: i for i, r in enumerate(rows)}, {r.right: i for i, r in enumerate(rows)}
-    kernels = [side.kernels(name) for side, name in zip(sides, names, strict=True)]
-    settings = a.settings.as_dict(), b.settings.as_dict()
+    olds, news = _runs(a), _runs(b)
+    old, new = _median_run(olds), _median_run(news)
+    parts = Parts(old), Parts(new)
+    step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
+    pair = _Pairing(step)
+    nodes, kernels = _graphs(parts, pair)
+    settings = old.settings.as_dict(), new.settings.as_dict()
     return RunDiff(
-        labels=(_label(a), _label(b)),
-        step=Change("step", a.step_ms, b.step_ms),
+        labels=(_label(old), _label(new)),
+        step=_step(olds, news, by_sample=has_other_samples(old, new)),
         settings=tuple((k, v, settings[1][k]) for k, v in settings[0].items()
                        if v != settings[1][k]),
-        breakdown=_pair(*({r.category: (r.exposed_ms, math.nan) for r in x.breakdown()}
-                          for x in (a, b)), ordered=False),
-        idle=_pair(*(side.idle() for side in sides)),
-        syncs=_pair(*(_syncs(x) for x in (a, b))),
-        kernels=_named(*kernels, rows=nodes),
-        nodes=tuple(sorted((n for n in nodes if n.op not in VARIABLES),
-                           key=lambda n: (-abs(n.ms), max(n.left, n.right)))),
-        segments=(len(a.segments), len(b.segments)),
+        breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
+        idle=pair.rows(*(p.idle() for p in parts)),
+        syncs=pair.rows(*(p.syncs() for p in parts)),
+        kernels=kernels,
+        nodes=nodes,
+        segments=(len(old.segments), len(new.segments)),
+        lines=pair.rows(*(p.lines() for p in parts)),
+        headline=headline_differences(old, new),
+        environment=_environment(old, new),
+        compiles=(len(old.compiles), len(new.compiles)),
+        recompiled=_recompiled(old, new),
+        devices=(parts[0].devices, parts[1].devices),
     )  # fmt: skip
+
+
+def _runs(given: Run | Sequence[Run]) -> list[Run]:
+    runs = [given] if isinstance(given, Run) else list(given)
+    if not runs or not all(isinstance(run, Run) for run in runs):
+        raise SettingsError("a diff needs a run, or several, on each side")
+    return runs
+
+
+def _median_run(runs: Sequence[Run]) -> Run:
+    return sorted(runs, key=lambda run: run.step_ms)[(len(runs) - 1) // 2]
+
+
+def _step(olds: Sequence[Run], news: Sequence[Run], *, by_sample: bool) -> Change:
+    found = steps_difference(olds, news, by_sample=by_sample)
+    return Change("sample" if by_sample else "step", found.old, found.new, difference=found)
+
+
+def _graphs(
+    parts: tuple[Parts, Parts], pair: _Pairing
+) -> tuple[tuple[NodeChange, ...], tuple[Change, ...]]:
+    """The nodes and the kernels of two runs, by the structure of their graphs."""
+    graphs = [p.run.graphs[0] if p.run.graphs else Graph(()) for p in parts]
+    aligned = _aligned(*graphs)
+    times = [p.nodes() for p in parts]
+    nodes = []
+    for row in aligned:
+        old, new = times[0].get(row.left, NOTHING), times[1].get(row.right, NOTHING)
+        texts = _texts(graphs, row.left, row.right)
+        nodes.append(NodeChange(row.kind, row.left, row.right, *texts, old.ms, new.ms,
+                                pair.difference(old, new)))  # fmt: skip
+    numbers = (
+        {row.left: i for i, row in enumerate(aligned)},
+        {row.right: i for i, row in enumerate(aligned)},
+    )
+    found = [p.kernels(number) for p, number in zip(parts, numbers, strict=True)]
+    names = {
+        key: (key[1], ", ".join(dict.fromkeys(nodes[i].op.removeprefix("aten.") for i in key[0])))
+        for key in [*found[0], *found[1]]
+    }
+    executed = (n for n in nodes if n.op not in VARIABLES)
+    ordered = sorted(executed, key=lambda n: (-abs(n.ms), max(n.left, n.right)))
+    return tuple(ordered), pair.rows(*found, names=names)
+
+
+@dataclass(frozen=True)
+class _Pairing:
+    """Joins the parts of two runs by key, and judges each pair by the rule for "changed"."""
+
+    step_ms: float
+
+    def difference(self, old: Part, new: Part) -> Difference | None:
+        """None if neither run says how its steps vary; what is not there takes nothing."""
+        steps = [p.steps or (0.0,) * len(q.steps) for p, q in ((old, new), (new, old))]
+        if not steps[0] and not steps[1]:
+            return None
+        means = tuple(0.0 if math.isnan(p.ms) else p.ms for p in (old, new))
+        return part_difference((means[0], means[1]), (steps[0], steps[1]), self.step_ms)
+
+    def rows(
+        self,
+        old: Mapping[K, Part],
+        new: Mapping[K, Part],
+        *,
+        is_ordered: bool = True,
+        names: Mapping[K, tuple[str, str]] | None = None,
+    ) -> tuple[Change, ...]:
+        """A row for each key of either side; `names` has a name and a note for each."""
+        changes = []
+        for key in dict.fromkeys([*old, *new]):
+            a, b = old.get(key, NOTHING), new.get(key, NOTHING)
+            name, note = (str(key), "") if names is None else names[key]
+            changes.append(Change(name, a.ms, b.ms, note, a.count, b.count, self.difference(a, b)))
+        return tuple(sorted(changes, key=lambda c: -abs(c.ms)) if is_ordered else changes)
 
 
 def _aligned(old: Graph, new: Graph) -> list[DiffRow]:
@@ -198,84 +287,19 @@ def _variables_first(graph: Graph) -> tuple[Graph, list[int]]:
     return Graph(tuple(moved), tuple((place[n], k) for n, k in graph.wanted)), ids
 
 
-class _Side:
-    """One of the two runs: the device time of its kernels and nodes in a mean traced step."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.steps = max(int(run.timeline.where(kind="step").sum()), 1)
-        self.rows = [
-            (r, run.nodes_of(r.segment, r.name, r.node)) for r in kernel_table(run.timeline)
-        ]
-        self.nodes: dict[int, float] = defaultdict(float)
-        for row, members in self.rows:
-            for i in members:
-                self.nodes[i] += row.charged_ms / self.steps / len(members)
-
-    def kernels(self, number: Mapping[int, int]) -> dict[tuple[_Members, str], tuple[float, float]]:
-        """(the rows of the nodes it computes, its name without number) -> ms and count a step."""
-        found: dict[tuple[_Members, str], tuple[float, float]] = {}
-        for row, members in self.rows:
-            key = tuple(sorted(number[i] for i in members if i in number)), kernel_kind(row.name)
-            ms, count = found.get(key, (0.0, 0.0))
-            found[key] = ms + row.charged_ms / self.steps, count + row.count / self.steps
-        return found
-
-    def idle(self) -> dict[str, tuple[float, float]]:
-        """Cause, with the line of a sync point -> milliseconds and pieces a step."""
-        return {
-            f"{r.cause} at {r.site}" if r.site else r.cause: (
-                r.total_ms / self.steps,
-                r.count / self.steps,
-            )
-            for r in idle_table(self.run.timeline)
-        }
+def _environment(old: Run, new: Run) -> tuple[tuple[str, str, str], ...]:
+    """Versions and machines that differ, and so may be why a step does."""
+    a, b = old.environment, new.environment
+    names = [name for name in dict.fromkeys([*a, *b]) if name not in _NAMED]
+    unknown = "unknown"
+    found = ((name, a.get(name, unknown), b.get(name, unknown)) for name in names)
+    return tuple((name, x, y) for name, x, y in found if x != y)
 
 
-def kernel_kind(name: str) -> str:
-    """The name without the number that XLA gives it: "add_fusion" for "add_fusion.12"."""
-    return _NUMBER.sub("", name)
-
-
-def _syncs(run: Run) -> dict[str, tuple[float, float]]:
-    steps = len(run.step_times_ns)
-    rows = sync_table(run.sync_points, steps=steps) if steps else ()
-    found: dict[str, tuple[float, float]] = {}
-    for r in rows:
-        name = f"{r.cause} at {r.site or 'an unknown line'}"
-        ms, count = found.get(name, (0.0, 0.0))
-        found[name] = ms + r.wait_ms_per_step, count + r.count_per_step
-    return found
-
-
-def _pair(
-    old: Mapping[str, tuple[float, float]],
-    new: Mapping[str, tuple[float, float]],
-    *,
-    ordered: bool = True,
-) -> tuple[Change, ...]:
-    nothing = (math.nan, math.nan)
-    changes = []
-    for name in dict.fromkeys([*old, *new]):
-        (a, n), (b, m) = old.get(name, nothing), new.get(name, nothing)
-        changes.append(Change(name, a, b, "", n, m))
-    return tuple(sorted(changes, key=lambda c: -abs(c.ms)) if ordered else changes)
-
-
-def _named(
-    old: Mapping[tuple[_Members, str], tuple[float, float]],
-    new: Mapping[tuple[_Members, str], tuple[float, float]],
-    *,
-    rows: list[NodeChange],
-) -> tuple[Change, ...]:
-    nothing = (math.nan, math.nan)
-    changes = []
-    for key in dict.fromkeys([*old, *new]):
-        members, name = key
-        (a, n), (b, m) = old.get(key, nothing), new.get(key, nothing)
-        note = ", ".join(_once(rows[i].op.removeprefix("aten.") for i in members))
-        changes.append(Change(name, a, b, note, n, m))
-    return tuple(sorted(changes, key=lambda c: -abs(c.ms)))
+def _recompiled(old: Run, new: Run) -> tuple[str, ...]:
+    known = {compile_.sentence for compile_ in old.compiles}
+    fresh = (c.sentence for c in new.compiles if c.kind != "first" and c.sentence not in known)
+    return tuple(dict.fromkeys(fresh))
 
 
 def _texts(graphs: list[Graph], left: int, right: int) -> tuple[str, str, str]:
@@ -283,37 +307,23 @@ def _texts(graphs: list[Graph], left: int, right: int) -> tuple[str, str, str]:
     return node.op, node.site, node.scope
 
 
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
 def _label(run: Run) -> str:
-    name = run.name or "unnamed step"
-    return f"{name if len(name) <= 60 else name[:59] + '…'} ({run.settings.mode})"
+    """What it is called; its mode too, where only the workload's name tells."""
+    label = label_of(run)
+    shown = label if len(label) <= 60 else label[:59] + "…"
+    return f"{shown} ({run.settings.mode})"
 
 
-def _zero(ms: float) -> float:
-    return 0.0 if math.isnan(ms) else ms
+def _section(title: str, rows: Sequence[Change], limit: int) -> list[str]:
+    """The rows that changed, and how many did not."""
+    changed = [row for row in rows if row.is_changed]
+    lines = [f"  {row_text(row.name, row, row.note)}" for row in changed[:limit]]
+    if more := len(changed) - limit:
+        lines += [f"  ({more:,} more changed)"] * (more > 0)
+    rest = len(rows) - len(changed)
+    lines += [f"  {format_count(rest, 'row')} without a change beyond the spread"] * bool(rest)
+    return [f"{title}:", *lines] if lines else []
 
 
-def _line(name: str, c: Change) -> str:
-    note = _short(f"  ({c.note})") if c.note else ""
-    return f"{_short(name)}: {_old_and_new(c.old, c.new)} ({c.ms:+.3f} ms){note}"
-
-
-def _nodes(title: str, rows: tuple[NodeChange, ...], limit: int) -> list[str]:
-    if not rows:
-        return []
-    lines = [f"{title}: {format_count(len(rows), 'node')}"]
-    for n in rows[:limit]:
-        place = _short(n.site or n.scope or "unknown line")
-        lines.append(f"  {_short(n.op)} at {place}: {_old_and_new(n.old, n.new)}")
-    return lines
-
-
-def _short(text: str) -> str:
-    return safe_terminal(text, 90)
-
-
-def _old_and_new(old: float, new: float) -> str:
-    return f"{format_ms(old, '-')} -> {format_ms(new, '-')}"
+def _place(node: NodeChange) -> str:
+    return node.site or node.scope or "unknown line"

@@ -1,4 +1,4 @@
-"""Two runs side by side as tables: what got slower, what appeared, what vanished."""
+"""Two runs side by side as tables: what changed, what appeared, what vanished."""
 
 from __future__ import annotations
 
@@ -10,58 +10,73 @@ import traitlets
 from ipywidgets import HTML
 
 from kit.runs.analysis.diff import Change, NodeChange, RunDiff
-from kit.text import safe_html
+from kit.text import format_count, format_ms, safe_html
+from kit.widgets.base.change import change_html
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import BETTER, MONO, MUTED, WORSE, section, sentence, table
+from kit.widgets.base.tables import MONO, MUTED, section, sentence, table
 from kit.widgets.base.theme import error_html
 from kit.widgets.compare.data import amount
 
 __all__ = ["RunDiffView", "run_diff_html"]
 
 MAX_ROWS = 8
-LEAST_MS = 0.0005  # what differs by less is left out
-_WIDTHS = (58, 14, 14, 14)
+_WIDTHS = (50, 13, 13, 24)
+_NOTE = (
+    "Milliseconds a step; ± is half of the interval in which the change lies with 95 % (99 % for "
+    "parts of the step), and what it does not leave out is no change. Device times are parts of "
+    "the busy time: all kernels together differ by what the busy time differs by. Nodes are "
+    "aligned by the graphs' structure, lines by their text; a fused kernel's time is divided "
+    "equally among its nodes."
+)
 
 
 def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
     """The step and its settings, then what changed most in each part, `limit` rows each."""
     old, new = (safe_html(label, 80) for label in diff.labels)
     changed = "".join(
-        f"<div>{safe_html(name)}: {safe_html(repr(a))} → <b>{safe_html(repr(b))}</b></div>"
-        for name, a, b in diff.settings
+        f"<div>{safe_html(name)}: {safe_html(a, 80)} → <b>{safe_html(b, 80)}</b></div>"
+        for name, a, b in _conditions(diff)
     )
     head = f"<b>{old}</b> → <b>{new}</b>{changed}"
-    nodes = [n for n in diff.slower if n.ms >= LEAST_MS]
     parts = [
-        section("Two runs", sentence(head) + _table([diff.step], 1)),
-        _section("Where the traced step went", diff.breakdown, 9),
-        _section("Why the device was idle", diff.idle, limit),
-        _section("Where the host waited", diff.syncs, limit),
-        _section("Kernels, by what they compute", diff.kernels, limit),
-        _nodes("Got slower", nodes, limit),
+        section("Two runs", sentence(head) + _table([diff.step])),
+        *(_section(title, rows, limit) for title, rows in diff.sections),
+        _nodes("Got slower", diff.slower, limit),
         _nodes("Appeared", diff.appeared, limit),
         _nodes("Vanished", diff.vanished, limit),
-        sentence(
-            "Milliseconds a step. Device times are parts of the busy time: all kernels together "
-            "differ by what the busy time differs by. Nodes are aligned by the graphs' structure; "
-            "a fused kernel's time is divided equally among its nodes. One step is never quite "
-            "the other: small changes may be noise."
-        ),
+        sentence(_NOTE),
     ]
     return "".join(parts)
 
 
+def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
+    """Settings, versions and machines that differ, and compiles."""
+    found: list[tuple[str, object, object]] = [(n, repr(a), repr(b)) for n, a, b in diff.settings]
+    found += diff.environment
+    for name, (old, new) in (("segments", diff.segments), ("compiles", diff.compiles)):
+        found += [(name, old, new)] * (old != new)
+    return found
+
+
 def _section(title: str, rows: Sequence[Change], limit: int) -> str:
-    shown = [row for row in rows if abs(row.ms) >= LEAST_MS]
-    if not shown:
+    """The rows that changed; of the others, how many there are."""
+    changed = [row for row in rows if row.is_changed]
+    rest = len(rows) - len(changed)
+    if not rows:
         return ""
-    return section(title, _table(shown[:limit], limit) + _more(len(shown) - limit))
+    body = _table(changed[:limit]) if changed else ""
+    said = []
+    if len(changed) > limit:
+        said.append(f"{len(changed) - limit:,} more changed and are not shown.")
+    if rest:
+        others = "No row" if not changed else f"The other {format_count(rest, 'row')}"
+        said.append(f"{others} changed beyond the spread." if not changed
+                    else f"{others}: no change beyond the spread.")  # fmt: skip
+    return section(title, body + (sentence(" ".join(said)) if said else ""))
 
 
-def _table(rows: Sequence[Change], limit: int) -> str:
-    cells = [
-        [_named(r.name, r.note), _ms(r.old), _ms(r.new), _delta(r.ms, r.kind)] for r in rows[:limit]
-    ]
+def _table(rows: Sequence[Change]) -> str:
+    cells = [[_named(r.name, r.note), _ms(r.old), _ms(r.new), _delta(r)] for r in rows]
     return table(("", "old ms", "new ms", "change"), cells, "lrrr", widths=_WIDTHS)
 
 
@@ -74,13 +89,12 @@ def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
 
 
 def _node(n: NodeChange) -> list[str]:
-    kind = "appeared" if n.left < 0 else "vanished" if n.right < 0 else ""
     place = " · ".join(x for x in (n.site, n.scope) if x)
     old, new = (
         _ms(ms, "no kernel" if i >= 0 else "not there")
         for ms, i in ((n.old, n.left), (n.new, n.right))
     )
-    return [_named(n.op, place), old, new, _delta(n.ms, kind)]
+    return [_named(n.op, place), old, new, _delta(n)]
 
 
 def _more(count: int) -> str:
@@ -99,16 +113,14 @@ def _ms(value: float, unknown: str = "not there") -> str:
     return f'<span style="color:{MUTED}">{unknown}</span>' if math.isnan(value) else amount(value)
 
 
-def _delta(ms: float, kind: str) -> str:
-    """`▲ +12 slower`: a sign and a word, so that colour is not needed."""
-    if math.isnan(ms) or abs(ms) < LEAST_MS:
-        return f'<span style="color:{MUTED}">=</span>'
-    word = kind if kind in ("appeared", "vanished") else "slower" if ms > 0 else "faster"
-    arrow, sign, color = ("▲", "+", WORSE) if ms > 0 else ("▼", "−", BETTER)
-    return (
-        f'<span style="color:{color};white-space:nowrap">{arrow} {sign}{amount(abs(ms))}</span>'
-        f'<div style="color:{MUTED};font-size:11px">{word}</div>'
-    )
+def _delta(row: Change | NodeChange) -> str:
+    """`▲ +12 ms slower`: a sign and a word, so that colour is not needed."""
+    if row.difference is None:
+        return f'<span style="color:{MUTED}">one step: spread unknown</span>'
+    words = ("faster", "slower")
+    if math.isnan(row.old) or math.isnan(row.new):
+        words = ("vanished", "appeared")
+    return change_html(row.difference, words=words, form=format_ms)
 
 
 class RunDiffView(View):

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
+from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
+from kit.runs.compiles import Compile
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
+from kit.runs.sources import Snippet
 from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
@@ -29,12 +32,25 @@ def graph(*ops: str) -> Graph:
     return Graph(tuple(nodes)).check()
 
 
-def run_of(g: Graph, *kernels: tuple[str, int, int, int], **changes: object) -> Run:
-    """A run of one traced step of 100 ms; kernels are (name, start, stop, node) in ms."""
-    spans = [Span("host/main", "step 0", "step", 0, 100 * MS)]
-    spans += [Span("device/0 k", n, "kernel", a * MS, b * MS, 0, i) for n, a, b, i in kernels]
+def run_of(
+    g: Graph, *kernels: tuple[str, int, int, int], noise: float = 0.0, **changes: object
+) -> Run:
+    """A run of five traced steps of 100 ms; kernels are (name, start, stop, node) in ms.
+
+    Args:
+        noise: how much longer or shorter kernels are in one step than in the next, as a fraction.
+    """
+    spans = []
+    for step in range(5):
+        at, longer = 100 * step, 1 + noise * (step % 3 - 1)
+        spans.append(Span("host/main", f"step {step}", "step", at * MS, (at + 100) * MS))
+        spans.append(Span("device/0 s", "step", "device step", at * MS, (at + 100) * MS))
+        for n, a, b, i in kernels:
+            start, length = (at + a) * MS, round((b - a) * longer * MS)
+            spans.append(Span("device/0 k", n, "kernel", start, start + length, 0, i))
     segment = Segment(0, tuple(range(1, len(g))), (), (), "mark_step")
-    run = Run(Settings(), (1.0,), (100 * MS,), Timeline.of(spans), graphs=(g,), segments=(segment,))
+    timeline = Timeline.of(spans)
+    run = Run(Settings(), (1.0,), (100 * MS,) * 5, timeline, graphs=(g,), segments=(segment,))
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
@@ -88,14 +104,15 @@ def test_kernels_are_known_by_what_they_compute_and_not_by_their_number() -> Non
 
 
 def test_idle_time_and_waits_are_compared_by_line() -> None:
-    sync = SyncPoint(0, 20 * MS, "item", "train.py:7")
+    syncs = tuple(SyncPoint(100 * i * MS, 20 * MS, "item", "train.py:7") for i in range(5))
     g = graph("mm")
     t = run_of(g, ("dot", 0, 20, 1)).timeline
-    waits = run_of(g, timeline=Timeline.of(t.spans, [sync]), sync_points=(sync,))
+    waits = run_of(g, timeline=Timeline.of(t.spans, syncs), sync_points=syncs)
     found = diff_runs(waits, run_of(g, ("dot", 0, 20, 1)))
     assert [(c.name, c.old, c.kind) for c in found.syncs] == [
         ("item at train.py:7", 20, "vanished")
     ]
+    assert found.syncs[0].is_changed
     assert ("sync point at train.py:7", -20) in [(c.name, c.ms) for c in found.idle]
 
 
@@ -103,6 +120,98 @@ def test_settings_and_segments_are_compared() -> None:
     found = diff_runs(make_run(Settings()), make_run(Settings(bulk_forward=1, batch_size=2)))
     assert found.settings == (("bulk_forward", 15, 1), ("batch_size", 8, 2))
     assert found.segments[0] < found.segments[1]
+
+
+def test_what_differs_by_less_than_its_spread_is_neither_slower_nor_in_the_text() -> None:
+    old = run_of(graph("mm", "relu"), ("dot", 0, 10, 1), ("relu", 60, 61, 2), noise=0.3)
+    new = run_of(graph("mm", "relu"), ("dot", 0, 11, 1), ("relu", 60, 62, 2), noise=0.3)
+    found = diff_runs(old, new)
+    assert found.slower == ()
+    assert [k.ms for k in found.kernels] == pytest.approx([0.94, 0.94])  # one doubled, of 100 ms
+    assert not any(k.is_changed for k in found.kernels)
+    assert "slower" not in found.text()
+    assert "2 rows without a change beyond the spread" in found.text()
+    assert "**" not in found.to_markdown()
+
+
+def test_of_unchanged_reruns_hardly_a_row_is_called_changed() -> None:
+    found = [
+        diff_runs(make_run(seed=i, steps=3), make_run(seed=i + 50, steps=3)) for i in range(10)
+    ]
+    rows = [row for d in found for part in (*d.sections, ("", d.nodes)) for row in part[1]]
+    assert len(rows) > 500
+    assert sum(row.is_changed for row in rows) <= 0.01 * len(rows)
+
+
+def test_one_traced_step_says_nothing_of_its_spread() -> None:
+    step = [Span("host/main", "step 0", "step", 0, 100 * MS)]
+    kernels = [Span("device/0 k", "dot", "kernel", 0, ms * MS, 0, 1) for ms in (10, 90)]
+    old, new = (run_of(graph("mm"), timeline=Timeline.of([*step, k])) for k in kernels)
+    found = diff_runs(old, new)
+    assert found.kernels[0].ms == 80
+    assert not found.kernels[0].is_changed
+
+
+def test_idle_time_of_several_devices_is_their_mean_and_says_so() -> None:
+    def run(idle: int) -> Run:
+        spans = []
+        for step in range(5):
+            at = 100 * step * MS
+            spans.append(Span("host/main", f"step {step}", "step", at, at + 100 * MS))
+            spans += [Span(f"device/{d} k", "dot", "kernel", at, at + (100 - idle) * MS, 0, 1)
+                      for d in (0, 1)]  # fmt: skip
+        return run_of(graph("mm"), timeline=Timeline.of(spans))
+
+    found = diff_runs(run(20), run(60))
+    assert (sum(c.old for c in found.idle), sum(c.new for c in found.idle)) == (20, 60)
+    assert "Why the device was idle (mean of 2 devices)" in found.text()
+
+
+def test_a_line_is_found_again_after_an_edit_above_it() -> None:
+    def run(first: int, ms: int) -> Run:
+        g = graph("mm")
+        g = Graph((g.nodes[0], replace(g.nodes[1], site=f"train.py:{first + 1}")))
+        source = Snippet("train.py", first, ("def step():", "    y = x @ w"))
+        return run_of(g, ("dot", 0, ms, 1), sources=(source,))
+
+    found = diff_runs(run(3, 10), run(8, 40))
+    assert [(c.name, c.ms, c.is_changed) for c in found.lines] == [
+        ("train.py: y = x @ w", 30, True)
+    ]
+
+
+def test_repeated_runs_are_surer_than_a_pair() -> None:
+    pair = diff_runs(make_run(), make_run(seed=1))
+    many = diff_runs([make_run(seed=i) for i in range(5)], [make_run(seed=i) for i in range(5, 10)])
+    assert pair.step.difference is not None
+    assert many.step.difference is not None
+    assert many.step.difference.spread < pair.step.difference.spread
+    with pytest.raises(SettingsError, match="needs a run, or several, on each side"):
+        diff_runs([], make_run())
+
+
+def test_slower_than_a_bar_is_beyond_the_bar_and_the_spread() -> None:
+    def run(*times: float) -> Run:
+        return run_of(graph("mm"), step_times_ns=tuple(round(t * MS) for t in times))
+
+    still = run(*[100, 101, 100, 99, 100] * 2)
+    assert diff_runs(still, run(*[120, 121, 120, 119, 120] * 2)).slower_than(0.05)
+    assert not diff_runs(still, run(*[120, 121, 120, 119, 120] * 2)).slower_than(0.25)
+    assert not diff_runs(still, run(*[80, 160, 120, 90, 190] * 2)).slower_than(0.05)
+    assert not diff_runs(still, run(*[101, 102, 101, 100, 101] * 2)).slower_than(0.0)
+
+
+def test_versions_that_differ_and_fresh_compiles_are_said() -> None:
+    fresh = Compile(4, 0, "forward", "shape", "the shape of x changed", 3)
+    old = run_of(graph("mm"), environment={"jax": "0.10", "measured at": "noon"})
+    new = run_of(
+        graph("mm"), environment={"jax": "0.11", "measured at": "night"}, compiles=(fresh,)
+    )
+    text = diff_runs(old, new).text()
+    assert "jax: 0.10 -> 0.11" in text
+    assert "noon ->" not in text.split("\n", 1)[1]
+    assert "compiles: 0 -> 1" in text
+    assert "compiled only now: the shape of x changed" in text
 
 
 @pytest.mark.parametrize("make", [make_run, empty_run, one_span_run])

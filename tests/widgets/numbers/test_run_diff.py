@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kit.runs.analysis.diff import diff_runs
+from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.widgets.base.change import BETTER, WORSE
 from kit.widgets.numbers.run_diff import RunDiffView, run_diff_html
 from tests.factories import empty_run, make_run, one_span_run
 
 
+def slowed(run: Run, factor: int = 4) -> Run:
+    """The same run on a slower clock."""
+    t = run.timeline
+    longer = replace(t, start_ns=factor * t.start_ns, stop_ns=factor * t.stop_ns)
+    times = tuple(factor * x for x in run.step_times_ns)
+    return replace(run, timeline=longer, step_times_ns=times)
+
+
+def test_a_rerun_has_no_red_and_no_green() -> None:
+    text = run_diff_html(diff_runs(make_run(), make_run(seed=1)))
+    assert WORSE not in text
+    assert BETTER not in text
+    assert "No row changed beyond the spread." in text
+    assert "no change beyond the spread (" in text
+
+
 def test_settings_steps_and_what_changed_are_said() -> None:
-    diff = diff_runs(make_run(), make_run(Settings(mode="lazy"), scopes=4, seed=3))
+    diff = diff_runs(make_run(), slowed(make_run(Settings(mode="lazy"), scopes=4, seed=3)))
     text = run_diff_html(diff)
     for said in ("mode: &#x27;bulked&#x27; → <b>&#x27;lazy&#x27;</b>", "Where the traced step went",
-                 "Got slower", "Appeared", "slower", "faster"):  # fmt: skip
+                 "Got slower", "Appeared", "slower", WORSE):  # fmt: skip
         assert said in text
     assert "Vanished" not in text
+    back = run_diff_html(diff_runs(slowed(make_run()), make_run()))
+    assert "faster" in back
+    assert BETTER in back
     assert "Vanished" in run_diff_html(diff_runs(make_run(scopes=4), make_run()))
 
 

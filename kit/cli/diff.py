@@ -1,0 +1,126 @@
+"""`kit diff A B`: what changed between two runs, two folders of runs, or two traces."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.errors import KitError
+from kit.text import markdown_table, safe_markdown, safe_terminal
+
+if TYPE_CHECKING:
+    from kit.runs.analysis.diff import RunDiff
+    from kit.runs.run import Run
+
+__all__ = ["diff", "fraction"]
+
+_SAVED = "*.kitrun"
+_Group = tuple[str, "list[Run]", "list[Run]"]  # what the runs of both sides have in common
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Print what changed from one run to another: steps, lines, kernels, sync points, compiles.
+
+    Both may be saved runs, traces, or folders of saved runs such as those of kit.sweep: there, runs
+    of the same settings are compared, and several of them together. What differs by less than the
+    spread is no change. With --fail-over the exit status is 1 if a step is slower by more than
+    that, and by more than the spread; 2 if something cannot be read or compared.
+    """
+    from kit.runs.analysis.diff import diff_runs
+
+    groups, alone = _groups(_read(options.old), _read(options.new))
+    diffs = [(name, diff_runs(old, new)) for name, old, new in groups]
+    bar = options.fail_over
+    failed = [name for name, found in diffs if bar is not None and found.slower_than(bar)]
+    parts = [_table(diffs, options.markdown)] if len(diffs) > 1 else []
+    parts += [_body(name, found, options.markdown, len(diffs)) for name, found in diffs]
+    parts += [f"{side}: {'; '.join(names)}" for side, names in alone.items() if names]
+    if bar is not None:
+        parts.append(_verdict(diffs, failed, bar))
+    sys.stdout.write("\n\n".join(part.rstrip("\n") for part in parts) + "\n")
+    return int(bool(failed))
+
+
+def fraction(text: str) -> float:
+    """`5%` or `0.05` as a fraction; for argparse."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction: write 5% or 0.05")
+    value = float(match[1]) / (100 if match[2] else 1)
+    if not match[2] and value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is a whole step or more: did you mean {text}%?")
+    return value
+
+
+def _read(path: Path) -> list[Run]:
+    """The runs of a folder, or the one that a file or a profile holds."""
+    import kit
+
+    files = sorted(path.glob(_SAVED)) if path.is_dir() else []
+    return [kit.open_trace(file) for file in files or [path]]
+
+
+def _groups(old: list[Run], new: list[Run]) -> tuple[list[_Group], dict[str, list[str]]]:
+    """Runs of equal names and settings, together; and those that have no partner.
+
+    A single run on each side is compared whatever its settings.
+    """
+    from kit.runs.labels import cell_of
+    from kit.widgets.compare.data import run_labels
+
+    if len(old) == len(new) == 1:
+        return [("", old, new)], {}
+    first: dict[Hashable, Run] = {}
+    for run in (*old, *new):
+        first.setdefault(cell_of(run), run)
+    words = dict(zip(first, run_labels(list(first.values())), strict=True))
+    sides: list[dict[Hashable, list[Run]]] = [{}, {}]
+    for side, runs in zip(sides, (old, new), strict=True):
+        for run in runs:
+            side.setdefault(cell_of(run), []).append(run)
+    both = [cell for cell in sides[0] if cell in sides[1]]
+    if not both:
+        raise KitError("no run on one side has the name and the settings of one on the other")
+    alone = {
+        "only in the old": [words[cell] for cell in sides[0] if cell not in sides[1]],
+        "only in the new": [words[cell] for cell in sides[1] if cell not in sides[0]],
+    }
+    return [(words[cell], sides[0][cell], sides[1][cell]) for cell in both], alone
+
+
+def _table(diffs: Sequence[tuple[str, RunDiff]], is_markdown: bool) -> str:
+    """One line for each pair of many."""
+    from kit.runs.analysis.rows import row_markdown, row_text
+
+    if is_markdown:
+        rows = [row_markdown(name, found.step) for name, found in diffs]
+        return markdown_table(("settings", "old", "new", "change"), rows)
+    return "\n".join(row_text(name, found.step) for name, found in diffs)
+
+
+def _body(name: str, found: RunDiff, is_markdown: bool, count: int) -> str:
+    if is_markdown:
+        head = f"## {safe_markdown(name)}\n\n" if name else ""
+        return head + found.to_markdown(limit=8 if count == 1 else 4)
+    head = f"== {safe_terminal(name)} ==\n" if name else ""
+    return head + found.text(limit=8 if count == 1 else 4)
+
+
+def _verdict(diffs: Sequence[tuple[str, RunDiff]], failed: Sequence[str], bar: float) -> str:
+    """What decides the exit status, in words."""
+    if failed:
+        what = "; ".join(name or "the step" for name in failed)
+        return f"FAILED: slower by more than {100 * bar:.3g}% and than the spread: {what}"
+    unknown = [n or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
+    text = f"passed: nothing is slower by more than {100 * bar:.3g}% and than the spread"
+    if unknown:
+        text += f"; cannot be told, the spread is too wide: {'; '.join(unknown)}"
+    return text
+
+
+def _kind(found: RunDiff) -> str:
+    return "unknown" if found.step.difference is None else found.step.difference.kind

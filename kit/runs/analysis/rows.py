@@ -1,0 +1,108 @@
+"""The rows of a diff of two runs: what each thing took before and after, and whether it changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kit.runs.change import Difference
+from kit.text import format_ms, safe_markdown, safe_terminal
+
+__all__ = ["Change", "NodeChange", "row_markdown", "row_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing of both runs, and what it took in each; nan where a run does not have it.
+
+    Units:
+        milliseconds a step
+    """
+
+    name: str
+    old: float
+    new: float
+    note: str = ""
+    old_count: float = math.nan  # a step
+    new_count: float = math.nan
+    difference: Difference | None = None  # by the rule for "changed"; None: nothing is known
+
+    @property
+    def ms(self) -> float:
+        """How much more it takes now; what is not there takes nothing."""
+        return _zero(self.new) - _zero(self.old)
+
+    @property
+    def kind(self) -> str:
+        """Which runs have it: "both", "appeared" or "vanished"."""
+        if math.isnan(self.old):
+            return "appeared"
+        return "vanished" if math.isnan(self.new) else "both"
+
+    @property
+    def is_changed(self) -> bool:
+        """By more than the spread; see docs/measuring.md."""
+        return self.difference is not None and self.difference.is_changed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node of the two graphs, and the device time that it had in each.
+
+    Units:
+        milliseconds a step; nan where a run does not have it, or no kernel computes it by name
+    """
+
+    kind: str  # "same", "changed", "rewired", "removed" or "added": see `Graph.diff`
+    left: int  # id in the old graph, -1 if it is not there
+    right: int
+    op: str
+    site: str
+    scope: str
+    old: float
+    new: float
+    difference: Difference | None = None
+
+    @property
+    def ms(self) -> float:
+        """How much more it takes now; what is not there takes nothing."""
+        return _zero(self.new) - _zero(self.old)
+
+    @property
+    def is_changed(self) -> bool:
+        """By more than the spread; see docs/measuring.md."""
+        return self.difference is not None and self.difference.is_changed
+
+
+def row_text(name: str, row: Change | NodeChange, note: str = "") -> str:
+    """`dot: 10 ms -> 30 ms, 20 ms ± 1 ms slower`, for a terminal."""
+    more = f"  ({_short(note)})" if note else ""
+    return f"{_short(name)}: {_ms(row.old)} -> {_ms(row.new)}, {_said(row)}{more}"
+
+
+def row_markdown(name: str, row: Change | NodeChange) -> tuple[str, str, str, str]:
+    """The cells of a Markdown table: name, old, new, what changed; a change is bold."""
+    said = f"**{_said(row)}**" if row.is_changed else _said(row)
+    return safe_markdown(name), _ms(row.old), _ms(row.new), said
+
+
+def _said(row: Change | NodeChange) -> str:
+    if row.difference is None:
+        return f"{'+' if row.ms >= 0 else '−'}{format_ms(abs(row.ms))}"
+    if row.difference.is_ratio:
+        return row.difference.text()
+    is_in_both = not math.isnan(row.old) and not math.isnan(row.new)
+    more, less = ("slower", "faster") if is_in_both else ("appeared", "vanished")
+    return row.difference.text(more, less, format_ms)
+
+
+def _ms(ms: float) -> str:
+    return format_ms(ms, "-")
+
+
+def _short(text: str) -> str:
+    return safe_terminal(text, 90)
+
+
+def _zero(ms: float) -> float:
+    return 0.0 if math.isnan(ms) else ms
