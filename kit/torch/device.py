@@ -24,7 +24,8 @@ from kit.runtime.session.setup import Setup
 from kit.torch.autocast import register_autocast
 from kit.torch.backend import Backend, complete_torch
 from kit.torch.dispatch import Dispatcher, tape_of
-from kit.torch.modules import keep_shared_parameters
+from kit.torch.flops import register_flops
+from kit.torch.modules import keep_parameters
 from kit.torch.ops.attention import register_attention
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
@@ -96,7 +97,8 @@ def register() -> None:
     for name in _OUTS:
         library.impl(name, _never, "PrivateUse1")
     torch.kit.libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
-    keep_shared_parameters()
+    keep_parameters()
+    register_flops()
     complete_torch(torch.kit)  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")
     types = getattr(optimizer, "_foreach_supported_types", None)

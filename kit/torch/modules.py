@@ -1,23 +1,32 @@
-"""`model.to("kit")` keeps shared parameters shared, as `model.to("cuda")` does.
+"""A module that moves to device "kit" trains with the optimizer that it had before.
 
 torch moves a module to a device of another tensor class by making new parameters, one for each
-place that a parameter is used in: an embedding and the head tied to it would part, and train apart.
+place that a parameter is used in. On CUDA the objects stay the same; here an embedding and the head
+tied to it would part, and an optimizer that was made before would train what nothing uses.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
+import os
+import sys
+import warnings
 from typing import Any
 
+import torch
 from torch import nn
 
+from kit.runtime.recording.sites import is_kits
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["keep_shared_parameters"]
+__all__ = ["keep_parameters"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-def keep_shared_parameters() -> None:
-    """Make `nn.Module` share, after a move to or from device kit, what was shared before."""
+def keep_parameters() -> None:
+    """Make a move of `nn.Module` to or from device kit reach all that shares its parameters."""
     original: Any = nn.Module._apply
 
     @functools.wraps(original)
@@ -26,12 +35,75 @@ def keep_shared_parameters() -> None:
         before: list[tuple[nn.Module, dict[str, Any]]]
         before = [(m, {**m._parameters}) for m in modules]
         result: nn.Module = original(self, fn, recurse)
-        moved: dict[int, Any] = {}
-        for module, parameters in before:
-            for name, old in parameters.items():
-                new: Any = module._parameters[name]
-                if new is not old and (isinstance(new, KitTensor) or isinstance(old, KitTensor)):
-                    setattr(module, name, moved.setdefault(id(old), new))
+        moved = _share(before)
+        before.clear()  # or the table would count as one that holds the old parameters
+        if moved and _is_outermost(sys._getframe().f_code):
+            _follow(self, moved)
         return result
 
     nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def _share(before: list[tuple[nn.Module, dict[str, Any]]]) -> dict[int, tuple[Any, Any]]:
+    """Share again what was shared before; gives the id of each old parameter, it, the new one."""
+    moved: dict[int, tuple[Any, Any]] = {}
+    for module, parameters in before:
+        for name, old in parameters.items():
+            new: Any = module._parameters[name]
+            if new is not old and (isinstance(new, KitTensor) or isinstance(old, KitTensor)):
+                setattr(module, name, moved.setdefault(id(old), (old, new))[1])
+    return moved
+
+
+def _is_outermost(code: Any) -> bool:
+    """torch moves a module by moving its parts: only the outermost call sees all of them."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name == "_apply":
+        if frame.f_code is code:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
+    """Hand the new parameters to the optimizers that hold the old ones."""
+    if not _count_held(moved):
+        return
+    optimizers = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+    for optimizer in optimizers:
+        _hand_over(optimizer, moved)
+    # One parameter may be what is left of a loop over them; several are a list that is used again.
+    if (held := _count_held(moved)) > 1:
+        warnings.warn(
+            f"{held} parameters of {type(module).__name__} have moved to or from device kit, and "
+            "are held elsewhere since before: those objects still show the old memory. Take them "
+            "from the model again, model.parameters(); optimizers have been given the new ones",
+            UserWarning,
+            stacklevel=_level_of_user(),
+        )
+
+
+def _hand_over(optimizer: Any, moved: dict[int, tuple[Any, Any]]) -> None:
+    for group in getattr(optimizer, "param_groups", ()):
+        parameters = group["params"]
+        for i, old in enumerate(parameters):
+            if id(old) in moved:
+                new = parameters[i] = moved[id(old)][1]
+                if old in optimizer.state:
+                    optimizer.state[new] = optimizer.state.pop(old)
+
+
+def _count_held(moved: dict[int, tuple[Any, Any]]) -> int:
+    """How many of the old parameters something besides the table refers to."""
+    # three references are the table's, the variable's and the argument's
+    return sum(sys.getrefcount(old) > 3 for old, _ in moved.values())
+
+
+def _level_of_user() -> int:
+    """Which frame above the caller is the user's, for `warnings.warn`."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (
+        is_kits(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_TORCH)
+    ):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -323,7 +323,7 @@ class KitTensor(torch.Tensor):
     @property
     def data(self) -> Any:
         """The same memory, outside of autograd; assigning makes this tensor show other memory."""
-        return self.detach()
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
     def data(self, other: Any) -> None:

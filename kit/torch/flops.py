@@ -1,0 +1,49 @@
+"""How many operations the ops take that device kit keeps whole, for torch's `FlopCounterMode`.
+
+Elsewhere torch takes them apart into products of matrices, and counts those.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+__all__ = ["register_flops"]
+
+
+def register_flops() -> None:
+    """Tell torch's counter; once a process, and where torch has no formula of its own."""
+    for op, formula in (
+        (torch.ops.aten.linear_backward, _linear_backward),
+        (torch.ops.aten._scaled_dot_product_fused_attention_overrideable, _attention),
+        (
+            torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward,
+            _attention_backward,
+        ),
+    ):
+        try:
+            register_flop_formula([op])(formula)
+        except RuntimeError:  # "duplicate registrations": a later torch has one
+            continue
+
+
+def _linear_backward(
+    x: Any, grad: Any, weight: Any, wanted: Any, *_: Any, out_shape: Any = None
+) -> int:
+    """A product of matrices for the input's gradient, another for the weight's."""
+    return sum(map(bool, wanted[:2])) * 2 * int(prod(grad)) * int(weight[1])
+
+
+def _attention(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Scores and their product with the values, as torch counts its own fused attention."""
+    return int(2 * prod(q[:3]) * k[2] * (q[3] + v[3]))
+
+
+def _attention_backward(
+    grad: Any, q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any
+) -> int:
+    """The scores again, and the gradients of both products, as torch counts them."""
+    return int(2 * prod(q[:3]) * k[2] * (3 * q[3] + 2 * v[3]))

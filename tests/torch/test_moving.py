@@ -1,0 +1,181 @@
+"""`model.to("kit")`: what an optimizer made before trains, and what `.data` and `.detach` share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from kit.torch.device import open_session
+
+
+class Tied(nn.Module):
+    """An embedding, a layer, and a head with the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.layer = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer(self.embedding(x)))
+
+
+def train(device: str, make: Callable[[Any], Any], *, before: bool) -> list[float]:
+    """Losses of three steps with an optimizer that is made before or after the move."""
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = make(model.parameters()) if before else None
+    model.to(device)
+    optimizer = optimizer or make(model.parameters())
+    scaler = torch.amp.GradScaler(device, init_scale=4.0)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.tensor([1, 2]).to(device)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "groups": lambda p: torch.optim.Adam([{"params": [q], "lr": 0.1} for q in p]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_made_before_the_move_trains_the_model(name: str) -> None:
+    with open_session(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = train("kit", OPTIMIZERS[name], before=True)
+        assert found == train("kit", OPTIMIZERS[name], before=False)
+    assert found == pytest.approx(train("cpu", OPTIMIZERS[name], before=True), rel=1e-4)
+    assert found[0] != found[2]
+
+
+def test_it_trains_on_after_a_move_back() -> None:
+    with open_session():
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.to("kit")
+        model(torch.ones(1, 2, device="kit")).sum().backward()
+        optimizer.step()
+        model.cpu()
+    before = model.weight.detach().clone()
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model.weight.detach(), before - 0.1)
+
+
+def test_a_list_of_parameters_from_before_the_move_is_warned_of_at_its_line() -> None:
+    with open_session():
+        model = Tied()
+        held = list(model.parameters())
+        with pytest.warns(UserWarning, match=r"3 parameters of Tied .* model.parameters") as caught:
+            model.to("kit")
+        assert caught[0].filename == __file__
+        assert {p.device.type for p in held} == {"cpu"}
+
+
+def test_the_last_parameter_of_a_loop_is_no_reason_to_warn() -> None:
+    with open_session(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = Tied()
+        for p in model.parameters():
+            nn.init.normal_(p)
+        model.to("kit")
+        assert p.device.type == "cpu"
+
+
+def versions(device: str) -> list[tuple[int, ...]]:
+    x = torch.ones(2).to(device)
+    data, detached, row = x.data, x.detach(), x[0]
+    seen = []
+    for tensor in (x, data, detached, row):
+        tensor.add_(1)
+        seen.append((x._version, data._version, detached._version, row._version))
+    return seen
+
+
+def test_data_counts_its_own_versions_and_detach_shares_them() -> None:
+    with open_session():
+        assert versions("kit") == versions("cpu")
+
+
+@pytest.mark.parametrize("part", [lambda y: y.data, lambda y: y.detach()], ids=["data", "detach"])
+def test_a_write_to_what_backward_needs_is_found_as_in_torch(part: Callable[[Any], Any]) -> None:
+    def gradient(device: str) -> Any:
+        x = torch.ones(2).to(device).requires_grad_()
+        y = x * 2
+        z = y * y
+        part(y).add_(1)
+        try:
+            z.sum().backward()
+        except RuntimeError as error:
+            return str(error)[:60]
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    with open_session():
+        assert gradient("kit") == gradient("cpu")
+
+
+def test_gradcheck_and_gradgradcheck_pass() -> None:
+    with open_session():
+        x = torch.rand(3, dtype=torch.float64, device="kit", requires_grad=True)
+        assert torch.autograd.gradcheck(lambda x: (x.exp() * x).sum(), x)
+        assert torch.autograd.gradgradcheck(lambda x: (x.exp() * x).sum(), x)
+
+
+def flops(device: str, call: Callable[[Any], Any], make: Callable[[], Any]) -> int:
+    model = make().to(device)
+    x = torch.ones(2, 3, 4).to(device).requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        call(model)(x).sum().backward()
+    return counter.get_total_flops()
+
+
+def attend(model: Any) -> Callable[[Any], Any]:
+    return lambda x: model(x, x, x, need_weights=False)[0]
+
+
+FLOPS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
+    "linear": (
+        lambda m: m,
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4, bias=False)),
+    ),
+    "matrices": (lambda m: lambda x: m(x) @ x.mT, lambda: nn.Linear(4, 4)),
+    "attention with weights": (
+        lambda m: lambda x: m(x, x, x)[0],
+        lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLOPS)
+def test_flops_are_counted_as_on_the_cpu(name: str) -> None:
+    with open_session():
+        assert flops("kit", *FLOPS[name]) == flops("cpu", *FLOPS[name])
+
+
+def test_flops_of_attention_are_those_of_torchs_own_fused_one() -> None:
+    def attention() -> Any:
+        return nn.MultiheadAttention(4, 2, batch_first=True)
+
+    with open_session():
+        found = flops("kit", attend, attention)
+    projections = 3 * 2 * (2 * 3) * 4 * (3 * 4 + 4)  # forward, and twice backward
+    scores = 2 * (2 * 2 * 3) * 3 * 2  # batch, heads, queries; keys; numbers a head
+    assert found == projections + 2 * scores + 5 * scores
