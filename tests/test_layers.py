@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_DATA = ["errors", "text", "files", "ir", "trace", "runs"]
+_DATA = ["errors", "text", "files", "versions", "ir", "trace", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
     *_RECORDING,
@@ -39,6 +39,7 @@ BELOW: dict[str, list[str]] = {
     "errors": [],
     "text": [],
     "files": [],
+    "versions": [],
     "ir": ["errors", "text"],
     "trace": ["errors", "text", "ir"],
     "runs": ["errors", "text", "files", "ir", "trace"],

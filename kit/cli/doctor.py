@@ -13,12 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from kit import __version__
+from kit.versions import is_within, needed
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -75,7 +75,7 @@ def findings(*, full: bool = False) -> list[Finding]:
         full: also import torch and jax, each in a process of its own.
     """
     found = [_python()]
-    for name, bounds in sorted(_needed().items()):
+    for name, bounds in sorted(needed().items()):
         found.append(_package(name, bounds))
     found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu(), _cache()]
     if full:
@@ -87,24 +87,6 @@ def _python() -> Finding:
     good = sys.version_info >= (3, 11)
     text = f"{platform.python_version()}, {_shown(Path(sys.executable))}"
     return Finding("python", OK if good else BAD, text, "" if good else "kit needs 3.11 or newer")
-
-
-def _needed() -> dict[str, str]:
-    """Package -> its bounds, ">=0.10,<0.12": of the installed kit, or of the sources it lies in."""
-    try:
-        lines = metadata.requires("overlap-kit") or []
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).parents[2] / "pyproject.toml"
-        try:
-            lines = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
-        except (OSError, ValueError, KeyError):
-            return {}
-    found = {}
-    for line in lines:
-        match = re.match(r"([\w.-]+)\s*([^;]*)(;.*)?$", line)
-        if match and "extra" not in (match[3] or ""):
-            found[match[1]] = match[2].strip()
-    return found
 
 
 def _package(name: str, bounds: str) -> Finding:
@@ -120,25 +102,9 @@ def _package(name: str, bounds: str) -> Finding:
     if not is_there:
         cure = f"pip install --force-reinstall --no-deps {name}"
         return Finding(name, BAD, f"{version} is installed, but cannot be imported", cure)
-    if not _is_within(version, bounds):
+    if not is_within(version, bounds):
         return Finding(name, ODD, f"{version}; kit was tried with {bounds}", install)
     return Finding(name, OK, version)
-
-
-def _is_within(version: str, bounds: str) -> bool:
-    have = _numbers(version)
-    for bound in filter(None, (x.strip() for x in bounds.split(","))):
-        match = re.match(r"(>=|<)\s*([\d.]+)$", bound)
-        if match and (have < _numbers(match[2])) is (match[1] == ">="):
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` -> (2, 13, 0); enough for bounds without pre-releases."""
-    release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(x) for x in release[0].split(".")] if release else []
-    return tuple(numbers + [0] * (4 - len(numbers)))
 
 
 def _dot() -> Finding:

@@ -17,6 +17,7 @@ from kit.jax.program import Bound, Program
 from kit.jax.tracing import TracedFunction
 from kit.runtime.recording.bulk import Value
 from kit.runtime.session.session import Session, current_session
+from kit.versions import warn_of_untried
 
 __all__ = ["JaxFrontend", "device_put"]
 
@@ -35,6 +36,7 @@ class JaxFrontend:
 
     def open(self, session: Session) -> None:
         """The session's first jax step is called."""
+        warn_of_untried("jax", "jaxlib")
         self._session = session
 
     def close(self) -> None:

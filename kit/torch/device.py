@@ -30,6 +30,7 @@ from kit.torch.ops.attention import register_attention
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
 from kit.torch.tensors.unwinding import DeviceQuestion
+from kit.versions import warn_of_untried
 
 __all__ = ["open_session", "register"]
 
@@ -72,10 +73,11 @@ def register() -> None:
     """
     if getattr(torch, "kit", None) is not None:
         return
+    warn_of_untried("torch", "jax", "jaxlib")
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
     if setup is None:
         raise SessionError(
-            f"torch {torch.__version__} has no Python device backend; kit needs torch 2.11 to 2.13"
+            f"torch {torch.__version__} has no Python device backend; kit needs torch 2.11 to 2.14"
         )
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "kit"):

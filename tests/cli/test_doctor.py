@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import versions
 from kit.cli import doctor as cli_doctor
 from kit.cli.doctor import BAD, ODD, OK, doctor, findings
 
@@ -103,7 +104,7 @@ def test_a_missing_front_end_is_named(monkeypatch, tmp_path: Path):
      ("4", "", True)],
 )  # fmt: skip
 def test_versions_are_compared_as_numbers(version: str, bounds: str, is_within: bool):
-    assert cli_doctor._is_within(version, bounds) is is_within
+    assert versions.is_within(version, bounds) is is_within
 
 
 def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatch):

@@ -1,0 +1,107 @@
+"""Does the kit work with these versions? One table for docs/versions.md.
+
+    python scripts/matrix.py python3.13,torch==2.14.1,jax==0.11.2 python3.11,torch==2.13.0,jax==0.10.2
+
+Each combination is a Python and what pip shall install, in commas. It gets a virtual environment of
+its own in `--folder`, which stays there for the next time, and runs the tests of `make quick`, the
+sample of torch's op tables, the step modes, and the main job in three modes. With `--here` the
+Python's own packages are used and nothing is installed. Logs lie beside the environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_QUICK = "not browser and not notebook and not slow and not alone"
+MAIN_JOB = """
+import math, kit
+from kit.workloads import bert
+for mode in ("lazy", "bulked", "torch"):
+    run = kit.run(bert, kit.Settings(mode=mode, steps=3, warmup=2))
+    assert all(map(math.isfinite, run.losses)), run.losses
+print("3 passed")
+"""
+VERSIONS = """
+import platform
+from importlib.metadata import version
+print(platform.python_version(), *(version(name) for name in ("torch", "jax", "numpy")))
+"""
+
+
+def main() -> int:
+    """The table on the terminal; 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("combination", nargs="+", help="PYTHON,REQUIREMENT,... in commas")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "matrix")
+    parser.add_argument("--here", action="store_true", help="install nothing")
+    parser.add_argument("--workers", default="2", help="of pytest")
+    options = parser.parse_args()
+    parts = {
+        "make quick": pytest(options.workers, *quick_tests()),
+        "ops": pytest(options.workers, "tests/coverage/test_sample.py"),
+        "step modes": pytest(options.workers, "tests/measure/test_step_modes.py"),
+        "main job": ["-c", MAIN_JOB],
+    }
+    print(f"| date | python | torch | jax | numpy | {' | '.join(parts)} |")
+    print("|" + " --- |" * (5 + len(parts)), flush=True)
+    is_well = True
+    for text in options.combination:
+        interpreter, *requirements = text.split(",")
+        folder = options.folder / re.sub(r"[^\w.]+", "-", text).strip("-")
+        folder.mkdir(parents=True, exist_ok=True)
+        python = interpreter if options.here else installed(folder, interpreter, requirements)
+        cells = [datetime.date.today().isoformat(), *said(python, "-c", VERSIONS).split()]
+        for name, arguments in parts.items():
+            log = folder / f"{name.replace(' ', '-')}.log"
+            cells.append(result([python, *arguments], log))
+            is_well &= "failed" not in cells[-1]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    return 0 if is_well else 1
+
+
+def quick_tests() -> list[str]:
+    """The folders and files that the Makefile names."""
+    command = ["make", "--silent", "--eval=show: ; @echo $(QUICK)", "show"]
+    return subprocess.check_output(command, cwd=ROOT, text=True).split()
+
+
+def pytest(workers: str, *tests: str) -> list[str]:
+    """Arguments of a Python that runs these tests."""
+    return ["-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", "-m", NOT_QUICK, *tests]
+
+
+def installed(folder: Path, interpreter: str, requirements: list[str]) -> str:
+    """The Python of an environment with the kit and these requirements."""
+    python = folder / "venv" / "bin" / "python"
+    if not python.exists():
+        subprocess.check_call([ROOT / "scripts" / "make-venv", interpreter, folder / "venv"])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.check_call([*pip, *requirements])
+    subprocess.check_call([*pip, *requirements, "--editable", f"{ROOT}[test]"])
+    return str(python)
+
+
+def said(*command: str) -> str:
+    return subprocess.check_output(command, cwd=ROOT, text=True)
+
+
+def result(command: list[str], log: Path) -> str:
+    """`1203 passed`, `9 failed, 1194 passed`, or how else the process ended."""
+    with log.open("w") as file:
+        status = subprocess.call(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+    counts = re.findall(r"\d+ (?:passed|failed|errors?)\b", log.read_text(errors="replace"))
+    last = dict.fromkeys(reversed(counts))
+    found = ", ".join(sorted(c for c in last if c.split()[1] in {"passed", "failed", "error", "errors"}))
+    if status and "failed" not in found:
+        return f"failed with status {status}: {log.name}"
+    return found or "no test ran"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
