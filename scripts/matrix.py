@@ -97,7 +97,9 @@ def result(command: list[str], log: Path) -> str:
         status = subprocess.call(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
     counts = re.findall(r"\d+ (?:passed|failed|errors?)\b", log.read_text(errors="replace"))
     last = dict.fromkeys(reversed(counts))
-    found = ", ".join(sorted(c for c in last if c.split()[1] in {"passed", "failed", "error", "errors"}))
+    found = ", ".join(
+        sorted(c for c in last if c.split()[1] in {"passed", "failed", "error", "errors"})
+    )
     if status and "failed" not in found:
         return f"failed with status {status}: {log.name}"
     return found or "no test ran"
