@@ -1,6 +1,6 @@
 """Does the kit work with these versions? One table for docs/versions.md.
 
-    python scripts/matrix.py python3.13,torch==2.14.1,jax==0.11.2 python3.11,torch==2.13.0,jax==0.10.2
+    python scripts/matrix.py python3.13,torch==2.14.1,jax==0.11.2 python3.11,torch==2.13.0
 
 Each combination is a Python and what pip shall install, in commas. It gets a virtual environment of
 its own in `--folder`, which stays there for the next time, and runs the tests of `make quick`, the
@@ -48,8 +48,8 @@ def main() -> int:
         "step modes": pytest(options.workers, "tests/measure/test_step_modes.py"),
         "main job": ["-c", MAIN_JOB],
     }
-    print(f"| date | python | torch | jax | numpy | {' | '.join(parts)} |")
-    print("|" + " --- |" * (5 + len(parts)), flush=True)
+    say(f"| date | python | torch | jax | numpy | {' | '.join(parts)} |")
+    say("|" + " --- |" * (5 + len(parts)))
     is_well = True
     for text in options.combination:
         interpreter, *requirements = text.split(",")
@@ -61,7 +61,7 @@ def main() -> int:
             log = folder / f"{name.replace(' ', '-')}.log"
             cells.append(result([python, *arguments], log))
             is_well &= "failed" not in cells[-1]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        say(f"| {' | '.join(cells)} |")
     return 0 if is_well else 1
 
 
@@ -87,7 +87,14 @@ def installed(folder: Path, interpreter: str, requirements: list[str]) -> str:
     return str(python)
 
 
+def say(row: str) -> None:
+    """A row of the table, as soon as it is known."""
+    sys.stdout.write(row + "\n")
+    sys.stdout.flush()
+
+
 def said(*command: str) -> str:
+    """What a command writes."""
     return subprocess.check_output(command, cwd=ROOT, text=True)
 
 
