@@ -15,7 +15,7 @@ from kit.runs.labels import cell_of, labels_of
 from kit.runs.run import Run
 from kit.text import safe_label
 
-__all__ = ["Axis", "axes_of"]
+__all__ = ["Axis", "axes_of", "baselines"]
 
 _MOST = 80  # characters of a run's name
 
@@ -72,6 +72,23 @@ def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
             _axis(knob.name, values, sorted(known, key=order) if is_ordered else known, knob)
         )
     return tuple(axis for axis in axes if len(axis.values) > 1)
+
+
+def baselines(axes: Sequence[Axis]) -> list[int | None]:
+    """For each run the place of the one that it is compared with in full; None: of no other.
+
+    Where runs of equal settings were measured before and after a change, that is the first of
+    them; of two runs in all, it is the first.
+    """
+    places = list(zip(*(axis.places for axis in axes), strict=True))
+    if len(places) == 2:
+        return [None, 0]
+    if not axes or axes[0].name != "run":
+        return [None] * len(places)
+    first: dict[tuple[int, ...], int] = {}
+    for i, place in enumerate(places):
+        first.setdefault(place[1:], i)
+    return [None if first[place[1:]] == i else first[place[1:]] for i, place in enumerate(places)]
 
 
 def _axis(

@@ -21,17 +21,21 @@ from bokeh.embed import components
 
 from kit.errors import SettingsError
 from kit.files import write_whole
-from kit.reports.grid import Axis, axes_of
+from kit.reports.grid import Axis, axes_of, baselines
 from kit.reports.markdown import report_markdown
+from kit.runs.analysis.diff import diff_runs
+from kit.runs.change import StepTimes, step_interval
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import script
+from kit.widgets.numbers.run_diff import run_diff_html
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
 
+_DIFF = "diff"  # the section that says what changed since another run
 MAX_SPANS = 200_000  # of all timelines; beyond, the shortest are joined, and the page says so
 
 
@@ -80,7 +84,7 @@ def report_html(
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(run, i, axes) for i, run in enumerate(runs)],
         "first": first,
-        "parts": [row.key for row in views if row.html is not None],
+        "parts": [_DIFF, *(row.key for row in views if row.html is not None)],
         "models": figures.models,
     }
     parts = {
@@ -91,7 +95,7 @@ def report_html(
         **{place.upper(): _sections(views, place, figures) for place in PLACES},
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
-        "RUNS": "\n".join(_run_blocks(runs, views)),
+        "RUNS": "\n".join(_run_blocks(runs, views, baselines(axes))),
         "JS": f"{script('reports/js/page.js')}.startReport();",
     }
     page = _asset("page.html")
@@ -148,19 +152,27 @@ def _position(runs: Sequence[Run], current: Run | None) -> int:
 
 def _cell(run: Run, number: int, axes: Sequence[Axis]) -> dict[str, Any]:
     h = run.headline()
-    numbers = {"step": run.step_ms, "busy": h.device_busy_fraction, "wait": h.sync_wait_ms}
+    low, high = step_interval(run)
+    numbers = {"step": run.step_ms, "low": low, "high": high, "busy": h.device_busy_fraction,
+               "wait": h.sync_wait_ms}  # fmt: skip
     return {
         "at": [axis.places[number] for axis in axes],
         **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()},
     }
 
 
-def _run_blocks(runs: Sequence[Run], views: Sequence[ViewRow]) -> Iterator[str]:
+def _run_blocks(
+    runs: Sequence[Run], views: Sequence[ViewRow], compared: Sequence[int | None]
+) -> Iterator[str]:
     """A packed block of each run, and one of the columns that graphs of several runs share."""
     pool: dict[str, int] = {}
     most = max(MAX_SPANS // len(runs), 2500)
+    steps = StepTimes(runs)
     for i, run in enumerate(runs):
-        block = {row.key: row.text(run) for row in views if row.html is not None}
+        block: dict[str, Any] = {row.key: row.text(run) for row in views if row.html is not None}
+        block["changes"] = [steps.text(old, i) for old in range(len(runs))]
+        old = compared[i] if i < len(compared) else None
+        block[_DIFF] = "" if old is None else run_diff_html(diff_runs(runs[old], run))
         for row in views:
             if row.figure is not None:
                 block[row.key] = _figure_block(row.key, row.figure, run, pool, most)

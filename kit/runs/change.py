@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.text import format_percent
+from kit.text import format_ms, format_percent
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RERUN",
     "Difference",
+    "StepTimes",
     "part_difference",
     "ratio_of",
     "shift_of",
@@ -188,6 +189,35 @@ def steps_difference(
     return ratio_of(*([_times(run, by_sample) for run in runs] for runs in (old, new)))
 
 
+class StepTimes:
+    """The steps of many runs, worked out once, to be compared pair by pair."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        known = [_positive([_times(run, False)]) for run in runs]
+        self._sides = [_Side.of([np.log(x) for x in times], RERUN) for times in known]
+
+    def difference(self, old: int, new: int) -> Difference:
+        """As `step_difference` of these two runs; by the sample where their steps hold others."""
+        a, b = self._runs[old], self._runs[new]
+        low, high = _interval(self._sides[old], self._sides[new])
+        fewer = _samples(a) / _samples(b)
+        return Difference(
+            a.step_ms / _samples(a) if fewer != 1 else a.step_ms,
+            b.step_ms / _samples(b) if fewer != 1 else b.step_ms,
+            math.exp(low) * fewer,
+            math.exp(high) * fewer,
+        )
+
+    def text(self, old: int, new: int) -> str:
+        """`10 ms → 8 ms a step: 20% ± 4% faster`; "" if one of them has no steps."""
+        found = self.difference(old, new)
+        if found.kind == "unknown":
+            return ""
+        unit = "step" if _samples(self._runs[old]) == _samples(self._runs[new]) else "sample"
+        return f"{format_ms(found.old)} → {format_ms(found.new)} a {unit}: {found.text()}"
+
+
 def step_interval(run: Run) -> tuple[float, float]:
     """In which the median step of this run, and of a rerun, is to be expected; milliseconds.
 
@@ -199,8 +229,11 @@ def step_interval(run: Run) -> tuple[float, float]:
 
 
 def _times(run: Run, by_sample: bool) -> NDArray[Any]:
-    samples = run.settings.batch_size * run.settings.accumulate if by_sample else 1
-    return np.asarray(run.step_times_ns, float) / 1e6 / samples
+    return np.asarray(run.step_times_ns, float) / 1e6 / (_samples(run) if by_sample else 1)
+
+
+def _samples(run: Run) -> int:
+    return run.settings.batch_size * run.settings.accumulate
 
 
 def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:

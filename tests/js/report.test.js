@@ -2,13 +2,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import {changeText, missingText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
+import {missingText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
 
 const axes = [{name: "batch", label: "batch size", number: true, values: ["4", "8", "16"]},
   {name: "loss_scaling", label: "loss scaling", number: false, values: ["none", "dynamic"]}];
 const cells = [[0, 0, 10], [1, 0, 12], [2, 0, 14], [0, 1, 20], [2, 1, null]]
-  .map(([batch, mode, step]) => ({at: [batch, mode], step}));
+  .map(([batch, mode, step]) => ({at: [batch, mode], step, low: step && step - 1, high: step && step + 1}));
 
 test("the nearest run has as many of the settings as can be", () => {
   assert.equal(nearest(cells, [1, 0]), 1);
@@ -18,17 +18,12 @@ test("the nearest run has as many of the settings as can be", () => {
     + "Showing the nearest that was: batch size 8, loss scaling none. ");
 });
 
-test("a change of the step is said where both are known, and small ones are none", () => {
-  const step = (/** @type {number | null} */ ms) => ({at: [], step: ms});
-  assert.equal(changeText(step(8), step(10)), "10.0 → 8.0 ms a step: 20 % faster");
-  assert.equal(changeText(step(10.05), step(10)), "10.0 → 10.1 ms a step: the same within 1 %");
-  assert.equal(changeText(step(null), step(10)), "");
-});
-
 test("a sweep has a line for each mode, and leaves out what was not measured", () => {
   const index = {axes, cells, first: 0, parts: [], models: {}};
-  assert.deepEqual(sweepLines(index, 0, 1, [0, 0]), [[[0, 10], [1, 12], [2, 14]], [[0, 20]]]);
-  assert.deepEqual(sweepLines(index, 0, -1, [0, 1]), [[[0, 20]]]);
+  assert.deepEqual(sweepLines(index, 0, 1, [0, 0]), [[[0, 10, 9, 11], [1, 12, 11, 13], [2, 14, 13, 15]], [[0, 20, 19, 21]]]);
+  assert.deepEqual(sweepLines(index, 0, -1, [0, 1]), [[[0, 20, 19, 21]]]);
+  const bare = [{at: [0, 0], step: 5, low: null, high: null}];
+  assert.deepEqual(sweepLines({...index, cells: bare}, 0, -1, [0, 0]), [[[0, 5, 5, 5]]]);
 });
 
 test("the nodes of a row are numbers and ranges", () => {

@@ -103,6 +103,33 @@ def test_runs_that_differ_in_nothing_else_are_all_there_by_their_labels():
     assert index_of(page)["first"] == 1
 
 
+def test_a_page_says_of_each_run_how_it_differs_from_each_other():
+    before, noisy, slow = (replace(make_run(), label=x) for x in ("before", "rerun", "slow"))
+    slow = replace(slow, step_times_ns=tuple(2 * t for t in slow.step_times_ns))
+    found = blocks(report_html([before, noisy, slow]))
+    assert found[1]["changes"][0].endswith("a step: no change beyond the spread (+0% ± 5%)")
+    assert found[2]["changes"][0].endswith("a step: 100% ± 10% slower")
+    assert found[0]["changes"][2].endswith("a step: 50% ± 2% faster")
+    assert "<b>before (bulked)</b> → <b>slow (bulked)</b>" in found[2]["diff"]
+    assert found[0]["diff"] == ""
+
+
+def test_a_step_has_a_band_in_which_a_rerun_is_expected():
+    (cell,) = index_of(report_html([make_run()]))["cells"]
+    assert cell["low"] < cell["step"] < cell["high"]
+    (bare,) = index_of(report_html([one_span_run()]))["cells"]
+    assert bare["low"] is None
+
+
+def test_runs_of_a_sweep_are_not_compared_in_full_but_two_runs_are():
+    sizes = [make_run(Settings(batch_size=b)) for b in (2, 4, 8)]
+    assert [bool(block["diff"]) for block in blocks(report_html(sizes))] == [False] * 3
+    assert [bool(block["diff"]) for block in blocks(report_html(sizes[:2]))] == [False, True]
+    both = [replace(run, label=x) for x in "ab" for run in sizes]
+    assert [bool(b["diff"]) for b in blocks(report_html(both))] == [False] * 3 + [True] * 3
+    assert blocks(report_html(sizes[:2]))[1]["changes"][0].count("a sample") == 1
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([4, 8]), st.sampled_from("ab"), st.sampled_from(["", "x", "y"])),

@@ -1,8 +1,9 @@
 // The grid of recorded runs: which of them is nearest to a setting, and what to say of it.
 
 /**
- * `at`: a position on each axis. `step`: milliseconds, null if they are not known.
- * @typedef {{at: number[], step: number | null}} Cell
+ * `at`: a position on each axis. `step`: milliseconds, null if they are not known; `low`, `high`:
+ * between which a rerun's are to be expected.
+ * @typedef {{at: number[], step: number | null, low?: number | null, high?: number | null}} Cell
  * @typedef {{name: string, label: string, number: boolean, values: string[]}} Axis
  * @typedef {{axes: Axis[], cells: Cell[], first: number, parts: string[],
  *   models: Record<string, Record<string, string>>}} Index
@@ -34,28 +35,19 @@ export function missingText(axes, cell, at) {
   return `Not recorded: ${settingsAt(axes, at)}. Showing the nearest that was: ${settingsAt(axes, cell.at)}. `;
 }
 
-/** How a step's time has changed; "" if it is not known. @param {Cell} cell @param {Cell} before */
-export function changeText(cell, before) {
-  if (!cell.step || !before.step) return "";
-  const change = (cell.step / before.step - 1) * 100;
-  const word = Math.abs(change) < 1 ? "the same within 1 %"
-    : `${Math.abs(change).toFixed(0)} % ${change < 0 ? "faster" : "slower"}`;
-  return `${before.step.toFixed(1)} → ${cell.step.toFixed(1)} ms a step: ${word}`;
-}
-
 /**
  * The step times along one axis, a line for each value of another one; elsewhere as in `near`.
  * @param {Index} index
  * @param {number} along the axis
  * @param {number} split the other axis, -1 for none
  * @param {number[]} near
- * @returns {number[][][]} lines of [position, milliseconds]
+ * @returns {number[][][]} lines of [position, milliseconds, low, high]
  */
 export function sweepLines({axes, cells}, along, split, near) {
   const groups = split < 0 ? [0] : axes[split].values.map((_, n) => n);
   return groups.map((group) => axes[along].values.flatMap((_, x) => {
     const cell = cells.find((c) => c.at.every(
       (v, k) => v === (k === along ? x : k === split ? group : near[k])));
-    return cell?.step ? [[x, cell.step]] : [];
+    return cell?.step ? [[x, cell.step, cell.low ?? cell.step, cell.high ?? cell.step]] : [];
   }));
 }

@@ -3,7 +3,7 @@ import {element} from "../../widgets/base/js/dom.js";
 import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
 import {drawGraph, highlightGraph, onGraphPick} from "../../widgets/graph/js/page.js";
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
-import {changeText, missingText, nearest} from "./grid.js";
+import {missingText, nearest} from "./grid.js";
 import {sweepCharts} from "./sweep.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
@@ -107,7 +107,7 @@ class Report {
     const mine = ++this.ticket, i = nearest(cells, this.wanted);
     const data = await this.blocks.get(i);
     if (mine !== this.ticket) return;
-    this.sayStatus(i);
+    this.sayStatus(i, data.changes);
     this.shown = i;
     for (const part of parts) {
       byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
@@ -119,11 +119,11 @@ class Report {
     document.documentElement.dataset.shown = String(i);
   }
 
-  /** @param {number} i the run that is shown now */
-  sayStatus(i) {
+  /** @param {number} i the run that is shown now @param {string[]} changes since each other run */
+  sayStatus(i, changes) {
     const {axes, cells} = this.index, before = this.shown;
     const missing = missingText(axes, cells[i], this.wanted);
-    const change = before >= 0 && before !== i ? changeText(cells[i], cells[before]) : "";
+    const change = before >= 0 && before !== i ? changes[before] : "";
     byId("status").replaceChildren(...(missing ? [element("span", {class: "missing"}, missing)] : []),
       ...(change ? [element("b", {}, change), " than the setting shown before."] : []));
   }

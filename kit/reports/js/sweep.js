@@ -16,7 +16,7 @@ export function sweepCharts(index, shown) {
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
-    const caption = element("figcaption", {}, `step time (ms) by ${axis.label}`);
+    const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
     const parts = [caption, chart(axis, sweepLines(index, k, split, shown.at), shown, k)];
     if (split >= 0) parts.push(key(axes[split].values));
     return [element("figure", {}, ...parts)];
@@ -35,7 +35,8 @@ function svg(tag, attributes, text) {
  * @param {import("./grid.js").Cell} shown @param {number} k number of the axis */
 function chart(axis, lines, shown, k) {
   const {width, height, left, right, top, bottom} = BOX;
-  const longest = Math.max(...lines.flat().map(([, ms]) => ms), 0.001), most = longest * 1.08;
+  const longest = Math.max(...lines.flat().map(([, ms]) => ms), 0.001);
+  const most = Math.max(...lines.flat().map(([, , , high]) => Math.min(high, 2 * longest)), longest * 1.08);
   const count = axis.values.length;
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
   const y = (/** @type {number} */ ms) => height - bottom - (height - top - bottom) * (ms / most);
@@ -49,6 +50,11 @@ function chart(axis, lines, shown, k) {
     svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, text)));
   lines.forEach((line, n) => {
     const color = SERIES[n % SERIES.length];
+    const edge = [...line.map(([v, , , high]) => [v, high]), ...line.map(([v, , low]) => [v, low]).reverse()];
+    const points = edge.map(([v, ms]) => `${x(v)},${Math.max(y(ms), 0)}`).join(" ");
+    if (line.length === 1) root.append(svg("line", {class: "whisker", stroke: color, x1: x(line[0][0]),
+      x2: x(line[0][0]), y1: Math.max(y(line[0][3]), 0), y2: y(line[0][2])}));
+    else root.append(svg("polygon", {class: "band", points, fill: color}));
     root.append(svg("polyline", {points: line.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "),
       fill: "none", stroke: color, "stroke-width": 2}));
     for (const [v, ms] of line) root.append(svg("circle", {cx: x(v), cy: y(ms), r: 2.5, fill: color}));

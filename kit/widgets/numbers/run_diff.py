@@ -39,11 +39,12 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
     )
     head = f"<b>{old}</b> → <b>{new}</b>{changed}"
     parts = [
-        section("Two runs", sentence(head) + _table([diff.step])),
+        section("What changed", sentence(head) + _table([diff.step])),
         *(_section(title, rows, limit) for title, rows in diff.sections),
         _nodes("Got slower", diff.slower, limit),
         _nodes("Appeared", diff.appeared, limit),
         _nodes("Vanished", diff.vanished, limit),
+        _unchanged(diff),
         sentence(_NOTE),
     ]
     return "".join(parts)
@@ -59,20 +60,26 @@ def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
 
 
 def _section(title: str, rows: Sequence[Change], limit: int) -> str:
-    """The rows that changed; of the others, how many there are."""
+    """The rows that changed; of the others, how many there are. "" if none has changed."""
     changed = [row for row in rows if row.is_changed]
-    rest = len(rows) - len(changed)
-    if not rows:
+    if not changed:
         return ""
-    body = _table(changed[:limit]) if changed else ""
     said = []
     if len(changed) > limit:
         said.append(f"{len(changed) - limit:,} more changed and are not shown.")
-    if rest:
-        others = "No row" if not changed else f"The other {format_count(rest, 'row')}"
-        said.append(f"{others} changed beyond the spread." if not changed
-                    else f"{others}: no change beyond the spread.")  # fmt: skip
-    return section(title, body + (sentence(" ".join(said)) if said else ""))
+    if rest := len(rows) - len(changed):
+        said.append(f"The other {format_count(rest, 'row')}: no change beyond the spread.")
+    return section(title, _table(changed[:limit]) + (sentence(" ".join(said)) if said else ""))
+
+
+def _unchanged(diff: RunDiff) -> str:
+    """The parts of which nothing changed, in one line."""
+    titles = [
+        title[0].lower() + title[1:]
+        for title, rows in diff.sections
+        if rows and not any(row.is_changed for row in rows)
+    ]
+    return sentence(f"No change beyond the spread: {'; '.join(titles)}.") if titles else ""
 
 
 def _table(rows: Sequence[Change]) -> str:
@@ -120,7 +127,9 @@ def _delta(row: Change | NodeChange) -> str:
     words = ("faster", "slower")
     if math.isnan(row.old) or math.isnan(row.new):
         words = ("vanished", "appeared")
-    return change_html(row.difference, words=words, form=format_ms)
+    return change_html(
+        row.difference, words=words, form=None if row.difference.is_ratio else format_ms
+    )
 
 
 class RunDiffView(View):
