@@ -4,11 +4,17 @@ A chain moves forward in time from the begin of the first step to the end of the
 
     host       through what the host does next; through a wait only for nothing
     worker     from a cut of the host's to the dispatch of that segment, or to the next on its lane
-    device     from a dispatch, once it has begun, to a kernel of its segment; from a kernel or a
-               reduction to any that begins after its end
+    device     from a dispatch, once it has begun, to a kernel of its segment; from the host's own
+               call to what it launched, if the lane was free by then; from a kernel or a reduction
+               to any that begins after its end
     wait       from a kernel that ended while the host waited to the end of the wait
 
-The critical path is the chain with the most work on it. Work is what the host does when it does not
+The critical path is the chain with the most work on it. Where the host's own calls launch the
+kernels, as in torch's traces, it is the one that leads to the last kernel, and then what the host
+still does: a host that runs ahead of the device is not what the step waits for. A call that blocks
+because the queue of launches is full is a wait (`kit.trace.queue`).
+
+Work is what the host does when it does not
 wait for the device (a sleep is work: what follows has to wait for it), what a worker does while no
 device works, kernels, and reductions. What lies between two of these is delay: the path covers the
 steps from end to end, and its work is never more than they took.
@@ -22,7 +28,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import NONE, Active, Kernels, distinct, launches
+from kit.trace.active import NONE, Kernels, Mask, distinct, launches
+from kit.trace.host import Host
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import Timeline
 
@@ -80,38 +87,6 @@ def critical_path(timeline: Timeline) -> tuple[PathEdge, ...]:
     return tuple(_merged(search.edges()))
 
 
-class _Host:
-    """What the main thread does, as atoms between `times`: one kind each, a wait or work."""
-
-    def __init__(self, timeline: Timeline, low: int, high: int) -> None:
-        lane = timeline.lane[np.flatnonzero(timeline.where(kind="step"))[0]]
-        main = timeline.lane == lane
-        self.timeline = timeline
-        kinds = {
-            "wait": ("wait", "ahead"),
-            "compile": ("lower", "compile"),
-            "input": ("input",),
-            "host waits elsewhere": ("elsewhere",),
-            "host recording": ("record", "plan"),
-        }
-        active = {name: Active(timeline, of, main) for name, of in kinds.items()}
-        edges = [np.array([low, high])] + [x for a in active.values() for x in (a.start, a.stop)]
-        times = distinct(np.concatenate(edges))
-        self.times = times[(times >= low) & (times <= high)]
-        by = {name: a.at(self.times[:-1]) for name, a in active.items()}
-        held = [by[name] >= 0 for name in kinds]
-        first = np.argmax([*held, np.ones(len(self.times) - 1, dtype=bool)], axis=0)
-        self.kinds = [(*kinds, "host other")[i] for i in first.tolist()]
-        spans = np.array([*by.values(), np.full(len(self.times) - 1, NONE)])
-        self.spans = spans[first, np.arange(len(first))].tolist()
-        self.cuts = timeline.intervals(kind="plan")
-
-    def site(self, at: int) -> str:
-        """The line of the sync point whose wait ends at this time or goes on."""
-        near = [s for s in self.timeline.syncs if s.at_ns < at <= s.at_ns + s.wait_ns]
-        return near[-1].site if near else ""
-
-
 class _Search:
     """Longest chain by dynamic programming, one event after another.
 
@@ -123,21 +98,21 @@ class _Search:
         self.timeline = timeline
         steps = timeline.intervals(kind="step")
         self.low, self.high = int(steps[:, 0].min()), int(steps[:, 1].max())
-        self.host = _Host(timeline, self.low, self.high)
-        lane = timeline.lane[np.flatnonzero(timeline.where(kind="step"))[0]]
+        self.host = Host(timeline, self.low, self.high)
         work = np.zeros(len(timeline), dtype=bool)
         for kind in ("lower", "compile", "dispatch"):
             work |= timeline.where(kind=kind)
         inside = (timeline.start_ns < self.high) & (timeline.stop_ns > self.low)
-        self.workers = np.flatnonzero(work & (timeline.lane != lane) & inside)
-        self.on_device = timeline.where(kind="kernel") | timeline.where(kind="reduction")
-        self.kernels = np.flatnonzero(self.on_device & inside)
+        self.workers = np.flatnonzero(work & ~self.host.on & inside)
+        on_device = timeline.where(kind="kernel") | timeline.where(kind="reduction")
+        self.kernels = np.flatnonzero(on_device & inside)
         self.w_start, self.w_stop = self._times(self.workers)
         self.k_start, self.k_stop = self._times(self.kernels)
-        self.idle = self._idle_before()
+        self.idle = self._idle_before(on_device)
         place = {int(span): i for i, span in enumerate(self.workers)}
         issued = launches(timeline, self.kernels)[1].tolist()
         self.issued_by = [place.get(span, NONE) for span in issued]
+        self.called_at = self._calls(issued)
         self.cut_of = self._cuts()
         self.h_value = [0] * len(self.host.times)
         self.h_from: list[_Link] = [(_START, 0)] * len(self.host.times)
@@ -150,9 +125,9 @@ class _Search:
         start, stop = self.timeline.start_ns[spans], self.timeline.stop_ns[spans]
         return start.clip(self.low, self.high).tolist(), stop.clip(self.low, self.high).tolist()
 
-    def _idle_before(self) -> dict[int, int]:
+    def _idle_before(self, on_device: Mask) -> dict[int, int]:
         """Device idle time from the begin up to each time at which a worker's span may be left."""
-        gaps = Kernels(self.timeline, self.on_device).gaps(self.low, self.high)
+        gaps = Kernels(self.timeline, on_device).gaps(self.low, self.high)
         times = distinct(np.array([*self.w_start, *self.w_stop, *self.k_start], dtype=np.int64))
         until = np.concatenate([[0], np.cumsum(gaps.stop - gaps.start)])
         i = np.searchsorted(gaps.start, times, "right") - 1
@@ -160,6 +135,37 @@ class _Search:
         inside = np.minimum(times, gaps.stop[at]) - gaps.start[at] if len(gaps.start) else 0 * times
         idle = np.where(i >= 0, until[at] + inside, 0)
         return dict(zip(times.tolist(), idle.tolist(), strict=True))
+
+    def _calls(self, issued: list[int]) -> list[int]:
+        """For each kernel the host boundary at its own call's end, or begin if it is earlier.
+
+        -1 where the lane was still at work when the call had ended: then it waited for the lane.
+        """
+        times, found = self.host.times, []
+        ended = self._ended_before()
+        for span, begun, freed in zip(issued, self.k_start, ended, strict=True):
+            at = NONE
+            if span >= 0 and self.host.on[span]:
+                start, stop = int(self.timeline.start_ns[span]), int(self.timeline.stop_ns[span])
+                done = stop if stop <= begun else start
+                boundary = int(np.searchsorted(times, done, "left"))
+                at = boundary if max(self.low, freed) <= done <= begun else NONE
+            found.append(at)
+        return found
+
+    def _ended_before(self) -> list[int]:
+        """For each kernel when its lane had ended what it ran before; `low` if it ran nothing."""
+        found = [self.low] * len(self.kernels)
+        lanes = self.timeline.lane[self.kernels]
+        start, stop = np.array(self.k_start, np.int64), np.array(self.k_stop, np.int64)
+        for lane in np.unique(lanes):
+            mine = np.flatnonzero(lanes == lane)
+            ends = np.sort(stop[mine])
+            before = np.searchsorted(ends, start[mine], "right") - 1
+            for i, k in zip(mine.tolist(), before.tolist(), strict=True):
+                if k >= 0:
+                    found[i] = int(ends[k])
+        return found
 
     def _cuts(self) -> list[int]:
         """For each worker's span the host boundary at which its segment was cut; -1 if before."""
@@ -237,6 +243,8 @@ class _Search:
         if worker >= 0:
             value = self.w_value[worker] + self.work(worker, self.k_start[i])
             options.append((value, (_WORKER, worker)))
+        if self.called_at[i] >= 0:
+            options.append((self.h_value[self.called_at[i]], (_HOST, self.called_at[i])))
         if before >= 0:
             options.append((self.k_value[before], (_KERNEL, before)))
         value, self.k_from[i] = _most(options)
@@ -264,11 +272,27 @@ class _Search:
             link = (_KERNEL, int(np.argmax(self.k_value)))
         found: list[_Raw] = []
         later = self.high
+        if any(at >= 0 for at in self.called_at):
+            ends = list(zip(self.k_stop, self.k_value, strict=True))
+            link, later = (_KERNEL, ends.index(max(ends))), max(self.k_stop)
+            found += self._after(later)
         while link[0] != _START:
             link, later = self._step_back(link, later, found)
         if later > self.low:
             found.append((self.low, later, "delay", "issued before the steps", "", NONE, NONE, 0))
         return found[::-1]
+
+    def _after(self, end: int) -> Iterator[_Raw]:
+        """What the host does after the last kernel, the last of it first."""
+        for i in range(len(self.host.times) - 1, 0, -1):
+            at, since = int(self.host.times[i]), max(int(self.host.times[i - 1]), end)
+            if since >= at:
+                return
+            kind = self.host.kinds[i - 1]
+            site = self.host.site(at) if kind == "wait" else ""
+            work = 0 if kind == "wait" else at - since
+            why = "the device has nothing left"
+            yield since, at, kind, why, site, NONE, self.host.spans[i - 1], work
 
     def _step_back(self, link: _Link, later: int, found: list[_Raw]) -> tuple[_Link, int]:
         """Add the edges of one link, the last one first; the link before it, and when it begins."""
@@ -309,6 +333,8 @@ class _Search:
         why = "recorded before"
         if kind == "wait":
             why = "the device had to catch up" if is_ahead else f"waited for at {site or 'no line'}"
+            if span >= 0 and self.timeline.kind[span] == KINDS.index("dispatch"):
+                why = "the call returned when the device had caught up"
         if at > since:
             found.append((since, at, kind, why, site, NONE, span, work))
         return come, since
@@ -321,7 +347,9 @@ class _Search:
             return f"issued by {segment}" if what == _KERNEL else f"runs after {segment}"
         if before == _KERNEL:
             return f"runs after {self.timeline.names[self.timeline.name[self.kernels[i]]][:80]}"
-        return "recorded before" if before == _HOST else "issued before the steps"
+        if before == _HOST:
+            return "launched by its call" if what == _KERNEL else "recorded before"
+        return "issued before the steps"
 
 
 @dataclass(frozen=True, slots=True)

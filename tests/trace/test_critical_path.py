@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import kit
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.critical_path import PATH_KINDS, PathEdge, critical_path, path_table
+from kit.trace.queue import blocked
 from kit.workloads import mlp
 from tests.factories import empty_run, make_run
 
@@ -96,6 +98,74 @@ def test_time_of_a_dispatch_under_a_busy_device_is_not_its_work() -> None:
     ]
 
 
+def call(start: int, stop: int, number: int, lane: str = "host/main") -> Span:
+    return Span(lane, "cudaLaunchKernel", "dispatch", start, stop, -2 - number)
+
+
+def test_a_path_of_the_hosts_own_calls_ends_with_the_last_kernel() -> None:
+    path = path_of(
+        host("record", 0, END),
+        call(5, 6, 0),
+        call(30, 31, 1),
+        kernel(7, 25, -2),
+        kernel(25, 38, -3),
+    )
+    assert [(e.kind, e.start_ns, e.stop_ns, e.why) for e in path] == [
+        ("host recording", 0, 5, "recorded before"),
+        ("dispatch", 5, 6, "recorded before"),
+        ("delay", 6, 7, "handed over"),
+        ("kernel", 7, 25, "launched by its call"),
+        ("kernel", 25, 38, "runs after k"),
+        ("host recording", 38, 40, "the device has nothing left"),
+    ]
+
+
+def test_the_thread_of_the_backward_pass_is_the_host_while_it_launches() -> None:
+    path = path_of(host("record", 0, 10), call(20, 22, 0, "host/autograd"), kernel(22, 40, -2))
+    assert [(e.kind, e.length_ns) for e in path] == [
+        ("host recording", 10),
+        ("host other", 10),
+        ("dispatch", 2),
+        ("kernel", 18),
+    ]
+
+
+def full_queue(us: int) -> Timeline:
+    """1,500 kernels of 100 us: the host runs 1,000 ahead, and then each call waits."""
+    spans = []
+    for i in range(1500):
+        begun = 100 * i + 10
+        at = 10 * i if i < 1000 else 100 * (i - 1000) + 10_000
+        spans.append(Span("host/main", "cudaLaunchKernel", "dispatch", at * us,
+                          (at + (5 if i < 1000 else 95)) * us, -2 - i))  # fmt: skip
+        spans.append(kernel(begun * us, (begun + 100) * us, -2 - i))
+    end = max(s.stop_ns for s in spans)
+    steps = [Span("host/main", "step 0", "step", 0, end), host("record", 0, end)]
+    return Timeline.of([*steps, *spans])
+
+
+def test_a_call_that_finds_the_queue_full_waits() -> None:
+    t = full_queue(1000)
+    is_blocked = blocked(t)
+    assert 400 < is_blocked.sum() <= 500
+    assert all(t.stop_ns[i] - t.start_ns[i] == 95_000 for i in np.flatnonzero(is_blocked))
+    shares = {row.kind: row.share for row in path_table(critical_path(t))}
+    assert shares["kernel"] > 0.99
+
+
+def test_a_copy_that_returns_when_it_is_done_waits_for_what_was_before_it() -> None:
+    us = 1000
+    spans = [
+        Span("host/main", "cudaLaunchKernel", "dispatch", 0, 5 * us, -2),
+        Span("host/main", "cudaMemcpyAsync", "dispatch", 10 * us, 900 * us, -3),
+        kernel(6 * us, 800 * us, -2),
+        kernel(800 * us, 890 * us, -3, "Memcpy HtoD"),
+    ]
+    step = Span("host/main", "step 0", "step", 0, 1000 * us)
+    t = Timeline.of([step, host("record", 0, 1000 * us), *spans])
+    assert [t.names[t.name[i]] for i in np.flatnonzero(blocked(t))] == ["cudaMemcpyAsync"]
+
+
 def test_an_update_that_waits_for_gradients_leads_to_their_reduction() -> None:
     path = path_of(host("wait", 0, END), kernel(0, 10), reduction(10, 30), kernel(30, 39, 1, "u"))
     assert [(e.kind, e.work_ns, e.why) for e in path[:3]] == [
@@ -134,6 +204,10 @@ def timelines(draw: st.DrawFn) -> Timeline:
         spans.append(worker(kind, a, a + n, s))
     for (a, n), s in draw(st.lists(st.tuples(times, st.integers(-1, 1)), max_size=5)):
         spans.append(kernel(a, a + n, s))
+    lanes = st.sampled_from(["host/main", "host/autograd"])
+    launches = st.tuples(times, st.integers(0, 8), st.integers(1, 15), lanes)
+    for i, ((a, n), later, m, lane) in enumerate(draw(st.lists(launches, max_size=3))):
+        spans += [call(a, a + n, i, lane), kernel(a + later, a + later + m, -2 - i)]
     spans += [reduction(a, a + n) for a, n in draw(st.lists(times, max_size=2))]
     return Timeline.of(spans)
 
@@ -156,7 +230,9 @@ class Chains:
         spans = t.spans
         self.kernels = [(i, s) for i, s in enumerate(spans) if s.kind in ("kernel", "reduction")]
         self.workers = [s for s in spans if s.lane == "host/worker" and s.start_ns < END]
-        self.main = [s for s in spans if s.lane == "host/main" and s.kind != "step"]
+        self.calls = {s.segment: s for s in spans if s.segment < -1 and s.kind == "dispatch"}
+        lanes = {"host/main", *(s.lane for s in self.calls.values())}
+        self.main = [s for s in spans if s.lane in lanes and s.kind != "step"]
         edges = {x for s in self.main for x in (s.start_ns, s.stop_ns)} | {0, END}
         self.bounds = sorted(x for x in edges if 0 <= x <= END)
         self.dispatches = [s for s in self.workers if s.kind == "dispatch"]
@@ -173,7 +249,13 @@ class Chains:
         )
 
     def all(self) -> list[int]:
-        """The work on each chain."""
+        """The work on each chain; if the host's calls launch, of those to the last kernel."""
+        if any(self.call_before(s) is not None for _, s in self.kernels):
+            inside = [(i, s) for i, (_, s) in enumerate(self.kernels) if s.start_ns < END]
+            end = max(min(s.stop_ns, END) for _, s in inside)
+            last = [i for i, s in inside if min(s.stop_ns, END) == end]
+            after = sum(not self.is_wait(now) for now in range(end, END))
+            return [after + x for i in last for x in self.kernel(i)]
         found = self.host(END)
         for i in range(len(self.kernels)):
             found += self.kernel(i)
@@ -184,15 +266,25 @@ class Chains:
         if not k:
             return [0]
         since = self.bounds[k - 1]
-        is_wait = any(
-            s.kind in ("wait", "ahead") and s.start_ns <= since and at <= s.stop_ns
-            for s in self.main
-        )
+        is_wait = self.is_wait(since)
         found = [x + (0 if is_wait else at - since) for x in self.host(since)]
         for i, (_, s) in enumerate(self.kernels):
             if is_wait and since < min(s.stop_ns, END) <= at:
                 found += self.kernel(i)
         return found
+
+    def is_wait(self, now: int) -> bool:
+        return any(s.kind in ("wait", "ahead") and s.start_ns <= now < s.stop_ns for s in self.main)
+
+    def call_before(self, kernel: Span) -> int | None:
+        """When the host's own call had launched a kernel, or had begun to."""
+        mine = self.calls.get(kernel.segment)
+        if mine is None or kernel.start_ns >= END:
+            return None
+        at = mine.stop_ns if mine.stop_ns <= kernel.start_ns else mine.start_ns
+        ends = [s.stop_ns for _, s in self.kernels if s.lane == kernel.lane]
+        freed = max((end for end in ends if end <= kernel.start_ns), default=0)
+        return at if freed <= at <= END else None
 
     def worker(self, k: int) -> list[int]:
         me = self.workers[k]
@@ -214,6 +306,9 @@ class Chains:
         for j, (_, other) in enumerate(self.kernels):
             if other.stop_ns <= me.start_ns:
                 found += self.kernel(j)
+        called = self.call_before(me)
+        if called is not None:
+            found += self.host(called)
         mine = [
             j
             for j, s in enumerate(self.workers)
