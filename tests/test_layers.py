@@ -90,7 +90,7 @@ PACKAGES: dict[str, set[str]] = {
     "runtime": {"numpy", "ml_dtypes", "jax", "jaxlib"},
     "torch": {"numpy", "ml_dtypes", "torch"},
     "jax": {"numpy", "ml_dtypes", "jax", "jaxlib"},
-    "measure": {"numpy", "torch", "jax"},
+    "measure": {"numpy", "torch", "jax", "psutil"},
     "workloads": {"numpy", "torch", "jax"},
     "widgets": {
         "numpy", "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",

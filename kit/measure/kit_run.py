@@ -9,7 +9,8 @@ from typing import Any
 from kit.ir.plan import OpStream
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import Pace, timed_steps
-from kit.measure.base.turns import TURNS, in_turn
+from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -39,7 +40,7 @@ def measure(
     Raises:
         Cancelled: `cancelled()` became true between two steps.
     """
-    chosen = as_workload(workload)
+    chosen, watch = as_workload(workload), Watch()
     opened, context, versions = open_workload(chosen, settings, cache)
     with opened as session:
         step = chosen(context())
@@ -53,7 +54,7 @@ def measure(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
-            Pace(session.wait_all, quiet=partial(TURNS.wait_quiet, cancelled), start=start_timing),
+            Pace(session.wait_all, quiet=partial(watch.begin, cancelled), start=start_timing),
             progress=progress,
             cancelled=cancelled,
         )
@@ -63,6 +64,7 @@ def measure(
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling
         traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
+        conditions = conditions_of([watch.end()])
         losses = tuple(float(x) for x in kept)
         return Run(
             settings=settings,
@@ -80,6 +82,7 @@ def measure(
             environment={**session.environment(), **versions},
             recorded_ns=traced.recorded_ns,
             sources=snippets_of(traced.places, format_site, step=step),
+            conditions=conditions,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from kit.ir import Graph, Segment
 from kit.runs.compiles import Compile
+from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.text import format_ms, format_number, format_percent
@@ -28,6 +29,7 @@ from kit.trace import (
     breakdown,
     headline,
     limited_by,
+    named_fraction,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Run:
     sources: tuple[Snippet, ...] = ()  # the lines of the program that sites name
     label: str = ""  # what its user calls it beside others, e.g. "before"
     file: str = field(default="", compare=False)  # that it was read from; not saved
+    conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
 
     @property
     def step_ms(self) -> float:
@@ -95,16 +98,33 @@ class Run:
         return self.members.get((segment, kernel), (node,) if node >= 0 else ())
 
     @property
+    def known_fraction(self) -> float:
+        """The part of the kernels' time that is known by op; nan where kernels have no ops."""
+        has_ops = self.graphs and self.timeline.origin == "profiled"
+        return named_fraction(self.timeline) if has_ops else math.nan
+
+    @property
+    def doubt(self) -> str:
+        """Why what limits the step cannot be told from this run; "" if it can."""
+        return doubt(self.conditions, self.known_fraction)
+
+    @property
     def devices(self) -> int:
         """How many devices have shared each step."""
         return max(int(self.metrics.get("parallel.devices", 1)), 1)
 
     def limited_by(self) -> Limit:
-        """What keeps the traced steps from being faster; see `kit.trace.limited_by`."""
-        return limited_by(self.timeline)
+        """What keeps the traced steps from being faster; see `kit.trace.limited_by`.
+
+        Printed, it says no more than `doubt` where there is one.
+        """
+        return replace(limited_by(self.timeline), doubt=self.doubt)
 
     def advice(self) -> tuple[Advice, ...]:
-        """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`."""
+        """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.
+
+        It rests on the traced steps as they are: ask `doubt` whether these can be trusted.
+        """
         from kit.runs.analysis.advice import advise
 
         return advise(self)

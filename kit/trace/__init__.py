@@ -15,6 +15,7 @@ from kit.trace.hta import HTA_CAUSES as HTA_CAUSES
 from kit.trace.hta import hta_idle as hta_idle
 from kit.trace.kernels import KernelRow as KernelRow
 from kit.trace.kernels import kernel_table as kernel_table
+from kit.trace.kernels import named_fraction as named_fraction
 from kit.trace.kinds import CATEGORIES as CATEGORIES
 from kit.trace.kinds import KINDS as KINDS
 from kit.trace.kinds import LIMITS as LIMITS

@@ -7,6 +7,7 @@ where an instant in which n kernels ran gives each 1/n. The shares of all rows a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from kit.trace.active import distinct
 from kit.trace.timeline import Timeline
 
-__all__ = ["KernelRow", "charged_ns", "kernel_table"]
+__all__ = ["KernelRow", "charged_ns", "kernel_table", "named_fraction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class KernelRow:
     charged_ms: float  # its part of the busy time: these add up to it
     share: float  # charged_ms as a fraction of the busy time
     node: int = -1  # that its first span names
+
+
+def named_fraction(timeline: Timeline) -> float:
+    """The part of all kernels' time in which they are named after an op; nan without kernels."""
+    kernels = timeline.where(kind="kernel")
+    lengths = (timeline.stop_ns - timeline.start_ns)[kernels]
+    whole = int(lengths.sum())
+    return int(lengths[timeline.node[kernels] >= 0].sum()) / whole if whole else math.nan
 
 
 def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:

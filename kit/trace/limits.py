@@ -30,8 +30,11 @@ class Limit:
 
     what: str  # one of LIMITS
     share: float  # of the step: the device's busy time, or the time lost to the other
+    doubt: str = ""  # why the two should not be believed
 
     def __str__(self) -> str:
+        if self.doubt:
+            return f"not said: {self.doubt}"
         return f"{self.what}-bound ({self.share:.0%} of the step)"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from kit.measure.base.machine import Usage
+from kit.runs.conditions import Conditions
 from kit.runtime.processes.channel import Clock
 from kit.runtime.processes.join import Processes
 from kit.runtime.replicas.capture import Capture
@@ -26,6 +28,7 @@ class Seen:
         syncs: in the measured ones, of the replica that has waited most often.
         metrics: the counters of all replicas together.
         capture: graph, cuts and spans of the traced ones.
+        usages: of the machine, by each process.
     """
 
     steps: list[Span]
@@ -33,6 +36,7 @@ class Seen:
     syncs: tuple[SyncPoint, ...]
     metrics: dict[str, float]
     capture: Capture
+    usages: tuple[Usage, ...]
 
 
 def merge_processes(
@@ -61,6 +65,7 @@ def merge_processes(
         "syncs": [_packed_sync(s, clock) for s in seen.syncs],
         "traced syncs": [_packed_sync(s, clock) for s in made.syncs],
         "metrics": seen.metrics,
+        "usage": [asdict(usage) for usage in seen.usages],
         "programs": made.programs,
         "clock": [clock.offset_ns, clock.error_ns],
         "where": f"{platform.node()}, pid {os.getpid()}",
@@ -86,6 +91,7 @@ def merge_processes(
         syncs=tuple(SyncPoint(*s) for s in syncs),
         metrics=metrics,
         capture=replace(made, spans=spans, syncs=tuple(SyncPoint(*s) for s in traced)),
+        usages=tuple(_usage(one) for other in every for one in other["usage"]),
     )
     where = {f"process {rank}": other["where"] for rank, other in enumerate(every)}
     return joined, where, _note(every)
@@ -105,6 +111,10 @@ def _between(clocks: Sequence[Clock]) -> Clock:
     best = min(clocks, key=lambda c: c.error_ns)
     drift = max(c.offset_ns for c in clocks) - min(c.offset_ns for c in clocks)
     return Clock(best.offset_ns, max(best.error_ns, drift))
+
+
+def _usage(packed: dict[str, Any]) -> Usage:
+    return Usage(**{**packed, "conditions": Conditions(**packed["conditions"])})
 
 
 def _packed(span: Span, clock: Clock) -> list[object]:

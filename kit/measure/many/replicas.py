@@ -20,7 +20,8 @@ from torch import nn
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, no_loss, timed_steps
-from kit.measure.base.turns import TURNS, in_turn
+from kit.measure.base.machine import Watch, conditions_of
+from kit.measure.base.turns import in_turn
 from kit.measure.many.common import Common
 from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_options, name_of
@@ -210,11 +211,11 @@ def measure(
     """
     check_whole_number(SettingsError, "steps", steps)
     check_whole_number(SettingsError, "warmup", warmup, at_least=0)
-    processes = net.processes
+    processes, watch = net.processes, Watch()
     before: list[int] = []  # sync points of the warm-up, by session
 
     def agree() -> None:
-        TURNS.wait_quiet(cancelled)
+        watch.begin(cancelled)
         if processes is not None:
             _agree(net, processes, "the first measured step")
 
@@ -233,7 +234,7 @@ def measure(
     if processes is not None:
         _agree(net, processes, "the end of the measured steps")
     host, clocks = _traced(net, step)
-    seen = Seen(host, times, max(waits, key=len), metrics, net.capture)
+    seen = Seen(host, times, max(waits, key=len), metrics, net.capture, (watch.end(),))
     notes: tuple[str, ...] = ()
     where: dict[str, str] = {}
     if processes is not None:
@@ -289,6 +290,7 @@ def _run_of(net: DataParallel, seen: Seen, timeline: Timeline, source: Any) -> R
         segments=made.segments,
         fused=made.fused(),
         metrics=metrics,
+        conditions=conditions_of(seen.usages),
         compiles=first.compiles,
         unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
         environment={**first.environment(), "torch": torch.__version__},

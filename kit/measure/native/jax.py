@@ -18,7 +18,7 @@ import jax
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
-from kit.measure.base.turns import TURNS
+from kit.measure.base.machine import Watch, conditions_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
@@ -43,7 +43,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: a GPU was asked for and jax sees none.
     """
-    chosen = as_workload(workload)
+    chosen, watch = as_workload(workload), Watch()
     device = pick_device(settings.device)
     with jax.default_device(device):
         step = chosen(JaxContext(settings, device.platform))
@@ -51,7 +51,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         times, kept = timed_steps(
             paced.run,
             settings,
-            Pace(paced.finish, paced.mark, quiet=lambda: TURNS.wait_quiet(cancelled)),
+            Pace(paced.finish, paced.mark, quiet=lambda: watch.begin(cancelled)),
             progress=progress,
             cancelled=cancelled,
         )
@@ -66,6 +66,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             environment=_environment(device),
             name=chosen.name,
             sources=snippets_of((), format_site, step=step),
+            conditions=conditions_of([watch.end()]),
         )
 
 

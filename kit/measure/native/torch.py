@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
-from kit.measure.base.turns import TURNS
+from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -39,12 +39,12 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: a GPU was asked for and torch has none.
     """
-    chosen = as_workload(workload)
+    chosen, watch = as_workload(workload), Watch()
     device = _device(settings)
     torch.manual_seed(settings.seed)
     step = chosen(Context(settings, device))
     clock = _DeviceClock() if device == "cuda" else None
-    quiet = partial(TURNS.wait_quiet, cancelled)
+    quiet = partial(watch.begin, cancelled)
     pace = (
         Pace(torch.cuda.synchronize, clock.mark, quiet, clock.restart)
         if clock
@@ -73,6 +73,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         environment=_environment(device),
         name=chosen.name,
         sources=snippets_of((), format_site, step=step),
+        conditions=conditions_of([watch.end()]),
     )
 
 

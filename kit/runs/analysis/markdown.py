@@ -22,7 +22,7 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
         f"origin of the timeline: {t.origin}; step {format_ms(h.step_ms)}, device busy "
         f"{format_percent(h.device_busy_fraction, form='.1%')}, "
         f"{format_number(h.syncs_per_step)} sync points a step",
-        *(f"- {safe_markdown(n)}" for n in t.notes),
+        *(f"- {safe_markdown(n, 300)}" for n in (run.doubt, str(run.conditions), *t.notes) if n),
         "## Step breakdown",
         _breakdown(run),
         "## Kernels",

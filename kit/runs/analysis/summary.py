@@ -62,6 +62,8 @@ def _headline(run: Run, found: Verdict | None) -> str:
     lines.append(", ".join(known) or "nothing was timed")
     if run.losses:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
+    if conditions := str(run.conditions):
+        lines.append(f"meanwhile: {conditions}")
     if found is not None:
         lines.append(f"limit: {found.limit}. {found.said}")
     return "\n".join(lines)

@@ -17,6 +17,8 @@ from kit.trace.limits import BUSY
 
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict"]
 
+_WITHHELD = "No advice is given either"
+_AGAIN = "measure again when nothing else runs: close other programs and notebooks"
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -108,11 +110,17 @@ LIMIT_ROWS = {
 
 
 def verdict(run: Run) -> Verdict | None:
-    """What limits a run, what it means and what to do; None if no step was traced."""
+    """What limits a run, what it means and what to do; None if no step was traced.
+
+    Of a run in `doubt`, the reason, no advice, and that it is to be measured again.
+    """
     rows = run.breakdown()
     if not rows:
         return None
-    limit, advice = run.limited_by(), run.advice()
+    limit = run.limited_by()
+    if limit.doubt:
+        return Verdict(limit, _WITHHELD, (), _AGAIN)
+    advice = run.advice()
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said

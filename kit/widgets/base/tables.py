@@ -78,8 +78,23 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         _card(label, value, note, changes.get(field, "")) for label, value, note, field in cards
     )
     return (
+        f"{_doubt(run)}"
         f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(100px,1fr));'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
+    )
+
+
+def _doubt(run: Run) -> str:
+    """A badge above the numbers of a run that was disturbed; "" above others."""
+    doubt = run.doubt
+    if not doubt:
+        return ""
+    return (
+        f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
+        f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"
+        f'padding:6px 10px;margin-bottom:8px"><b>{safe_html(doubt[:1].upper() + doubt[1:], 300)}'
+        f'.</b> <span style="color:{MUTED}">The numbers may be off; what limits the step is not '
+        "said.</span></div>"
     )
 
 
@@ -197,6 +212,8 @@ def run_notes_html(run: Run) -> str:
         pairs = list(run.environment.items())[:16]
         lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs))
     lines.append(_tracing(run))
+    if said := str(run.conditions):
+        lines.append(f"while it was measured: {safe_html(said, 300)}")
     lines += [safe_html(note, 300) for note in run.timeline.notes[:8]]
     body = "".join(f'<div style="margin:1px 0">{line}</div>' for line in lines)
     return (
@@ -262,13 +279,10 @@ def _tracing(run: Run) -> str:
 
 def _coverage(run: Run) -> str:
     """How much of the kernels' time is known by op; nothing where none was named after one."""
-    t = run.timeline
-    kernels = t.where(kind="kernel")
-    if not run.graphs or not kernels.any() or run.timeline.origin != "profiled":
+    known = run.known_fraction
+    if math.isnan(known):
         return ""
-    lengths = (t.stop_ns - t.start_ns)[kernels]
-    named = lengths[t.node[kernels] >= 0].sum() / max(lengths.sum(), 1)
-    return f"; {named:.0%} of the kernels&#x27; time is known by op and line"
+    return f"; {known:.0%} of the kernels&#x27; time is known by op and line"
 
 
 def _changes(old: Run, new: Run) -> dict[str, str]:

@@ -8,6 +8,7 @@ from ipywidgets import HTML, Button, FloatProgress, HBox, Layout
 
 from kit.text import safe_html
 from kit.widgets.base.tables import FONT, MUTED
+from kit.widgets.numbers.advice import AGAIN
 
 __all__ = ["ActionBar", "status_html"]
 
@@ -22,7 +23,7 @@ class ActionBar(HBox):
         on_cancel: Callable[[], None],
         on_save: Callable[[], None],
     ) -> None:
-        self.run = _button("Run again", "measure the current settings once more", "info")
+        self.run = _button(AGAIN, "measure the current settings once more", "info")
         self.cancel = _button("Cancel", "stop the run in progress; the picture stays")
         self.save = _button("Save report", "write all runs so far to report.html")
         for button, act in ((self.run, on_run), (self.cancel, on_cancel), (self.save, on_save)):

@@ -16,8 +16,9 @@ from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
 from kit.widgets.base.theme import COLORS
 
-__all__ = ["AdviceView", "advice_html", "change_text"]
+__all__ = ["AGAIN", "AdviceView", "advice_html", "change_text"]
 
+AGAIN = "Measure again"
 MOST = 4  # sentences that a reader will read
 
 
@@ -72,7 +73,8 @@ def _chip(advice: Advice) -> str:
 class AdviceView(View):
     """Draws `run.advice()`; a button under it tries each change of settings.
 
-    `on_try(change)` is called with the settings of the button that was pressed.
+    `on_try(change)` is called with the settings of the button that was pressed. Of a run whose
+    verdict is withheld the only button is "Measure again", which changes none.
     """
 
     run = traitlets.Instance(Run, allow_none=True)
@@ -89,13 +91,15 @@ class AdviceView(View):
         found = None if run is None else verdict(run)
         self._text.value = "" if run is None else _html(found)
         offered = () if self._on_try is None or found is None else found.advice[:MOST]
-        texts = {change_text(a.change): a.change for a in offered if a.change}
+        texts = {f"Try {change_text(a.change)}": a.change for a in offered if a.change}
+        if self._on_try is not None and found is not None and found.limit.doubt:
+            texts = {AGAIN: {}}
         self.buttons.children = [self._button(text, change) for text, change in texts.items()]
 
     def _button(self, text: str, change: Mapping[str, Any]) -> Button:
         button = Button(
-            description=f"Try {text}",
-            tooltip=f"run again with {text}",
+            description=text,
+            tooltip=f"measure with {change_text(change) or 'the same settings'}",
             layout=Layout(width="auto"),
             style={"font_family": FONT},
         )

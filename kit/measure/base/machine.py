@@ -1,0 +1,183 @@
+"""What else the machine does while a run is measured, asked of the system by psutil.
+
+    watch = Watch()         as a run begins: threads that are there already are not its own
+    watch.begin(cancelled)  before the measured steps
+    watch.end()             after the traced ones: the run's `Conditions`
+
+The counters are read before and after, never between two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psutil
+
+from kit.measure.base.turns import TURNS
+from kit.runs.conditions import Conditions
+
+__all__ = ["Reading", "Usage", "Watch", "conditions_of", "read_machine", "usage_between"]
+
+SHORTEST_S = 0.25  # systems count processor time in ticks of about 0.01 s: less says nothing
+_RUNTIME = ("worker", "replica", "collectives", "prefetch", "channel", "writer")  # "kit ..." each
+_BUSY = ("user", "nice", "system", "irq", "softirq")
+_UNREADABLE = (psutil.Error, OSError, NotImplementedError, AttributeError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The machine's counters at one moment; nan where it does not say."""
+
+    at_s: float = math.nan
+    cores: float = math.nan  # that this process may use
+    busy_s: float = math.nan  # of these cores, by whomever
+    steal_s: float = math.nan
+    own_s: float = math.nan  # of this process and its children
+    load: float = math.nan
+    clock_mhz: float = math.nan
+    collections: float = math.nan
+    threads_s: dict[int, float] = field(default_factory=dict)  # of this process, by number
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process has seen between two readings; processors' time in cores."""
+
+    host: str
+    busy: float
+    own: float
+    conditions: Conditions
+
+
+def read_machine() -> Reading:
+    """Ask the system; what it does not say stays unknown."""
+    own = psutil.Process()
+    found: dict[str, Any] = {"at_s": time.perf_counter()}
+    found["collections"] = float(sum(row["collections"] for row in gc.get_stats()))
+    with contextlib.suppress(*_UNREADABLE):
+        cpus = _own_cpus(own)
+        found["cores"] = float(len(cpus))
+        found["busy_s"] = sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _BUSY)
+        found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
+    with contextlib.suppress(*_UNREADABLE):
+        found["own_s"] = time.process_time() + sum(_of_children(own))
+    with contextlib.suppress(*_UNREADABLE):
+        found["threads_s"] = {t.id: t.user_time + t.system_time for t in own.threads()}
+    with contextlib.suppress(*_UNREADABLE):
+        found["load"] = os.getloadavg()[0]
+    with contextlib.suppress(*_UNREADABLE):
+        found["clock_mhz"] = float(psutil.cpu_freq().current)
+    return Reading(**found)
+
+
+def _own_cpus(own: psutil.Process) -> list[Any]:
+    """The times of the cores that the process may use; of all, where no system says which."""
+    every: list[Any] = psutil.cpu_times(percpu=True)
+    with contextlib.suppress(*_UNREADABLE):
+        chosen = own.cpu_affinity()
+        if max(chosen) < len(every):
+            return [every[i] for i in chosen]
+    return every
+
+
+def _of_children(own: psutil.Process) -> Iterator[float]:
+    """Such as a DataLoader's workers: part of the step."""
+    times = own.cpu_times()
+    yield getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    for child in own.children(recursive=True):
+        with contextlib.suppress(*_UNREADABLE):
+            taken = child.cpu_times()
+            yield taken.user + taken.system
+
+
+def usage_between(
+    before: Reading, after: Reading, strangers: Iterable[int] = (), host: str = ""
+) -> Usage:
+    """What happened between two readings.
+
+    Args:
+        strangers: the numbers of the threads that do not belong to the run.
+    """
+    took = after.at_s - before.at_s
+    if not took >= SHORTEST_S:
+        took = math.nan
+    busy = (after.busy_s - before.busy_s) / took
+    own = (after.own_s - before.own_s) / took
+    if busy < 0.5 * own:  # a sandbox that shows made-up counters
+        busy = math.nan
+    known = [i for i in strangers if i in before.threads_s and i in after.threads_s]
+    threads = sum(after.threads_s[i] - before.threads_s[i] for i in known) / took
+    return Usage(
+        host,
+        busy,
+        own,
+        Conditions(
+            cores=before.cores,
+            threads=threads if before.threads_s and after.threads_s else math.nan,
+            steal=(after.steal_s - before.steal_s) / took,
+            load=before.load,
+            clock_before_mhz=before.clock_mhz,
+            clock_after_mhz=after.clock_mhz,
+            collections=after.collections - before.collections,
+        ),
+    )
+
+
+def conditions_of(usages: Sequence[Usage]) -> Conditions:
+    """The conditions of a run that these processes shared; of several hosts the busiest.
+
+    What one of them takes is not what others take, although it is another process.
+    """
+    found: list[Conditions] = []
+    for host in dict.fromkeys(usage.host for usage in usages):
+        here = [usage for usage in usages if usage.host == host]
+        busy = sum(usage.busy for usage in here) / len(here)
+        own = sum(usage.own for usage in here)
+        threads = sum(usage.conditions.threads for usage in here)
+        others = busy - own
+        if not math.isnan(others):
+            others = max(others, 0.0)
+        found.append(replace(here[0].conditions, others=others, threads=threads))
+    return max(found, key=lambda c: -1.0 if math.isnan(c.others) else c.others / c.cores)
+
+
+class Watch:
+    """Reads the machine around the measured and the traced steps of one run."""
+
+    def __init__(self) -> None:
+        here = threading.get_native_id()
+        self._strangers = [
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread.native_id not in (None, here) and not _is_runtimes(thread.name)
+        ]
+        self._before = Reading()
+
+    def begin(self, cancelled: Callable[[], bool] | None = None) -> None:
+        """Wait until nothing is compiled ahead, then read: the steps to be measured follow.
+
+        Raises:
+            Cancelled: `cancelled()` became true.
+        """
+        TURNS.wait_quiet(cancelled)
+        self._before = read_machine()
+
+    def end(self) -> Usage:
+        """What happened since `begin`."""
+        strangers = [number for number in self._strangers if number is not None]
+        return usage_between(self._before, read_machine(), strangers, platform.node())
+
+
+def _is_runtimes(name: str) -> bool:
+    """A thread of kit's runtime belongs to the run whose session made it."""
+    words = name.split()
+    return words[:1] == ["kit"] and words[1:2] != [] and words[1] in _RUNTIME

@@ -1,0 +1,94 @@
+"""`Conditions`: what else the machine did while a run was measured, and when that is too much.
+
+`doubt` is the one rule for whether a run's verdict and advice may be shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kit.text import format_number, format_percent
+
+__all__ = ["DISTURBED", "KNOWN", "UNKNOWN_CONDITIONS", "Conditions", "conditions_text", "doubt"]
+
+DISTURBED = 0.10  # of the cores: what others may take before the verdict is withheld
+KNOWN = 0.90  # of the kernels' time: what must be known by op
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What else went on from the first measured step to the end of the traced ones.
+
+    nan: not known, as on a system that does not say, or where the steps took too short a time.
+
+    Units:
+        others, threads, steal: cores, that is seconds of processor a second
+    """
+
+    cores: float = math.nan  # that the process may use
+    others: float = math.nan  # taken by other processes, on these cores
+    threads: float = math.nan  # taken by threads of Python that had been there before the run
+    steal: float = math.nan  # taken by other guests of the same host
+    load: float = math.nan  # mean number of running tasks in the minute before
+    clock_before_mhz: float = math.nan
+    clock_after_mhz: float = math.nan
+    collections: float = math.nan  # runs of Python's garbage collector
+
+    def __str__(self) -> str:
+        return conditions_text(self)
+
+
+UNKNOWN_CONDITIONS = Conditions()  # of an old file, or of somebody's trace
+
+_TAKERS: Mapping[str, str] = {
+    "others": "others",
+    "threads": "other threads of this process",
+    "steal": "other guests of the host",
+}
+
+
+def doubt(conditions: Conditions, known: float = math.nan) -> str:
+    """Why no verdict is given; "" if one is.
+
+    Args:
+        known: the part of the kernels' time that is known by op; nan where kernels have no ops.
+    """
+    taken = {name: getattr(conditions, name) for name in _TAKERS}
+    whole = sum(x for x in taken.values() if x > 0)  # nan is not
+    if whole > DISTURBED * conditions.cores:
+        most = max(whole, 1e-9)
+        said = [
+            f"{_TAKERS[name]} used {format_number(round(x, 2))}"
+            for name, x in taken.items()
+            if x > 0.1 * most
+        ]
+        cores = format_number(conditions.cores)
+        return f"measured on a busy machine: {' and '.join(said)} of {cores} cores"
+    if known < KNOWN:
+        return (
+            f"only {format_percent(known)} of the kernels' time could be matched with ops of the "
+            "step: something else was profiled, too, or the profiler lost part"
+        )
+    return ""
+
+
+def conditions_text(conditions: Conditions) -> str:
+    """What is known, in one line; "" if nothing is."""
+    c = conditions
+    parts = [
+        f"{words} used {format_number(round(getattr(c, name), 2))}"
+        for name, words in _TAKERS.items()
+        if getattr(c, name) >= 0 and (name == "others" or getattr(c, name) >= 0.005)
+    ]
+    if parts:
+        parts[-1] += f" of {format_number(c.cores)} cores"
+    if c.load >= 0:
+        parts.append(f"load {format_number(round(c.load, 1))}")
+    if c.clock_before_mhz > 0 and c.clock_after_mhz > 0:
+        before, after = (f"{x / 1e3:.2f}" for x in (c.clock_before_mhz, c.clock_after_mhz))
+        parts.append(f"clock {before} GHz" if before == after else f"clock {before} to {after} GHz")
+    if c.collections >= 0:
+        parts.append(f"{c.collections:.0f} garbage collections")
+    return ", ".join(parts)

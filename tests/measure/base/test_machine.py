@@ -1,0 +1,140 @@
+"""What the machine did meanwhile: the sums by made readings, the readings by this machine's own."""
+
+from __future__ import annotations
+
+import gc
+import math
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import kit
+from kit.measure.base.machine import (
+    Reading,
+    Usage,
+    Watch,
+    conditions_of,
+    read_machine,
+    usage_between,
+)
+from kit.runs.conditions import Conditions
+
+START = Reading(
+    at_s=10.0, cores=2.0, busy_s=100.0, steal_s=1.0, own_s=30.0, load=1.5, clock_mhz=3000.0,
+    collections=7.0, threads_s={1: 5.0, 2: 1.0, 3: 0.0},
+)  # fmt: skip
+
+
+def after(**changes: Any) -> Reading:
+    return Reading(**{**vars(START), "at_s": 14.0, **changes})
+
+
+def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
+    end = after(busy_s=106.0, own_s=32.8, steal_s=1.4, collections=10.0, clock_mhz=2500.0,
+                threads_s={1: 7.0, 2: 1.4, 4: 9.0})  # fmt: skip
+    usage = usage_between(START, end, strangers=[2, 3, 4])
+    assert (usage.busy, usage.own) == (pytest.approx(1.5), pytest.approx(0.7))
+    found = conditions_of([usage])
+    assert found.others == pytest.approx(0.8)
+    assert found.threads == pytest.approx(0.1)  # of number 2: 3 has ended, 4 is newer than the run
+    assert found.steal == pytest.approx(0.1)
+    assert (found.cores, found.load, found.collections) == (2.0, 1.5, 3.0)
+    assert (found.clock_before_mhz, found.clock_after_mhz) == (3000.0, 2500.0)
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    nothing = conditions_of([usage_between(Reading(), Reading())])
+    assert str(nothing) == ""
+    short = conditions_of([usage_between(START, after(at_s=10.2, busy_s=100.02, own_s=30.0))])
+    assert math.isnan(short.others)  # two ticks of the clock, or none
+    made_up = conditions_of([usage_between(START, after(busy_s=100.0, own_s=33.0))])
+    assert math.isnan(made_up.others)  # a sandbox whose counters stand still
+    silent = conditions_of([usage_between(START, after(busy_s=math.nan, own_s=33.0))])
+    assert math.isnan(silent.others)
+    less = conditions_of([usage_between(START, after(busy_s=103.0, own_s=33.1))])
+    assert less.others == 0.0
+
+
+def test_the_other_processes_of_a_run_are_no_strangers_to_it() -> None:
+    def usage(host: str, busy: float, own: float) -> Usage:
+        return Usage(host, busy, own, Conditions(cores=4.0, threads=0.0))
+
+    here = [usage("a", 3.0, 1.4), usage("a", 3.2, 1.5)]
+    assert conditions_of(here).others == pytest.approx(0.2)
+    both = conditions_of([*here, usage("b", 3.9, 1.0)])
+    assert both.others == pytest.approx(2.9)
+
+
+def burn(until: threading.Event) -> None:
+    while not until.wait(0.001):
+        sum(range(20_000))
+
+
+def test_a_real_reading_knows_its_cores_its_threads_and_what_it_took() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=burn, args=(stop,))
+    thread.start()
+    try:
+        before = read_machine()
+        while before.threads_s.get(thread.native_id or 0, 0.0) < 0.1:
+            before = read_machine()
+        assert before.cores == len(psutil.Process().cpu_affinity())
+        gc.collect()
+        after_it = read_machine()
+        assert after_it.collections > before.collections
+        assert after_it.own_s > before.own_s
+    finally:
+        stop.set()
+        thread.join()
+
+
+@kit.workload
+def steps_of_50_ms(ctx: Any) -> Any:
+    model = torch.nn.Linear(8, 8).to(ctx.device)
+    x = torch.ones(2, 8).to(ctx.device)
+
+    def step() -> Any:
+        time.sleep(0.05)
+        return model(x).square().mean()
+
+    return step
+
+
+SETTINGS = kit.Settings(steps=12, warmup=1)
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_a_thread_of_the_users_own_is_seen_and_said(mode: str) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=burn, args=(stop,))
+    thread.start()
+    try:
+        run = kit.run(steps_of_50_ms, SETTINGS.replace(mode=mode))
+    finally:
+        stop.set()
+        thread.join()
+    assert run.conditions.threads > 0.1
+    if run.conditions.threads > 0.1 * run.conditions.cores:
+        assert "other threads of this process used" in run.doubt
+
+
+def test_another_process_is_seen_and_said() -> None:
+    busy = f"{sys.executable} -c 'while True: sum(range(1000))' > /dev/null 2>&1 & echo $!"
+    told = subprocess.run(["sh", "-c", busy], check=True, capture_output=True, text=True)
+    stranger = psutil.Process(int(told.stdout))  # the shell has ended: it is nobody's child here
+    try:
+        watch = Watch()
+        watch.begin()
+        taken = stranger.cpu_times().user
+        while stranger.cpu_times().user < taken + 0.5:
+            threading.Event().wait(0.05)
+        found = conditions_of([watch.end()])
+    finally:
+        stranger.kill()
+    assert found.others > 0.1

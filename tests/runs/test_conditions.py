@@ -1,0 +1,109 @@
+"""What a run says about the machine that it was measured on, and when it withholds its verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.reports.html import report_html
+from kit.reports.markdown import report_markdown
+from kit.runs.analysis.summary import summary
+from kit.runs.analysis.verdict import verdict
+from kit.runs.conditions import DISTURBED, KNOWN, UNKNOWN_CONDITIONS, Conditions, doubt
+from kit.widgets.base.tables import headline_html, run_notes_html
+from kit.widgets.numbers.advice import AGAIN, AdviceView, advice_html
+from tests.factories import make_run
+from tests.runs.test_file import load_changed
+
+BUSY = Conditions(cores=2.0, others=1.3, threads=0.0, steal=0.0, load=3.2, collections=4.0)
+SAID = "measured on a busy machine: others used 1.3 of 2 cores"
+
+
+@pytest.mark.parametrize(("conditions", "known", "reason"), [
+    (UNKNOWN_CONDITIONS, math.nan, ""),
+    (Conditions(cores=2.0, others=0.19, threads=0.0, steal=0.0), 1.0, ""),
+    (BUSY, 1.0, SAID),
+    (Conditions(cores=2.0, others=math.nan, threads=0.9), 1.0,
+     "measured on a busy machine: other threads of this process used 0.9 of 2 cores"),
+    (Conditions(cores=4.0, others=0.3, threads=0.0, steal=0.2), 1.0,
+     "measured on a busy machine: others used 0.3 and other guests of the host used 0.2 of 4 "
+     "cores"),
+    (Conditions(cores=64.0, others=6.0), 1.0, ""),
+    (UNKNOWN_CONDITIONS, 0.57,
+     "only 57% of the kernels' time could be matched with ops of the step: something else was "
+     "profiled, too, or the profiler lost part"),
+    (UNKNOWN_CONDITIONS, 0.9, ""),
+])  # fmt: skip
+def test_the_reason_to_withhold_a_verdict(
+    conditions: Conditions, known: float, reason: str
+) -> None:
+    assert doubt(conditions, known) == reason
+
+
+taken = st.one_of(st.just(math.nan), st.floats(0, 8))
+
+
+@given(st.sampled_from([math.nan, 1.0, 2.0, 8.0]), taken, taken, taken,
+       st.one_of(st.just(math.nan), st.floats(0, 1)))  # fmt: skip
+def test_a_verdict_is_withheld_exactly_beyond_the_limits(
+    cores: float, others: float, threads: float, steal: float, known: float
+) -> None:
+    conditions = Conditions(cores=cores, others=others, threads=threads, steal=steal)
+    whole = sum(x for x in (others, threads, steal) if not math.isnan(x))
+    is_doubted = (not math.isnan(cores) and whole > DISTURBED * cores) or known < KNOWN
+    assert bool(doubt(conditions, known)) == is_doubted
+
+
+def test_a_disturbed_run_says_so_and_withholds_verdict_and_advice_wherever_it_is_shown() -> None:
+    quiet = make_run(syncs=2)
+    assert quiet.doubt == ""
+    assert "-bound" in summary(quiet)
+    busy = replace(quiet, conditions=BUSY)
+    found = verdict(busy)
+    assert found is not None
+    assert found.advice == ()
+    for text in (
+        summary(busy),
+        report_markdown([busy]),
+        advice_html(busy),
+        headline_html(busy).replace("Measured on", "measured on"),
+        busy.to_markdown(),
+        str(busy.limited_by()),
+    ):
+        assert SAID in text
+        assert "-bound" not in text
+        assert "Try" not in text
+    for text in (summary(busy), report_markdown([busy]), advice_html(busy)):
+        assert "measure again when nothing else runs" in text
+    assert "others used 1.3 of 2 cores, load 3.2, 4 garbage collections" in run_notes_html(busy)
+    assert "-bound" not in report_html([busy])
+
+
+def test_the_explorers_advice_offers_to_measure_a_disturbed_run_again() -> None:
+    tried: list[object] = []
+    view = AdviceView(tried.append)
+    view.run = make_run(syncs=2)
+    assert AGAIN not in [button.description for button in view.buttons.children]
+    view.run = replace(make_run(syncs=2), conditions=BUSY)
+    (button,) = view.buttons.children
+    assert button.description == AGAIN
+    button.click()
+    assert tried == [{}]
+
+
+def test_the_conditions_are_saved_and_an_old_file_has_none(tmp_path: Path) -> None:
+    run = replace(make_run(), conditions=BUSY)
+    run.save(tmp_path / "run.kitrun")
+    loaded = kit.Run.load(tmp_path / "run.kitrun")
+    assert loaded.conditions.others == 1.3
+    assert math.isnan(loaded.conditions.clock_before_mhz)
+    assert loaded.doubt == SAID
+    assert str(UNKNOWN_CONDITIONS) == ""
+    old = load_changed(lambda head: head.pop("conditions"), tmp_path)
+    assert old.conditions == UNKNOWN_CONDITIONS
