@@ -1,16 +1,18 @@
-"""The explorer's buttons, how far its run is, and what happened last."""
+"""The explorer's buttons, how far its run is, what happened last, and what failed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from ipywidgets import HTML, Button, FloatProgress, HBox, Layout
 
 from kit.text import safe_html
-from kit.widgets.base.tables import FONT, MUTED
+from kit.widgets.base.tables import FONT, MUTED, failure_html
 from kit.widgets.numbers.advice import AGAIN
 
-__all__ = ["ActionBar", "status_html"]
+__all__ = ["ActionBar", "FailureBox", "status_html"]
 
 
 class ActionBar(HBox):
@@ -64,6 +66,26 @@ class ActionBar(HBox):
         self.status.value = status_html(text)
         if is_news or not self.announcer.value:
             self.announcer.value = safe_html(text, 1000)
+
+
+class FailureBox(HTML):
+    """The last exception, under the controls; `lock` is held while it changes."""
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock = lock
+        super().__init__(layout=Layout(width="auto"))
+
+    def show(self, error: BaseException, trace: str = "") -> None:
+        """What was raised; the traceback, if there is one, is folded away."""
+        with self._lock:
+            self.value = failure_html(error, trace)
+
+    def guard(self, act: Callable[[], Any]) -> None:
+        """Do what a control asks for, and show what it raises."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
+            self.show(error)
 
 
 def status_html(text: str) -> str:

@@ -76,7 +76,7 @@ class HistoryBar(HBox):
     def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
         self._first, self._on_invalid = settings, on_invalid
         self._history = History(settings)
-        self._is_following = False
+        self._is_following = self._is_returning = False
         self.preset = Dropdown(options=[_CHOOSE, *PRESETS], layout=Layout(width="auto"))
         self.text = Text(
             continuous_update=False, placeholder="the defaults", layout=Layout(width="auto")
@@ -97,7 +97,7 @@ class HistoryBar(HBox):
         self.add_class("kit-history")
         self.undo.on_click(lambda _: self.move(-1))
         self.redo.on_click(lambda _: self.move(1))
-        self.reset.on_click(lambda _: self._choose(self._first))
+        self.reset.on_click(lambda _: self._return_to(self._first))
         self.preset.observe(self._take_preset, "value")
         self.text.observe(self._take_text, "value")
         self._follow()
@@ -106,8 +106,20 @@ class HistoryBar(HBox):
         """Go one step back (-1) or forth (1); false if there is none."""
         found = self._history.move(step)
         if found is not None:
-            self.settings = found
+            self._return_to(found)
         return found is not None
+
+    @property
+    def is_returning(self) -> bool:
+        """True while `settings` change by undo, redo or reset, and not by a choice."""
+        return self._is_returning
+
+    def _return_to(self, settings: Settings) -> None:
+        self._is_returning = True
+        try:
+            self._choose(settings)
+        finally:
+            self._is_returning = False
 
     def _choose(self, settings: Settings) -> None:
         self.settings = settings

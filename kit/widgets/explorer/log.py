@@ -8,6 +8,7 @@ from typing import Any
 
 from kit.errors import SessionError
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.text import format_count
 from kit.widgets.compare.view import comparison_markdown
 
@@ -29,22 +30,19 @@ class RunLog:
         self.runs: tuple[Run, ...] = ()  # replaced as a whole: any thread can read it
         self._write_report = write_report
 
-    @property
-    def newest(self) -> Run | None:
-        """The run that was added last."""
-        return self.runs[-1] if self.runs else None
-
-    @property
-    def before(self) -> Run | None:
-        """The run before the newest."""
-        return self.runs[-2] if len(self.runs) > 1 else None
+    def newest_of(self, settings: Settings) -> Run | None:
+        """The last run of these settings, if there is one."""
+        return next((run for run in reversed(self.runs) if run.settings == settings), None)
 
     def add(self, run: Run) -> None:
         """Keep a run as the newest; the oldest goes if there are too many."""
         self.runs = (*self.runs, run)[-MAX_RUNS:]
 
-    def save(self, path: str | os.PathLike[str]) -> str:
+    def save(self, path: str | os.PathLike[str], shown: Run | None) -> str:
         """Write all runs as one HTML file; gives a sentence that says so.
+
+        Args:
+            shown: the run that the page shows first.
 
         Raises:
             SessionError: there is no run, or nothing that writes reports.
@@ -53,22 +51,21 @@ class RunLog:
         if self._write_report is None:
             raise SessionError("this explorer was made without a report writer: use kit.Explorer")
         runs = self.runs
-        newest = _newest(runs)
-        self._write_report(list(runs), path, title=self.title, current=newest)
+        self._write_report(list(runs), path, title=self.title, current=_known(shown))
         return f"saved {format_count(len(runs), 'run')} to {os.path.abspath(path)}"
 
-    def to_markdown(self) -> str:
-        """The newest run as Markdown tables, and all runs side by side if there are several.
+    def to_markdown(self, shown: Run | None) -> str:
+        """The shown run as Markdown tables, and all runs side by side if there are several.
 
         Raises:
             SessionError: there is no run.
         """
         runs = self.runs
-        text = _newest(runs).to_markdown()
+        text = _known(shown).to_markdown()
         return text + (f"\n{comparison_markdown(runs)}\n" if len(runs) > 1 else "")
 
 
-def _newest(runs: tuple[Run, ...]) -> Run:
-    if not runs:
+def _known(shown: Run | None) -> Run:
+    if shown is None:
         raise SessionError("there is no run to report yet: wait for the first one")
-    return runs[-1]
+    return shown

@@ -168,6 +168,12 @@ class Reruns:
                 self._thread.start()
             self._changed.notify_all()
 
+    def answer(self, run: Run) -> None:
+        """This run, which was made before, answers now; what runs or waits is told to stop."""
+        with self._changed:
+            self._stop_all()
+            self._latest = _Job(run.settings, outcome=run)
+
     def cancel(self) -> None:
         """Tell what runs or waits to stop; `on_idle` follows. Without a run, nothing happens."""
         with self._changed:

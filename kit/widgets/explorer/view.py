@@ -27,14 +27,15 @@ from kit.runs.whatif.predict import Prediction
 from kit.text import format_count, format_ms, safe_html
 from kit.widgets.base.controls import Controls
 from kit.widgets.base.page import View
-from kit.widgets.base.tables import FONT, INK, failure_html
-from kit.widgets.explorer.actions import ActionBar
+from kit.widgets.base.tables import FONT, INK
+from kit.widgets.explorer.actions import ActionBar, FailureBox
 from kit.widgets.explorer.ahead import AheadLine
 from kit.widgets.explorer.foresight import Foresight
 from kit.widgets.explorer.history import HistoryBar
 from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
 from kit.widgets.explorer.rerun import PrepareStep, Reruns, RunStep
+from kit.widgets.numbers.advice import AGAIN
 from kit.widgets.views import VIEWS, ViewRow
 
 __all__ = ["Explorer"]
@@ -45,8 +46,9 @@ REST_S = 0.15  # a control that moves on within it starts nothing; a model's pic
 class Explorer(View):
     """Runs a step under the settings of its controls, and shows where the time went.
 
-    `run` is the newest run, `runs` all of them in order; `settings` are those of the controls.
-    Changing `settings`, by a control or by `set`, starts a run; a newer one replaces an older one.
+    `run` is the run that is shown, `runs` are all of them in order; `settings` are those of the
+    controls. Changing `settings`, by a control or by `set`, starts a run; a newer one replaces an
+    older one. Going back to settings that were measured shows their run, and starts none.
 
     Args:
         write_report: `write_report(runs, path, *, title, current)` is what `save` calls: views do
@@ -72,21 +74,24 @@ class Explorer(View):
         settings = settings if settings is not None else Settings()
         self._lock = threading.RLock()
         self._started_s = 0.0
+        self._before: Run | None = None  # what was shown before `run`
         self._is_answered = True  # by a result or an error; a request without either was cancelled
         self.title = name or "step explorer"
         self._log = RunLog(self.title, write_report)
         self._foresight = Foresight(lambda: self._log.runs, self._show_model)
-        self.controls = Controls(settings, on_invalid=self._refuse)
-        self.history = HistoryBar(settings, on_invalid=self._refuse)
+        self.failure = FailureBox(self._lock)
+        self.controls = Controls(settings, on_invalid=self.failure.show)
+        self.history = HistoryBar(settings, on_invalid=self.failure.show)
         self.ahead = AheadLine(prepare, self.controls.neighbours)
         self._reruns = self._make_reruns(run_step)
         self.actions = ActionBar(
-            on_run=partial(self._guarded, self.rerun),
-            on_cancel=partial(self._guarded, self.cancel),
-            on_save=partial(self._guarded, self.save),
+            on_run=partial(self.failure.guard, self.rerun),
+            on_cancel=partial(self.failure.guard, self.cancel),
+            on_save=partial(self.failure.guard, self.save),
         )
-        self.failure = HTML(layout=Layout(width="auto"))
-        self.pictures = Pictures(views, lambda change: self._guarded(partial(self.set, **change)))
+        self.pictures = Pictures(  # advice asks for other settings, or for the same ones again
+            views, lambda c: self.failure.guard(partial(self.set, **c) if c else self.rerun)
+        )
         bars = [self.controls, self.history, self.actions, self.ahead, self.failure]
         super().__init__(
             [_heading(self.title), *bars, *self.pictures.widgets],
@@ -96,7 +101,7 @@ class Explorer(View):
         self.add_class("kit-explorer")
         traitlets.link((self, "settings"), (self.controls, "settings"))
         traitlets.link((self, "settings"), (self.history, "settings"))
-        self.observe(lambda _: self._guarded(partial(self.rerun, rest_s=REST_S)), "settings")
+        self.observe(lambda _: self.failure.guard(self._follow), "settings")
         self.ahead.steer(self._reruns.pause, self._reruns.resume)
         if auto_run:
             self.rerun()
@@ -132,11 +137,11 @@ class Explorer(View):
             self.actions.start()
 
     def undo(self) -> bool:
-        """Go back to the settings before, and run them; false if there are none."""
+        """Go back to the settings before, and show or run them; false if there are none."""
         return self.history.move(-1)
 
     def redo(self) -> bool:
-        """Go forth to the settings that were undone, and run them; false if there are none."""
+        """Go forth to the settings that were undone, as `undo` does; false if there are none."""
         return self.history.move(1)
 
     def add_view(self, title: str, view: Any) -> None:
@@ -174,15 +179,15 @@ class Explorer(View):
             SessionError: nothing has been run yet.
             OSError: the file cannot be written.
         """
-        self.actions.say(self._log.save(path))
+        self.actions.say(self._log.save(path, self.run))
 
     def to_markdown(self) -> str:
-        """The newest run as Markdown tables, and all runs side by side if there are several.
+        """The run that is shown as Markdown tables, and all runs side by side if there are several.
 
         Raises:
             SessionError: nothing has been run yet.
         """
-        return self._log.to_markdown()
+        return self._log.to_markdown(self.run)
 
     def close(self) -> None:
         """Stop running and remove the view from the page."""
@@ -197,7 +202,7 @@ class Explorer(View):
         return f"Explorer({self.run!r})" if self.run is not None else "Explorer(no run yet)"
 
     def _page(self, *, in_notebook: bool) -> str:
-        """The newest run as one HTML document; `save` writes all runs, with sliders."""
+        """The run that is shown as one HTML document; `save` writes all runs, with sliders."""
         with self._lock:
             return super()._page(in_notebook=in_notebook)
 
@@ -205,6 +210,25 @@ class Explorer(View):
         """Have the notebook keep what is shown now; while something runs, when that has ended."""
         if not self._reruns.is_busy:
             super().store()
+
+    def _follow(self) -> None:
+        """The settings have changed: run them, or show their run if undo leads to measured ones."""
+        known = self._log.newest_of(self.settings) if self.history.is_returning else None
+        if known is None:
+            self.rerun(rest_s=REST_S)
+            return
+        with self._lock:
+            self._is_answered = True
+            self._reruns.answer(known)
+            self._show(known, None)
+            said = f"measured before, and shown again: {AGAIN!r} measures these settings anew"
+            self.actions.say(said, is_news=True)
+
+    def _show(self, run: Run, expected: Prediction | None) -> None:
+        self._before = self.run
+        self.pictures.show(run, self._before, expected)
+        self.failure.value = ""
+        self.run = run
 
     def _make_reruns(self, run_step: RunStep) -> Reruns:
         return Reruns(
@@ -230,16 +254,16 @@ class Explorer(View):
     def _take(self, run: Run) -> None:
         """Show a new run and keep it; called by the worker."""
         with self._lock:
+            self._log.add(run)
+            self.ahead.note(run.settings)
+            self._foresight.learn(run)
+            if self._is_answered:  # by a run of other settings, which undo has shown meanwhile
+                return
             self._is_answered = True
             took_s = time.perf_counter() - self._started_s
-            self._log.add(run)
-            self.pictures.show(run, self.run, self._foresight.expected(run.settings))
-            self.failure.value = ""
             said = f"measured in {took_s:.1f} s{_off(run)}{_compiled(run)}"
             self.actions.say(said, is_news=True)
-            self.ahead.note(run.settings)
-            self.run = run
-            self._foresight.learn(run)
+            self._show(run, self._foresight.expected(run.settings))
 
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
@@ -249,7 +273,7 @@ class Explorer(View):
 
     def _show_failure(self, error: BaseException, trace: str) -> None:
         with self._lock:
-            self.failure.value = failure_html(error, trace)
+            self.failure.show(error, trace)
             is_first = self.run is None
             after = "" if is_first else "; the picture below is of the run before it"
             self._give_up(f"the run failed{after}")
@@ -267,19 +291,8 @@ class Explorer(View):
         """The request has no run: back to the picture of the last one."""
         self._is_answered = True
         if self.run is not None:
-            self.pictures.drop_model(self.run, self._log.before)
+            self.pictures.drop_model(self.run, self._before)
         self.actions.say(said, is_news=True)
-
-    def _guarded(self, act: Callable[[], Any]) -> None:
-        """Do what a control asks for; an exception is shown under the controls."""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
-            self._refuse(error)
-
-    def _refuse(self, error: Exception) -> None:
-        with self._lock:
-            self.failure.value = failure_html(error)
 
 
 def _heading(title: str) -> HTML:

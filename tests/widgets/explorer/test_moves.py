@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kit.errors import Cancelled, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.widgets.explorer.history import MOST, PRESETS, History, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
@@ -300,7 +302,72 @@ def test_closing_does_not_wait_for_a_run_that_never_ends(explore):
     assert explorer.run.settings == QUICK
 
 
-def test_undo_redo_and_reset_run_the_settings_again(explore):
+def test_undo_to_measured_settings_shows_their_run_and_measures_only_when_asked(explore):
+    step = Step()
+    explorer = explore(step)
+    first = explorer.wait(LONG_S)
+    explorer.set(batch_size=16)
+    second = explorer.wait(LONG_S)
+    assert explorer.undo()
+    assert explorer.run is first
+    assert explorer.views["timeline"].run is first
+    assert explorer.wait(LONG_S) is first
+    assert "measured before" in explorer.actions.announcer.value
+    assert explorer.redo()
+    assert explorer.run is second
+    explorer.history.reset.click()
+    assert explorer.run is first
+    assert [s.batch_size for s in step.started] == [8, 16]
+    explorer.actions.run.click()
+    again = explorer.wait(LONG_S)
+    assert again is not first
+    assert again.settings == first.settings
+    assert explorer.redo() is False  # reset was a choice of its own
+    explorer.set(batch_size=16)  # a choice is measured, although it was before
+    assert explorer.wait(LONG_S) is not second
+    assert explorer.undo()
+    assert explorer.run is again  # the newest of these settings
+    assert len(step.started) == 4
+
+
+def test_a_disturbed_run_is_measured_again_by_the_button_of_its_advice(explore):
+    class Disturbed(Step):
+        def __call__(self, settings, /, **options):
+            busy = Conditions(cores=2.0, others=1.3)
+            return replace(super().__call__(settings, **options), conditions=busy)
+
+    step = Disturbed()
+    explorer = explore(step)
+    first = explorer.wait(LONG_S)
+    assert "others used 1.3 of 2 cores" in explorer.views["headline"].value
+    (button,) = explorer.views["advice"].buttons.children
+    assert button.description == "Measure again"
+    button.click()
+    assert explorer.wait(LONG_S) is not first
+    assert len(step.started) == 2
+
+
+def test_a_run_that_ends_after_an_undo_is_kept_and_not_shown(explore):
+    step = Step()
+    explorer = explore(step)
+    first = explorer.wait(LONG_S)
+    step.gate.clear()
+    explorer.set(batch_size=16)
+    until(lambda: len(step.started) == 2)
+    assert explorer.undo()
+    assert explorer.run is first
+    step.gate.set()
+    assert explorer.wait(LONG_S) is first
+    until(lambda: explorer.actions.cancel.disabled)
+    assert explorer.run is first
+    assert "measured before" in explorer.actions.announcer.value
+    late = make_run(QUICK.replace(batch_size=16))
+    explorer._take(late)  # its step did not look whether it was cancelled
+    assert explorer.run is first
+    assert explorer.runs == [first, late]
+
+
+def test_undo_redo_and_reset_run_settings_that_were_not_measured(explore):
     explorer = explore()
     explorer.wait(LONG_S)
     assert explorer.history.undo.disabled

@@ -32,14 +32,18 @@ def test_a_log_writes_its_runs_and_says_where(tmp_path):
     calls = []
     log = RunLog("mlp", lambda runs, path, **options: calls.append((runs, path, options)))
     with pytest.raises(SessionError, match="wait for the first one"):
-        log.save(tmp_path / "r.html")
-    assert (log.newest, log.before) == (None, None)
-    log.add(RUN)
-    assert log.save(tmp_path / "r.html") == f"saved 1 run to {tmp_path / 'r.html'}"
-    assert calls == [([RUN], tmp_path / "r.html", {"title": "mlp", "current": RUN})]
-    assert log.to_markdown() == RUN.to_markdown()
+        log.save(tmp_path / "r.html", None)
+    assert log.newest_of(RUN.settings) is None
+    other, again = make_run(RUN.settings.replace(batch_size=2)), make_run(RUN.settings)
+    for run in (RUN, again, other):
+        log.add(run)
+    assert log.newest_of(RUN.settings) is again
+    assert log.save(tmp_path / "r.html", RUN) == f"saved 3 runs to {tmp_path / 'r.html'}"
+    runs = [RUN, again, other]
+    assert calls == [(runs, tmp_path / "r.html", {"title": "mlp", "current": RUN})]
+    assert log.to_markdown(RUN).startswith(RUN.to_markdown())
     with pytest.raises(SessionError, match="without a report writer"):
-        RunLog("mlp", None).save("r.html")
+        RunLog("mlp", None).save("r.html", RUN)
 
 
 def test_a_bar_can_cancel_only_what_runs_and_announces_only_news():
