@@ -183,8 +183,8 @@ def compare(
         settings: one run for each; they share what they compile. Not given with finished runs.
         baseline: the place of the run that the others are compared with.
         repeats: how often to measure each, all settings in turn, so that a machine that is slow
-            for a while is slow for all. The run with the median step time is kept; of an even
-            number, the faster one in the middle.
+            for a while is slow for all. The run with the median step time is shown, and all of
+            them say how sure a difference is; they are in `repeats` of the comparison.
         devices, processes, options: of each run, as for `kit.run`.
         progress: called with a text and a fraction of the whole. By default a bar, in a notebook
             or on a terminal; false: none.
@@ -203,14 +203,15 @@ def compare(
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
-    from kit.measure.search.rounds import measure_in_turn
+    from kit.measure.search.rounds import measure_in_turn, median_run
 
     placement = _placement(workload_or_runs, devices, processes, options)
     cells = [settings] if isinstance(settings, Settings) else list(settings or ())
     check_baseline(baseline, max(len(cells), 1))
     with progress_or_bar(progress, "compare") as report:
-        runs = measure_in_turn(placement, cells, repeats, progress=report, cancelled=cancelled)
-    return Comparison(tuple(runs), baseline)
+        made = measure_in_turn(placement, cells, repeats, progress=report, cancelled=cancelled)
+    every = tuple(map(tuple, made))
+    return Comparison(tuple(map(median_run, every)), baseline, every)
 
 
 def autotune(

@@ -22,8 +22,8 @@ def measure_in_turn(
     *,
     progress: Progress | None = None,
     cancelled: CancelledFn | None = None,
-) -> list[Run]:
-    """For each of the settings the run with the median step time, of `repeats` runs.
+) -> list[list[Run]]:
+    """For each of the settings its `repeats` runs; `median_run` is the one to show.
 
     All settings are run once before one is run again: a machine that is slow for a while is slow
     for all of them. The runs share one cache of executables.
@@ -41,7 +41,7 @@ def measure_in_turn(
         inner = None if progress is None else _part(progress, n, total)
         i = n % len(cells)
         made[i].append(placement.run(cells[i], progress=inner, cancelled=cancelled, caches=caches))
-    return [median_run(runs) for runs in made]
+    return made
 
 
 def median_run(runs: Sequence[Run]) -> Run:

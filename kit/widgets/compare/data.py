@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kit.errors import SettingsError
+from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.change import Difference, steps_difference
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
@@ -35,6 +37,7 @@ __all__ = [
     "verdict",
 ]
 
+STEP, RATIO, SAMPLE = "step ms", "of the baseline", "ms a sample"
 _MAX_LABEL = 160
 _NO_PREFETCH = "no prefetch"  # goes without saying beside other settings
 
@@ -59,6 +62,8 @@ class ComparisonRow:
     sync_wait_ms: float  # a step
     device_idle_ms: float  # a traced step
     loss: float  # of the last measured step
+    change: Difference | None = None  # of the step since the baseline, a sample's if sizes differ
+    best: frozenset[str] = frozenset()  # columns in which no other run is better beyond the spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Column:
     value: Callable[[ComparisonRow], float]
     form: Callable[[float], str]
     best: str = ""  # "least", "most", or "" where no value is better than another
+    by: str = ""  # the field of `Headline` whose spread says what is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +104,64 @@ def _loss(value: float) -> str:
 
 
 COLUMNS = (
-    Column("step ms", lambda r: r.step_ms, amount, "least"),
-    Column("of the baseline", lambda r: r.ratio, _times),
-    Column("ms a sample", lambda r: r.sample_ms, amount, "least"),
-    Column("device busy", lambda r: r.device_busy_fraction, _percent, "most"),
-    Column("recording hidden", lambda r: r.overlap_fraction, _percent, "most"),
-    Column("sync points a step", lambda r: r.syncs_per_step, amount, "least"),
-    Column("sync wait ms a step", lambda r: r.sync_wait_ms, amount, "least"),
-    Column("device idle ms a step", lambda r: r.device_idle_ms, amount, "least"),
+    Column(STEP, lambda r: r.step_ms, amount, "least", "step_ms"),
+    Column(RATIO, lambda r: r.ratio, _times),
+    Column(SAMPLE, lambda r: r.sample_ms, amount, "least", "sample_ms"),
+    Column("device busy", lambda r: r.device_busy_fraction, _percent, "most",
+           "device_busy_fraction"),
+    Column("recording hidden", lambda r: r.overlap_fraction, _percent, "most", "overlap_fraction"),
+    Column("sync points a step", lambda r: r.syncs_per_step, amount, "least", "syncs_per_step"),
+    Column("sync wait ms a step", lambda r: r.sync_wait_ms, amount, "least", "sync_wait_ms"),
+    Column("device idle ms a step", lambda r: r.device_idle_ms, amount, "least",
+           "device_busy_fraction"),
     Column("final loss", lambda r: r.loss, _loss),
-)
+)  # fmt: skip
 
 
-def comparison_rows(runs: Sequence[Run], baseline: int = 0) -> tuple[ComparisonRow, ...]:
+def comparison_rows(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> tuple[ComparisonRow, ...]:
     """A row for each run, in their order.
+
+    Args:
+        repeats: for each run all that were measured under its settings, itself among them: they
+            make the changes surer.
 
     Raises:
         SettingsError: there are no runs, something is not a run, or no run has that number.
     """
     check_runs(runs, baseline)
-    base = runs[baseline].step_ms
-    labels = run_labels(runs)
-    return tuple(_row(run, label, base) for run, label in zip(runs, labels, strict=True))
+    every = [*map(tuple, repeats)] or [(run,) for run in runs]
+    by_sample = any(has_other_samples(runs[baseline], run) for run in runs)
+    rows = []
+    for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
+        change = steps_difference(every[baseline], every[i], by_sample=by_sample)
+        rows.append(_row(run, label, runs[baseline].step_ms, None if i == baseline else change))
+    best = [_best(column, rows, runs, every) for column in COLUMNS if column.best]
+    return tuple(
+        replace(row, best=frozenset(head for head, places in best if i in places))
+        for i, row in enumerate(rows)
+    )
+
+
+def _best(
+    column: Column, rows: Sequence[ComparisonRow], runs: Sequence[Run], every: Sequence[Any]
+) -> tuple[str, set[int]]:
+    """The run with the best value, and those that are no worse beyond the spread; not all."""
+    values = {i: v for i, row in enumerate(rows) if not math.isnan(v := column.value(row))}
+    if len({column.form(v) for v in values.values()}) < 2:
+        return column.head, set()
+    first = (min if column.best == "least" else max)(values, key=values.__getitem__)
+    worse = {i for i in values if i != first and _is_changed(column.by, first, i, runs, every)}
+    return column.head, set(values) - worse if worse else set()
+
+
+def _is_changed(field: str, i: int, k: int, runs: Sequence[Run], every: Sequence[Any]) -> bool:
+    if field in ("step_ms", "sample_ms"):
+        found = steps_difference(every[i], every[k], by_sample=field == "sample_ms")
+    else:
+        found = headline_differences(runs[i], runs[k])[field]
+    return found.is_changed
 
 
 def check_runs(runs: Sequence[Any], baseline: Any) -> None:
@@ -141,7 +183,7 @@ def check_baseline(baseline: Any, count: int) -> None:
         )
 
 
-def _row(run: Run, label: str, base_ms: float) -> ComparisonRow:
+def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> ComparisonRow:
     h, s = run.headline(), run.settings
     times = run.step_times_ns
     low, high = (
@@ -160,6 +202,7 @@ def _row(run: Run, label: str, base_ms: float) -> ComparisonRow:
         sync_wait_ms=h.sync_wait_ms,
         device_idle_ms=_idle_ms(run, h.device_busy_fraction),
         loss=run.losses[-1] if run.losses else math.nan,
+        change=change,
     )
 
 
@@ -172,22 +215,27 @@ def _idle_ms(run: Run, busy: float) -> float:
 def comparison_cells(rows: Sequence[ComparisonRow]) -> list[list[Cell]]:
     """The numbers of `COLUMNS` as text, row by row.
 
-    The best of a column is marked, together with all that read the same; where every row reads the
-    same, or only one is known, none is.
+    The best of a column is marked, together with all that are no worse beyond the spread; where
+    that holds for every row, or only one is known, none is.
     """
-    by_column = [_cells(column, rows) for column in COLUMNS]
-    return [[cells[i] for cells in by_column] for i in range(len(rows))]
+    return [[_cell(column, row) for column in COLUMNS] for row in rows]
 
 
-def _cells(column: Column, rows: Sequence[ComparisonRow]) -> list[Cell]:
-    values = [column.value(row) for row in rows]
-    texts = [column.form(v) for v in values]
-    known = [(v, t) for v, t in zip(values, texts, strict=True) if not math.isnan(v)]
-    best = ""
-    if column.best and len({t for _, t in known}) > 1:
-        best = (min if column.best == "least" else max)(known)[1]
-    notes = [_quartiles(r) if column is COLUMNS[0] else "" for r in rows]
-    return [Cell(t, note, t == best) for t, note in zip(texts, notes, strict=True)]
+def _cell(column: Column, row: ComparisonRow) -> Cell:
+    note = _quartiles(row) if column.head == STEP else ""
+    if column.head == RATIO and row.change is not None:
+        note = _sure(row.change)
+    return Cell(column.form(column.value(row)), note, column.head in row.best)
+
+
+def _sure(change: Difference) -> str:
+    """How sure the ratio is, beside it."""
+    if change.kind == "unknown":
+        return ""
+    if math.isnan(change.spread):
+        return "maybe"
+    spread = f"± {amount(change.spread)}"
+    return {"same": f"no change, {spread}", "unclear": f"maybe, {spread}"}.get(change.kind, spread)
 
 
 def _quartiles(row: ComparisonRow) -> str:
@@ -202,34 +250,35 @@ def baseline_tag(i: int, baseline: int, count: int) -> str:
 
 
 def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
-    """Which run is the fastest, by how much, and whether the noise is larger than that.
+    """Which run is the fastest, by how much and how sure that is; or that none is.
 
     Runs whose steps hold different numbers of samples are compared by the sample.
     """
-    known = [i for i, r in enumerate(rows) if not math.isnan(r.step_ms) and r.step_ms > 0]
-    if len(known) < 2 or baseline not in known:
+    others = {i: d for i, r in enumerate(rows) if (d := r.change) is not None and d.new > 0}
+    if not others or not all(d.old > 0 for d in others.values()):
         return ""
-    sizes = {i: rows[i].step_ms / rows[i].sample_ms for i in known}
-    by_sample = len({round(n) for n in sizes.values()}) > 1
-    times = {i: rows[i].sample_ms if by_sample else rows[i].step_ms for i in known}
-    best = min(known, key=times.__getitem__)
-    unit = "ms a sample" if by_sample else "ms a step"
-    other = best
-    if best == baseline:
-        other = min((i for i in known if i != best), key=times.__getitem__)
-        text = f"No run is faster than the baseline; the next is run {other + 1} with "
-        text += f"{amount(times[other])} against {amount(times[best])} {unit}."
-    else:
-        text = f"Run {best + 1} is the fastest: {amount(times[best])} {unit}, "
-        text += (
-            f"{1 - times[best] / times[baseline]:.0%} less than the baseline, run {baseline + 1}."
+    sizes = {round(r.step_ms / r.sample_ms) for r in rows if r.sample_ms > 0}
+    head, unit = (SAMPLE, "ms a sample") if len(sizes) > 1 else (STEP, "ms a step")
+    faster = {i: d for i, d in others.items() if d.kind == "less"}
+    if not faster:
+        best = min(others, key=lambda i: others[i].new)
+        found = others[best]
+        said = found.text(less="less", more="more")
+        times = f"{amount(found.new)} against {amount(found.old)} {unit}"
+        return (
+            "No run is faster than the baseline beyond the spread; the next is run "
+            f"{best + 1} with {times}: {said}."
         )
-    (low, high), (base_low, base_high) = (
-        [x / (sizes[i] if by_sample else 1) for x in (rows[i].step_low_ms, rows[i].step_high_ms)]
-        for i in (other, baseline)
+    best = min(faster, key=lambda i: faster[i].new)
+    found = faster[best]
+    text = (
+        f"Run {best + 1} is the fastest: {amount(found.new)} {unit}, "
+        f"{found.text(less='less')} than the baseline, run {baseline + 1}."
     )
-    if low <= base_high and base_low <= high:
-        text += " Their quartiles overlap, so the difference may be noise: measure more steps."
+    tied = [i for i in range(len(rows)) if i != best and head in rows[i].best]
+    if tied:
+        names = ", ".join(f"run {i + 1}" for i in tied)
+        text += f" Within the spread as fast: {names}."
     return text
 
 

@@ -77,20 +77,23 @@ _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), (
 _TEXT_HEAD = 9  # letters of a head's line on a terminal
 _LEAST_PX = 690  # narrower, the table scrolls
 _NOTE = (
-    "Step: median of the untraced steps, quartiles below. A sample: "
+    "Step: median of the untraced steps, quartiles below. Of the baseline: ± is half of the 95 % "
+    "interval. A sample: "
     "the step over batch size and micro-batches. Recording hidden: the part of the host's "
     "recording that went on while the device worked. Busy, hidden and idle come from traced steps, "
     "which may take longer than untraced ones."
 )
 
 
-def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
+def comparison_html(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> str:
     """The numbers of the runs as a table, and which one is the fastest.
 
     Raises:
         SettingsError: there are no runs, or no run has the number `baseline`.
     """
-    rows = comparison_rows(runs, baseline)
+    rows = comparison_rows(runs, baseline, repeats)
     body = [
         [_label(i, row, baseline_tag(i, baseline, len(runs)).strip(" ()")), *map(_cell, cells)]
         for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
@@ -99,7 +102,7 @@ def comparison_html(runs: Sequence[Run], baseline: int = 0) -> str:
     made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS)
     wide = f'<div style="overflow-x:auto"><div style="min-width:{_LEAST_PX}px">{made}</div></div>'
     lead = f'<div style="margin-bottom:4px">{safe_html(verdict(rows, baseline), 400)}</div>'
-    star = f"{_STAR} best of its column. " if len(runs) > 1 else ""
+    star = f"{_STAR} best of its column, or no worse beyond the spread. " if len(runs) > 1 else ""
     unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
     return section("Comparison", lead + wide + sentence(star + _NOTE + unknown))
 
@@ -120,9 +123,11 @@ def _cell(cell: Cell) -> str:
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
-def comparison_markdown(runs: Sequence[Run], baseline: int = 0) -> str:
+def comparison_markdown(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> str:
     """The table as Markdown, the best of each column in bold; nothing in it is HTML."""
-    rows = comparison_rows(runs, baseline)
+    rows = comparison_rows(runs, baseline, repeats)
     made = []
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
         tag = baseline_tag(i, baseline, len(runs))
@@ -134,9 +139,11 @@ def comparison_markdown(runs: Sequence[Run], baseline: int = 0) -> str:
     return markdown_table(["run", *(c.head for c in COLUMNS)], made)
 
 
-def comparison_text(runs: Sequence[Run], baseline: int = 0) -> str:
+def comparison_text(
+    runs: Sequence[Run], baseline: int = 0, repeats: Sequence[Sequence[Run]] = ()
+) -> str:
     """The table for a terminal: aligned, the best of each column with a `*`, the labels last."""
-    rows = comparison_rows(runs, baseline)
+    rows = comparison_rows(runs, baseline, repeats)
     heads = [wrap(c.head, _TEXT_HEAD) for c in COLUMNS]
     deep = max(map(len, heads))
     padded = [[""] * (deep - len(head)) + [f"{line} " for line in head] for head in heads]
@@ -148,7 +155,12 @@ def comparison_text(runs: Sequence[Run], baseline: int = 0) -> str:
     widths[-1] = 0  # to the left, and as long as it is
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
     marks = (
-        ["* best of its column; in parentheses the quartiles of the steps"] if len(runs) > 1 else []
+        [
+            "* best of its column, or no worse beyond the spread; in parentheses the quartiles of "
+            "the steps, and half of the 95 % interval of the ratio"
+        ]
+        if len(runs) > 1
+        else []
     )
     return "\n".join([*aligned, *marks, *filter(None, [verdict(rows, baseline)])])
 
@@ -258,6 +270,7 @@ class Comparison:
     Args:
         runs: one or more; a dozen can be read at once.
         baseline: the place of the run that the others are compared with.
+        repeats: for each run all that were measured under its settings, itself among them.
 
     Raises:
         SettingsError: there are no runs, or no run has the number `baseline`.
@@ -265,6 +278,7 @@ class Comparison:
 
     runs: tuple[Run, ...]
     baseline: int = 0
+    repeats: tuple[tuple[Run, ...], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", tuple(self.runs))
@@ -272,19 +286,21 @@ class Comparison:
 
     def rows(self) -> tuple[ComparisonRow, ...]:
         """The numbers of each run, in the order of `runs`."""
-        return comparison_rows(self.runs, self.baseline)
+        return comparison_rows(self.runs, self.baseline, self.repeats)
 
     def to_markdown(self) -> str:
         """The table as Markdown, for a report or an issue."""
-        return comparison_markdown(self.runs, self.baseline)
+        return comparison_markdown(self.runs, self.baseline, self.repeats)
 
     def view(self) -> View:
         """A widget of the table and the timelines; displaying the comparison shows one."""
-        text = HTML(comparison_html(self.runs, self.baseline), layout=Layout(width="auto"))
+        text = HTML(
+            comparison_html(self.runs, self.baseline, self.repeats), layout=Layout(width="auto")
+        )
         return View([text, LivePlot(comparison_figure(self.runs, self.baseline))])
 
     def __repr__(self) -> str:
-        return comparison_text(self.runs, self.baseline)
+        return comparison_text(self.runs, self.baseline, self.repeats)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle: Any = self.view()._repr_mimebundle_(**options)

@@ -128,9 +128,9 @@ def test_labels_are_the_same_only_where_nothing_in_effect_differs(chosen: list[S
     assert sum("(again" in label for label in labels) == len(chosen) - len(same)
 
 
-def test_the_best_of_a_column_is_marked_with_all_that_read_the_same():
-    slow = replace(make_run(syncs=2), step_times_ns=(3_000_000,))
-    runs = [slow, *(replace(make_run(), step_times_ns=(t,)) for t in (1_000_000, 1_000_001))]
+def test_the_best_of_a_column_is_marked_with_all_that_are_no_worse_beyond_the_spread():
+    slow = replace(make_run(syncs=2), step_times_ns=(3_000_000,) * 10)
+    runs = [slow, *(replace(make_run(), step_times_ns=(t,) * 10) for t in (1_000_000, 1_010_000))]
     best = [[c.is_best for c in cells] for cells in comparison_cells(comparison_rows(runs))]
     heads = [c.head for c in COLUMNS]
     assert [row[heads.index("step ms")] for row in best] == [False, True, True]
@@ -144,23 +144,52 @@ def test_where_all_read_the_same_or_one_is_known_nothing_is_best():
         assert not any(c.is_best for row in cells for c in row)
 
 
-def test_the_verdict_names_the_fastest_and_warns_of_noise():
-    def timed(*ms: float) -> Run:
-        return replace(make_run(), step_times_ns=tuple(int(x * 1e6) for x in ms))
+def timed(*ms: float, **changes: Any) -> Run:
+    """A run of these step times, three times over."""
+    return replace(make_run(), step_times_ns=tuple(int(x * 1e6) for x in ms * 3), **changes)
 
-    said = verdict(comparison_rows([timed(10, 10.1), timed(8, 8.1)]))
-    assert said == "Run 2 is the fastest: 8.05 ms a step, 20% less than the baseline, run 1."
-    noisy = verdict(comparison_rows([timed(8, 10, 12), timed(7, 9.9, 13)]))
-    assert "the difference may be noise" in noisy
-    assert "No run is faster than the baseline" in verdict(comparison_rows([timed(1), timed(2)]))
+
+def test_the_verdict_names_the_fastest_and_says_how_sure_that_is():
+    said = verdict(comparison_rows([timed(10, 10.1, 10), timed(8, 8.1, 8)]))
+    assert said == "Run 2 is the fastest: 8 ms a step, 20% ± 3% less than the baseline, run 1."
+    three = verdict(comparison_rows([timed(10, 10.1), timed(8, 8.1), timed(8.1, 8.2)]))
+    assert three.endswith("Within the spread as fast: run 3.")
     assert verdict(comparison_rows([timed(1)])) == ""
+    assert verdict(comparison_rows([timed(1), empty_run()])) == ""
+
+
+def test_noise_makes_no_run_the_fastest_and_has_no_star():
+    rows = comparison_rows([timed(10, 10.4, 9.6), timed(9.9, 10.3, 9.5)])
+    assert verdict(rows) == (
+        "No run is faster than the baseline beyond the spread; the next is run 2 with 9.9 against "
+        f"10 ms a step: no change beyond the spread (−1% ± {rows[1].change.spread:.0%})."
+    )
+    assert [c.note for c in comparison_cells(rows)[1]][1].startswith("no change, ± ")
+    assert not any(cells[0].is_best for cells in comparison_cells(rows))
+    wide = comparison_rows([timed(8, 10, 12), timed(7, 8, 13)])
+    assert "maybe 20% ±" in verdict(wide)
+    assert "0.80× (maybe, ± 0.4" in comparison_text([timed(8, 10, 12), timed(7, 8, 13)])
+    single = comparison_rows(
+        [replace(timed(1), step_times_ns=(t,)) for t in (2_000_000, 1_000_000)]
+    )
+    assert "maybe 50% less: too few steps" in verdict(single)
+
+
+def test_repeats_make_a_small_change_sure():
+    old, new = ([timed(x, 1.03 * x, 0.97 * x) for _ in range(6)] for x in (10.0, 9.5))
+    alone = comparison_rows([old[0], new[0]])
+    many = comparison_rows([old[0], new[0]], repeats=[old, new])
+    assert alone[1].change.kind != "less"
+    assert many[1].change.kind == "less"
 
 
 def test_other_batch_sizes_are_judged_by_the_sample():
-    small = replace(make_run(Settings(batch_size=4)), step_times_ns=(4_000_000,))
-    large = replace(make_run(Settings(batch_size=8)), step_times_ns=(6_000_000,))
+    small = timed(4, settings=Settings(batch_size=4))
+    large = timed(6, settings=Settings(batch_size=8))
     said = verdict(comparison_rows([small, large]))
-    assert said == "Run 2 is the fastest: 0.75 ms a sample, 25% less than the baseline, run 1."
+    assert said == (
+        "Run 2 is the fastest: 0.75 ms a sample, 25% ± 3% less than the baseline, run 1."
+    )
 
 
 def test_time_begins_at_each_runs_first_traced_step():
@@ -422,6 +451,8 @@ def test_repeats_take_turns_and_the_median_run_is_kept():
     made = kit.compare(step_of, [one, one.replace(batch_size=2)], repeats=3, progress=False)
     assert order == [1, 2] * 3
     assert [r.settings.batch_size for r in made.runs] == [1, 2]
+    assert [[r.settings.batch_size for r in every] for every in made.repeats] == [[1] * 3, [2] * 3]
+    assert all(run in every for run, every in zip(made.runs, made.repeats, strict=True))
 
 
 @pytest.mark.parametrize(("times", "kept"), [([5, 8, 3], 5), ([4, 1, 3, 2], 2), ([7], 7)])
