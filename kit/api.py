@@ -422,7 +422,7 @@ def report(
     return write_report(runs, path, title=title)
 
 
-def open_trace(path: str | os.PathLike[str]) -> Run:
+def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
 
     `run = kit.open_trace("trace.json.gz"); kit.TimelineView(run)`. docs/traces.md says what
@@ -431,6 +431,9 @@ def open_trace(path: str | os.PathLike[str]) -> Run:
     Args:
         path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
             one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
+        step_by: of torch's traces, what a step is: the name of an annotation or function that
+            repeats, or a range of milliseconds, "12.5..80". By default what torch has marked, an
+            annotation that covers the time, optimizer step to optimizer step, or the whole trace.
 
     Raises:
         TraceFileError: it is damaged, of another format, or too large; the message says which.
@@ -439,4 +442,4 @@ def open_trace(path: str | os.PathLike[str]) -> Run:
     """
     from kit.formats import readers
 
-    return readers.open_trace(path)
+    return readers.open_trace(path, step_by)

@@ -240,7 +240,7 @@ def _view(options: argparse.Namespace) -> int:
     """Print what a trace or a saved run says; nothing of it is executed."""
     import kit
 
-    run = kit.open_trace(options.trace)
+    run = kit.open_trace(options.trace, step_by=options.step_by)
     _say(_summary(run))
     if options.output:
         _write_report([run], options.output)
@@ -382,6 +382,13 @@ _VIEW = (
         help=readers_text(),
     ),
     Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
+    Argument(
+        "--step-by",
+        default="",
+        metavar="NAME",
+        help="what a step of torch's trace is: an annotation or function that repeats, or a range "
+        "of milliseconds, 12.5..80",
+    ),
 )
 _DIFF = (
     Argument("old", type=Path, metavar="OLD", help="a saved run, a trace, or a folder of runs"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.errors import TraceFileError
 from kit.text import markdown_table
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ class Reader:
 
 
 # The modules that read are imported when they are needed: jax and numpy are heavy.
-def _read_chrome(file: Path) -> Run:
+def _read_chrome(file: Path, step_by: str = "") -> Run:
     from kit.formats.chrome.read import read_chrome
     from kit.formats.run_of import run_of
 
-    return run_of(read_chrome(file), file)
+    return run_of(read_chrome(file, step_by), file)
 
 
 def _read_xplane(file: Path) -> Run:
@@ -81,10 +82,18 @@ READERS = (
 )
 
 
-def open_trace(path: str | os.PathLike[str]) -> Run:
+def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
     """The run that a file or a directory holds; see `kit.open_trace`."""
     file = Path(path)
-    return _reader_of(file).read(file)
+    reader = _reader_of(file)
+    if not step_by:
+        return reader.read(file)
+    if reader is not _CHROME:
+        raise TraceFileError(
+            f"{file.name!r}: step_by is for traces of torch.profiler; what {reader.program} "
+            "writes has its own steps"
+        )
+    return _read_chrome(file, step_by)
 
 
 def _reader_of(file: Path) -> Reader:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.formats.chrome.steps import is_asked
 from kit.trace.imported import MAX_NAME, cut_name
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint
@@ -44,6 +45,7 @@ class Role:
 
     OTHER, STEP, UPDATE, ENGINE, ATEN, READ, COPY, FINISH, INPUT, COMPILE = range(10)
     PYTHON, LAUNCH, TRANSFER, WAIT, KERNEL = range(10, 15)
+    ANNOTATION = 15  # of the program: it may stand for a step
     OWN = 20  # our own spans: OWN + the number of their kind
     OWN_SYNC = 50
 
@@ -51,7 +53,8 @@ class Role:
 class Events:
     """Columns of the kept events, and counts of what was not kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_by: str = "") -> None:
+        self.step_by = step_by  # what the steps are called, if the reader says so
         self.role = array("b")
         self.name = array("i")
         self.thread = array("i")
@@ -162,6 +165,8 @@ class Events:
         category = category if isinstance(category, str) else ""
         lower, text = category.lower(), cut_name(name)
         role = _role_of(lower, text)
+        if role == Role.OTHER and lower in _HOST and is_asked(text, self.step_by):
+            role = Role.ANNOTATION
         self.is_known |= bool(role) or lower in _KNOWN
         number = -1
         if role != Role.OTHER:
@@ -236,7 +241,10 @@ def _role_of(category: str, name: str) -> int:
         return _role_of_call(name)
     if category == "python_function":
         return Role.PYTHON
-    return _role_of_host(name) if category in _HOST else Role.OTHER
+    if category not in _HOST:
+        return Role.OTHER
+    role = _role_of_host(name)
+    return Role.ANNOTATION if role == Role.OTHER and category == "user_annotation" else role
 
 
 def _role_of_call(name: str) -> int:

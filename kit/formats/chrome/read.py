@@ -29,26 +29,31 @@ VERSION = 1
 _MAX_NS = 1 << 53
 
 
-def read_chrome(path: str | os.PathLike[str]) -> Imported:
+def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """The trace in a `.json` or `.json.gz` file.
+
+    Args:
+        step_by: what the steps are; see `kit.formats.chrome.steps`.
 
     Raises:
         TraceFileError: it is damaged, not a trace that kit knows, or too large; says which.
         OSError: there is no such file, or it cannot be read.
     """
     try:
-        return _read(path)
+        return _read(path, step_by)
     except TraceFileError as error:
         name = cut_name(os.fspath(path))
         raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
 
 
-def _read(path: str | os.PathLike[str]) -> Imported:
-    events = Events()
+def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
+    events = Events(step_by)
     head = read_events(path, events.add)
     events.close()
     own = head.get("otherData")
     if isinstance(own, dict) and own.get("format") == FORMAT:
+        if step_by:
+            raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
         imported = Imported(torch_timeline(events), "torch.profiler", _environment(head))

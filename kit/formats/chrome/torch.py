@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kit.formats.chrome.events import Events, Role
 from kit.formats.chrome.phases import phases
+from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.trace.imported import Spans
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -29,6 +30,7 @@ _LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "trito
               "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
               "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
 _INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|python3\.\d+)[/\\]")
+_MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
 _ROUNDING_NS = 1000  # older files have whole microseconds
 
@@ -66,14 +68,13 @@ class _Trace:
         self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
         self.launched = self._launched()
         self.main = self._main_thread()
-        self.steps = self._of(Role.STEP)
-        self.steps = self.steps[self.thread[self.steps] == self.main]
-        self.steps = self.steps[np.argsort(self.start[self.steps], kind="stable")]
+        self.steps = self._find_steps(events.step_by)
+        self.step_times = np.array([s[1:] for s in self.steps], np.int64).reshape(-1, 2)
 
     def timeline(self) -> Timeline:
         lanes = self._lanes()
         main = self.main
-        parts = [self._steps(main), *self._host_work()]
+        parts = [self._step_spans(main), *self._host_work()]
         for name, begin, end in self._phases():
             times = np.array([[begin], [end]], np.int64)
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
@@ -106,7 +107,15 @@ class _Trace:
         return self._numbers[name]
 
     def _main_thread(self) -> int:
-        """The thread with the most steps; else with the most ops."""
+        """The thread with the most steps; else with the most ops.
+
+        Of the steps that are asked for by name it is the one with the most of these.
+        """
+        asked = self._of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+        names = self.events.column("name").astype(np.int64)[asked]
+        numbers = [i for i, n in enumerate(self.names) if is_asked(n, self.events.step_by)]
+        if len(found := self.thread[asked[np.isin(names, numbers)]]):
+            return int(np.bincount(found).argmax())
         for roles in ((Role.STEP,), (Role.ATEN, Role.COPY, Role.READ)):
             found = self.thread[self._of(*roles)]
             if len(found):
@@ -136,14 +145,35 @@ class _Trace:
             thread, kind, name, self.start[chosen], self.stop[chosen], self.launched[chosen]
         )
 
-    def _steps(self, main: int) -> Spans:
-        """ "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
-        numbers = self.events.column("name")[self.steps].tolist()
-        texts = [self.names[i] for i in numbers]
-        names = [self.name(re.sub(r"^(ProfilerStep#|kit step )", "step ", t)) for t in texts]
-        return Spans(
-            main, "step", np.array(names, np.int32), self.start[self.steps], self.stop[self.steps]
-        )
+    def _find_steps(self, step_by: str) -> tuple[Step, ...]:
+        """In order of time. "ProfilerStep#3" is called "step 3", as in a run of kit's own."""
+        marked = self._of(Role.STEP)
+        marked = marked[self.thread[marked] == self.main]
+        if len(marked) and not step_by:
+            steps = [
+                (_MARK.sub("step ", one.name), one.start_ns, one.stop_ns)
+                for one in self._annotations(marked)
+            ]
+            return tuple(sorted(steps, key=lambda step: step[1]))
+        chosen = self._of(Role.ANNOTATION, Role.UPDATE, Role.STEP, Role.PYTHON)
+        chosen = chosen[self.thread[chosen] == self.main]
+        if not step_by:
+            chosen = chosen[self.role[chosen] != Role.PYTHON]
+        known = self.kept[self.role[self.kept] != Role.OTHER]
+        ends = (self.start[known], self.stop[known])
+        window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
+        found = find_steps(self._annotations(chosen), window, step_by)
+        self.notes.append(found.note)
+        return found.steps
+
+    def _annotations(self, chosen: NDArray[np.intp]) -> Iterator[Annotation]:
+        columns = (self.events.column("name")[chosen], self.start[chosen], self.stop[chosen])
+        for name, start, stop in zip(*(c.tolist() for c in columns), strict=True):
+            yield Annotation(self.names[name], start, stop)
+
+    def _step_spans(self, main: int) -> Spans:
+        names = np.array([self.name(text) for text, _, _ in self.steps], np.int32)
+        return Spans(main, "step", names, self.step_times[:, 0], self.step_times[:, 1])
 
     def _host_work(self) -> Iterator[Spans]:
         for kind, roles in (
@@ -205,7 +235,7 @@ class _Trace:
         def times(chosen: NDArray[np.intp]) -> Ints:
             return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
 
-        return phases(times(self.steps), times(engine), self.start[tops], times(updates))
+        return phases(self.step_times, times(engine), self.start[tops], times(updates))
 
     def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
@@ -213,8 +243,9 @@ class _Trace:
         if not self.is_gpu:
             waits = waits[np.isin(waits, self._top_ops())]
         if len(self.steps):
-            inside = np.searchsorted(self.start[self.steps], self.start[waits], "right") - 1
-            latest = np.maximum.accumulate(self.stop[self.steps])[np.maximum(inside, 0)]
+            begun, ended = self.step_times.T
+            inside = np.searchsorted(begun, self.start[waits], "right") - 1
+            latest = np.maximum.accumulate(ended)[np.maximum(inside, 0)]
             is_inside = (inside >= 0) & (self.start[waits] <= latest)
             if out := int((~is_inside).sum()):
                 self.notes.append(f"{out:,} waits outside of the steps were left out")
@@ -261,8 +292,6 @@ class _Trace:
 
     def _say(self) -> None:
         """What the reader must know."""
-        if not len(self.steps):
-            self.notes.append("the trace marks no steps: call prof.step() after each")
         if self.is_gpu and not len(self.kernels):
             self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
         if not self.is_gpu:

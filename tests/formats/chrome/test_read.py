@@ -173,12 +173,17 @@ def test_calls_without_kernels_are_a_gpu_whose_kernels_were_not_seen(tmp_path):
     assert any("saw no GPU kernel" in note for note in t.notes)
 
 
+def kernels(timeline: Timeline) -> list[Span]:
+    """What ran; a trace that marks no steps has a step around it."""
+    return [s for s in timeline.spans if s.kind == "kernel"]
+
+
 def test_begin_and_end_events_are_joined(tmp_path):
     whole = opened(tmp_path, op("aten::mm", 10, 5), op("aten::t", 11, 2))
     begun = [{**op("aten::mm", 10), "ph": "B"}, {**op("aten::t", 11), "ph": "B"}]
     halves = opened(tmp_path, *begun, {**op(ts=13), "ph": "E"}, {**op(ts=15), "ph": "E"})
     assert halves.spans == whole.spans
-    assert whole.spans == [Span("device/0 torch cpu", "aten::mm", "kernel", 0, 5000)]
+    assert kernels(whole) == [Span("device/0 torch cpu", "aten::mm", "kernel", 0, 5000)]
 
 
 def test_the_order_of_events_does_not_matter(tmp_path):
@@ -207,7 +212,7 @@ def test_an_event_without_a_time_is_left_out_and_said(tmp_path, ts: Any):
 def test_an_event_of_another_clock_is_left_out_and_said(tmp_path):
     unix = 1_790_857_026_000_000.0
     t = opened(tmp_path, op(ts=unix), op("aten::relu", unix + 9), op(ts=10))
-    assert len(t) == 2
+    assert len(kernels(t)) == 2
     assert "1 events more than a day away from the others were left out" in t.notes
 
 
@@ -234,10 +239,10 @@ def test_hostile_text_stays_text_and_long_text_is_cut(tmp_path):
 
 
 def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
-    kernels = [op("k", i, 1, cat="kernel", args={"device": 0, "stream": i}) for i in range(1000)]
-    t = opened(tmp_path, *kernels)
+    many = [op("k", i, 1, cat="kernel", args={"device": 0, "stream": i}) for i in range(1000)]
+    t = opened(tmp_path, *many)
     assert len(t.lanes) == MAX_LANES
-    assert len(t) == 1000
+    assert len(kernels(t)) == 1000
 
 
 @pytest.mark.parametrize(
@@ -285,7 +290,7 @@ def test_a_file_that_is_not_there_is_an_oserror(tmp_path):
 
 def test_a_list_that_lacks_its_end_is_read_as_the_format_allows(tmp_path):
     t = read_chrome(written(tmp_path, b"[" + json.dumps(op()).encode() + b",\n")).timeline
-    assert len(t) == 1
+    assert len(kernels(t)) == 1
     assert any("no end" in note for note in t.notes)
 
 

@@ -1,0 +1,127 @@
+"""What the steps of a trace are where torch has marked none: torch marks them for a schedule only.
+
+The first that fits: what the reader of the trace asks for; an annotation that repeats and leaves
+little time between; from one optimizer step to the next; all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kit.errors import TraceFileError
+from kit.trace.imported import cut_name
+
+__all__ = ["Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
+
+COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
+HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
+_RANGE = re.compile(r"(\d+(?:\.\d*)?)\.\.(\d+(?:\.\d*)?)")
+_NUMBER = re.compile(r"[\s#:_-]*\d+$")
+_OPTIMIZER = "Optimizer.step"
+
+Step = tuple[str, int, int]  # its name, start and stop
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Something with a name that a program has done."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsFound:
+    """The steps, and a sentence that says what they are."""
+
+    steps: tuple[Step, ...]
+    note: str
+
+
+def is_asked(name: str, step_by: str) -> bool:
+    """Is this what is asked for, whatever number it ends with? Of a Python function: its name."""
+    return bool(step_by) and step_by in (name, _base(name), name.rpartition(": ")[2])
+
+
+def find_steps(
+    annotations: Iterable[Annotation], window: tuple[int, int], step_by: str = ""
+) -> StepsFound:
+    """The steps of one thread.
+
+    Args:
+        annotations: of the thread that steps, optimizer steps among them.
+        window: begin and end of the whole trace.
+        step_by: a name, or "12.5..80": from, to, in milliseconds from the begin.
+
+    Raises:
+        TraceFileError: what is asked for is not there; says what is.
+    """
+    groups: dict[str, list[Annotation]] = defaultdict(list)
+    for one in sorted(annotations, key=lambda a: (a.start_ns, -a.stop_ns)):
+        groups[one.name if one.name.startswith(_OPTIMIZER) else _base(one.name)].append(one)
+    if step_by:
+        return _asked(groups, window, step_by)
+    for name, group in groups.items():
+        apart = _apart(group)
+        length = apart[-1].stop_ns - apart[0].start_ns
+        covered = sum(a.stop_ns - a.start_ns for a in apart)
+        if len(apart) > 1 and covered >= COVERED * length:
+            return _named(apart, f"steps are the {len(apart)} times of {cut_name(name)[:80]!r}")
+    updates = max(
+        (group for name, group in groups.items() if name.startswith(_OPTIMIZER)),
+        key=len,
+        default=[],
+    )
+    if len(updates) > 1:
+        ends = [a.stop_ns for a in _apart(updates)]
+        steps = tuple((f"step {i}", a, b) for i, (a, b) in enumerate(pairwise(ends)))
+        return StepsFound(steps, f"steps go from one optimizer step to the next: {HOW}")
+    if window[1] <= window[0]:
+        return StepsFound((), f"the trace marks no steps: {HOW}")
+    said = f"the whole trace counts as one step: {HOW}; or name what repeats (step_by)"
+    return StepsFound((("whole trace", *window),), said)
+
+
+def _asked(
+    groups: dict[str, list[Annotation]], window: tuple[int, int], step_by: str
+) -> StepsFound:
+    if match := _RANGE.fullmatch(step_by):
+        low, high = (window[0] + round(float(x) * 1e6) for x in match.groups())
+        if not window[0] <= low < min(high, window[1]):
+            whole = (window[1] - window[0]) / 1e6
+            raise TraceFileError(f"step_by={step_by!r} is no range of its {whole:.3f} ms")
+        chosen = ("the chosen range", low, min(high, window[1]))
+        return StepsFound((chosen,), f"the range {step_by} ms counts as one step")
+    found = [a for group in groups.values() for a in group if is_asked(a.name, step_by)]
+    if not found:
+        names = ", ".join(f"{cut_name(n)[:60]!r} ({len(g)})" for n, g in list(groups.items())[:12])
+        raise TraceFileError(
+            f"step_by={step_by!r}: nothing on the thread of its steps has this name; there are: "
+            f"{names or 'no annotations'}"
+        )
+    apart = _apart(sorted(found, key=lambda a: (a.start_ns, -a.stop_ns)))
+    return _named(apart, f"steps are the {len(apart)} times of {step_by!r}")
+
+
+def _named(apart: Sequence[Annotation], note: str) -> StepsFound:
+    steps = tuple((f"step {i}", a.start_ns, a.stop_ns) for i, a in enumerate(apart))
+    return StepsFound(steps, note)
+
+
+def _apart(group: Sequence[Annotation]) -> list[Annotation]:
+    """Those that lie in no other of the group."""
+    kept: list[Annotation] = []
+    for one in group:
+        if not kept or one.start_ns >= kept[-1].stop_ns:
+            kept.append(one)
+    return kept
+
+
+def _base(name: str) -> str:
+    """Its name without the number at the end: "train_step#12" is one of "train_step"."""
+    return _NUMBER.sub("", name) or name

@@ -1,0 +1,121 @@
+"""What the steps of a trace are where torch has marked none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kit
+from kit.cli.main import main
+from kit.errors import TraceFileError
+from kit.trace import Timeline
+from tests.formats.chrome.traces import cuda_trace, torch_trace
+
+
+def write(path: Path, name: str = "", **made: Any) -> Path:
+    """The trace of two steps, each called `name` or not marked."""
+    trace = cuda_trace(**made)
+    kept = []
+    for event in trace["traceEvents"]:
+        if event["name"].startswith("ProfilerStep"):
+            if not name:
+                continue
+            event["name"] = name
+        kept.append(event)
+    trace["traceEvents"] = kept
+    path.write_text(json.dumps(trace))
+    return path
+
+
+def steps(timeline: Timeline) -> list[tuple[str, int]]:
+    """Names and microseconds."""
+    return [(s.name, (s.stop_ns - s.start_ns) // 1000) for s in timeline.spans if s.kind == "step"]
+
+
+def said(run: kit.Run) -> str:
+    return " ".join(run.timeline.notes)
+
+
+def test_an_annotation_that_leaves_little_between_is_the_step(tmp_path: Path) -> None:
+    run = kit.open_trace(write(tmp_path / "a.json", "train_step"))
+    assert steps(run.timeline) == [("step 0", 900), ("step 1", 900)]
+    assert "steps are the 2 times of 'train_step'" in said(run)
+    assert run.limited_by().share > 0
+    assert run.headline().step_ms == pytest.approx(0.9)
+
+
+def test_else_steps_go_from_one_optimizer_step_to_the_next(tmp_path: Path) -> None:
+    run = kit.open_trace(write(tmp_path / "a.json"))
+    assert steps(run.timeline) == [("step 0", 1000)]
+    assert "from one optimizer step to the next" in said(run)
+    assert "profile(schedule=...)" in said(run)
+
+
+def test_else_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json")
+    trace = json.loads(path.read_text())
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if "Optimizer" not in e["name"]]
+    path.write_text(json.dumps(trace))
+    run = kit.open_trace(path)
+    assert [name for name, _ in steps(run.timeline)] == ["whole trace"]
+    assert run.breakdown()
+    assert "also where prof.step() is called" in said(run)
+    assert "the whole trace counts as one step" in said(run)
+
+
+@pytest.mark.parametrize(
+    ("step_by", "found"),
+    [
+        ("ProfilerStep", [("step 0", 900), ("step 1", 900)]),
+        ("step", [("step 0", 890), ("step 1", 890)]),  # a function: train.py(41): step
+        ("aten::item", []),
+        ("0.2..0.75", [("the chosen range", 550)]),
+    ],
+)
+def test_a_reader_may_say_what_a_step_is(
+    tmp_path: Path, step_by: str, found: list[tuple[str, int]]
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(cuda_trace()))
+    if not found:
+        with pytest.raises(TraceFileError, match=r"there are: .*'ProfilerStep' \(2\)"):
+            kit.open_trace(path, step_by=step_by)
+        return
+    assert steps(kit.open_trace(path, step_by=step_by).timeline) == found
+
+
+@pytest.mark.parametrize("step_by", ["5..4", "0..0", "99999..100000"])
+def test_a_range_that_is_none_is_a_clear_error(tmp_path: Path, step_by: str) -> None:
+    with pytest.raises(TraceFileError, match="no range of its"):
+        kit.open_trace(write(tmp_path / "a.json"), step_by=step_by)
+
+
+def test_the_command_line_takes_the_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.json", "epoch 3 batch")
+    assert main(["view", str(path), "--step-by", "epoch 3 batch"]) == 0
+    assert "steps are the 2 times of 'epoch 3 batch'" in capsys.readouterr().out
+    assert main(["view", str(path), "--step-by", "nothing"]) == 1
+    assert "nothing on the thread of its steps has this name" in capsys.readouterr().err
+
+
+def test_a_file_that_has_its_own_steps_says_so(tmp_path: Path) -> None:
+    run = kit.open_trace(write(tmp_path / "a.json"))
+    run.save(tmp_path / "a.kitrun")
+    with pytest.raises(TraceFileError, match="step_by is for traces of torch"):
+        kit.open_trace(tmp_path / "a.kitrun", step_by="x")
+    kit.export_trace(run, tmp_path / "b.json")
+    with pytest.raises(TraceFileError, match="step_by is for other traces"):
+        kit.open_trace(tmp_path / "b.json", step_by="x")
+
+
+def test_a_real_profile_whose_steps_are_record_functions_has_them(tmp_path: Path) -> None:
+    torch_trace(tmp_path / "a.json", steps=4, name="batch ")
+    run = kit.open_trace(tmp_path / "a.json")
+    assert [name for name, _ in steps(run.timeline)] == [f"step {i}" for i in range(4)]
+    again = kit.open_trace(tmp_path / "a.json", step_by="batch")
+    assert steps(again.timeline) == steps(run.timeline)
