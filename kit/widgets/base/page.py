@@ -17,6 +17,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
+from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.models import Plot
 from IPython.display import publish_display_data
@@ -118,7 +119,7 @@ def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) 
     scripts = ""
     if plots:
         with unwarned():
-            script, divs = components(tuple(plots), wrap_script=False)
+            script, divs = components([_copy(plot) for plot in plots], wrap_script=False)
         for i, div in enumerate(divs):
             body = body.replace(_place(i), div, 1)
         scripts = page_scripts(script, in_notebook=in_notebook)
@@ -187,6 +188,19 @@ def unwarned() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(is_news)
+
+
+def _copy(plot: Plot) -> Plot:
+    """A figure as it is now, in a document of its own.
+
+    To embed figures, bokeh takes them from their documents for a moment. Of a live one, a change in
+    that moment, on another thread, would never reach the page.
+    """
+    if plot.document is None:
+        return plot
+    copies = Document.from_json(plot.document.to_json())
+    found: Plot = copies.get_model_by_id(plot.id)
+    return found
 
 
 def _place(i: int) -> str:

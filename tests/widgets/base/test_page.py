@@ -7,8 +7,10 @@ import re
 from base64 import b64decode
 from html import unescape
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from bokeh.embed import components
 from ipywidgets import HTML, Button, HBox, IntSlider, VBox
 
 from kit.ir.plan import OpStream
@@ -18,9 +20,18 @@ from kit.widgets.numbers.compiles import CompileView
 from kit.widgets.numbers.gaps import GapView
 from kit.widgets.numbers.plan import PlanView
 from kit.widgets.numbers.whatif import WhatIfView
+from kit.widgets.timeline.view import TimelineView
 from tests.factories import HOSTILE, make_run
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def unpacked(page: str) -> dict[str, str]:
+    """The blocks of a page by their id."""
+    return {
+        name: gzip.decompress(b64decode(text)).decode()
+        for name, text in re.findall(r'octet-stream" id="(\w+)">([^<]*)<', page)
+    }
 
 
 def test_texts_stay_and_controls_go_with_their_labels():
@@ -40,15 +51,31 @@ def test_what_is_hidden_stays_hidden():
 
 def test_a_figure_brings_bokeh_and_its_data_along(caplog: pytest.LogCaptureFixture):
     page = static_page(WhatIfView(make_run()))
-    found = {
-        name: gzip.decompress(b64decode(text)).decode()
-        for name, text in re.findall(r'octet-stream" id="(\w+)">([^<]*)<', page)
-    }
+    found = unpacked(page)
     assert "Bokeh" in found["bokehjs"]
     assert "kernel timeline" in found["models"]
     assert "://" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert caplog.text == ""  # no warning that callbacks in Python will not be called
     assert len(page) < 700_000
+
+
+def test_a_figure_stays_in_its_document_while_its_page_is_made(monkeypatch: pytest.MonkeyPatch):
+    view = TimelineView(make_run())
+    mine, seen = view.figure.document, []
+
+    def looking(plots: list[Any], **options: Any) -> Any:
+        made = components(plots, **options)
+        seen.extend(plot.document for plot in plots)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kit.widgets.base.page.components", looking)
+        page = view.page()
+    assert mine is not None
+    assert view.figure.document is mine
+    assert seen
+    assert mine not in seen
+    assert "kernel timeline" in unpacked(page)["models"]
 
 
 def test_a_view_shows_its_page_where_no_widget_can_be():
