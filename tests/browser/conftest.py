@@ -1,27 +1,62 @@
-"""`lab`: a private JupyterLab. `browser`: a Chromium page that is held to this machine."""
+"""`lab`: a private JupyterLab. `browser`: a Chromium page that is held to this machine.
+
+One server serves all tests of a process, and one Chromium those of a file: to start them took more
+of the processor than most tests. Each test has a folder, kernels and browser profile of its own.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
+from playwright.sync_api import Browser as Process
 from playwright.sync_api import Page
 
-from tests.browser.labserver import Browser, Lab, open_browser, start_lab
+from tests.browser.labserver import (
+    Browser,
+    Lab,
+    Opener,
+    open_page,
+    start_chromium,
+    start_lab,
+)
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The one JupyterLab; notebooks of the kit run in it as in the other tests of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KIT_FAST", "1")
+        with start_lab(tmp_path_factory.mktemp("lab")) as running:
+            yield running
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(jupyter: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """JupyterLab over `lab.root`, an empty folder: write a notebook there, then open it."""
-    with start_lab(tmp_path / "lab") as running:
-        yield running
+    yield jupyter.within(re.sub(r"\W", "_", request.node.name))
+    jupyter.end_kernels()
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Process]:
+    """The one Chromium of a file."""
+    with start_chromium() as process:
+        yield process
 
 
 @pytest.fixture
-def browser() -> Iterator[Browser]:
+def opening(chrome: Process) -> Opener:
+    """Opens a page: `with opening(offline=True, width=700) as browser: ...`."""
+    return partial(open_page, chrome)
+
+
+@pytest.fixture
+def browser(opening: Opener) -> Iterator[Browser]:
     """One page in headless Chromium; `outside` and `errors()` tell what went wrong in it."""
-    with open_browser() as opened:
+    with opening() as opened:
         yield opened
 
 
@@ -32,7 +67,7 @@ def page(browser: Browser) -> Page:
 
 
 @pytest.fixture
-def offline() -> Iterator[Browser]:
+def offline(opening: Opener) -> Iterator[Browser]:
     """The same with the network off: for files opened from `file://`."""
-    with open_browser(offline=True) as opened:
+    with opening(offline=True) as opened:
         yield opened

@@ -15,15 +15,26 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import Browser as Process
 from playwright.sync_api import ConsoleMessage, Error, Page, Route, sync_playwright
 
-__all__ = ["Browser", "Lab", "chromium", "open_browser", "start_lab"]
+__all__ = [
+    "Browser",
+    "Lab",
+    "Opener",
+    "chromium",
+    "open_browser",
+    "open_page",
+    "start_chromium",
+    "start_lab",
+]
 
 CHROMIUM_ARGS = (
     "--no-sandbox",  # Chromium refuses its sandbox to root, which CI is
@@ -114,13 +125,22 @@ class Browser:
         return n
 
 
+Opener = Callable[..., contextlib.AbstractContextManager[Browser]]  # `open_page` in one Chromium
+
+
 @dataclass(frozen=True)
 class Lab:
-    """A running JupyterLab whose files are in `root`."""
+    """A running JupyterLab, and one folder of it, `root`."""
 
     url: str
     root: Path
     log: Path
+    folder: str = ""  # of `root`, as JupyterLab calls it
+
+    def within(self, folder: str) -> Lab:
+        """The same server with a new, empty folder below this one."""
+        (self.root / folder).mkdir()
+        return replace(self, root=self.root / folder, folder=f"{self.folder}{folder}/")
 
     def open_and_run(self, browser: Browser, notebook: str, *, seconds: float = 120) -> list[str]:
         """Open a notebook of `root`, run all its cells, and give back the errors they raised."""
@@ -128,8 +148,29 @@ class Lab:
         page.set_default_timeout(seconds * 1000)
         page.goto(f"{self.url}/lab?reset", wait_until="domcontentloaded")
         page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
-        page.evaluate(RUN_ALL, notebook)
+        page.evaluate(RUN_ALL, f"{self.folder}{notebook}")
         return list(page.evaluate(ERRORS))
+
+    def open_again(self, browser: Browser, notebook: str) -> None:
+        """Open a notebook of `root` in a page that is loaded anew, and run nothing."""
+        page = browser.page
+        page.goto(
+            f"{self.url}/lab/tree/{self.folder}{notebook}?reset", wait_until="domcontentloaded"
+        )
+        page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
+
+    def save(self, browser: Browser) -> None:
+        """Save the open notebook, as a person would."""
+        browser.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+
+    def end_kernels(self) -> None:
+        """End all kernels of the server: nothing of one test runs beside the next."""
+        with urllib.request.urlopen(f"{self.url}/api/kernels", timeout=30) as answer:
+            kernels = json.load(answer)
+        for kernel in kernels:
+            gone = urllib.request.Request(f"{self.url}/api/kernels/{kernel['id']}", method="DELETE")
+            with contextlib.suppress(urllib.error.HTTPError):  # it has ended by itself
+                urllib.request.urlopen(gone, timeout=30).close()
 
 
 @contextlib.contextmanager
@@ -156,45 +197,61 @@ def start_lab(base: Path) -> Iterator[Lab]:
 
 
 @contextlib.contextmanager
-def open_browser(
-    *, offline: bool = False, width: int = 1400, height: int = 1000
-) -> Iterator[Browser]:
-    """Headless Chromium with one empty page; `offline` cuts even the loopback network."""
+def start_chromium() -> Iterator[Process]:
+    """A headless Chromium without a page. Only one at a time: Playwright takes the event loop."""
     with sync_playwright() as playwright:
         process = playwright.chromium.launch(executable_path=chromium(), args=[*CHROMIUM_ARGS])
-        context = process.new_context(
-            viewport={"width": width, "height": height}, accept_downloads=True
-        )
-        context.set_offline(offline)
-        browser = Browser(context.new_page())
-
-        def guard(route: Route) -> None:
-            if route.request.url.startswith(LOCAL):
-                route.continue_()
-            else:
-                browser.outside.append(route.request.url)
-                route.abort()
-
-        def keep_message(message: ConsoleMessage) -> None:
-            browser.console.append(f"{message.type}: {message.text} ({message.location['url']})")
-
-        def keep_exception(error: Error) -> None:
-            browser.console.append(f"pageerror: {error}")
-
-        context.route("**/*", guard)
-        browser.page.on("console", keep_message)
-        browser.page.on("pageerror", keep_exception)
         try:
-            yield browser
+            yield process
         finally:
             process.close()
+
+
+@contextlib.contextmanager
+def open_page(
+    process: Process, *, offline: bool = False, width: int = 1400, height: int = 1000
+) -> Iterator[Browser]:
+    """An empty page with a profile of its own; `offline` cuts even the loopback network."""
+    context = process.new_context(
+        viewport={"width": width, "height": height}, accept_downloads=True
+    )
+    context.set_offline(offline)
+    browser = Browser(context.new_page())
+
+    def guard(route: Route) -> None:
+        if route.request.url.startswith(LOCAL):
+            route.continue_()
+        else:
+            browser.outside.append(route.request.url)
+            route.abort()
+
+    def keep_message(message: ConsoleMessage) -> None:
+        browser.console.append(f"{message.type}: {message.text} ({message.location['url']})")
+
+    def keep_exception(error: Error) -> None:
+        browser.console.append(f"pageerror: {error}")
+
+    context.route("**/*", guard)
+    browser.page.on("console", keep_message)
+    browser.page.on("pageerror", keep_exception)
+    try:
+        yield browser
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def open_browser(**options: Any) -> Iterator[Browser]:
+    """A Chromium of its own with one page, as `open_page` opens it."""
+    with start_chromium() as process, open_page(process, **options) as browser:
+        yield browser
 
 
 def _command(root: Path, port: int) -> list[str]:
     return [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}",
-        "--IdentityProvider.token=",  # bound to loopback, on a port that lives as long as one test
+        "--IdentityProvider.token=",  # bound to loopback, on a port that lives as long as the tests
         "--ServerApp.disable_check_xsrf=True", "--ServerApp.allow_root=True",
         "--LabApp.expose_app_in_browser=True",  # window.jupyterapp
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",

@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.browser.labserver import Lab, open_browser
+from tests.browser.labserver import Lab, Opener
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -46,7 +46,7 @@ OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
   return e.scrollWidth - e.clientWidth; }"""
 
 
-def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None:
+def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening: Opener) -> None:
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(CELL)],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -54,7 +54,7 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None
     nbformat.write(notebook, lab.root / "e.ipynb")
     go = lab.root / "go"
     go.touch()
-    with open_browser(width=700, height=1100) as browser:
+    with opening(width=700, height=1100) as browser:
         page = browser.page
 
         def says(start: str) -> None:
@@ -126,12 +126,14 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab) -> None
         assert browser.outside == []
 
 
-def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(tmp_path: Path) -> None:
+def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
+    tmp_path: Path, opening: Opener
+) -> None:
     from kit.reports.html import write_report
     from tests.factories import make_run
 
     path = write_report([make_run()], tmp_path / "r.html")
-    with open_browser(offline=True) as browser:
+    with opening(offline=True) as browser:
         page = browser.page
         page.emulate_media(color_scheme="dark")
         page.goto(path.as_uri())

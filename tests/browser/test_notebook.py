@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.browser.labserver import Browser, Lab, open_browser, start_lab
+from tests.browser.labserver import Browser, Lab, Opener
+from tests.browser.test_saved import exported, frames
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -28,7 +30,6 @@ kit.report([*globals().get("runs", {}).values()] or run, path="report.html")
 """
 UNRUN = """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells
   .filter(c => c.cell_type === 'code' && !c.execution_count).map(c => c.source)"""
-SHUT = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
 # What the explorer shows: its headline cards, its status line, and how many bars of the timeline.
 EXPLORER = """() => {
   const root = document.querySelector('.kit-explorer');
@@ -54,30 +55,18 @@ SCROLL = """async (text) => {
 MODEL = "(name) => Bokeh.documents.map(d => d.get_model_by_name(name)).find(Boolean)"
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One JupyterLab for all of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KIT_FAST", "1")
-        with start_lab(tmp_path_factory.mktemp("notebooks") / "lab") as running:
-            yield running
-
-
 @contextmanager
-def running(lab: Lab, name: str, *more: str) -> Iterator[tuple[Browser, Path]]:
+def running(lab: Lab, opening: Opener, name: str, *more: str) -> Iterator[tuple[Browser, Path]]:
     """A page with the notebook after all of its cells, and `more`, have run; its folder."""
-    folder = lab.root / name
-    folder.mkdir()
     book = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     book.cells += [nbformat.v4.new_code_cell(source) for source in more]
-    nbformat.write(book, folder / "it.ipynb")
-    with open_browser() as browser:
-        assert lab.open_and_run(browser, f"{name}/it.ipynb", seconds=240) == []
+    nbformat.write(book, lab.root / "it.ipynb")
+    with opening() as browser:
+        assert lab.open_and_run(browser, "it.ipynb", seconds=240) == []
         assert browser.page.evaluate(UNRUN) == []
         browser.page.set_default_timeout(60_000)
-        yield browser, folder
+        yield browser, lab.root
         assert (browser.outside, browser.errors()) == ([], [])
-        browser.page.evaluate(SHUT)  # what an explorer compiles ahead would slow the next one
 
 
 def opened(offline: Browser, page: Path, canvases: int) -> str:
@@ -104,8 +93,8 @@ def until_measured(browser: Browser, other_than: str = "", bars: Any = None) -> 
     raise AssertionError(f"no new measurement within 90 s: {state(browser)}")
 
 
-def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab):
-    with running(lab, LIVE[0]) as (browser, folder):
+def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Opener):
+    with running(lab, opening, LIVE[0]) as (browser, folder):
         browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
         browser.wait_for_canvases(1)
         before = until_measured(browser)
@@ -124,10 +113,18 @@ def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab):
         assert after["step"] != before["step"]
         assert any(browser.page.evaluate(TIMELINES))
         assert (folder / "report.html").stat().st_size > 500_000  # all runs and BokehJS are in it
+        lab.save(browser)
+    assert (folder / "it.ipynb").read_text().count("window.kitBokehJS") == 1
+    with opening(offline=True) as offline:
+        offline.page.goto(exported(folder / "it.ipynb").as_uri())
+        explorer = frames(offline, 3)[-1]
+        assert after["step"] in explorer  # the last run, not the first
+        said = offline.page.locator("body").inner_text()
+        assert not re.search("no run yet|HBox|FloatProgress", said)
 
 
-def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab):
-    with running(lab, LIVE[1], EXPORT) as (browser, folder):
+def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab, opening: Opener):
+    with running(lab, opening, LIVE[1], EXPORT) as (browser, folder):
         page = browser.page
         lanes = f"() => Array.from(({MODEL})('parallel lanes').data.right)"
         page.evaluate(SCROLL, "kit.ParallelView(")
@@ -143,7 +140,7 @@ def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab
         page.wait_for_function(
             f"before => Math.max(...({lanes})()) < Math.max(...before)", arg=before
         )
-    with open_browser(offline=True) as offline:
+    with opening(offline=True) as offline:
         said = opened(offline, folder / "ParallelView.html", 2)
         assert "When do gradients travel? 2 devices" in said
         assert "over a link of 500 µs and 0.1 GB/s" in said
@@ -154,8 +151,8 @@ def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab
         assert "reduction" in offline.page.evaluate(kinds)
 
 
-def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: Lab):
-    with running(lab, LIVE[2], EXPORT) as (browser, folder):
+def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: Lab, opening: Opener):
+    with running(lab, opening, LIVE[2], EXPORT) as (browser, folder):
         page = browser.page
         title = f"() => ({MODEL})('memory').title.text"
         ops = f"() => ({MODEL})('memory').x_range.end"
@@ -167,7 +164,7 @@ def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: La
         button.click()
         page.wait_for_function(f"() => ({title})().includes('lstm, multigate')")
         page.wait_for_function(f"before => ({ops})() < before", arg=before)
-    with open_browser(offline=True) as offline:
+    with opening(offline=True) as offline:
         said = opened(offline, folder / "MemoryView.html", 2)
         for way in ("slice", "multigate", "written", "What writes"):
             assert way in said

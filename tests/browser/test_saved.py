@@ -9,14 +9,11 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 
-from tests.browser.labserver import Browser, Lab, open_browser
+from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_smoke import write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-SAVE = """async () => {
-  await window.jupyterapp.commands.execute('docmanager:save');
-}"""
 # Removes the outputs of the first cell: the one that keeps BokehJS.
 CLEAR_FIRST = """() => {
   const panel = window.jupyterapp.shell.currentWidget;
@@ -78,20 +75,22 @@ def frames(offline: Browser, count: int) -> list[str]:
     return found
 
 
-def test_a_saved_notebook_shows_the_last_run_of_each_view_without_kernel_and_network(lab: Lab):
+def test_a_saved_notebook_shows_the_last_run_of_each_view_without_kernel_and_network(
+    lab: Lab, opening: Opener
+):
     file = lab.root / "views.ipynb"
     write_notebook(file, TIMELINE, EXPLORER, MOVE, MEMORY)
-    with open_browser() as browser:
+    with opening() as browser:
         assert lab.open_and_run(browser, "views.ipynb") == []
         browser.page.get_by_text("measured in").first.wait_for()
         browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
         assert browser.page.locator(f"{FRAMES} >> visible=true").count() == 0  # live, not stored
         assert browser.page.evaluate(DRAWN_IN_FRAMES) == 0
-        browser.page.evaluate(SAVE)
+        lab.save(browser)
         assert browser.errors() == []
         browser.page.evaluate(SHUT)
-    with open_browser() as browser:
-        browser.page.goto(f"{lab.url}/lab/tree/views.ipynb?reset", wait_until="domcontentloaded")
+    with opening() as browser:
+        lab.open_again(browser, "views.ipynb")
         said = frames(browser, 3)
         assert "of batch 77" in said[1]
         heights = [frame.bounding_box() for frame in browser.page.locator(FRAMES).all()]
@@ -100,7 +99,7 @@ def test_a_saved_notebook_shows_the_last_run_of_each_view_without_kernel_and_net
     assert text.count("window.kitBokehJS") == 1
     assert len(text) < 3_000_000
 
-    with open_browser(offline=True) as offline:
+    with opening(offline=True) as offline:
         offline.page.goto(exported(file).as_uri())
         timeline, explorer, memory = frames(offline, 3)
         assert "of batch 77" in explorer
@@ -118,9 +117,8 @@ def test_a_view_is_drawn_when_the_page_is_loaded_again_without_the_cell_that_kee
     assert lab.open_and_run(browser, "views.ipynb") == []
     browser.wait_for_canvases(2)
     browser.page.evaluate(CLEAR_FIRST)
-    browser.page.evaluate(SAVE)
-    browser.page.goto(f"{lab.url}/lab/tree/views.ipynb", wait_until="domcontentloaded")
-    browser.page.wait_for_function("window.jupyterapp && window.jupyterapp.restored")
+    lab.save(browser)
+    lab.open_again(browser, "views.ipynb")
     browser.wait_for_canvases(1)
     assert browser.page.evaluate("window.Bokeh.documents.length") > 0
     assert browser.page.locator(f"{FRAMES} >> visible=true").count() == 0  # the first cell has none
@@ -134,7 +132,7 @@ def test_the_cell_that_keeps_bokehjs_keeps_it_when_it_runs_again(lab: Lab, brows
     for _ in range(2):
         browser.page.evaluate(RUN_FIRST)
     browser.wait_for_canvases(2)
-    browser.page.evaluate(SAVE)
+    lab.save(browser)
     first, second = json.loads(file.read_text())["cells"]
     assert json.dumps(first["outputs"]).count("window.kitBokehJS") == 1
     assert "window.kitBokehJS" not in json.dumps(second["outputs"])
