@@ -218,12 +218,12 @@ class StepTimes:
         return f"{format_ms(found.old)} → {format_ms(found.new)} a {unit}: {found.text()}"
 
 
-def step_interval(run: Run) -> tuple[float, float]:
-    """In which the median step of this run, and of a rerun, is to be expected; milliseconds.
+def step_interval(*runs: Run) -> tuple[float, float]:
+    """In which the median step of a rerun is to be expected, of runs alike; milliseconds.
 
     nan where fewer than two steps were measured.
     """
-    side = _Side.of([np.log(times) for times in _positive([_times(run, False)])], RERUN)
+    side = _Side.of([np.log(times) for times in _positive([_times(r, False) for r in runs])], RERUN)
     half = side.error * _student(side.freedom, _SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.runs.change import Difference, step_interval, steps_difference
 from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -148,19 +149,18 @@ class Trial:
 
     @property
     def spread_ms(self) -> float:
-        """How far `step_ms` may be off: what it differed by from run to run.
+        """How far `step_ms` may be off: half of the interval in which a rerun is expected."""
+        low, high = step_interval(*self.counted)
+        return (high - low) / 2
 
-        Of one run: the middle half of its steps; nothing says yet what the next run would be.
-        """
-        times = self._times()
-        if not len(times):
-            return math.nan
-        low, high = np.percentile(times, [25, 75])
-        runs = self.finals or self.runs
-        if len(runs) == 1:
-            return float(high - low)
-        medians = [run.step_ms for run in runs]
-        return max(max(medians) - min(medians), float(high - low) / math.sqrt(len(times)))
+    def since(self, other: Trial) -> Difference:
+        """How much longer a sample takes than in the other trial, and how sure that is."""
+        return steps_difference(other.counted, self.counted, by_sample=True)
+
+    @property
+    def counted(self) -> list[Run]:
+        """The runs that count: those that took turns, if any did."""
+        return self.finals or self.runs
 
     @property
     def ms_per_sample(self) -> float:
@@ -171,7 +171,7 @@ class Trial:
         return self.spread_ms / self.samples_per_step
 
     def _times(self) -> Any:
-        return np.array([t for run in self.finals or self.runs for t in run.step_times_ns]) / 1e6
+        return np.array([t for run in self.counted for t in run.step_times_ns]) / 1e6
 
     def bytes_of(self, kind: str) -> float:
         """The run's metric whose name ends so, e.g. `memory.peak_bytes`; nan if it has none."""
@@ -191,7 +191,7 @@ class Trial:
 
 
 def choose(trials: Sequence[Trial], first: Trial) -> Trial:
-    """The fastest; but a simpler one if the fastest does not win by more than the spread.
+    """The fastest; but a simpler one if the fastest does not win beyond the spread.
 
     Simpler: fewer settings changed from the start, then fewer compiles.
     """
@@ -199,12 +199,7 @@ def choose(trials: Sequence[Trial], first: Trial) -> Trial:
     if not possible:
         return first
     fastest = min(possible, key=lambda t: t.ms_per_sample)
-    tied = [
-        t
-        for t in possible
-        if t.ms_per_sample - fastest.ms_per_sample
-        <= max(t.spread_per_sample, fastest.spread_per_sample)
-    ]
+    tied = [t for t in possible if t is fastest or t.since(fastest).kind != "more"]
     return min(tied, key=lambda t: (t.changes, t.programs.count, t.ms_per_sample), default=fastest)
 
 
@@ -217,7 +212,8 @@ class Tuned:
 
     Units:
         milliseconds; `tried` has one mapping for each setting, the fastest first: `words`,
-        `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `compile_ms`, `compiles`,
+        `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `change` (of a sample's time since the
+        given settings, a `kit.runs.change.Difference`), `compile_ms`, `compiles`,
         `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`
         (nan: not measured), `runs`, `steps`, `note`, `is_same` (the losses agree), `is_start`,
         `is_best`, `is_possible`.
@@ -297,6 +293,7 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
         "step_ms": trial.step_ms,
         "spread_ms": trial.spread_ms,
         "ms_per_sample": trial.ms_per_sample,
+        "change": trial.since(first),
         "compile_ms": trial.programs.compile_ms,
         "compiles": trial.programs.count,
         "compiles_from_disk": trial.programs.from_disk,
@@ -316,11 +313,10 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
 def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, count: int) -> str:
     is_same = training_of(best["settings"]) == training_of(start["settings"])
     name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
-    spread = max(row["spread_ms"] * row[name] / row["step_ms"] for row in (best, start))
     if best["is_start"]:
         return (
             f"What you gave is the best of {count} settings: {start['step_ms']:.3g} ms a step. "
-            f"No other is faster by more than the spread, {spread:.2g} ms."
+            f"No other is faster beyond the spread, ± {start['spread_ms']:.2g} ms."
         )
     more = (best["compile_ms"] - start["compile_ms"]) / 1e3
     if more <= 0:
@@ -329,7 +325,7 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
         cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
     return (
         f"{best['words']}: {speedup:.3g}x as fast as what you gave ({best[name]:.3g} ms a {unit} "
-        f"instead of {start[name]:.3g}, spread {spread:.2g} ms); {cost}."
+        f"instead of {start[name]:.3g}, {best['change'].text()}); {cost}."
     )
 
 

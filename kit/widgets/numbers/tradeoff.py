@@ -249,16 +249,28 @@ def _cells(row: Row, start: Row | None, *, by_sample: bool, has_bytes: bool) -> 
         words = f"<b>{words}</b>"
     if row["note"]:
         words += f'<div style="color:{MUTED}">not chosen, {safe_html(row["note"], 300)}</div>'
-    ratio = start["ms_per_sample"] / row["ms_per_sample"] if start and row["ms_per_sample"] else 1
     return [
         words,
         _give_or_take(row),
         *([format_ms(row["ms_per_sample"])] if by_sample else []),
-        "?" if math.isnan(ratio) else f"{ratio:.2f}x as fast",
+        _against(row, start),
         format_ms(row["compile_ms"]),
         _payoff(row),
         *([format_bytes(row["peak_bytes"], "not measured")] if has_bytes else []),
     ]
+
+
+def _against(row: Row, start: Row | None) -> str:
+    """How many times as fast as the given settings; in words whether that is beyond the spread."""
+    if start is None or row["is_start"] or not row["ms_per_sample"] > 0:
+        return "-" if row["is_start"] else "?"
+    times = f"{start['ms_per_sample'] / row['ms_per_sample']:.2f}x as fast"
+    change = row.get("change")
+    if change is None or math.isnan(change.spread):
+        return f"maybe {times}"
+    said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
+    note = f"{said}, ± {change.spread:.0%}" if said else f"± {change.spread:.0%}"
+    return f'{times}<div style="color:{MUTED};font-size:11px">{note}</div>'
 
 
 def _give_or_take(row: Row) -> str:

@@ -12,6 +12,7 @@ from bokeh.models import LogScale
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.runs.change import Difference
 from kit.runs.settings import Settings
 from kit.widgets.numbers.tradeoff import (
     MAX_ROWS,
@@ -151,3 +152,16 @@ def test_of_very_many_settings_the_first_are_shown():
     html = tradeoff_html([row(f"prefetch {i}") for i in range(MAX_ROWS + 5)])
     assert html.count("<tr") == MAX_ROWS + 1
     assert f"The first {MAX_ROWS} of {MAX_ROWS + 5} are shown" in html
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(0.45, 0.55, "± 5%"), (0.97, 1.05, "no change, ± 4%"), (0.5, 1.6, "maybe, ± 55%")],
+)
+def test_a_ratio_says_how_sure_it_is(low: float, high: float, text: str):
+    change = Difference(6.0, 5.0, low, high)
+    rows = [row(change=change), row("as given", is_start=True, step_ms=6.0)]
+    assert f">{text}</div>" in tradeoff_html(rows)
+    assert "maybe 1.20x as fast" in tradeoff_html(
+        [row(ms_per_sample=1.0), row("as given", is_start=True, ms_per_sample=1.2)]
+    )
