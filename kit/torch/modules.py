@@ -67,13 +67,13 @@ def _is_outermost(code: Any) -> bool:
 
 def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
     """Hand the new parameters to the optimizers that hold the old ones."""
-    if not _count_held(moved):
+    if not _count_held(module, moved):
         return
     optimizers = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
     for optimizer in optimizers:
         _hand_over(optimizer, moved)
     # One parameter may be what is left of a loop over them; several are a list that is used again.
-    if (held := _count_held(moved)) > 1:
+    if (held := _count_held(module, moved)) > 1:
         warnings.warn(
             f"{held} parameters of {type(module).__name__} have moved to or from device kit, and "
             "are held elsewhere since before: those objects still show the old memory. Take them "
@@ -93,10 +93,23 @@ def _hand_over(optimizer: Any, moved: dict[int, tuple[Any, Any]]) -> None:
                     optimizer.state[new] = optimizer.state.pop(old)
 
 
-def _count_held(moved: dict[int, tuple[Any, Any]]) -> int:
-    """How many of the old parameters something besides the table refers to."""
+def _count_held(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> int:
+    """How many of the old parameters are in a list, table or tuple of the program.
+
+    A recurrent layer keeps a list of its weights, which it makes anew after the move.
+    """
     # three references are the table's, the variable's and the argument's
-    return sum(sys.getrefcount(old) > 3 for old, _ in moved.values())
+    if not any(sys.getrefcount(old) > 3 for old, _ in moved.values()):
+        return 0
+    olds = [old for old, _ in moved.values()]
+    ours = {id(olds), *map(id, moved.values())}
+    ours |= {id(v) for m in module.modules() for v in vars(m).values() if isinstance(v, list)}
+    held: set[int] = set()
+    for holder in gc.get_referrers(*olds):  # not autograd's graph, which is not Python's
+        if id(holder) not in ours and isinstance(holder, list | tuple | set | dict):
+            items = [*holder, *holder.values()] if isinstance(holder, dict) else holder
+            held |= {id(item) for item in items} & moved.keys()
+    return len(held)
 
 
 def _level_of_user() -> int:

@@ -89,6 +89,21 @@ def test_a_list_of_parameters_from_before_the_move_is_warned_of_at_its_line() ->
         assert {p.device.type for p in held} == {"cpu"}
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_recurrent_layers_own_list_is_no_reason_to_warn(inside: bool) -> None:
+    with open_session(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer = nn.LSTM(2, 3)
+        _kept_by_autograd = layer(torch.ones(2, 1, 2))
+        model: nn.Module = nn.Sequential(layer) if inside else layer
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.to("kit")
+        before = layer.weight_hh_l0.detach().cpu()
+        layer(torch.ones(2, 1, 2, device="kit"))[0].sum().backward()
+        optimizer.step()
+        assert not torch.equal(layer.weight_hh_l0.detach().cpu(), before)
+
+
 def test_the_last_parameter_of_a_loop_is_no_reason_to_warn() -> None:
     with open_session(), warnings.catch_warnings():
         warnings.simplefilter("error")
