@@ -23,6 +23,7 @@ from kit.ir import Aval
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["Executable", "Program", "Source", "compile_segment", "np_dtype"]
@@ -230,5 +231,5 @@ def _conform(out: Any, op: Op) -> list[Any]:
         array = jnp.asarray(array)
         if array.shape != aval.shape:
             raise ValueError(f"the rule gave shape {array.shape}, torch gives {aval.shape}")
-        results.append(array.astype(np_dtype(aval.dtype)))
+        results.append(cast(array, np_dtype(aval.dtype)))
     return results

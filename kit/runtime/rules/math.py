@@ -14,9 +14,38 @@ from jax import Array, lax
 
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = ["BINARY", "MATH_RULES", "MATMUL", "REDUCTIONS", "TERNARY", "UNARY", "vector_norm"]
+__all__ = [
+    "BINARY",
+    "MATH_RULES",
+    "MATMUL",
+    "REDUCTIONS",
+    "TERNARY",
+    "UNARY",
+    "cast",
+    "vector_norm",
+]
 
 Dims = int | Sequence[int] | None
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """The array in another dtype.
+
+    Floats become integers of 64 bits, or of 32 and then fewer: what those cannot hold, and NaN,
+    becomes the smallest one, as x86 does it. XLA alone takes the nearest integer.
+    """
+    dtype = jnp.dtype(dtype)
+    if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        x = x != 0 if dtype == jnp.bool_ else jnp.real(x)
+    is_cut = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)
+    if not is_cut or (dtype.name.startswith("uint") and dtype.itemsize > 1):
+        return x.astype(dtype)
+    wide = jnp.dtype("int64" if dtype.itemsize == 8 else "int32")
+    if x.dtype.itemsize < 4:
+        x = x.astype(jnp.float32)
+    end = 2.0 ** (8 * wide.itemsize - 1)
+    fits = (x >= -end) & (x < end)
+    return jnp.where(fits, x, -end).astype(wide).astype(dtype)
 
 
 def _float(x: Array) -> Array:

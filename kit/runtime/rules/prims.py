@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
+from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rules
 
 __all__ = ["PRIMS"]
@@ -121,7 +122,7 @@ PRIMS = Rules({
     **{f"prims.{name}.default": getattr(jnp, name) for name in _SAME_NAME},
     **{f"prims.{name}.default": rule for name, rule in _OTHER_NAME.items()},
     "prims.div.default": _div, "prims.where.default": jnp.where,
-    "prims.convert_element_type.default": lambda x, dtype: x.astype(dtype),
+    "prims.convert_element_type.default": cast,
     "prims.clone.default": lambda x, **_: x, "prims.view_of.default": lambda x: x,
     "prims.conj_physical.default": jnp.conj,
     "prims.broadcast_in_dim.default": _broadcast_in_dim,

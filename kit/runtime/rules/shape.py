@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rules
 
 __all__ = ["SHAPE_RULES", "VIEW_RULES"]
@@ -181,6 +182,8 @@ def _index_put(
 ) -> Array:
     where = x.at[_subscript(x, indices)]
     values = values.astype(x.dtype)
+    if accumulate and x.dtype == jnp.bool_:  # torch's sum of truths is "or"
+        return where.max(values)
     return where.add(values) if accumulate else where.set(values)
 
 
@@ -261,9 +264,9 @@ SHAPE_RULES = VIEW_RULES | Rules({
     "kit.full": lambda value, *, size, dtype: jnp.full(size, value, dtype),
     "kit.arange": _arange,
     "aten.fill.Scalar": lambda x, v: jnp.full(x.shape, v, x.dtype),
-    "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(v.astype(x.dtype), x.shape),
+    "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(cast(v, x.dtype), x.shape),
     "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(
-        y.astype(x.dtype), x.shape),
+        cast(y, x.dtype), x.shape),
     "aten.full_like.default": lambda x, v, **_: jnp.full(x.shape, v),
     "aten.cat.default": lambda xs, dim=0: jnp.concatenate(
         [x for x in xs if x.shape != (0,)] or xs, dim),

@@ -15,6 +15,7 @@ from kit.torch.ops.random import RANDOM
 from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import Special
 from kit.torch.ops.sequences import SEQUENCES
+from kit.torch.ops.strict import check_number
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -126,6 +127,8 @@ def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         else:
             target.ref.write(tape, _cast(tape, source, target.spec))
             return target
+    if number.__class__ is complex or not target.spec.dtype.is_floating_point:
+        check_number(number, target.spec.dtype)
     target.ref.write(tape, tape.full(target.spec, number))
     return target
 
@@ -140,7 +143,10 @@ def _like(number: int | None) -> Special:
         spec = tape.spec_of(meta)
         if "empty" in str(func):
             return unwritten(tape, spec)
-        return wrap(tape, tape.full(spec, args[-1] if number is None else number), spec)
+        value = args[-1] if number is None else number
+        if value.__class__ is complex or not spec.dtype.is_floating_point:
+            check_number(value, spec.dtype)
+        return wrap(tape, tape.full(spec, value), spec)
 
     return special
 

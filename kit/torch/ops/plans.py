@@ -36,6 +36,7 @@ from kit.torch.ops.schema import (
     written_tensors,
 )
 from kit.torch.ops.sequences import CELL_SHAPES
+from kit.torch.ops.strict import check_types
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -75,9 +76,11 @@ def make_plan(tape: Tape, func: Any, args: Any, kwargs: Any) -> Plan:
     if name in SPECIAL:
         if name != "aten.copy_.default":  # it asks when it knows more
             check_sessions(tape, name, (*args, *kwargs.values()))
+        check_types(func, args, kwargs)
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     _check_devices(tape, name, args, kwargs)
+    check_types(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
         return masked_write(func, args) or _host_plan(func)
     schema = func._schema

@@ -210,6 +210,10 @@ class Tape:
         key = (shape, stride, offset, dtype)
         spec = self._specs.get(key)
         if spec is None:
+            if dtype is torch.complex32:
+                raise RuntimeError(
+                    "device kit has no complex32 (chalf), because XLA has none: use complex64"
+                )
             spec = Spec(shape, stride, offset, dtype, Aval(shape, dtype_name(dtype)))
             self._specs[key] = spec
         return spec

@@ -1,0 +1,89 @@
+"""Types that torch refuses: found once for each kind of call, by asking torch's CPU.
+
+XLA takes what a rule gives it, and jax casts where torch raises: float64 inputs to float32 weights,
+int32 labels. Torch's meta kernels, which tell the shapes, ask for little. So a call that mixes
+types, or has none of floating point, is first made on the CPU with zeros of the same types.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import torch
+
+from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+
+__all__ = ["check_number", "check_types"]
+
+MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
+# What torch's refusals of a type say; another error is one of the zeros.
+_OF_TYPES = re.compile(
+    r"dtype|scalar type|can't be cast|data ?type|not implemented for|dtypes match|"
+    r"Integers to negative|Expected a long tensor|must be (a )?(long|int|bool)"
+)
+# These compare types before anything else, or are cheap: asked however large they are.
+_ALWAYS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_cdist_forward", "addbmm", "addmm", "addmv", "baddbmm", "binary_cross_entropy", "bmm",
+        "convolution", "dot", "gather", "grid_sampler_2d", "grid_sampler_3d", "index_add",
+        "index_add_", "index_copy", "index_copy_", "index_put", "index_put_", "index_select",
+        "linear", "mm", "mv", "native_group_norm", "native_layer_norm", "nll_loss2d_forward",
+        "nll_loss_forward", "take",
+    )
+)  # fmt: skip
+# Not all types of floating point will do either: these want integers, or no halves.
+_CHOOSY = re.compile(
+    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky)"
+)
+
+
+def check_types(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise torch's error if its CPU takes no arguments of these types.
+
+    Raises:
+        RuntimeError, IndexError, NotImplementedError: torch's own sentence.
+    """
+    tensors = flat_tensors([*args, *kwargs.values()])
+    if not _is_suspicious(str(func), tensors) or torch.Tag.nondeterministic_seeded in func.tags:
+        return
+    is_small = sum(t.numel() for t in tensors) <= MOST
+    if not is_small and str(func).rpartition(".")[0] not in _ALWAYS:
+        return
+    written = {id(t) for t in written_tensors(write_slots(func), args, kwargs)}
+
+    def blank(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            if is_small or id(item) in written:
+                return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
+            return torch.zeros((), dtype=item.dtype, device="cpu").expand(item.shape)
+        if isinstance(item, list | tuple):
+            return type(item)(blank(x) for x in item)
+        return torch.device("cpu") if isinstance(item, torch.device) else item
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself has not been made yet
+            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
+    except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
+        if _OF_TYPES.search(str(error)):
+            raise error.with_traceback(None) from None
+
+
+def check_number(number: Any, dtype: torch.dtype) -> None:
+    """Raise torch's error if a tensor of this type cannot be filled with the number.
+
+    Raises:
+        RuntimeError: torch's own sentence.
+    """
+    if number not in (0, 1):
+        torch.zeros((), dtype=dtype, device="cpu").fill_(number)
+
+
+def _is_suspicious(name: str, tensors: list[torch.Tensor]) -> bool:
+    if _CHOOSY.match(name):
+        return True
+    kinds = {t.dtype for t in tensors}
+    return len(kinds) > 1 or any(not kind.is_floating_point for kind in kinds)

@@ -1,0 +1,178 @@
+"""Types as torch has them: what its CPU refuses is refused, and floats become its integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from kit.runs.settings import Settings
+from kit.torch.device import open_session
+
+# torch warns where it makes complex numbers real, and of half complex ones
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+d64, f16, i64, i32 = torch.float64, torch.float16, torch.int64, torch.int32
+
+
+def T(d: str, *shape: int, dtype: torch.dtype = torch.float32) -> Any:
+    return torch.ones(*shape).to(dtype).to(d)
+
+
+CALLS: dict[str, Callable[[str], Any]] = {
+    "linear64_32": lambda d: F.linear(T(d, 2, 3, dtype=d64), T(d, 4, 3)),
+    "linear_int": lambda d: F.linear(T(d, 2, 3, dtype=i64), T(d, 4, 3)),
+    "linear_f16w_f32x": lambda d: F.linear(T(d, 2, 3), T(d, 4, 3, dtype=f16)),
+    "linear_bias64": lambda d: F.linear(T(d, 2, 3), T(d, 4, 3), T(d, 4, dtype=d64)),
+    "mm_mixed": lambda d: T(d, 2, 3) @ T(d, 3, 2, dtype=d64),
+    "mm_int_float": lambda d: T(d, 2, 3) @ T(d, 3, 2, dtype=i64),
+    "bmm_mixed": lambda d: torch.bmm(T(d, 1, 2, 3), T(d, 1, 3, 2, dtype=d64)),
+    "addmm_mixed": lambda d: torch.addmm(T(d, 2, 2, dtype=d64), T(d, 2, 3), T(d, 3, 2)),
+    "dot_mixed": lambda d: torch.dot(T(d, 3), T(d, 3, dtype=d64)),
+    "einsum_mixed": lambda d: torch.einsum("ij,jk->ik", T(d, 2, 3), T(d, 3, 2, dtype=d64)),
+    "matmul_out": lambda d: torch.matmul(T(d, 2, 3), T(d, 3, 2), out=T(d, 2, 2, dtype=d64)),
+    "ce_i32": lambda d: F.cross_entropy(T(d, 2, 3), torch.tensor([0, 1], dtype=i32).to(d)),
+    "ce_float_labels_shape": lambda d: F.cross_entropy(T(d, 2, 3), torch.tensor([0.0, 1.0]).to(d)),
+    "nll_i32": lambda d: F.nll_loss(T(d, 2, 3), torch.tensor([0, 1], dtype=i32).to(d)),
+    "emb_float": lambda d: F.embedding(torch.tensor([0.0, 1.0]).to(d), T(d, 3, 2)),
+    "gather_i32": lambda d: torch.gather(T(d, 2, 3), 1, torch.tensor([[0], [1]], dtype=i32).to(d)),
+    "scatter_i32": lambda d: T(d, 2, 3).scatter_(1, torch.tensor([[0], [1]], dtype=i32).to(d), 1.0),
+    "scatter_src_dtype": lambda d: T(d, 2, 3).scatter_(
+        1, torch.tensor([[0], [1]]).to(d), T(d, 2, 1, dtype=d64)
+    ),
+    "index_add_dtype": lambda d: T(d, 3).index_add_(0, torch.tensor([0]).to(d), T(d, 1, dtype=d64)),
+    "index_add_bool": lambda d: T(d, 3, dtype=torch.bool).index_add_(
+        0, torch.tensor([0]).to(d), T(d, 1, dtype=torch.bool)
+    ),
+    "index_copy_dtype": lambda d: T(d, 3).index_copy_(
+        0, torch.tensor([0]).to(d), T(d, 1, dtype=d64)
+    ),
+    "index_put_dtype": lambda d: torch.index_put(
+        T(d, 3), (torch.tensor([0]).to(d),), T(d, 1, dtype=d64)
+    ),
+    "setitem_dtype": lambda d: T(d, 3).__setitem__(torch.tensor([0]).to(d), T(d, 1, dtype=d64)),
+    "out_lower": lambda d: torch.add(T(d, 3), 1.5, out=T(d, 3, dtype=i64)),
+    "out_lower2": lambda d: torch.exp(T(d, 3), out=T(d, 3, dtype=i64)),
+    "out_f16": lambda d: torch.exp(T(d, 3), out=T(d, 3, dtype=f16)),
+    "add__int_float": lambda d: T(d, 3, dtype=i64).add_(1.5),
+    "add__int_floattensor": lambda d: T(d, 3, dtype=i64).add_(T(d, 3)),
+    "div__int": lambda d: T(d, 3, dtype=i64).div_(2),
+    "mul__bool": lambda d: T(d, 3, dtype=torch.bool).mul_(2),
+    "conv_mixed": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=d64)),
+    "conv_int_w": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=i64)),
+    "conv_f16_x": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=f16), T(d, 1, 1, 2, 2)),
+    "conv_bias64": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2), T(d, 1, dtype=d64)),
+    "conv_int": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=i64), T(d, 1, 1, 2, 2, dtype=i64)),
+    "conv_dim": lambda d: F.conv2d(T(d, 4, 4), T(d, 1, 1, 2, 2)),
+    "conv_kernel_big": lambda d: F.conv2d(T(d, 1, 1, 2, 2), T(d, 1, 1, 4, 4)),
+    "convt_mixed": lambda d: F.conv_transpose2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=d64)),
+    "bn_mixed": lambda d: F.batch_norm(
+        T(d, 2, 3), T(d, 3, dtype=d64), T(d, 3, dtype=d64), training=True
+    ),
+    "ln_mixed": lambda d: F.layer_norm(T(d, 2, 3), (3,), T(d, 3, dtype=d64)),
+    "mse_int": lambda d: F.mse_loss(T(d, 3, dtype=i64), T(d, 3, dtype=i64)),
+    "mean_int": lambda d: T(d, 3, dtype=i64).mean(),
+    "softmax_int": lambda d: T(d, 3, dtype=i64).softmax(0),
+    "bitand_float": lambda d: T(d, 3) & T(d, 3),
+    "shift_float": lambda d: T(d, 3) << 1,
+    "bce_int": lambda d: F.binary_cross_entropy(T(d, 3), T(d, 3, dtype=i64)),
+    "bce_mixed": lambda d: F.binary_cross_entropy(T(d, 3), T(d, 3, dtype=d64)),
+    "where_cond": lambda d: torch.where(T(d, 3, dtype=i64), T(d, 3), T(d, 3)),
+    "masked_fill_int_mask": lambda d: T(d, 3).masked_fill(T(d, 3, dtype=i64), 1.0),
+    "sub_bool": lambda d: T(d, 3, dtype=torch.bool) - T(d, 3, dtype=torch.bool),
+    "neg_bool": lambda d: -T(d, 3, dtype=torch.bool),
+    "cat_mixed": lambda d: torch.cat([T(d, 3), T(d, 3, dtype=d64)]),
+    "stack_mixed": lambda d: torch.stack([T(d, 3), T(d, 3, dtype=i64)]),
+    "lerp_mixed": lambda d: torch.lerp(T(d, 3), T(d, 3, dtype=d64), 0.5),
+    "addcmul_mixed": lambda d: torch.addcmul(T(d, 3), T(d, 3, dtype=d64), T(d, 3)),
+    "cdist_mixed": lambda d: torch.cdist(T(d, 2, 3), T(d, 2, 3, dtype=d64)),
+    "clamp_int": lambda d: T(d, 3, dtype=i64).clamp(0.5),
+    "cumsum_": lambda d: T(d, 3, dtype=i64).cumsum_(0),
+    "pow_neg_int": lambda d: T(d, 3, dtype=i64) ** -1,
+    "one_hot_float": lambda d: F.one_hot(T(d, 3)),
+    "inverse_int": lambda d: torch.linalg.inv(T(d, 2, 2, dtype=i64)),
+    "cholesky_f16": lambda d: torch.linalg.cholesky(torch.eye(2, dtype=f16).to(d)),
+    "lstm_mixed": lambda d: torch.nn.LSTM(2, 2).to(d)(T(d, 1, 1, 2, dtype=d64)),
+    "gru_mixed": lambda d: torch.nn.GRU(2, 2).to(d)(T(d, 1, 1, 2, dtype=d64)),
+    "rnn_mixed": lambda d: torch.nn.RNN(2, 2).to(d)(T(d, 1, 1, 2, dtype=d64)),
+    "grid_mixed": lambda d: F.grid_sample(T(d, 1, 1, 2, 2), T(d, 1, 2, 2, 2, dtype=d64)),
+    "interp_int": lambda d: F.interpolate(T(d, 1, 1, 2, 2, dtype=i64), scale_factor=2),
+    "maxpool_int": lambda d: F.max_pool2d(T(d, 1, 1, 2, 2, dtype=i64), 2),
+    "avgpool_int": lambda d: F.avg_pool2d(T(d, 1, 1, 2, 2, dtype=i64), 2),
+    "foreach_mixed": lambda d: torch._foreach_add([T(d, 2)], [T(d, 2, dtype=d64)])[0],
+    "group_norm_mixed": lambda d: F.group_norm(T(d, 1, 2, 2), 1, T(d, 2, dtype=d64)),
+    "prelu_mixed": lambda d: F.prelu(T(d, 2), T(d, 1, dtype=d64)),
+    "baddbmm_mixed": lambda d: torch.baddbmm(
+        T(d, 1, 2, 2, dtype=d64), T(d, 1, 2, 3), T(d, 1, 3, 2)
+    ),
+    "index_select_float": lambda d: T(d, 3).index_select(0, T(d, 1)),
+    "take_i32": lambda d: torch.take(T(d, 3), torch.tensor([0], dtype=i32).to(d)),
+    "masked_scatter_dtype": lambda d: T(d, 3).masked_scatter(
+        T(d, 3, dtype=torch.bool), T(d, 3, dtype=d64)
+    ),
+    "tril_bool": lambda d: T(d, 2, 2, dtype=torch.bool).tril(),
+    "rsqrt_int_": lambda d: T(d, 2, dtype=i64).rsqrt_(),
+    "fill_complex": lambda d: T(d, 2).fill_(1j),
+    "full_like": lambda d: torch.full_like(T(d, 2, dtype=torch.uint8), 300),
+    "fill_over": lambda d: T(d, 2, dtype=torch.uint8).fill_(300),
+    "fill_neg_u8": lambda d: T(d, 2, dtype=torch.uint8).fill_(-1),
+    "copy_complex": lambda d: T(d, 2).copy_(T(d, 2, dtype=torch.complex64)),
+}
+
+
+def outcome(call: Callable[[str], Any], device: str) -> Any:
+    """What a call gives on a device: a CPU tensor, or its error's type and beginning."""
+    try:
+        found = call(device)
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return type(error), str(error)[:40]
+    found = found[0] if isinstance(found, tuple) else found
+    return found.cpu() if isinstance(found, torch.Tensor) else found
+
+
+def check(call: Callable[[str], Any]) -> None:
+    expected = outcome(call, "cpu")
+    with open_session(Settings(mode="lazy")):
+        found = outcome(call, "kit")
+    if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_gives_what_torchs_cpu_gives_or_raises_its_error(name: str) -> None:
+    check(CALLS[name])
+
+
+def test_most_of_these_calls_are_refused() -> None:
+    refused = [name for name in CALLS if isinstance(outcome(CALLS[name], "cpu"), tuple)]
+    assert len(refused) > 40
+
+
+def test_a_refusal_names_the_line() -> None:
+    with open_session(), pytest.raises(RuntimeError, match="same dtype") as caught:
+        F.linear(T("kit", 2, 3, dtype=d64), T("kit", 4, 3))
+    assert "test_types.py" in "".join(caught.value.__notes__)
+
+
+NUMBERS = torch.tensor(
+    [0, 1.5, -1.5, 255, 256, 300, -1, -200, 1e5, -1e5, 3e9, -3e9, 5e9, 1e19, -1e19, 1e30,
+     float("inf"), -float("inf"), float("nan")]
+)  # fmt: skip
+INTEGERS = [torch.uint8, torch.int8, torch.int16, i32, i64, torch.bool]
+
+
+@pytest.mark.parametrize("target", INTEGERS, ids=str)
+@pytest.mark.parametrize("source", [torch.float32, d64, torch.bfloat16, f16, i64], ids=str)
+def test_a_cast_to_integers_is_that_of_torchs_cpu(source: torch.dtype, target: torch.dtype) -> None:
+    numbers = NUMBERS.to(source)
+    check(lambda d: numbers.to(d).to(target))
+    check(lambda d: torch.zeros(len(numbers), dtype=target).to(d).copy_(numbers.to(d)))
+
+
+def test_a_type_that_xla_lacks_is_refused_by_its_name() -> None:
+    with open_session(), pytest.raises(RuntimeError, match=r"complex32.*use complex64"):
+        T("kit", 3).chalf()
