@@ -18,6 +18,7 @@ __all__ = ["FINISH", "STEP", "Place", "timeline_of"]
 
 STEP = "kit step "
 FINISH = "kit finish"
+CPU = "on a CPU a tensor is ready when the call that makes it returns"
 Place = tuple[str, str]  # the user's line, and the library line that it called
 Nanoseconds = Callable[[float], int]
 
@@ -55,8 +56,10 @@ def timeline_of(
     notes: list[str] = []
     syncs: list[SyncPoint] = []
     if device == "cpu":
-        # A CPU tensor is ready when the call that makes it returns: reading one waits for nothing.
         spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
+        reads = sum(e.name == "aten::_local_scalar_dense" for e in host) / len(steps)
+        if reads:
+            notes.append(f"{reads:.3g} reads of a number a step (.item()) wait for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns))
         if not kernels:

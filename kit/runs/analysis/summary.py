@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_plus
 
 from kit.runs.analysis.lines import line_costs
-from kit.runs.analysis.verdict import Verdict, verdict
+from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_ms, format_number, format_percent, safe_terminal
 from kit.trace import count_devices, idle_table, sync_table
@@ -90,7 +90,7 @@ def _syncs(run: Run, limit: int) -> str:
         return ""
     rows = sync_table(syncs, steps=steps, timeline=run.timeline)
     if not rows:
-        return "No sync points: the host never waited for the device."
+        return f"No sync points: {why_no_waits(run)}."
     cells = [
         [
             safe_terminal(r.site, 40) or "unknown line",

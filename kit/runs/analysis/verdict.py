@@ -15,7 +15,7 @@ from kit.text import format_ms, format_percent
 from kit.trace import Limit, count_devices, idle_table, limit_shares
 from kit.trace.limits import BUSY
 
-__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict"]
+__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits"]
 
 _WITHHELD = "No advice is given either"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
@@ -134,6 +134,17 @@ def verdict(run: Run) -> Verdict | None:
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside if run.settings.mode == "torch" else row.inside
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
+
+
+def why_no_waits(run: Run) -> str:
+    """Why a run has no sync point, as a clause: on a CPU torch has nothing to wait for."""
+    is_native = run.settings.mode == "torch" and run.timeline.origin == "profiled"
+    if is_native and "torch" in run.environment and run.environment["device"].startswith("cpu"):
+        return (
+            "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
+            'GPU and on device "kit" it waits for it'
+        )
+    return "the host never waited for the device"
 
 
 def _of_device(run: Run, limit: Limit, step_ms: float) -> str:

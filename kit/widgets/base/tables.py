@@ -15,6 +15,7 @@ import numpy as np
 
 from kit.runs.analysis.advice import sync_cure
 from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
@@ -104,7 +105,7 @@ def sync_table_html(run: Run) -> str:
     if not steps:
         return section("Sync points", sentence("No step was measured."))
     if not syncs:
-        text = f"No sync points: in {which} the host never waited for the device."
+        text = f"No sync points in {which}: {why_no_waits(run)}."
         return section("Sync points", sentence(text))
     rows = sync_table(syncs, steps=steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.base.context import Context
 from kit.measure.experiment import run
 from kit.measure.native.events import timeline_of
 from kit.measure.native.torch import measure
 from kit.measure.search.sweeps import sweep
+from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Timeline, breakdown_ns
+from kit.widgets.base.tables import sync_table_html
 from kit.workloads import bert, mlp
 from kit.workloads.text import IGNORE, MaskedText
 
@@ -275,3 +278,26 @@ def test_a_native_gpu_run_has_kernels_and_its_waits_their_lines() -> None:
     assert len(reads) == len(made.step_times_ns)
     assert all(s.site.startswith("masked_lm.py") for s in reads)
     assert "unknown" not in {r.category for r in made.breakdown() if r.share > 0.05}
+
+
+def test_reads_on_a_cpu_are_counted_and_said_to_wait_for_nothing() -> None:
+    @kit.workload
+    def reading(ctx: kit.Context) -> Any:
+        weight = torch.nn.Parameter(torch.ones(4, 4, device=ctx.device))
+
+        def step() -> Any:
+            loss = (weight @ weight).sum()
+            loss.item()
+            float(loss.detach())
+            return loss
+
+        return step
+
+    found = measure(reading, NATIVE)
+    assert found.sync_points == ()
+    notes = " ".join(found.timeline.notes)
+    assert "2 reads of a number a step (.item()) wait for nothing" in notes
+    for shown in (summary(found), sync_table_html(found)):
+        assert "on a CPU torch computes in the call itself" in shown
+        assert "the host never waited" not in shown
+    assert not any("wait for nothing" in n for n in measure(mlp, NATIVE).timeline.notes)

@@ -169,7 +169,7 @@ def test_without_untraced_steps_the_traced_ones_are_counted_and_said():
 
 def test_no_sync_point_is_said_in_words():
     text = str(Reader(sync_table_html(run_with(5.0))))
-    assert "No sync points: in 10 untraced steps the host never waited" in text
+    assert "No sync points in 10 untraced steps: the host never waited" in text
     assert "No step was measured" in sync_table_html(empty_run())
 
 
