@@ -44,10 +44,11 @@ __all__ = [
 ]
 
 Progress = Callable[[str, float], None]
+# The last name varies fastest: the loss scalings, which the report compares, take turns.
 DEFAULT_SWEEP: dict[str, list[Any]] = {
-    "loss_scaling": [NONE, HOST_CHECK, ON_DEVICE],
-    "bulk_backward": [1, 15, 50],
     "batch_size": [4, 8, 16],
+    "bulk_backward": [1, 15, 50],
+    "loss_scaling": [NONE, HOST_CHECK, ON_DEVICE],
 }
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kit import __version__
 from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
+from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 from kit.formats.readers import readers_text
@@ -254,6 +255,8 @@ def _report(options: argparse.Namespace) -> int:
     if options.runs:
         _write_report([kit.open_trace(name) for name in options.runs], options.output)
         return 0
+    if said := leave_a_core(os.environ, usable_cores()):
+        _complain(said)
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 

@@ -28,6 +28,7 @@ __all__ = [
     "RERUN",
     "Difference",
     "StepTimes",
+    "error_of",
     "part_difference",
     "ratio_of",
     "shift_of",
@@ -226,6 +227,17 @@ def step_interval(*runs: Run) -> tuple[float, float]:
     side = _Side.of([np.log(times) for times in _positive([_times(r, False) for r in runs])], RERUN)
     half = side.error * _student(side.freedom, _SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
+
+
+def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
+    """From the measured step to what a model had said of it: how wrong that was.
+
+    The spread is that of the measured runs, a rerun's included: the model has none of its own here.
+    """
+    times = [_times(run, False) for run in measured]
+    middle = _middle(_known(times))
+    low, high = step_interval(*measured)
+    return Difference(middle, predicted_ms, predicted_ms / high, predicted_ms / low)
 
 
 def _times(run: Run, by_sample: bool) -> NDArray[Any]:

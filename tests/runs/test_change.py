@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kit.runs.change import (
     Difference,
+    error_of,
     ratio_of,
     shift_of,
     step_difference,
@@ -145,3 +146,15 @@ def test_an_interval_that_hides_ten_percent_is_unclear() -> None:
     assert Difference(10.0, 10.5, 0.99, 1.11).kind == "same"
     assert Difference(10.0, 10.5, 0.90, 1.22).kind == "unclear"
     assert Difference(10.0, 10.5, 1.01, 1.90).kind == "more"
+
+
+def test_a_models_error_is_one_only_beyond_the_spread_of_what_was_measured() -> None:
+    run = make_run()
+    assert error_of(1.02 * run.step_ms, [run]).kind == "same"
+    wrong = error_of(1.5 * run.step_ms, [run])
+    assert (wrong.kind, round(wrong.amount, 2)) == ("more", 0.5)
+    assert wrong.low < 1.5 < wrong.high
+    assert error_of(0.5 * run.step_ms, [run]).kind == "less"
+    assert error_of(2.0, [replace(run, step_times_ns=(9,))]).kind == "unclear"
+    assert error_of(2.0, [replace(run, step_times_ns=())]).kind == "unknown"
+    assert error_of(1.5, [run, run, run]).spread < error_of(1.5, [run]).spread

@@ -21,6 +21,7 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Layout
 
+from kit.runs.change import error_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
@@ -306,8 +307,8 @@ def _off(run: Run) -> str:
     """How wrong the model was; nothing if it was not asked."""
     if not run.predicted_ms or not run.step_ms > 0:
         return ""
-    error = run.predicted_ms / run.step_ms - 1
-    return f"; the model had said {format_ms(run.predicted_ms)} a step, {error:+.0%} off"
+    error = error_of(run.predicted_ms, [run]).text(more="too slow", less="too fast")
+    return f"; the model had said {format_ms(run.predicted_ms)} a step: {error}"
 
 
 def _compiled(run: Run) -> str:

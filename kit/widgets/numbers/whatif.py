@@ -16,6 +16,7 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
 
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.change import Difference, error_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
@@ -42,7 +43,8 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
 
     Args:
         run: what the predictions were made from.
-        measured: runs; the one of a prediction's settings stands beside it, with the error.
+        measured: runs; those of a prediction's settings stand beside it, with the error and the
+            spread of what was measured.
     """
     heads = ("settings", "predicted", "measured", "error", "segments", "syncs")
     head = "".join(
@@ -67,19 +69,29 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
 
 
 def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
-    found = next((r for r in measured if _alike(r.settings, p.settings)), None)
-    time = found.step_ms if found is not None else math.nan
-    error = p.step_ms / time - 1 if time > 0 else math.nan
+    found = [r for r in measured if _alike(r.settings, p.settings)]
+    error = error_of(p.step_ms, found)
     cells = (
         format_ms(p.step_ms, ""),
-        format_ms(time, ""),
-        format_percent(error, "", form="+.1%"),
+        format_ms(error.old, ""),
+        _error(error),
         f"{p.segments:,}",
         f"{p.syncs:,}",
     )
     words = safe_html(_words(run.settings, p.settings), 120)
     numbers = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in cells)
     return f'<tr><td style="{_CELL}">{words}</td>{numbers}</tr>'
+
+
+def _error(error: Difference) -> str:
+    """How wrong the model was, and whether the measured steps can tell."""
+    if error.kind == "unknown":
+        return ""
+    amount = format_percent(error.amount, form="+.1%")
+    if math.isnan(error.spread):
+        return f"{amount}, spread unknown"
+    right = ", within the spread" if error.kind == "same" else ""
+    return f"{amount} ± {error.spread:.1%}{right}"
 
 
 def _alike(a: Settings, b: Settings) -> bool:
