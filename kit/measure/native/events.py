@@ -57,8 +57,7 @@ def timeline_of(
     syncs: list[SyncPoint] = []
     if device == "cpu":
         spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
-        reads = sum(e.name == "aten::_local_scalar_dense" for e in host) / len(steps)
-        if reads:
+        if reads := sum(map(_is_read, host)) / len(steps):
             notes.append(f"{reads:.3g} reads of a number a step (.item()) wait for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns))
@@ -83,6 +82,12 @@ def _top_op(event: Any) -> bool:
     """An aten op that no other aten op called: what torch's CPU kernels do for the step."""
     called = any(e.name.startswith("aten::") for e in _ancestors(event))
     return event.name.startswith("aten::") and not called
+
+
+def _is_read(event: Any) -> bool:
+    """The program reads a number; an optimizer's own, as its step counts, are always on the CPU."""
+    is_read = event.name == "aten::_local_scalar_dense"
+    return is_read and not any(a.name.startswith(_OPTIMIZER) for a in _ancestors(event))
 
 
 def _kernels(events: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
