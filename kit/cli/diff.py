@@ -118,7 +118,9 @@ def _verdict(diffs: Sequence[tuple[str, RunDiff]], failed: Sequence[str], bar: f
     unknown = [n or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
     text = f"passed: nothing is slower by more than {100 * bar:.3g}% and than the spread"
     if unknown:
-        text += f"; cannot be told, the spread is too wide: {'; '.join(unknown)}"
+        text += (
+            f"; cannot be told, by the spread or because the machine was busy: {'; '.join(unknown)}"
+        )
     return text
 
 

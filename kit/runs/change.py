@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.runs.conditions import doubt
 from kit.text import format_ms, format_percent
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "RERUN",
     "Difference",
     "StepTimes",
+    "doubt_of",
     "error_of",
     "part_difference",
     "ratio_of",
@@ -40,6 +42,7 @@ __all__ = [
 RERUN = 0.02  # standard deviation of ln(median / median) between two runs of the same settings
 RERUN_PART = 0.10  # the same of a part of the step: a kernel, a wait, a cause of idle time
 RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
+TURNS = 3  # runs of each side, by turns, from which on their own spread has what others took
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
 _SURE = 1.96  # standard deviations of a 95 % interval
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
@@ -64,17 +67,19 @@ class Difference:
     high: float
     is_ratio: bool = True
     blur: float = BLUR  # as RERUN a fraction if `is_ratio`, else in the unit of `old`
+    doubt: str = ""  # why the spread does not say all: another program took the cores
 
     @property
     def kind(self) -> str:
         """One of "more", "less", "same", "unclear" and "unknown".
 
         "same": no change beyond the spread, and the spread would have shown one of `blur`.
-        "unclear": the spread is too wide to say so. "unknown": a side was not measured.
+        "unclear": the spread is too wide to say so, or there is a doubt. "unknown": a side was not
+        measured.
         """
         if math.isnan(self.old) or math.isnan(self.new):
             return "unknown"
-        if math.isnan(self.low) or math.isnan(self.high):
+        if self.doubt or math.isnan(self.low) or math.isnan(self.high):
             return "unclear"
         none = 1.0 if self.is_ratio else 0.0
         if self.low > none:
@@ -121,7 +126,8 @@ class Difference:
         if kind == "same":
             sign = "+" if self.amount >= 0 else "−"
             return f"no change beyond the spread ({sign}{amount} ± {form(self.spread)})"
-        return f"{'maybe ' * (kind == 'unclear')}{amount} ± {form(self.spread)} {word}"
+        why = f": {self.doubt}" if self.doubt else ""
+        return f"{'maybe ' * (kind == 'unclear')}{amount} ± {form(self.spread)} {word}{why}"
 
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN) -> Difference:
@@ -187,7 +193,14 @@ def steps_difference(
     old: Sequence[Run], new: Sequence[Run], *, by_sample: bool = False
 ) -> Difference:
     """The same where each side was measured several times, best by turns: repeats make it surer."""
-    return ratio_of(*([_times(run, by_sample) for run in runs] for runs in (old, new)))
+    found = ratio_of(*([_times(run, by_sample) for run in runs] for runs in (old, new)))
+    has_turns = min(len(old), len(new)) >= TURNS  # then what others took is in the runs' own spread
+    return found if has_turns else replace(found, doubt=doubt_of(*old, *new))
+
+
+def doubt_of(*runs: Run) -> str:
+    """Why a change between these runs may be another program's; "" if it is not."""
+    return next((said for run in runs if (said := doubt(run.conditions))), "")
 
 
 class StepTimes:
@@ -208,6 +221,7 @@ class StepTimes:
             b.step_ms / _samples(b) if fewer != 1 else b.step_ms,
             math.exp(low) * fewer,
             math.exp(high) * fewer,
+            doubt=doubt_of(a, b),
         )
 
     def text(self, old: int, new: int) -> str:
@@ -237,7 +251,9 @@ def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
     times = [_times(run, False) for run in measured]
     middle = _middle(_known(times))
     low, high = step_interval(*measured)
-    return Difference(middle, predicted_ms, predicted_ms / high, predicted_ms / low)
+    return Difference(
+        middle, predicted_ms, predicted_ms / high, predicted_ms / low, doubt=doubt_of(*measured)
+    )
 
 
 def _times(run: Run, by_sample: bool) -> NDArray[Any]:

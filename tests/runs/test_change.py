@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kit.runs.analysis.diff import diff_runs
 from kit.runs.change import (
     Difference,
+    StepTimes,
     error_of,
     ratio_of,
     shift_of,
@@ -20,7 +22,9 @@ from kit.runs.change import (
     step_interval,
     steps_difference,
 )
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
+from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
 
 RUNS = 400  # simulated pairs
@@ -158,3 +162,20 @@ def test_a_models_error_is_one_only_beyond_the_spread_of_what_was_measured() -> 
     assert error_of(2.0, [replace(run, step_times_ns=(9,))]).kind == "unclear"
     assert error_of(2.0, [replace(run, step_times_ns=())]).kind == "unknown"
     assert error_of(1.5, [run, run, run]).spread < error_of(1.5, [run]).spread
+
+
+def test_on_a_busy_machine_nothing_is_called_changed_but_by_turns() -> None:
+    still = make_run()
+    slow = replace(still, step_times_ns=tuple(2 * t for t in still.step_times_ns))
+    busy = replace(slow, conditions=Conditions(cores=2, others=1.3))
+    assert step_difference(still, slow).kind == "more"
+    found = step_difference(still, busy)
+    assert (found.kind, found.is_changed) == ("unclear", False)
+    assert found.text().startswith("maybe 100% ± ")
+    assert found.text().endswith("slower: measured on a busy machine: others used 1.3 of 2 cores")
+    assert StepTimes([still, busy]).difference(0, 1).kind == "unclear"
+    assert steps_difference([still] * 3, [busy] * 3).kind == "more"
+    assert diff_runs(still, busy).step.is_changed is False
+    assert "100&thinsp;% ± " in headline_html(busy, still)
+    assert "% worse" in headline_html(slow, still)
+    assert "% worse" not in headline_html(busy, still)

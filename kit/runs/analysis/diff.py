@@ -19,7 +19,7 @@ from kit.ir.graph import VARIABLES, DiffRow
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
 from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
-from kit.runs.change import Difference, part_difference, steps_difference
+from kit.runs.change import Difference, doubt_of, part_difference, steps_difference
 from kit.runs.labels import COMMIT, TIME, label_of
 from kit.runs.run import Run
 from kit.text import format_count, markdown_table, safe_markdown, safe_terminal
@@ -160,7 +160,7 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     old, new = _median_run(olds), _median_run(news)
     parts = Parts(old), Parts(new)
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
-    pair = _Pairing(step)
+    pair = _Pairing(step, doubt_of(old, new))
     nodes, kernels = _graphs(parts, pair)
     settings = old.settings.as_dict(), new.settings.as_dict()
     return RunDiff(
@@ -231,6 +231,7 @@ class _Pairing:
     """Joins the parts of two runs by key, and judges each pair by the rule for "changed"."""
 
     step_ms: float
+    doubt: str = ""  # why no part is called changed
 
     def difference(self, old: Part, new: Part) -> Difference | None:
         """None if neither run says how its steps vary; what is not there takes nothing."""
@@ -238,7 +239,8 @@ class _Pairing:
         if not steps[0] and not steps[1]:
             return None
         means = tuple(0.0 if math.isnan(p.ms) else p.ms for p in (old, new))
-        return part_difference((means[0], means[1]), (steps[0], steps[1]), self.step_ms)
+        found = part_difference((means[0], means[1]), (steps[0], steps[1]), self.step_ms)
+        return replace(found, doubt=self.doubt)
 
     def rows(
         self,

@@ -7,10 +7,11 @@ few: their interval is wide unless they agree.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from kit.runs.change import Difference, part_difference, shift_of, step_difference
+from kit.runs.change import Difference, doubt_of, part_difference, shift_of, step_difference
 from kit.runs.run import Run
 from kit.trace import Headline, each_step, headline
 
@@ -26,13 +27,14 @@ def headline_differences(old: Run, new: Run) -> dict[str, Difference]:
     waits = before.sync_wait_ms, now.sync_wait_ms
     more = now.syncs_per_step - before.syncs_per_step  # a count has no spread
     counts = Difference(before.syncs_per_step, now.syncs_per_step, more, more, is_ratio=False)
-    return {
+    why = doubt_of(old, new)
+    found = {
         "step_ms": step_difference(old, new, by_sample=has_other_samples(old, new)),
         "device_busy_fraction": _fraction(old, new, lambda h: h.device_busy_fraction),
         "overlap_fraction": _fraction(old, new, lambda h: h.overlap_fraction),
         "sync_wait_ms": part_difference(waits, (_waits_ms(old), _waits_ms(new)), now.step_ms),
-        "syncs_per_step": counts,
     }
+    return {k: replace(d, doubt=why) for k, d in found.items()} | {"syncs_per_step": counts}
 
 
 def has_other_samples(old: Run, new: Run) -> bool:

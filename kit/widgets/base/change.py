@@ -40,6 +40,8 @@ def change_html(
     arrow = "▲" if found.amount > 0 else "▼"
     if kind == "unclear":
         why = spread or ": its spread is not known"
+        if found.doubt:
+            why += ": measured on a busy machine"
         return _neutral(f"maybe {arrow} {amount}{why}")
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
