@@ -27,7 +27,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: help lab report fmt check quick test coverage-table pictures clean
+.PHONY: help lab report gpu fmt check quick test coverage-table pictures clean
 .DEFAULT_GOAL := lab
 
 help:  ## this list
@@ -40,6 +40,9 @@ lab: $(VENV)/.installed  ## JupyterLab on the first notebook (this is what plain
 report: $(VENV)/.installed  ## run the main job and write report.html
 	@scripts/need graphviz dot
 	$(PY) -m kit report --output $(REPORT)
+
+gpu: $(VENV)/.installed  ## what the kit does on this machine's GPU, in nine minutes, as numbers
+	$(PY) -m kit.gpu_check
 
 fmt: $(VENV)/.installed-test  ## lay out the code, and correct what the linter can correct
 	$(PY) -m ruff check --fix .

@@ -34,6 +34,7 @@ PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
     "files": "a file is written whole or not at all",
+    "versions": "versions that were tried",
     "ir": "graph, plan",
     "trace": "timeline, metrics, gaps",
     "runs": "settings; a run and its file",
@@ -45,6 +46,7 @@ PURPOSE = {
     "workloads": "the shipped training steps",
     "widgets": "a run becomes pictures",
     "reports": "one HTML or Markdown file",
+    "gpu_check": "a machine's GPU, as numbers",
 }
 
 # The files that one op of torch passes, each once, from the call to the plot:

@@ -34,6 +34,8 @@ _MEASURE = [*_FRONT_ENDS, "measure/base", "measure/native", "measure"]
 _PICTURES = [*_DATA, "runs/analysis", "runs/whatif", "widgets/base"]
 _VIEWS = [*_PICTURES, "widgets/timeline", "widgets/graph", "widgets/compare"]
 
+_CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_check/base"]
+
 # folder -> the folders below it that it may import, its own aside: the picture of the house.
 BELOW: dict[str, list[str]] = {
     "errors": [],
@@ -79,6 +81,9 @@ BELOW: dict[str, list[str]] = {
     "widgets/numbers": [*_VIEWS, "widgets/memory"],
     "widgets/explorer": [*_VIEWS, "widgets/memory", "widgets/numbers", "widgets"],
     "reports": [*_VIEWS, "widgets/memory", "widgets/numbers", "widgets", "formats"],
+    "gpu_check": [*_DATA, "gpu_check/base"],
+    "gpu_check/base": [*_MEASURE, "measure/search"],
+    "gpu_check/parts": _CHECKED,
 }
 
 # first folder -> packages from outside; the standard library is always allowed.
@@ -96,10 +101,11 @@ PACKAGES: dict[str, set[str]] = {
         "numpy", "bokeh", "ipywidgets", "jupyter_bokeh", "graphviz", "traitlets", "IPython",
     },
     "reports": {"numpy", "bokeh"},
+    "gpu_check": {"numpy", "torch", "jax"},
 }  # fmt: skip
 
 # The top joins the others, so it may import all of them.
-TOP = ("__init__", "__main__", "api", "cli", "reports/__main__")
+TOP = ("__init__", "__main__", "api", "cli", "reports/__main__", "gpu_check/__main__")
 
 # (file, what it imports): the only imports that point up. A run answers `run.advice()` and
 # `run.to_markdown()`, and both are made of what the analysis of a run says.

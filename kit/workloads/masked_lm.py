@@ -43,6 +43,7 @@ SIZES = {
     "tiny": Size(layers=2, width=128, heads=2, length=64, vocabulary=3000),
     "small": Size(layers=4, width=256, heads=4, length=128, vocabulary=4000),
     "base": Size(layers=12, width=768, heads=12, length=128, vocabulary=4000),
+    "large": Size(layers=24, width=1024, heads=16, length=128, vocabulary=4000),
 }
 
 
@@ -108,20 +109,32 @@ class Bert(nn.Module):
 _DOC = "A BERT encoder learns masked words of a real text, with AdamW."
 
 
-def bert_of(size: str) -> Workload:
-    """The BERT workload in one of `SIZES`: "tiny" for a laptop, "base" for a GPU.
+def bert_of(size: str | Size, *, backend: str = "") -> Workload:
+    """The BERT workload in one of `SIZES`: "tiny" for a laptop, "base" and "large" for a GPU.
+
+    Args:
+        size: its name, or a `Size` of your own.
+        backend: of `torch.compile`, such as "inductor": a baseline, for mode "torch" only.
 
     Raises:
         SettingsError: there is no such size.
     """
-    if size not in SIZES:
+    if isinstance(size, str) and size not in SIZES:
         raise SettingsError(f"no BERT is called {size!r}; there are: {', '.join(SIZES)}")
-    return Workload(f"bert {size}", partial(_build, size=SIZES[size]), _DOC)
+    chosen = SIZES[size] if isinstance(size, str) else size
+    name = size if isinstance(size, str) else f"{size.layers}x{size.width}"
+    compiled = f", torch.compile ({backend})" if backend else ""
+    build = partial(_build, size=chosen, backend=backend)
+    return Workload(f"bert {name}{compiled}", build, _DOC)
 
 
-def _build(ctx: Context, size: Size) -> Callable[[], Any]:
+def _build(ctx: Context, size: Size, backend: str = "") -> Callable[[], Any]:
+    if backend and ctx.device == "kit":
+        raise SettingsError("torch.compile is for native torch: choose mode='torch'")
     torch.manual_seed(ctx.seed)
-    model = Bert(size).to(ctx.device)  # made on the host: every device starts from equal weights
+    model: Any = Bert(size).to(ctx.device)  # made on the host: all devices start from equal weights
+    if backend:
+        model = torch.compile(model, backend=backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = ctx.scaler()
     batches = ctx.loader(MaskedText(length=size.length, size=size.vocabulary, seed=ctx.seed))

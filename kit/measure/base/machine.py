@@ -20,7 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import psutil
+try:
+    import psutil
+except ImportError:  # on a GPU machine that has torch and jax only, a run can be measured too
+    psutil = None
 
 from kit.measure.base.turns import TURNS
 from kit.runs.conditions import Conditions
@@ -30,7 +33,13 @@ __all__ = ["Reading", "Usage", "Watch", "conditions_of", "read_machine", "usage_
 SHORTEST_S = 0.25  # systems count processor time in ticks of about 0.01 s: less says nothing
 _RUNTIME = ("worker", "replica", "collectives", "prefetch", "channel", "writer")  # "kit ..." each
 _BUSY = ("user", "nice", "system", "irq", "softirq")
-_UNREADABLE = (psutil.Error, OSError, NotImplementedError, AttributeError, RuntimeError)
+_UNREADABLE: tuple[type[Exception], ...] = (
+    *((psutil.Error,) if psutil else ()),
+    OSError,
+    NotImplementedError,
+    AttributeError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,9 @@ class Usage:
 
 
 def read_machine() -> Reading:
-    """Ask the system; what it does not say stays unknown."""
+    """Ask the system; what it does not say stays unknown, and everything without psutil."""
+    if psutil is None:
+        return Reading()
     own = psutil.Process()
     found: dict[str, Any] = {"at_s": time.perf_counter()}
     found["collections"] = float(sum(row["collections"] for row in gc.get_stats()))
@@ -79,7 +90,7 @@ def read_machine() -> Reading:
     return Reading(**found)
 
 
-def _own_cpus(own: psutil.Process) -> list[Any]:
+def _own_cpus(own: Any) -> list[Any]:
     """The times of the cores that the process may use; of all, where no system says which."""
     every: list[Any] = psutil.cpu_times(percpu=True)
     with contextlib.suppress(*_UNREADABLE):
@@ -89,7 +100,7 @@ def _own_cpus(own: psutil.Process) -> list[Any]:
     return every
 
 
-def _of_children(own: psutil.Process) -> Iterator[float]:
+def _of_children(own: Any) -> Iterator[float]:
     """Such as a DataLoader's workers: part of the step."""
     times = own.cpu_times()
     yield getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)

@@ -48,6 +48,13 @@ def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
     assert (found.clock_before_mhz, found.clock_after_mhz) == (3000.0, 2500.0)
 
 
+def test_without_psutil_nothing_of_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kit.measure.base.machine.psutil", None)
+    watch = Watch()
+    watch.begin()
+    assert str(conditions_of([watch.end()])) == ""
+
+
 def test_what_is_not_known_stays_unknown() -> None:
     nothing = conditions_of([usage_between(Reading(), Reading())])
     assert str(nothing) == ""

@@ -1,0 +1,81 @@
+"""A check: a number, its target, and whether it was met. A table: rows that a person reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+__all__ = ["MEASURED", "NOT_OK", "NOT_RUN", "OK", "Check", "Table"]
+
+OK, NOT_OK, NOT_RUN = "ok", "not ok", "not run"
+MEASURED = "measured"  # a number that has no target
+STATES = (OK, NOT_OK, NOT_RUN, MEASURED)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was asked of the machine.
+
+    Attributes:
+        number: what was found; None if nothing was.
+        target: in words, such as "at least 0.98"; "" if there is none.
+        why: what the number is made of; or what went wrong, or why it was not run.
+    """
+
+    name: str
+    state: str
+    number: float | None = None
+    target: str = ""
+    unit: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"the state of a check is one of {STATES}, not {self.state!r}")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        number: float,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        unit: str = "",
+        why: str = "",
+    ) -> Self:
+        """Compare a number with its target; a number that is not finite meets none."""
+        number = float(number)
+        low = "" if at_least is None else f"at least {at_least:g}"
+        high = "" if at_most is None else f"at most {at_most:g}"
+        target = ", ".join(filter(None, (low, high)))
+        if not math.isfinite(number):
+            return cls(name, NOT_OK, None, target, unit, f"no number came out ({number}). {why}")
+        is_met = (at_least is None or number >= at_least) and (at_most is None or number <= at_most)
+        state = (OK if is_met else NOT_OK) if target else MEASURED
+        return cls(name, state, number, target, unit, why)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name, for a file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a title; a later table of the same title takes its place."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, str | float | None]]) -> Self:
+        """The columns are those of the first row."""
+        columns = tuple(rows[0]) if rows else ()
+        return cls(title, columns, tuple(tuple(row.get(c) for c in columns) for row in rows))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name, for a file."""
+        return asdict(self)

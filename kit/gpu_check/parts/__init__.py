@@ -1,0 +1,1 @@
+"""The parts of the check: each is one function `run(journal)`, run in a process of its own."""

@@ -1,0 +1,175 @@
+"""The parts run in processes of their own, and whatever ends one, the next starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.gpu_check import runner
+from kit.gpu_check.__main__ import main
+from kit.gpu_check.base.checks import Check, Table
+from kit.gpu_check.base.journal import MAX_FILE_BYTES, Journal
+from kit.gpu_check.runner import LOG, run_parts
+from kit.gpu_check.summary import JSON, MARKDOWN, Summary
+from kit.gpu_check.table import PARTS, part_of
+from kit.runs.run import Run
+from tests.factories import make_run
+
+FIRST, SECOND = PARTS[0], PARTS[1]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the first parts a body of a test's own, which their real processes find first."""
+
+    def make(*bodies: str) -> list[Any]:
+        folder = tmp_path / "parts"
+        folder.mkdir()
+        start = f"import kit.gpu_check.parts as p; p.__path__.insert(0, {str(folder)!r})\n"
+        (tmp_path / "sitecustomize.py").write_text(start)
+        root = Path(__file__).parents[2]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(root)]))
+        monkeypatch.setattr(runner, "LEAST_S", 0.5)
+        monkeypatch.setattr(runner, "GRACE_S", 0.2)
+        found = []
+        for number, body in enumerate(bodies):
+            made = "def run(journal):\n" + textwrap.indent(body, "    ")
+            (folder / f"{PARTS[number].module}.py").write_text(made)
+            found.append(replace(PARTS[number], share=0.5))
+        return found
+
+    return make
+
+
+def checks_of(folder: Path, letter: str) -> dict[str, dict[str, Any]]:
+    summary = json.loads((folder / JSON).read_text())
+    part = next(p for p in summary["parts"] if p["part"] == letter)
+    return {check["name"]: check for check in part["checks"]}
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("import os; os.abort()", "ended by signal 6"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal 11"),
+        ("raise SystemExit(3)", "exit status 3"),
+        ("raise RuntimeError('no such thing')", "exit status 1"),
+        ("import time; time.sleep(600)", "its part of the budget"),
+    ],
+)
+def test_what_a_part_wrote_stays_and_the_next_one_starts(
+    parts: Any, out: Path, end: str, said: str
+):
+    chosen = parts(
+        f"journal.check('before', 1.0, at_least=1)\njournal.doing('the end')\n{end}",
+        "journal.check('after', 2.0)",
+    )
+    if "sleep" in end:
+        chosen[0] = replace(chosen[0], share=0.01)  # the other one has plenty of time
+    run_parts(chosen, out, budget_s=600, is_tiny=True)
+    first = checks_of(out, FIRST.letter)
+    assert first["before"]["state"] == "ok"
+    problem = first[f"part {FIRST.letter} ends by itself"]
+    assert problem["state"] == "not ok"
+    assert said in problem["why"]
+    assert "the end" in problem["why"]
+    assert checks_of(out, SECOND.letter)["after"]["number"] == 2.0
+
+
+def test_what_a_part_says_on_the_terminal_is_in_the_log(parts: Any, out: Path):
+    run_parts(parts("print('a word')"), out, budget_s=600, is_tiny=True)
+    assert "a word" in (out / LOG).read_text()
+
+
+def test_a_failed_attempt_is_a_check_and_the_part_goes_on(tmp_path: Path):
+    journal = Journal(tmp_path / "lines", tmp_path, seconds=60, is_tiny=True)
+    with journal.attempt("division"):
+        _ = 1 / 0
+    journal.check("next", 1.0)
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    checks = [line["check"] for line in lines if "check" in line]
+    assert [c["state"] for c in checks] == ["not ok", "measured"]
+    assert checks[0]["why"].startswith("ZeroDivisionError: division by zero (test_runner.py:")
+
+
+def test_what_the_time_is_too_short_for_is_named(tmp_path: Path):
+    journal = Journal(tmp_path / "lines", tmp_path, seconds=5, is_tiny=True)
+    assert journal.has_time("short", 1.0)
+    assert not journal.has_time("long", 60.0)
+    line = json.loads((tmp_path / "lines").read_text())
+    assert line["check"]["state"] == "not run"
+    assert "needs about 60 s" in line["check"]["why"]
+
+
+def test_without_a_budget_every_part_is_named_as_not_run(tmp_path: Path, capsys: Any):
+    out = tmp_path / "out"
+    assert main(["--tiny", "--budget", "1", "--out", str(out)]) == 1
+    for part in PARTS:
+        assert checks_of(out, part.letter)[f"part {part.letter}"]["state"] == "not run"
+    assert f"{len(PARTS)} not run" in capsys.readouterr().out
+
+
+def test_an_unknown_part_is_a_clear_error(tmp_path: Path, capsys: Any):
+    assert main(["--parts", "z", "--out", str(tmp_path)]) == 2
+    assert "no part is called 'z'; there are: a, b" in capsys.readouterr().err
+
+
+def test_the_shares_of_all_parts_are_one_budget():
+    assert sum(part.share for part in PARTS) == pytest.approx(1.0)
+    assert len({part.letter for part in PARTS}) == len(PARTS)
+    assert all(part_of(part.letter) is part for part in PARTS)
+
+
+def test_a_run_that_is_too_large_keeps_its_first_step(tmp_path: Path, monkeypatch: Any):
+    run = make_run()
+    assert int(run.timeline.where(kind="step").sum()) > 1
+    run.save(tmp_path / "whole.kitrun")
+    whole = (tmp_path / "whole.kitrun").stat().st_size
+    monkeypatch.setattr("kit.gpu_check.base.journal.MAX_FILE_BYTES", whole - 1)
+    Journal(tmp_path / "lines", tmp_path, seconds=60, is_tiny=True).keep(run, "cut")
+    assert int(Run.load(tmp_path / "cut.kitrun").timeline.where(kind="step").sum()) == 1
+    monkeypatch.setattr("kit.gpu_check.base.journal.MAX_FILE_BYTES", 10)
+    Journal(tmp_path / "more", tmp_path, seconds=60, is_tiny=True).keep(run, "none")
+    assert not (tmp_path / "none.kitrun").exists()
+    assert "not run" in (tmp_path / "more").read_text()
+    assert MAX_FILE_BYTES == 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("number", "targets", "state"),
+    [
+        (0.98, {"at_least": 0.98}, "ok"),
+        (0.97, {"at_least": 0.98}, "not ok"),
+        (1.2, {"at_least": 0.9, "at_most": 1.1}, "not ok"),
+        (float("nan"), {}, "not ok"),
+        (float("inf"), {"at_least": 1}, "not ok"),
+        (3.0, {}, "measured"),
+    ],
+)
+def test_a_number_is_compared_with_its_target(number: float, targets: dict[str, float], state: str):
+    assert Check.of("it", number, **targets).state == state
+
+
+def test_the_page_of_hostile_text_has_no_markup(tmp_path: Path):
+    summary = Summary(tmp_path, title="a")
+    summary.add(FIRST, Check("<script>|", "not ok", why="| <b>\x1b[31m"))
+    summary.take(FIRST, {"table": Table.of("<i>", [{"a|b": "<u>", "n": None}]).as_dict()})
+    summary.take(FIRST, {"facts": {"<p>": "<q>"}})
+    summary.write()
+    page = (tmp_path / MARKDOWN).read_text()
+    assert not {"<script", "<b>", "<i>", "<u>", "<p>", "<q>", "\x1b"} & {
+        part for part in ("<script", "<b>", "<i>", "<u>", "<p>", "<q>", "\x1b") if part in page
+    }
