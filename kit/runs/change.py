@@ -123,11 +123,14 @@ class Difference:
         amount = form(abs(self.amount)) if math.isfinite(self.amount) else "from 0"
         if math.isnan(self.spread):
             return f"maybe {amount} {word}: too few steps to know the spread"
+        spread = f"± {form(self.spread)}"
+        if self.is_ratio and self.spread > 1:
+            spread = "± more than all of it"
         if kind == "same":
             sign = "+" if self.amount >= 0 else "−"
-            return f"no change beyond the spread ({sign}{amount} ± {form(self.spread)})"
+            return f"no change beyond the spread ({sign}{amount} {spread})"
         why = f": {self.doubt}" if self.doubt else ""
-        return f"{'maybe ' * (kind == 'unclear')}{amount} ± {form(self.spread)} {word}{why}"
+        return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"
 
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN) -> Difference:

@@ -127,6 +127,11 @@ def test_a_slow_wave_widens_the_interval() -> None:
     assert ratio_of([wave], [wave]).spread > 1.3 * ratio_of([mixed], [mixed]).spread
 
 
+def test_a_spread_of_more_than_the_step_is_no_number() -> None:
+    found = ratio_of([[1.0, 30.0, 5.0]], [[2.0, 60.0, 9.0]])
+    assert found.text() == "maybe 80% ± more than all of it slower"
+
+
 def test_fractions_are_compared_by_their_difference() -> None:
     found = shift_of([[0.35, 0.37]], [[0.89, 0.91]], rerun=0.03, blur=0.1)
     assert (found.kind, round(found.amount, 2)) == ("more", 0.54)

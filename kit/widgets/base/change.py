@@ -67,6 +67,8 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&thinsp;×", ""
     amount = f"{sign}{form(abs(found.amount) * scale)}"
+    if found.is_ratio and found.spread > 1:
+        return amount, " ± more than all of it"
     known = found.spread > 0 and not math.isnan(found.spread)
     return amount, f" ± {form(found.spread * scale)}" if known else ""
 
