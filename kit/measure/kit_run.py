@@ -50,7 +50,7 @@ def measure(
             nonlocal before
             before = len(session.syncs)
 
-        times, kept = timed_steps(
+        timed = timed_steps(
             lambda: session.run_step(step),
             settings,
             # `run_step` ends the steps
@@ -64,12 +64,12 @@ def measure(
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling
         traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
-        conditions = conditions_of([watch.end()])
-        losses = tuple(float(x) for x in kept)
+        conditions = conditions_of([watch.end()], timed.warmup)
+        losses = tuple(float(x) for x in timed.kept)
         return Run(
             settings=settings,
             losses=losses,
-            step_times_ns=tuple(times),
+            step_times_ns=tuple(timed.times),
             timeline=traced.timeline,
             sync_points=syncs,
             graphs=traced.graphs,

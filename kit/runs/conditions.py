@@ -35,6 +35,7 @@ class Conditions:
     clock_before_mhz: float = math.nan
     clock_after_mhz: float = math.nan
     collections: float = math.nan  # runs of Python's garbage collector
+    warmup_steps: float = math.nan  # before the measured ones
 
     def __str__(self) -> str:
         return conditions_text(self)
@@ -91,4 +92,6 @@ def conditions_text(conditions: Conditions) -> str:
         parts.append(f"clock {before} GHz" if before == after else f"clock {before} to {after} GHz")
     if c.collections >= 0:
         parts.append(f"{c.collections:.0f} garbage collections")
+    if c.warmup_steps >= 0:
+        parts.append(f"{c.warmup_steps:.0f} warm-up steps")
     return ", ".join(parts)

@@ -35,7 +35,8 @@ class Knob:
         widget: the explorer's control; "": the explorer has none.
         label: its name for people; the name itself, in words, if not given.
         offered: the numbers that a slider stops at; others are added when they are set.
-        words: names for people of values that need one.
+        words: names for people of values that need one; where values are numbers, words for those
+            that are no such number, in the text form, too: {-1: "steady"}.
         tips: what a value does, for a tooltip.
         phrase: how a value tells one run from another, with {} for it: "{} steps"; by default
             the label and the value.
@@ -59,7 +60,7 @@ class Knob:
     widget: Widget = ""
     label: str = ""
     offered: tuple[int, ...] = ()
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[Any, str] = field(default_factory=dict)
     tips: Mapping[str, str] = field(default_factory=dict)
     phrase: str = ""
     phrases: Mapping[Any, str] = field(default_factory=dict)
@@ -81,14 +82,23 @@ class Knob:
             if value not in self.values:
                 choices = ", ".join(repr(x) for x in self.values)
                 raise SettingsError(f"{self.name} must be one of {choices}, not {value!r}.")
+        elif type(value) is int and value in self._instead:
+            return
         elif self.is_bulk_size:
             check_bulk_size(self.name, value)
         else:
             advice = f"Change it with settings.replace({self.name}=...)."
             check_whole_number(SettingsError, self.name, value, at_least=self.least, advice=advice)
 
+    @property
+    def _instead(self) -> Mapping[Any, str]:
+        """The words that stand for a number."""
+        return {} if self.values else self.words
+
     def write(self, value: Any) -> str:
         """A value as text, which `read` reads again."""
+        if value in self._instead:
+            return self._instead[value]
         return UNLIMITED_WORD if self.is_bulk_size and value == UNLIMITED else str(value)
 
     def read(self, text: str) -> Any:
@@ -101,13 +111,19 @@ class Knob:
             return text
         if self.is_bulk_size and text == UNLIMITED_WORD:
             return UNLIMITED
+        for value, word in self._instead.items():
+            if text == word:
+                return value
         if text.isascii() and text.isdecimal():
             return int(text)
-        also = f" or {UNLIMITED_WORD!r}" if self.is_bulk_size else ""
+        words = [UNLIMITED_WORD] * self.is_bulk_size + list(self._instead.values())
+        also = "".join(f" or {word!r}" for word in words)
         raise SettingsError(f"{self.name} must be a whole number{also}, not {text[:80]!r}")
 
     def shown(self, value: Any) -> str:
         """A value for people: `1,000`, `unlimited`, `torch (native)`."""
+        if value in self._instead:
+            return self._instead[value]
         if isinstance(value, int):
             return UNLIMITED_WORD if self.is_bulk_size and value >= UNLIMITED else f"{value:,}"
         return self.words.get(value, str(value))
@@ -124,7 +140,8 @@ class Knob:
     @property
     def range(self) -> str:
         """The possible values, in Markdown."""
-        return ", ".join(f"`{x}`" for x in self.values) or f"{self.least} and up"
+        numbers = [f"{self.least} and up", *(f"`{word}`" for word in self._instead.values())]
+        return ", ".join(f"`{x}`" for x in self.values) or ", ".join(numbers)
 
 
 def knob(default: Any, asks: str, **more: Any) -> Any:

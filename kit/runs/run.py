@@ -19,6 +19,7 @@ from kit.runs.compiles import Compile
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
+from kit.runs.steady import drift_text
 from kit.text import format_ms, format_number, format_percent
 from kit.trace import (
     BreakdownRow,
@@ -107,6 +108,11 @@ class Run:
     def doubt(self) -> str:
         """Why what limits the step cannot be told from this run; "" if it can."""
         return doubt(self.conditions, self.known_fraction)
+
+    @property
+    def drift(self) -> str:
+        """How the measured steps still got faster or slower, in words; "" if they were steady."""
+        return drift_text(self.step_times_ns)
 
     @property
     def devices(self) -> int:

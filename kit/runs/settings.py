@@ -11,7 +11,7 @@ from kit.runs.knob import knob, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
 from kit.runs.text_form import read_text, write_text
 
-__all__ = ["DEVICES", "DTYPES", "MODES", "SEGMENT_MODES", "STEP_MODES", "Settings"]
+__all__ = ["DEVICES", "DTYPES", "MODES", "SEGMENT_MODES", "STEP_MODES", "UNTIL_STEADY", "Settings"]
 
 MODES = ("torch", "imperative", "bulked", "lazy")
 KIT_MODES = MODES[1:]  # those that run in kit's runtime
@@ -19,6 +19,7 @@ SEGMENT_MODES = ("fuse", "launch")
 STEP_MODES = ("retrace", "replay", "speculate")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
+UNTIL_STEADY = -1  # as many warm-up steps as it takes
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 
 
@@ -142,10 +143,12 @@ class Settings:
         is_measuring=True,
     )
     warmup: int = knob(
-        3,
-        "how many steps run before the measured ones, to compile",
+        UNTIL_STEADY,
+        "how many steps run before the measured ones; by default until they are steady",
         least=0,
+        words={UNTIL_STEADY: "steady"},
         phrase="{} warm-up steps",
+        phrases={UNTIL_STEADY: "warm-up until steady"},
         is_measuring=True,
     )
     seed: int = knob(0, "which random numbers are drawn", least=0, is_measuring=True)

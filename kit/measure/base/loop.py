@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
-from kit.runs.settings import Settings
+from kit.runs.settings import UNTIL_STEADY, Settings
+from kit.runs.steady import MOST_WARMUP, WINDOW, drift
 
-__all__ = ["CancelledFn", "Pace", "Progress", "detached", "no_loss", "timed_steps"]
+__all__ = ["CancelledFn", "Pace", "Progress", "Timed", "detached", "no_loss", "timed_steps"]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
+
+LEAST_WARMUP = 3  # where steps decide how long it takes; losses are kept from then on
 
 
 _NO_GRADIENTS = (
@@ -56,6 +59,16 @@ class Pace:
     quiet: Callable[[], object] = _nothing  # wait for what else would disturb the clock
     start: Callable[[], object] = _nothing  # the measured steps begin
     keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
+    agree: Callable[[bool], bool] = bool  # do all who take the step call their steps steady?
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The measured steps."""
+
+    times: list[int]  # nanoseconds
+    kept: list[Any]  # of the first steps after the least warm-up
+    warmup: int  # steps before the clock ran
 
 
 def timed_steps(
@@ -65,47 +78,77 @@ def timed_steps(
     *,
     progress: Progress | None = None,
     cancelled: CancelledFn | None = None,
-) -> tuple[list[int], list[Any]]:
-    """Run warm-up steps, then measured ones: times in nanoseconds, and what was kept of each.
+) -> Timed:
+    """Run warm-up steps, then measured ones.
 
     A step's time is from one `mark_step` to the next; the last one's includes `finish`, so that
     work still running counts. While the program pauses after the warm-up, a loader's thread fills
     its queue; `settings.settling` steps more empty it before the clock runs. What is kept is of the
-    first steps after the warm-up all the same: losses are those of any other `prefetch`.
+    first steps after the least warm-up all the same: losses are those of any other `prefetch`, and
+    of a run that took longer to warm up.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: the step returned something that is not a loss.
     """
-    first = settings.warmup + settings.settling  # measured step
-    total = first + settings.steps
+    least = LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
     times: list[int] = []
+    warming: list[int] = []
     kept: list[Any] = []
+    first: int | None = None  # measured step
+    i = 0
     before = time.perf_counter_ns()
-    for i in range(total):
+    while first is None or i < first + settings.steps:
         if cancelled is not None and cancelled():
-            raise Cancelled(f"cancelled before step {i + 1} of {total}")
-        if i == settings.warmup:
+            raise Cancelled(f"cancelled before step {i + 1}")
+        if first is None and _is_warm(settings, warming, pace):
+            first = i + settings.settling
             pace.finish()
             pace.quiet()
         if i == first:
             pace.start()
+        if first is None or i == first:
             before = time.perf_counter_ns()
         result = _called(step, i, settings)
         pace.mark_step()
-        if i == total - 1:
+        if first is not None and i == first + settings.steps - 1:
             pace.finish()
         now = time.perf_counter_ns()
-        if i >= first:
-            times.append(now - before)
-        if settings.warmup <= i < settings.warmup + settings.steps:
+        (times if first is not None and i >= first else warming).append(now - before)
+        if least <= i < least + settings.steps:
             kept.append(pace.keep(result))
         before = now
+        i += 1
         if progress is not None:
-            name = "measuring" if i >= first else "warming up"
-            progress(f"{name} (compiling)" if i < settings.warmup else name, 0.9 * (i + 1) / total)
+            progress(*_progress(i, first, settings))
             before = time.perf_counter_ns()
-    return times, kept
+    return Timed(times, kept, i - len(times))
+
+
+def _is_warm(settings: Settings, times: Sequence[int], pace: Pace) -> bool:
+    """The warm-up is over: as long as was asked for, or until its last steps have no trend."""
+    if settings.warmup != UNTIL_STEADY:
+        return len(times) >= settings.warmup
+    if len(times) < WINDOW:
+        return False
+    return pace.agree(not drift(times[-WINDOW:])) or len(times) >= MOST_WARMUP
+
+
+def _progress(done: int, first: int | None, settings: Settings) -> tuple[str, float]:
+    """What is said after a step, and which part of the run is over."""
+    warmup = WINDOW if settings.warmup == UNTIL_STEADY else settings.warmup
+    expected = (max(done, warmup) + settings.settling if first is None else first) + settings.steps
+    name = "measuring" if first is not None and done > first else "warming up"
+    said = f"{name} (compiling)" if done <= min(warmup, LEAST_WARMUP) else name
+    return said, 0.9 * done / expected
+
+
+def _needed(settings: Settings) -> str:
+    """How many steps are run before the trace, in words."""
+    if settings.warmup != UNTIL_STEADY:
+        return str(settings.warmup + settings.settling + settings.steps)
+    fewest, most = (n + settings.settling + settings.steps for n in (WINDOW, MOST_WARMUP))
+    return f"{fewest} to {most} (warmup=3 needs fewer)"
 
 
 def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
@@ -114,12 +157,13 @@ def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
         return step()
     except StopIteration as error:
         raise SettingsError(
-            f"an iterator that the step reads has ended, at step {i + 1} of "
-            f"{settings.warmup + settings.steps}: give it more data, ask for fewer steps, or take "
-            "batches from ctx.loader(dataset), which starts again"
+            f"an iterator that the step reads has ended, at step {i + 1} of {_needed(settings)}: "
+            "give it more data, ask for fewer steps, or take batches from ctx.loader(dataset), "
+            "which starts again"
         ) from error
     except Exception as error:
-        what = f"warm-up step {i}" if i < settings.warmup else f"step {i - settings.warmup}"
+        warmup = LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
+        what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"
         error.add_note(f"kit: this was {what}, with {settings}")
         if "No inf checks were recorded" in str(error):  # torch says no more than that
             error.add_note(_NO_GRADIENTS)

@@ -143,10 +143,13 @@ def usage_between(
     )
 
 
-def conditions_of(usages: Sequence[Usage]) -> Conditions:
+def conditions_of(usages: Sequence[Usage], warmup: float = math.nan) -> Conditions:
     """The conditions of a run that these processes shared; of several hosts the busiest.
 
     What one of them takes is not what others take, although it is another process.
+
+    Args:
+        warmup: the steps before the measured ones.
     """
     found: list[Conditions] = []
     for host in dict.fromkeys(usage.host for usage in usages):
@@ -158,7 +161,8 @@ def conditions_of(usages: Sequence[Usage]) -> Conditions:
         if not math.isnan(others):
             others = max(others, 0.0)
         found.append(replace(here[0].conditions, others=others, threads=threads))
-    return max(found, key=lambda c: -1.0 if math.isnan(c.others) else c.others / c.cores)
+    busiest = max(found, key=lambda c: -1.0 if math.isnan(c.others) else c.others / c.cores)
+    return replace(busiest, warmup_steps=float(warmup))
 
 
 class Watch:

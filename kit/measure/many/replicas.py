@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,6 @@ def measure(
         Cancelled: `cancelled()` became true between two steps.
     """
     check_whole_number(SettingsError, "steps", steps)
-    check_whole_number(SettingsError, "warmup", warmup, at_least=0)
     processes, watch = net.processes, Watch()
     before: list[int] = []  # sync points of the warm-up, by session
 
@@ -222,10 +222,16 @@ def measure(
     def start() -> None:
         before[:] = [len(session.syncs) for session in net.sessions]
 
-    times, losses = timed_steps(
+    timed = timed_steps(
         step,
         net.settings.replace(steps=steps, warmup=warmup),
-        Pace(finish=net.wait_all, quiet=agree, start=start, keep=lambda loss: (loss, net.weights)),
+        Pace(
+            finish=net.wait_all,
+            quiet=agree,
+            start=start,
+            keep=lambda loss: (loss, net.weights),
+            agree=bool if processes is None else partial(_agree_steady, processes),
+        ),
         progress=progress,
         cancelled=cancelled,
     )
@@ -234,7 +240,7 @@ def measure(
     if processes is not None:
         _agree(net, processes, "the end of the measured steps")
     host, clocks = _traced(net, step)
-    seen = Seen(host, times, max(waits, key=len), metrics, net.capture, (watch.end(),))
+    seen = Seen(host, timed.times, max(waits, key=len), metrics, net.capture, (watch.end(),))
     notes: tuple[str, ...] = ()
     where: dict[str, str] = {}
     if processes is not None:
@@ -243,8 +249,9 @@ def measure(
     run = _run_of(net, seen, _window(seen, notes), source)
     return replace(
         run,
-        losses=tuple(net.mean(loss, weights) for loss, weights in losses if _is_loss(loss)),
+        losses=tuple(net.mean(loss, weights) for loss, weights in timed.kept if _is_loss(loss)),
         environment={**run.environment, **where},
+        conditions=conditions_of(seen.usages, timed.warmup),
         name=name or f"{net.count} replicas",
     )
 
@@ -290,7 +297,6 @@ def _run_of(net: DataParallel, seen: Seen, timeline: Timeline, source: Any) -> R
         segments=made.segments,
         fused=made.fused(),
         metrics=metrics,
-        conditions=conditions_of(seen.usages),
         compiles=first.compiles,
         unlowered=dict(sum((session.unlowered for session in net.sessions), Counter())),
         environment={**first.environment(), "torch": torch.__version__},
@@ -308,6 +314,11 @@ def _agree(net: DataParallel, processes: Processes, what: str) -> None:
     for process, note in enumerate(others, start=1):
         if error := parted(process * len(net.ranks), note, 0, first):
             raise error
+
+
+def _agree_steady(processes: Processes, is_steady: bool) -> bool:
+    """Whether all processes call their steps steady: they must take equally many."""
+    return all(processes.channel.meet("a warm-up step", is_steady))
 
 
 def _is_loss(result: Any) -> bool:

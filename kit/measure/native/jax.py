@@ -48,7 +48,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     with jax.default_device(device):
         step = chosen(JaxContext(settings, device.platform))
         paced = _Paced(step)
-        times, kept = timed_steps(
+        timed = timed_steps(
             paced.run,
             settings,
             Pace(paced.finish, paced.mark, quiet=lambda: watch.begin(cancelled)),
@@ -60,13 +60,13 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         timeline = _trace(paced, settings.settling)
         return Run(
             settings=settings,
-            losses=tuple(float(x) for x in kept),
-            step_times_ns=tuple(times),
+            losses=tuple(float(x) for x in timed.kept),
+            step_times_ns=tuple(timed.times),
             timeline=timeline,
             environment=_environment(device),
             name=chosen.name,
             sources=snippets_of((), format_site, step=step),
-            conditions=conditions_of([watch.end()]),
+            conditions=conditions_of([watch.end()], timed.warmup),
         )
 
 

@@ -50,11 +50,11 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         if clock
         else Pace(_nothing, quiet=quiet)
     )
-    times, kept = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
-    if not all(isinstance(loss, torch.Tensor) for loss in kept):
+    timed = timed_steps(step, settings, pace, progress=progress, cancelled=cancelled)
+    if not all(isinstance(loss, torch.Tensor) for loss in timed.kept):
         raise SettingsError(
-            f"the step returned a {type(kept[0]).__name__}, which PyTorch has not computed; a step "
-            'of kit.jax is marked @kit.workload(framework="jax")'
+            f"the step returned a {type(timed.kept[0]).__name__}, which PyTorch has not computed; "
+            'a step of kit.jax is marked @kit.workload(framework="jax")'
         )
     if progress is not None:
         progress("tracing", 0.95)
@@ -66,14 +66,15 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
-        losses=tuple(float(x) for x in kept),
-        step_times_ns=tuple(clock.step_times_ns() if clock else times),
+        losses=tuple(float(x) for x in timed.kept),
+        step_times_ns=tuple(clock.step_times_ns() if clock else timed.times),
         timeline=timeline,
-        sync_points=timeline.syncs[:per_step] * len(times),  # torch times waits in a trace only
+        # torch times waits in a trace only
+        sync_points=timeline.syncs[:per_step] * len(timed.times),
         environment=_environment(device),
         name=chosen.name,
         sources=snippets_of((), format_site, step=step),
-        conditions=conditions_of([watch.end()]),
+        conditions=conditions_of([watch.end()], timed.warmup),
     )
 
 

@@ -228,7 +228,9 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
-    first, last = run.settings.warmup, run.settings.warmup + run.settings.steps
+    warmup = run.conditions.warmup_steps  # nan in an old file, whose settings said it
+    first = max(run.settings.warmup, 0) if math.isnan(warmup) else int(warmup)
+    last = first + run.settings.steps
     late = [c for c in run.compiles if first <= c.step < last]
     if not late:
         return

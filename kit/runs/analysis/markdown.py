@@ -17,12 +17,13 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
     """The tables of a run; no text of a program or a trace is markup in them."""
     t = run.timeline
     h = run.headline()
+    notes = (run.doubt, run.drift, str(run.conditions), *t.notes)
     parts = [
         f"# {safe_markdown(title or run.name or 'run')}",
         f"origin of the timeline: {t.origin}; step {format_ms(h.step_ms)}, device busy "
         f"{format_percent(h.device_busy_fraction, form='.1%')}, "
         f"{format_number(h.syncs_per_step)} sync points a step",
-        *(f"- {safe_markdown(n, 300)}" for n in (run.doubt, str(run.conditions), *t.notes) if n),
+        *(f"- {safe_markdown(n, 300)}" for n in notes if n),
         "## Step breakdown",
         _breakdown(run),
         "## Kernels",

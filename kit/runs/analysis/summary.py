@@ -64,6 +64,8 @@ def _headline(run: Run, found: Verdict | None) -> str:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
     if conditions := str(run.conditions):
         lines.append(f"meanwhile: {conditions}")
+    if run.drift:
+        lines.append(f"note: {run.drift}")
     if found is not None:
         lines.append(f"limit: {found.limit}. {found.said}")
     return "\n".join(lines)

@@ -86,7 +86,9 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
 
 
 def _doubt(run: Run) -> str:
-    """A badge above the numbers of a run that was disturbed; "" above others."""
+    """A badge above the numbers of a run that was disturbed or not warm; "" above others."""
+    if run.drift and not run.doubt:
+        return sentence(safe_html(run.drift[:1].upper() + run.drift[1:], 300) + ".")
     doubt = run.doubt
     if not doubt:
         return ""

@@ -1,0 +1,116 @@
+"""The measured loop: how long it warms up, what it times and what it keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import kit
+from kit.errors import SettingsError
+from kit.measure.base.loop import LEAST_WARMUP, Pace, Timed, timed_steps
+from kit.runs.settings import UNTIL_STEADY
+from kit.runs.steady import MOST_WARMUP, WINDOW
+from kit.workloads import mlp
+
+
+class Clock:
+    """A step takes what the list has; the last one for ever."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths, self.now, self.steps = lengths, 0, 0
+        self.events: list[str] = []
+
+    def read(self) -> int:
+        return self.now
+
+    def step(self) -> int:
+        self.now += self.lengths[min(self.steps, len(self.lengths) - 1)]
+        self.steps += 1
+        return self.steps
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Timed, Clock]]:
+    def run(
+        lengths: Sequence[int], agree: Callable[[bool], bool] = bool, **settings: Any
+    ) -> tuple[Timed, Clock]:
+        clock = Clock(lengths)
+        pace = Pace(
+            finish=lambda: clock.events.append(f"finish {clock.steps}"),
+            start=lambda: clock.events.append(f"start {clock.steps}"),
+            keep=lambda number: number,
+            agree=agree,
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "perf_counter_ns", clock.read)
+            return timed_steps(clock.step, kit.Settings(**settings), pace), clock
+
+    return run
+
+
+def test_it_warms_up_until_the_steps_are_steady(timed: Any) -> None:
+    found, clock = timed([5000, 60, 60, 61, 60, 60], steps=4)
+    assert (found.warmup, len(found.times)) == (WINDOW, 4)
+    assert clock.events == ["finish 6", "start 6", "finish 10"]
+    falling = [5000, *range(300, 100, -20), 100]
+    found, _ = timed(falling, steps=4)
+    assert WINDOW < found.warmup < MOST_WARMUP
+    assert found.times == [100] * 4
+
+
+def test_it_gives_up_after_so_many_steps(timed: Any) -> None:
+    found, clock = timed([round(1e6 * 0.8**i) for i in range(40)], steps=2)
+    assert found.warmup == MOST_WARMUP
+    assert clock.steps == MOST_WARMUP + 2
+
+
+def test_a_number_of_warm_up_steps_is_taken_as_it_is(timed: Any) -> None:
+    for warmup in (0, 1, 3, 30):
+        found, _ = timed([900, 800, 700, 600, 500, 400, 300], warmup=warmup, steps=2)
+        assert found.warmup == warmup
+        assert found.kept == [warmup + 1, warmup + 2]
+
+
+def test_losses_are_of_the_same_steps_however_long_it_warmed_up(timed: Any) -> None:
+    quick, _ = timed([60], steps=4)
+    slow, _ = timed([5000, *range(300, 100, -20), 100], steps=4)
+    assert quick.warmup < slow.warmup
+    assert quick.kept == slow.kept == [LEAST_WARMUP + 1 + i for i in range(4)]
+
+
+def test_all_who_take_the_step_must_call_it_steady(timed: Any) -> None:
+    asked: list[bool] = []
+
+    def other_is_not(is_steady: bool) -> bool:
+        asked.append(is_steady)
+        return len(asked) > 3
+
+    found, _ = timed([60], agree=other_is_not, steps=2)
+    assert found.warmup == WINDOW + 3
+    assert asked == [True] * 4
+
+
+def test_warm_up_until_steady_is_the_default_and_has_a_word() -> None:
+    settings = kit.Settings()
+    assert settings.warmup == UNTIL_STEADY
+    assert settings.to_string() == ""
+    assert kit.Settings.parse("warmup=steady") == settings
+    assert kit.Settings.parse("warmup=3").warmup == 3
+    assert kit.Settings(warmup=3).to_string() == "warmup=3"
+    with pytest.raises(SettingsError, match="warmup"):
+        kit.Settings(warmup=-2)
+    with pytest.raises(SettingsError, match="or 'steady'"):
+        kit.Settings.parse("warmup=soon")
+
+
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_a_run_says_how_many_steps_it_took_to_warm_up(mode: str) -> None:
+    settings = kit.Settings(mode=mode, steps=2)
+    run = kit.run(mlp, settings)
+    assert WINDOW <= run.conditions.warmup_steps <= MOST_WARMUP
+    assert len(run.step_times_ns) == len(run.losses) == 2
+    assert run.losses == kit.run(mlp, settings.replace(warmup=LEAST_WARMUP)).losses
+    assert f"{run.conditions.warmup_steps:.0f} warm-up steps" in str(run.conditions)

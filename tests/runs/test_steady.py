@@ -1,0 +1,52 @@
+"""The rule for steps that still get faster or slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kit.runs.analysis.summary import summary
+from kit.runs.steady import ALIKE, drift, drift_text
+from kit.widgets.base.tables import headline_html
+from tests.factories import make_run
+
+
+@pytest.mark.parametrize(("times", "expected"), [
+    ([5000, 60, 61, 60, 59, 60], 0.0),  # the first step compiled: the rest is steady
+    ([5000, 3000, 61, 60, 59, 58], pytest.approx(59 / 3000 - 1)),  # the second one, too
+    ([100, 80, 70, 62, 58, 55], pytest.approx(58 / 80 - 1)),
+    ([100, 98, 99, 97, 96, 98], 0.0),  # less than 5 %
+    ([60, 60, 60, 90, 60, 60], 0.0),  # a single slow step
+    ([60, 90, 60, 90, 60, 90], 0.0),  # steps of two sorts
+    ([50, 51, 52, 70, 72, 71], pytest.approx(71 / 51 - 1)),  # a queue that ran empty
+    ([100, 50], 0.0), ([], 0.0), ([0, 0, 0, 0, 0, 0], 0.0),
+])  # fmt: skip
+def test_a_trend_is_one_that_nearly_all_pairs_of_steps_show(
+    times: list[float], expected: float
+) -> None:
+    assert drift(times) == expected
+
+
+def test_steady_steps_are_rarely_called_otherwise_however_noisy_and_a_decay_nearly_always() -> None:
+    rng = np.random.default_rng(0)
+    for noise in (0.01, 0.1, 0.4):
+        for count in (6, 10):
+            made = rng.lognormal(0, noise, (1000, count))
+            assert sum(bool(drift(times)) for times in made) <= 130, (noise, count)
+    falling = rng.lognormal(0, 0.02, (1000, 10)) * np.linspace(1.3, 1.0, 10)
+    assert sum(drift(times) < -ALIKE for times in falling) >= 900
+
+
+def test_a_run_whose_measured_steps_were_not_steady_says_so() -> None:
+    falling = [100, 95, 90, 84, 80, 70, 66, 64, 62, 60]
+    run = replace(make_run(), step_times_ns=tuple(1_000_000 * t for t in falling))
+    said = "the measured steps were still getting faster: the later half took 29% less"
+    assert drift_text(falling).startswith(said)
+    assert said in summary(run)
+    assert said in run.to_markdown()
+    assert "he measured steps were still getting faster" in headline_html(run)
+    steady = replace(run, step_times_ns=(1_000_000,) * 10)
+    assert steady.drift == ""
+    assert "getting faster" not in summary(steady)
