@@ -78,57 +78,64 @@ def test_the_other_processes_of_a_run_are_no_strangers_to_it() -> None:
     assert both.others == pytest.approx(2.9)
 
 
-def burn(until: threading.Event) -> None:
-    while not until.wait(0.001):
-        sum(range(20_000))
+class Burner(threading.Thread):
+    """Uses the processor until it is stopped, and counts what it has done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = 0
+        self._stop_it = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_it.wait(0.0005):
+            sum(range(20_000))
+            self.done += 1
+
+    def __enter__(self) -> Burner:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_it.set()
+        self.join()
 
 
 def test_a_real_reading_knows_its_cores_its_threads_and_what_it_took() -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=burn, args=(stop,))
-    thread.start()
-    try:
+    with Burner() as burner:
         before = read_machine()
-        while before.threads_s.get(thread.native_id or 0, 0.0) < 0.1:
+        while before.threads_s.get(burner.native_id or 0, 0.0) < 0.1:
             before = read_machine()
-        assert before.cores == len(psutil.Process().cpu_affinity())
         gc.collect()
-        after_it = read_machine()
-        assert after_it.collections > before.collections
-        assert after_it.own_s > before.own_s
-    finally:
-        stop.set()
-        thread.join()
-
-
-@kit.workload
-def steps_of_50_ms(ctx: Any) -> Any:
-    model = torch.nn.Linear(8, 8).to(ctx.device)
-    x = torch.ones(2, 8).to(ctx.device)
-
-    def step() -> Any:
-        time.sleep(0.05)
-        return model(x).square().mean()
-
-    return step
-
-
-SETTINGS = kit.Settings(steps=12, warmup=1)
+        later = read_machine()
+    assert before.cores == len(psutil.Process().cpu_affinity())
+    assert later.collections > before.collections
+    assert later.own_s > before.own_s
 
 
 @pytest.mark.parametrize("mode", ["lazy", "torch"])
-def test_a_thread_of_the_users_own_is_seen_and_said(mode: str) -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=burn, args=(stop,))
-    thread.start()
-    try:
-        run = kit.run(steps_of_50_ms, SETTINGS.replace(mode=mode))
-    finally:
-        stop.set()
-        thread.join()
-    assert run.conditions.threads > 0.1
-    if run.conditions.threads > 0.1 * run.conditions.cores:
-        assert "other threads of this process used" in run.doubt
+def test_a_thread_of_the_users_own_is_seen_and_one_that_waits_is_not(mode: str) -> None:
+    burner = Burner()
+
+    @kit.workload
+    def beside_it(ctx: Any) -> Any:
+        model = torch.nn.Linear(8, 8).to(ctx.device)
+        x = torch.ones(2, 8).to(ctx.device)
+
+        def step() -> Any:
+            until = burner.done + 100  # some 50 ms of the other thread's work, however slow
+            while burner.is_alive() and burner.done < until:
+                time.sleep(0.001)
+            if not burner.is_alive():
+                time.sleep(0.05)
+            return model(x).square().mean()
+
+        return step
+
+    settings = kit.Settings(mode=mode, steps=8, warmup=1)
+    with burner:
+        run = kit.run(beside_it, settings)
+    assert run.conditions.threads > 0
+    assert kit.run(beside_it, settings).conditions.threads < run.conditions.threads
 
 
 def test_another_process_is_seen_and_said() -> None:
