@@ -157,7 +157,10 @@ def asker() -> str:
     shell = ipython.get_ipython() if ipython is not None else None
     if thread is not threading.main_thread():
         return f"thread {thread.name!r}"
-    return "the main thread" if shell is None else f"cell [{shell.execution_count}]"
+    if shell is None:
+        return "the main thread"
+    cells = shell.history_manager.input_hist_parsed  # from 0, which is none; this one is the last
+    return f"cell [{len(cells) - 1}]"  # IPython 9 counts up before a cell runs, IPython 8 after
 
 
 def waiting(progress: Callable[[str, float], object] | None) -> Tell | None:

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
+import nbclient
+import nbformat
 import pytest
 import torch
 
@@ -128,9 +130,19 @@ def test_compiling_ahead_is_refused_while_a_run_waits_or_measures():
 
 
 class Cell:
-    """What IPython says of the cell that runs."""
+    """What IPython says while cell 9 runs."""
 
-    execution_count = 9
+    class history_manager:
+        input_hist_parsed: ClassVar[list[str]] = ["", *"abcdefghi"]
+
+
+def test_a_cell_is_called_by_the_number_that_stands_beside_it() -> None:
+    asked = "from kit.measure.base.turns import asker\nprint(asker())"
+    cells = [nbformat.v4.new_code_cell(text) for text in ("1", "2", asked)]
+    book = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    (output,) = book.cells[2].outputs
+    assert output.text == f"cell [{book.cells[2].execution_count}]\n" == "cell [3]\n"
 
 
 @pytest.fixture
