@@ -42,7 +42,7 @@ def _missing(name: str, why: str) -> Any:
 
 _NO_STREAMS = (
     "device kit has no streams to choose from: a session orders its segments by what they read and "
-    "write, and copies run beside them. Leave the stream out"
+    "write, and copies run beside them. Leave the stream out; instead of FSDP, use kit.DataParallel"
 )
 _NO_EVENTS = (
     "an event would time the recording, not the device. kit.run(...) has each step's time, and its "

@@ -25,7 +25,7 @@ from kit.torch.autocast import register_autocast
 from kit.torch.backend import Backend, complete_torch
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
-from kit.torch.modules import keep_parameters
+from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
@@ -100,6 +100,7 @@ def register() -> None:
         library.impl(name, _never, "PrivateUse1")
     torch.kit.libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
     keep_parameters()
+    name_kits_data_parallel()
     register_flops()
     complete_torch(torch.kit)  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")

@@ -20,7 +20,7 @@ from torch import nn
 from kit.runtime.recording.sites import is_kits
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["keep_parameters"]
+__all__ = ["keep_parameters", "name_kits_data_parallel"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -42,6 +42,30 @@ def keep_parameters() -> None:
         return result
 
     nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def name_kits_data_parallel() -> None:
+    """Have torch's own wrappers for several devices name the kit's, where they cannot work."""
+
+    def refusing(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(self: nn.Module, module: Any, *args: Any, **kwargs: Any) -> Any:
+            parts = self if vars(self).get("_modules") else module  # in __init__ it has none yet
+            if isinstance(parts, nn.Module) and any(
+                isinstance(p, KitTensor) for p in parts.parameters()
+            ):
+                raise RuntimeError(
+                    f"{type(self).__name__} does not work on device kit: use kit.DataParallel("
+                    "model, devices=2), or kit.run(..., devices=2); across processes, sum the "
+                    "gradients by torch.distributed.all_reduce"
+                )
+            return original(self, module, *args, **kwargs)
+
+        return call
+
+    parallel: Any = nn.parallel
+    parallel.DistributedDataParallel.__init__ = refusing(parallel.DistributedDataParallel.__init__)
+    parallel.DataParallel.forward = refusing(parallel.DataParallel.forward)
 
 
 def _share(before: list[tuple[nn.Module, dict[str, Any]]]) -> dict[int, tuple[Any, Any]]:

@@ -18,7 +18,7 @@ from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
-__all__ = ["raise_as_cpu", "rule_skeleton", "run_on_host"]
+__all__ = ["bring_back", "on_host", "raise_as_cpu", "rule_skeleton", "run_on_host"]
 
 Copies = dict[int, tuple[KitTensor, torch.Tensor]]
 
@@ -37,7 +37,21 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     name = str(asked)
     if session.strict:
         raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(asked))
-    cause = f"unlowered op {name}"
+    host_args, host_kwargs, copies = on_host(args, kwargs, cause=f"unlowered op {name}")
+    try:
+        out = func(*host_args, **host_kwargs)
+    except NotImplementedError as error:
+        raise UnsupportedOp(
+            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
+        ) from error
+    _write_back(tape, func, args, kwargs, copies)
+    results = bring_back(tape, out, list(copies.values()))
+    session.report.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
+    return results
+
+
+def on_host(args: Any, kwargs: Any, *, cause: str) -> tuple[list[Any], dict[str, Any], Copies]:
+    """A call's arguments with CPU copies for tensors, and these copies: a sync point."""
     copies: Copies = {}
 
     def host(item: Any) -> Any:
@@ -49,16 +63,7 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
             return type(item)(host(x) for x in item)
         return torch.device("cpu") if isinstance(item, torch.device) else item
 
-    try:
-        out = func(*map(host, args), **{k: host(v) for k, v in kwargs.items()})
-    except NotImplementedError as error:
-        raise UnsupportedOp(
-            name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
-        ) from error
-    _write_back(tape, func, args, kwargs, copies)
-    results = _bring_back(tape, out, list(copies.values()))
-    session.report.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
-    return results
+    return [host(x) for x in args], {k: host(v) for k, v in kwargs.items()}, copies
 
 
 def _write_back(tape: Tape, func: Any, args: Any, kwargs: Any, copies: Copies) -> None:
@@ -72,14 +77,15 @@ def _write_back(tape: Tape, func: Any, args: Any, kwargs: Any, copies: Copies) -
             )
 
 
-def _bring_back(tape: Tape, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
+def bring_back(tape: Tape, out: Any, pairs: list[tuple[KitTensor, torch.Tensor]]) -> Any:
+    """A result on the host as one of the device; a copy is the tensor that it was made of."""
     if isinstance(out, torch.Tensor):
         for tensor, copy in pairs:
             if out is copy:
                 return tensor
         return wrap(tape, tape.from_host(out, out.dtype), tape.spec_of(out.to("meta")))
     if isinstance(out, list | tuple):
-        return type(out)(_bring_back(tape, x, pairs) for x in out)
+        return type(out)(bring_back(tape, x, pairs) for x in out)
     return out
 
 

@@ -23,6 +23,7 @@ from kit.runtime.recording.bulk import Op, Value
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
 from kit.torch.ops.attention import ATTENTION_SHAPES
+from kit.torch.ops.collectives import collective_plan
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
@@ -79,6 +80,8 @@ def make_plan(tape: Tape, func: Any, args: Any, kwargs: Any) -> Plan:
         check_types(func, args, kwargs)
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
+    if func.namespace == "c10d":
+        return collective_plan(func)
     _check_devices(tape, name, args, kwargs)
     check_types(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):

@@ -264,6 +264,13 @@ class KitTensor(torch.Tensor):
         """Whose memory this is: good for telling whether two tensors share theirs."""
         return _Storage(self.ref.base)
 
+    def _typed_storage(self) -> Any:
+        """What torch shares between processes, resizes, and shards in FSDP."""
+        raise RuntimeError(
+            "a tensor of device kit has no bytes on the host to share, resize or shard: take "
+            ".cpu(). For several devices there is kit.DataParallel, instead of FSDP"
+        )
+
     def data_ptr(self) -> int:
         """Where in that memory it begins: to compare with others, never to read from."""
         return id(self.ref.base) + self.spec.offset * self.dtype.itemsize
