@@ -7,9 +7,10 @@ because HTA rounds to them. HTA needs an environment of its own:
     python3 -m venv hta && hta/bin/pip install HolisticTraceAnalysis
     python benchmarks/peers/hta_agreement.py --hta hta/bin/python [--traces 20]
 
-Compared are the idle time of the device, the idle time of each stream by HTA's causes, the overlap
-of communication and computation, and count and mean of each kernel. Prints what differs, exits
-with 1 if anything does.
+Compared, at the defaults of both, are the idle time of the device, the idle time of each stream by
+HTA's causes, the overlap of communication and computation, the longest queue of each stream, the
+times of launches, and count and mean of each kernel. Prints what differs, exits with 1 if anything
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-DELAY_US = 30
 COMPUTE, COMMUNICATION = ("sgemm", "relu", "norm", "softmax"), "ncclDevKernel_AllReduce_Sum_f32"
 
 
@@ -70,15 +70,20 @@ def hta_says(path: Path) -> dict[str, float]:
         trace_files={0: str(path)}, trace_dir=str(path.parent), include_last_profiler_step=True
     )
     whole = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-    idle = analysis.get_idle_time_breakdown(
-        ranks=[0], visualize=False, consecutive_kernel_delay=DELAY_US
-    )[0]
+    idle = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
+    queue = analysis.get_queue_length_time_series(ranks=[0])[0]
+    launched = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
     overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
     kernels = analysis.get_gpu_kernel_breakdown(visualize=False)[1]
     return {
         "idle": float(whole["idle_time(us)"]),
         "overlap": float(overlap["comp_comm_overlap_pctg"]),
         **{f"{r.stream} {r.idle_category}": float(r.idle_time) for r in idle.itertuples()},
+        **{f"queue {s}": float(of["queue_length"].max()) for s, of in queue.groupby("stream")},
+        **{
+            f"{of} of launches": float(launched[of].sum())
+            for of in ("cpu_duration", "gpu_duration", "launch_delay")
+        },
         **{
             f"{name} mean": float(mean)
             for name, mean in zip(kernels["name"], kernels["mean (us)"], strict=True)
@@ -87,27 +92,30 @@ def hta_says(path: Path) -> dict[str, float]:
 
 
 def kit_says(path: Path) -> dict[str, float]:
-    import numpy as np
-
     import kit
-    from kit.trace import hta_idle, kernel_table
+    from kit.trace import hta_idle, hta_launches, hta_overlap, hta_queue, kernel_table
     from kit.trace.metrics import union_ns
 
     timeline = kit.open_trace(path).timeline
     times = timeline.intervals(kind="kernel")
-    names = np.array(timeline.names)[timeline.name[timeline.where(kind="kernel")]]
-    sent = names == COMMUNICATION
     busy = union_ns(times)
-    both = union_ns(times[sent]) + union_ns(times[~sent]) - busy
+    launched = hta_launches(timeline)
     causes = {
         f"{lane.rsplit(' ', 1)[1]} {cause.replace(' ', '_')}": ns / 1e3
-        for lane, parts in hta_idle(timeline, DELAY_US * 1000).items()
+        for lane, parts in hta_idle(timeline).items()
         for cause, ns in parts.items()
     }
     return {
         "idle": (times[:, 1].max() - times[:, 0].min() - busy) / 1e3,
-        "overlap": 100 * both / union_ns(times[sent]),
+        "overlap": 100 * hta_overlap(timeline),
         **causes,
+        **{
+            f"queue {lane.rsplit(' ', 1)[1]}": float(series[:, 1].max())
+            for lane, series in hta_queue(timeline).items()
+        },
+        "cpu_duration of launches": float(launched.call_ns.sum()) / 1e3,
+        "gpu_duration of launches": float(launched.kernel_ns.sum()) / 1e3,
+        "launch_delay of launches": float(launched.delay_ns.sum()) / 1e3,
         **{f"{row.name} mean": row.mean_us for row in kernel_table(timeline)},
     }
 
@@ -131,6 +139,7 @@ def trace(rng: random.Random) -> dict[str, Any]:
             stream = rng.choice([7, 7, 7, 13])
             name = rng.choice(COMPUTE) if stream == 7 else COMMUNICATION
             start = max(now + rng.randint(5, 8), free[stream] + rng.randint(0, 3))
+            start += start % 2  # calls are at odd times: HTA gives an equal time no order
             length = rng.randint(1, 15)
             add("kernel", name, start, length, stream, 0, stream=stream, device=0,
                 correlation=correlation, context=1)  # fmt: skip
@@ -138,7 +147,7 @@ def trace(rng: random.Random) -> dict[str, Any]:
             correlation += 1
             now += 12 if rng.random() < 0.8 else 60
         add("user_annotation", f"ProfilerStep#{step}", begin, now - begin)
-        now += 5
+        now += 6
     device = {"id": 0, "name": "made up", "numSms": 132, "totalGlobalMem": 8e10,
               "computeMajor": 9, "computeMinor": 0}  # fmt: skip
     return {"schemaVersion": 1, "deviceProperties": [device], "baseTimeNanoseconds": 0,

@@ -12,7 +12,11 @@ from kit.trace.gaps import count_devices as count_devices
 from kit.trace.gaps import idle_gaps as idle_gaps
 from kit.trace.gaps import idle_table as idle_table
 from kit.trace.hta import HTA_CAUSES as HTA_CAUSES
+from kit.trace.hta import HtaLaunches as HtaLaunches
 from kit.trace.hta import hta_idle as hta_idle
+from kit.trace.hta import hta_launches as hta_launches
+from kit.trace.hta import hta_overlap as hta_overlap
+from kit.trace.hta import hta_queue as hta_queue
 from kit.trace.kernels import KernelRow as KernelRow
 from kit.trace.kernels import kernel_table as kernel_table
 from kit.trace.kernels import named_fraction as named_fraction

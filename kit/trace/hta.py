@@ -1,16 +1,36 @@
-"""Idle time by the rule and the names of Holistic Trace Analysis (HTA)."""
+"""Idle time, overlap, queues and launches by the rules of Holistic Trace Analysis (HTA)."""
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import dataclass
+
 import numpy as np
 
-from kit.trace.active import Gaps, Ints, Kernels, launches
+from kit.trace.active import NONE, Gaps, Ints, Kernels, Mask, launches
+from kit.trace.metrics import union_ns
 from kit.trace.timeline import Timeline
 
-__all__ = ["HTA_CAUSES", "HTA_DELAY_NS", "hta_idle", "hta_places"]
+__all__ = [
+    "HTA_CAUSES",
+    "HTA_DELAY_NS",
+    "HtaLaunches",
+    "hta_idle",
+    "hta_launches",
+    "hta_overlap",
+    "hta_places",
+    "hta_queue",
+]
 
 HTA_CAUSES = ("host wait", "kernel wait", "other")
-HTA_DELAY_NS = 30  # HTA's default `consecutive_kernel_delay`
+# HTA's default is 30; it says nanoseconds, but its times are microseconds.
+HTA_DELAY_NS = 30_000
+_SENT = re.compile(r"nccl|hip|hccl|.*ncclKernel")  # names of kernels that communicate
+_CALLS = re.compile(r"cudaLaunchKernel(ExC)?$|cudaMem(cpy|set)Async$")
+_NOT_COMPUTED = re.compile(
+    r"nccl|hip|hccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wait Event|cuda.*LaunchKernel|runFunction"
+)
 
 
 def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict[str, int]]:
@@ -43,3 +63,95 @@ def hta_places(gaps: Gaps, launched: Ints, delay_ns: int = HTA_DELAY_NS) -> Ints
     """The place in `HTA_CAUSES` of each gap, given when the kernel after it was launched."""
     is_short = gaps.stop - gaps.start < delay_ns
     return np.where(launched > gaps.start, 0, np.where(is_short & (gaps.after >= 0), 1, 2))
+
+
+def hta_overlap(timeline: Timeline) -> float:
+    """Fraction of the time of communication kernels in which a computation kernel ran too.
+
+    Returns:
+        A number in [0, 1]; nan if nothing communicates.
+
+    Source:
+        https://hta.readthedocs.io/en/latest/source/features/comm_comp_overlap.html
+    """
+    kernel = timeline.where(kind="kernel")
+    sent, computed = kernel & _named(timeline, _SENT), kernel & ~_named(timeline, _NOT_COMPUTED)
+    lengths = [union_ns(_times(timeline, x)) for x in (sent, computed, sent | computed)]
+    return (lengths[0] + lengths[1] - lengths[2]) / lengths[0] if lengths[0] else math.nan
+
+
+def hta_queue(timeline: Timeline) -> dict[str, Ints]:
+    """How many launches are on their way, by the lane that they go to; in order of time.
+
+    A call adds one to the lane of what it launches, and what it launched takes one off when it
+    begins. Only of files that say which call launched what.
+
+    Shape:
+        lane -> (n, 2): a time in nanoseconds, and the length from then on
+
+    Source:
+        https://hta.readthedocs.io/en/latest/source/features/trace_counters.html
+    """
+    call, kernel = _pairs(timeline)
+    found = {}
+    for lane in np.unique(timeline.lane[kernel]).tolist():
+        mine = timeline.lane[kernel] == lane
+        at = np.concatenate([timeline.start_ns[call[mine]], timeline.start_ns[kernel[mine]]])
+        change = np.repeat([1, -1], int(mine.sum()))
+        order = np.lexsort((-change, at))  # at one time calls come first: HTA has no order
+        found[timeline.lanes[lane]] = np.stack([at[order], np.cumsum(change[order])], axis=1)
+    return found
+
+
+@dataclass(frozen=True)
+class HtaLaunches:
+    """For each kernel that a call launched, in order of the calls.
+
+    Units:
+        nanoseconds
+    """
+
+    call_ns: Ints  # how long the call took
+    kernel_ns: Ints  # and what it launched
+    delay_ns: Ints  # from the end of the call to the begin of the kernel; 0 if that came before
+
+
+def hta_launches(timeline: Timeline) -> HtaLaunches:
+    """How long calls that launch take, and what they launch, of files that say so.
+
+    Source:
+        https://hta.readthedocs.io/en/latest/source/features/cuda_kernel_launch_stats.html
+    """
+    call, kernel = _pairs(timeline)
+    order = np.lexsort((timeline.start_ns[kernel], timeline.start_ns[call]))
+    call, kernel = call[order], kernel[order]
+    start, stop = timeline.start_ns, timeline.stop_ns
+    return HtaLaunches(
+        stop[call] - start[call],
+        stop[kernel] - start[kernel],
+        (start[kernel] - stop[call]).clip(0),
+    )
+
+
+def _pairs(timeline: Timeline) -> tuple[Ints, Ints]:
+    """The call and the kernel of each launch that HTA counts: not those of CUDA's graphs."""
+    call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
+    call = call[_named(timeline, _CALLS)[call]]
+    kernel = np.flatnonzero(timeline.where(kind="kernel") & (timeline.segment < NONE))
+    call = call[np.argsort(timeline.segment[call], kind="stable")]
+    numbers = timeline.segment[call]
+    at = np.searchsorted(numbers, timeline.segment[kernel]).clip(max=max(len(call) - 1, 0))
+    if not len(call):
+        return call, call
+    known = numbers[at] == timeline.segment[kernel]
+    return call[at[known]], kernel[known]
+
+
+def _named(timeline: Timeline, pattern: re.Pattern[str]) -> Mask:
+    """The spans whose name begins as the pattern says."""
+    named = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
+    return named[timeline.name] if len(named) else np.zeros(len(timeline), dtype=bool)
+
+
+def _times(timeline: Timeline, mask: Mask) -> Ints:
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)

@@ -207,18 +207,21 @@ def test_the_table_adds_up_and_names_each_line() -> None:
 
 
 def test_hta_names_a_gap_by_its_launch_and_its_length() -> None:
+    us = 1000
     spans = [
-        kernel(0, 100, 0),
-        host("dispatch", 200, 210, 1),
-        kernel(300, 400, 1),  # launched late
-        host("dispatch", 350, 360, 2),
-        kernel(410, 500, 2),  # launched in time, a short gap
-        host("dispatch", 450, 460, 3),
-        kernel(600, 700, 3),  # launched in time, a long one
+        kernel(0, 100 * us, 0),
+        host("dispatch", 200 * us, 210 * us, 1),
+        kernel(300 * us, 400 * us, 1),  # launched late
+        host("dispatch", 350 * us, 360 * us, 2),
+        kernel(429 * us, 500 * us, 2),  # launched in time, a gap below HTA's default of 30 us
+        host("dispatch", 450 * us, 460 * us, 3),
+        kernel(530 * us, 700 * us, 3),  # launched in time, one that is not below
     ]
     t = Timeline.of(spans)
-    assert hta_idle(t) == {"device/0 thread 1": {"host wait": 200, "kernel wait": 10, "other": 100}}
-    assert [g.hta for g in idle_gaps(t) if g.start_ns in (100, 400, 500)] == [
+    assert hta_idle(t) == {
+        "device/0 thread 1": {"host wait": 200 * us, "kernel wait": 29 * us, "other": 30 * us}
+    }
+    assert [g.hta for g in idle_gaps(t) if g.start_ns in (100 * us, 400 * us, 500 * us)] == [
         "host wait",
         "kernel wait",
         "other",
