@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     second = press(offline, "batch_size", "ArrowRight", first["selected"])
     assert second["bars"] != first["bars"]
     assert second["headline"] != first["headline"]
-    assert "ms a step" in second["status"]
+    assert re.search(r"→ .+ a sample: .+%", second["status"])
     third = press(offline, "loss_scaling", "ArrowDown", second["selected"])
     assert third["selected"] not in (first["selected"], second["selected"])
     back = press(offline, "batch_size", "ArrowLeft", third["selected"])
