@@ -6,7 +6,8 @@ is in them. What XLA put in by itself, such as a copy to another layout, has non
 what needed it, the instruction that uses its result, or else to what it was made from.
 
 The text of a step of twelve layers has 170,000 instructions and 20 MB, all but some thousand of
-them inside of fusions: those are only searched, as whole computations, and only when somebody asks.
+them inside of fusions: those are only searched, as whole computations, and only for a caller that
+asks.
 """
 
 from __future__ import annotations

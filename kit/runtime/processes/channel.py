@@ -1,8 +1,8 @@
-"""How the processes of one run talk, tensors apart: who has come where, who has failed, what time.
+"""The messages between the processes of one run, tensors apart: meetings, failures and clocks.
 
-A star of connections around process 0, which hands on what each of them says to all others. Nobody
-waits for ever: a process that is killed closes its connection, and one that hangs, or whose host
-is gone, falls silent; either way the others have the failure, with its rank, in bounded time.
+A star of connections around process 0, which passes each message on to all other processes. No wait
+is without an end: the connection of a process that is killed closes, and one that hangs, or whose
+host is gone, sends nothing more; either way the others get the failure, with its rank, in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Channel", "Clock", "free_port"]
 _BEAT_S = 1.0  # between two signs of life
 _SILENCE_S = 30.0  # without one, a process is taken for dead
 _PINGS = 20
-_GREETING = "overlap-kit"  # tells us from others at this port
+_GREETING = "overlap-kit"  # a process of this run begins with it; a stranger at the port does not
 _GREETING_S = 10.0
 
 
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Channel:
-    """One process's end.
+    """The channel as one process holds it.
 
     Attributes:
         failure: why the run is over for everybody; "" as long as it is not.
@@ -62,8 +62,9 @@ class Channel:
         self.on_failure: list[Callable[[], None]] = []
         self.on_beat: list[Callable[[], object]] = []
         self.progress = 0
-        self._progress: dict[int, int] = {}  # of others
-        self._peers: dict[int, Connection[Any, Any]] = {}  # all of them in process 0, or only it
+        self._progress: dict[int, int] = {}  # of the other processes, by rank
+        # By rank: process 0 has a connection to each other process, those have one, to process 0.
+        self._peers: dict[int, Connection[Any, Any]] = {}
         self._heard: dict[int, float] = {}
         self._left: set[int] = set()
         self._visits: Counter[str] = Counter()
@@ -74,17 +75,17 @@ class Channel:
         self._refused = ""
         self._pongs: list[tuple[int, int, int]] = []  # (sent, process 0 then, received)
         self._changed = threading.Condition()
-        self._gone: set[int] = set()  # their connections have ended
-        # less than the timeout, so that who waits for it learns that it hangs
+        self._gone: set[int] = set()  # ranks whose connections have ended
+        # below the timeout, so that a wait ends with "it hangs" and not with "too late"
         self._silence_s = max(min(_SILENCE_S, 0.75 * timeout_s), 3 * _BEAT_S)
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="kit channel", daemon=True)
 
     def open(self, host: str, port: int) -> None:
-        """Meet the others at process 0's `host` and `port`; it waits for them, they for it.
+        """Connect all processes by process 0's `host` and `port`.
 
         Raises:
-            SessionError: somebody does not come in time, or two say that they are the same one.
+            SessionError: a process does not connect in time, or two have the same rank.
         """
         until = time.monotonic() + self.timeout_s
         if self.rank == 0:
@@ -111,7 +112,7 @@ class Channel:
                     missing = [r for r in range(1, self.count) if r not in self._peers]
                     why = f"{_processes(missing)} did not come within {self.timeout_s:g} s"
                     raise SessionError(why)
-                if now - beat > _BEAT_S:  # those who are here already must not take us for dead
+                if now - beat > _BEAT_S:  # processes that are connected already expect a beat
                     beat = now
                     self._tell(["beat", []])
                 with contextlib.suppress(TimeoutError):
@@ -122,7 +123,7 @@ class Channel:
             raise SessionError(self._refused)
 
     def _greet(self, made: socket.socket) -> None:
-        """Somebody has come: perhaps one of us, perhaps a stranger who says nothing."""
+        """Take a new connection: of a process of this run, or of a stranger, which is closed."""
         peer = Connection(made.detach())
         try:
             if not peer.poll(_GREETING_S):
@@ -175,7 +176,7 @@ class Channel:
         return peer
 
     def _add(self, rank: int, peer: Connection[Any, Any]) -> None:
-        """A thread of its own writes to each: one that does not read keeps nobody else waiting."""
+        """Start a writing thread for each connection: one that is full delays no other."""
         self._peers[rank] = peer
         out: SimpleQueue[bytes | None] = SimpleQueue()
         self._out[rank] = out
@@ -186,7 +187,7 @@ class Channel:
     # -- what the program says ---------------------------------------------------------------------
 
     def meet(self, what: str, item: Any = None, *, key: str = "") -> list[Any]:
-        """Bring something, wait for all, and get everybody's, by rank.
+        """Give an item, wait for all processes, and get the items of all, by rank.
 
         Args:
             what: in words, for errors; also the key of this meeting if none is given.
@@ -197,14 +198,14 @@ class Channel:
                 cannot travel.
         """
         try:
-            item = json.loads(json.dumps(item))  # as the others get it
+            item = json.loads(json.dumps(item))  # the same form as in the other processes
         except (TypeError, ValueError) as error:
             raise SessionError(
                 f"{what}: only numbers, texts, and lists and dicts of them travel between "
                 f"processes ({error})"
             ) from error
         key = key or what
-        self._visits[key] += 1  # the n-th visit of one is the n-th of all
+        self._visits[key] += 1  # the n-th visit of a process meets the n-th visits of the others
         key = f"{key} {self._visits[key]}"
         with self._changed:
             if self.failure:
@@ -234,7 +235,7 @@ class Channel:
             return [here[r] for r in range(self.count)]
 
     def fail(self, error: BaseException) -> None:
-        """Tell everybody that this process cannot go on; only the first failure counts."""
+        """Send to all that this process cannot go on; only the first failure counts."""
         if self.failure:
             return
         text = f"{type(error).__name__}: {str(error)[:500]}{line_of(error)}"
@@ -242,15 +243,15 @@ class Channel:
         self._end(self.rank, f"failed with {text}")
 
     def announce(self, topic: str, item: Any) -> None:
-        """Tell all others; they take it by `on_announced`, in the order of announcing."""
+        """Send an item to all others; `on_announced` takes it there, in the order of sending."""
         self._tell(["announced", topic, item])
 
     def on_announced(self, topic: str, call: Callable[[Any], None]) -> None:
-        """Call this in the channel's thread; must be said before another process announces."""
+        """Have items of a topic handled in the channel's thread; set it before any is sent."""
         self._told[topic] = call
 
     def wait_for_failure(self, seconds: float = 5.0) -> str:
-        """What has ended the run for everybody, if that is known within these seconds."""
+        """The failure that has ended the run, if it is known within these seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.failure, seconds)
         return self.failure
@@ -279,22 +280,22 @@ class Channel:
         return Clock(best[1], (best[0] + 1) // 2)
 
     def behind(self) -> str:
-        """The processes that are known to be less far than this one; in words."""
+        """The processes whose last known progress is behind this one's; in words."""
         late = [rank for rank, n in sorted(self._progress.items()) if n < self.progress]
         return _processes(late) if late else "another process"
 
     def is_answered(self) -> bool:
-        """Whether those that this process hears directly have shown a sign of life just now."""
+        """Whether a beat has come lately from each process with a direct connection."""
         now = time.monotonic()
         heard = (at for rank, at in self._heard.items() if rank not in self._gone)
         return not self.lost and all(now - at < 3 * _BEAT_S for at in heard)
 
     def leave(self) -> None:
-        """This process is done: what the others still wait for from it will not come."""
+        """Say that this process has ended: waits of others for it fail."""
         self._tell(["left", self.rank])
 
     def wait_until_gone(self, seconds: float = 10.0) -> None:
-        """Until all others have closed; after a failure not longer than this."""
+        """Wait until all others have closed; after a failure not longer than this."""
         everybody = self.count - 1
         with self._changed:
             self._changed.wait_for(lambda: len(self._gone) == everybody or self.failure)
@@ -305,13 +306,13 @@ class Channel:
         self._is_closed = True
         for out in self._out.values():
             out.put(None)
-        for writer in self._writers:  # what was said before must arrive
+        for writer in self._writers:  # messages that were sent before must arrive
             writer.join(2.0)
         for peer in self._peers.values():
             end = socket.socket(fileno=os.dup(peer.fileno()))
             with end, contextlib.suppress(OSError):  # the other end may have gone
                 end.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():  # it reads from them: first it must have ended
+        if self._thread.is_alive():  # the thread reads the connections: they close after its end
             self._thread.join()
         for peer in self._peers.values():
             peer.close()
@@ -415,7 +416,7 @@ def _processes(ranks: list[int]) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port of this host that nobody listens at now."""
+    """A port of this host that no program listens at now."""
     with socket.socket(_family(host)) as made:
         made.bind((host, 0))
         port: int = made.getsockname()[1]
@@ -433,6 +434,6 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _write(peer: Connection[Any, Any], out: SimpleQueue[bytes | None]) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the other end has gone, as its reader finds
+    with contextlib.suppress(OSError, ValueError):  # the other end is closed, as the reader finds
         while (message := out.get()) is not None:
             peer.send_bytes(message)

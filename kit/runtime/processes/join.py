@@ -1,9 +1,10 @@
 """Several processes, on one host or several, that run the same program: `join_processes`.
 
 Tensors travel by jax's own collectives, through `jax.distributed` (gloo on CPUs, NCCL on GPUs);
-everything else by a `Channel`, which also notices who has died. The two parts of jax that are not
-settled are here and nowhere else: `jax.distributed` itself, and its setting that lets a process
-outlive another one (tried with jax 0.10.2; without that setting it ends with the other one).
+everything else by a `Channel`, which also notices a process that has ended. The two parts of jax
+that are not settled are here and nowhere else: `jax.distributed` itself, and its setting that lets
+a process outlive another one (tried with jax 0.10.2; without that setting it ends with the other
+one).
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def join_processes(
 
 
 def current_processes() -> Processes | None:
-    """Those that this process has joined; None if it is alone."""
+    """The processes that this one has joined; None if it is alone."""
     return _current if _current is not None and _current.is_open else None
 
 
 class Processes:
-    """The others, from one of them.
+    """The joined processes, as one of them sees them.
 
     Attributes:
         rank, count: of processes.
@@ -99,7 +100,7 @@ class Processes:
         self._groups = 0
 
     def open(self) -> None:
-        """Meet the others, and start jax's own runtime for many processes."""
+        """Connect with the other processes, and start jax's own runtime for many processes."""
         if self.count == 1:
             return
         self.channel.open(self._host, self._port)
@@ -138,9 +139,9 @@ class Processes:
             self.is_open = False
             if self.rank == 0:
                 self.channel.wait_until_gone()
-            # jax would wait for somebody who does not answer, and then end this process
+            # jax would wait for a process that does not answer, and then end this one
             if not self.channel.failure or self.channel.is_answered():
-                with contextlib.suppress(RuntimeError):  # the others may have gone already
+                with contextlib.suppress(RuntimeError):  # the others may have ended already
                     jax.distributed.shutdown()
         self.channel.close()
 

@@ -66,7 +66,7 @@ class Group:
         return rank - self.ranks.start
 
     def begin(self) -> None:
-        """A turn begins: all replicas are at work and none has failed.
+        """Begin a turn: all replicas run and none has failed.
 
         Raises:
             SessionError: another process has ended the run for all.
@@ -79,7 +79,7 @@ class Group:
             self.ended.clear()
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
-        """A replica has ended its part of this turn, well or not."""
+        """Note that a replica has ended its part of this turn, with or without an error."""
         with self.changed:
             self.ended.add(rank)
             if error is not None and self.failure is None:
@@ -89,7 +89,7 @@ class Group:
         self._tell()
 
     def close(self) -> None:
-        """Each wait that is still going on ends in an error."""
+        """End each wait that is still going on with an error."""
         with self.changed:
             self.failure = self.failure or (-1, SessionError("the DataParallel was closed"))
         self._tell()
@@ -108,7 +108,7 @@ class Group:
             call()
 
     def _outside(self, what: str) -> SessionError | None:
-        """Why another process has ended it for all."""
+        """The failure of another process, which ended the run for all."""
         failure = "" if self.processes is None else self.processes.channel.failure
         return SessionError(f"{what} will not happen: {failure}") if failure else None
 

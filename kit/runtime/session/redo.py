@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(eq=False)
 class _Kept:
-    """A segment that may have to run again; the task itself forgets its leaves."""
+    """A segment that may have to run again, with its leaves, which the task does not keep."""
 
     number: int
     task: Task

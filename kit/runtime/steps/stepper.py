@@ -45,7 +45,7 @@ SMALL = 4096  # bytes of a host array that are kept, to see that the next step s
 
 
 class Stepper:
-    """Runs the steps of one session, and remembers the last one."""
+    """Runs the steps of one session, and keeps the recording of the last one."""
 
     def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: Program) -> None:
         self.mode = mode
@@ -58,13 +58,13 @@ class Stepper:
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
         self._alike = 0  # first segments of the last step that were equal to those before
-        self._replayed = 0  # since the last recorded one
+        self._replayed = 0  # steps since the last recorded one
         self._guesses: list[Task] = []
         self._confirmed = 0  # guesses that the recording has reached
         self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
-        self.is_fetching = False  # asking the loaders for the batches of a replay
+        self.is_fetching = False  # the loaders are asked for the batches of a replay
         self._step: Any = None  # the function
-        self._numbers: list[Any] = []  # that it held at the end of its last recorded call
+        self._numbers: list[Any] = []  # constants of the step at the end of its last recorded call
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
 
@@ -116,7 +116,7 @@ class Stepper:
             lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
         return lines
 
-    # -- what the recording tells ------------------------------------------------------------------
+    # -- calls of the recording --------------------------------------------------------------------
 
     def note_input(self, cell: Cell, array: Any) -> None:
         """An array was copied from the host."""
@@ -125,7 +125,7 @@ class Stepper:
             now.contents.append(array.tobytes() if array.nbytes <= SMALL else b"")
 
     def note_batch(self, cells: list[Cell]) -> None:
-        """A loader's thread has copied these from the host, for the step that fetches now."""
+        """Note arrays that a loader's thread has copied, for the step that fetches now."""
         if (now := self._now) is not None:
             now.inputs += cells
             now.contents += [None] * len(cells)
@@ -154,12 +154,12 @@ class Stepper:
             self._now.obstacle = what
 
     def note_call(self, call: Callable[[], Any]) -> None:
-        """The step has called this, and a replay has to, after as many segments."""
+        """Note a call of the step, which a replay makes after as many segments."""
         if (now := self._now) is not None:
             now.calls.append((len(now.tasks), call))
 
     def watch(self, thing: Any, looks_at: Callable[[Any], Callable[[], Any]]) -> None:
-        """The step takes numbers from this as constants: `looks_at(thing)()` gives them."""
+        """Note a thing whose numbers are constants of the step: `looks_at(thing)()` gives them."""
         now = self._now if self.mode == "replay" else None
         if now is not None and id(thing) not in now.looks:
             now.looks[id(thing)] = looks_at(thing)
@@ -428,7 +428,7 @@ class Stepper:
         return guess
 
     def _abandon(self) -> None:
-        """The guesses that nobody has confirmed are wrong; those that wait need not run."""
+        """Drop the guesses that were not confirmed; those that have not begun need not run."""
         for guess in self._guesses[self._confirmed :]:
             self._issuer.cancel(guess)
             guess.guessed = []  # still a guess, but one that holds no arrays

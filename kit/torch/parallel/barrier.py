@@ -46,7 +46,7 @@ def _post(
         [spec.aval for spec in specs],
         combine=combine,
         name=f"collective {number}",
-        priority=1 << 20,  # the next segment of a replica needs it
+        priority=1 << 20,  # the next segment of a replica reads the result
     )
     return [wrap(tape, value, spec) for value, spec in zip(made, specs, strict=True)]
 
@@ -65,7 +65,7 @@ def gathered(
 
 
 class _Gather(torch.autograd.Function):
-    """Every replica's tensor; its adjoint is the sum of what the replicas' copies of mine have."""
+    """Every replica's tensor; its adjoint sums the gradients of all copies of this one's."""
 
     @staticmethod
     def forward(ctx: Any, session: ReplicaSession, metas: Sequence[torch.Tensor], mine: Any) -> Any:
@@ -128,7 +128,7 @@ class Barrier:
         return self  # the copies of a model that holds it are to meet at it
 
     def wait(self, x: Any = 0) -> Any:
-        """Bring x, wait for the others, and get what the operation makes of all.
+        """Give x, wait for the other replicas, and get the result of the operation over all.
 
         Raises:
             SessionError: another replica has failed, has ended, or does not come in time.
@@ -136,7 +136,7 @@ class Barrier:
         return self.pull(self.push(x))
 
     def push(self, x: Any = 0) -> int:
-        """Bring x and go on; gives the number that `pull` takes."""
+        """Give x without waiting; gives the number that `pull` takes."""
         session = replica_here()
         if session is None:
             if self._count > 1:
@@ -152,7 +152,7 @@ class Barrier:
         return visit
 
     def pull(self, index: int) -> Any:
-        """Wait until everybody has brought what belongs to this `push`, and get the result.
+        """Wait for the tensors of all replicas for this `push`, and get the result.
 
         Raises:
             SessionError: another replica has failed, has ended, or does not come in time.
