@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "jax.md"
+from tests.pages import page, run_page
 
-
-def run_page() -> dict[str, Any]:
-    """The names that the page's code leaves behind."""
-    text = PAGE.read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "page"}
-    for block in re.finditer(r"```python\n(.*?)```", text, re.S):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block.group(1), str(PAGE), "exec"), names)
-    return names
+PAGE = page("jax.md")
 
 
 def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_page()
+    names = run_page(PAGE)
     printed = capsys.readouterr().out
     assert "not read yet" in printed
     assert "jax.jit" in printed

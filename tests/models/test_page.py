@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-PAGE = Path(__file__).parents[2] / "docs" / "your_own_model.md"
+from tests.pages import page, run_page
 
-
-def run_page() -> dict[str, Any]:
-    """The names that the page's code leaves behind."""
-    text = PAGE.read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "page"}
-    for block in re.finditer(r"```python\n(.*?)```", text, re.S):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block.group(1), str(PAGE), "exec"), names)
-    return names
+PAGE = page("your_own_model.md")
 
 
 def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_page()
+    names = run_page(PAGE)
     assert names["run"].losses == pytest.approx(names["native"].losses, rel=1e-4)
     assert names["run"].sync_points == ()
     assert capsys.readouterr().out.startswith("item your_own_model.md:")
