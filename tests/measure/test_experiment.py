@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import bert, bert_of
+from kit.workloads.masked_lm import SIZES
 
 QUICK = Settings(steps=3, warmup=2, batch_size=2)
 
@@ -39,10 +42,18 @@ def tiny(ctx: Any) -> Any:
     return step
 
 
-def test_fifty_bert_losses_equal_native_torch_and_fall() -> None:
+@cache
+def bert_run(settings: Settings) -> Run:
+    """One run for all tests that look at the same settings: a run is frozen, and its seed given."""
+    return run(bert, settings)
+
+
+def test_fifty_bert_losses_equal_native_torch_and_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = replace(SIZES["tiny"], layers=1, width=64, length=32, vocabulary=1000)
+    monkeypatch.setitem(SIZES, "least", least)
     settings = Settings(steps=47, warmup=3, batch_size=4)
-    native = run(bert, settings.replace(mode="torch"))
-    got = run(bert, settings.replace(mode="lazy", loss_scaling="dynamic, on device"))
+    native = run(bert_of("least"), settings.replace(mode="torch"))
+    got = run(bert_of("least"), settings.replace(mode="lazy", loss_scaling="dynamic, on device"))
     assert len(native.losses) == 47
     torch.testing.assert_close(got.losses, native.losses, rtol=1e-3, atol=1e-3)
     assert got.losses[-1] < got.losses[0] - 0.5
@@ -64,15 +75,15 @@ def test_fifty_bert_losses_equal_native_torch_and_fall() -> None:
 )
 def test_every_setting_gives_native_torchs_losses(changes: dict[str, Any]) -> None:
     native_changes = {k: v for k, v in changes.items() if k in ("accumulate", "dtype")}
-    expected = run(bert, QUICK.replace(mode="torch", **native_changes)).losses
-    got = run(bert, QUICK.replace(**changes)).losses
+    expected = bert_run(QUICK.replace(mode="torch", **native_changes)).losses
+    got = bert_run(QUICK.replace(**changes)).losses
     tolerance = 2e-2 if "dtype" in changes else 2e-4
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_a_run_knows_its_sync_points_and_the_device_mode_has_none() -> None:
-    check = run(bert, QUICK.replace(mode="lazy", loss_scaling="dynamic, host check"))
-    device = run(bert, QUICK.replace(mode="lazy", loss_scaling="dynamic, on device"))
+    check = bert_run(QUICK.replace(mode="lazy", loss_scaling="dynamic, host check"))
+    device = bert_run(QUICK.replace(mode="lazy", loss_scaling="dynamic, on device"))
     assert len(check.sync_points) == QUICK.steps
     assert {s.via.split(":")[0] for s in check.sync_points} == {"torch/amp/grad_scaler.py"}
     assert {s.site.split(":")[0] for s in check.sync_points} == {"masked_lm.py"}
@@ -99,7 +110,7 @@ def test_the_breakdown_adds_up_to_the_step_and_nothing_compiles_in_it(mode: str)
 
 
 def test_kernels_are_joined_to_segments_and_nodes() -> None:
-    made = run(bert, QUICK.replace(mode="lazy"))
+    made = bert_run(QUICK.replace(mode="lazy"))
     kernels = [s for s in made.timeline.spans if s.kind == "kernel"]
     total = sum(k.stop_ns - k.start_ns for k in kernels)
     joined = sum(k.stop_ns - k.start_ns for k in kernels if k.node >= 0)
