@@ -1,9 +1,8 @@
-"""`kit.compare`: rows and strips against brute force, hostile text, and real runs of a workload."""
+"""A comparison of runs: rows and strips against brute force, labels, verdict, hostile text."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbclient import NotebookClient
 
-import kit
-from kit.errors import Cancelled, SettingsError
-from kit.measure.search.rounds import median_run
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import STEP_MODES, Settings
@@ -37,9 +33,6 @@ from kit.widgets.compare.view import (
     comparison_text,
 )
 from tests.factories import empty_run, make_run, one_span_run
-
-QUICK = Settings(steps=3, warmup=2, batch_size=2, mode="lazy")
-CHECK = QUICK.replace(loss_scaling="dynamic, host check")
 
 
 def _run(*spans: Any, syncs: Any = (), times: Any = (1_000_000,), settings: Any = None) -> Run:
@@ -351,122 +344,6 @@ def test_twelve_strips_do_not_overlap():
     assert all(above < top for above, top in zip(bottoms[:-1], tops[1:], strict=True))
     assert len(columns["titles"]["y"]) >= 12
     assert columns["height"] < 1500
-
-
-def test_a_comparison_takes_finished_runs_as_they_are(tmp_path: Path):
-    runs = [make_run(), make_run(Settings(mode="torch"))]
-    for i, run in enumerate(runs):
-        run.save(tmp_path / f"{i}.kit")
-    made = kit.compare([Run.load(tmp_path / "0.kit"), Run.load(tmp_path / "1.kit")], baseline=1)
-    assert [r.settings for r in made.runs] == [r.settings for r in runs]
-    assert made.baseline == 1
-    assert made.rows() == comparison_rows(runs, 1)
-    assert repr(made) == comparison_text(runs, 1)
-    assert made.to_markdown() == comparison_markdown(runs, 1)
-    assert kit.compare(runs[0]).runs == (runs[0],)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (([],), "nothing to compare"),
-        ((lambda ctx: None,), "nothing to compare"),
-        ((lambda ctx: None, []), "nothing to compare"),
-        ((lambda ctx: None, [3]), "must be a kit.Settings, not int"),
-        ((["a"],), "only runs can be compared; number 0 is a str"),
-        (([make_run()], [Settings()]), "these runs are finished"),
-    ],
-    ids=lambda x: x if isinstance(x, str) else "call",
-)
-def test_what_cannot_be_compared_is_refused(arguments: Any, words: str):
-    with pytest.raises(SettingsError, match=words):
-        kit.compare(*arguments)
-
-
-@pytest.mark.parametrize("baseline", [-1, 2, True, 0.0, "0"])
-def test_a_baseline_that_is_no_place_of_a_run_is_refused_before_anything_runs(baseline: Any):
-    with pytest.raises(
-        SettingsError, match="baseline must be the place of one of the runs, 0 to 1"
-    ):
-        kit.compare([make_run(), make_run()], baseline=baseline)
-    with pytest.raises(SettingsError, match="baseline must be"):
-        kit.compare(kit_must_not_run, [QUICK, CHECK], baseline=baseline)
-
-
-@pytest.mark.parametrize("repeats", [0, 1.5, True])
-def test_repeats_that_are_no_count_are_refused(repeats: Any):
-    with pytest.raises(SettingsError, match="repeats must be a whole number of at least 1"):
-        kit.compare(kit_must_not_run, [QUICK], repeats=repeats)
-
-
-def kit_must_not_run(ctx: Any) -> Any:
-    raise AssertionError("the workload was built")
-
-
-def test_real_settings_are_run_and_their_waits_differ():
-    from kit.workloads import mlp
-
-    texts: list[str] = []
-    made = kit.compare(
-        mlp,
-        [CHECK, CHECK.replace(loss_scaling="dynamic, on device"), CHECK.replace(mode="torch")],
-        progress=lambda text, fraction: texts.append(text),
-    )
-    assert [r.syncs_per_step for r in made.rows()] == [1, 0, 0]
-    losses = [r.loss for r in made.rows()]
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
-    assert texts[-1].startswith("run 3 of 3")
-    columns = comparison_columns(made.runs)
-    assert len(columns["syncs"]["x"]) == len(made.runs[0].timeline.syncs) > 0
-    assert set(columns["syncs"]["run"]) == {1}
-
-
-def test_a_jax_workload_has_its_own_baseline():
-    from kit.workloads import jax_mlp
-
-    made = kit.compare(jax_mlp, [QUICK.replace(mode="torch"), QUICK], progress=False)
-    assert [r.label for r in made.rows()] == ["jax.jit (native)", "lazy"]
-    assert not math.isnan(made.rows()[0].device_busy_fraction)
-    assert "jax.jit (native)" in comparison_html(made.runs)
-
-
-def test_repeats_take_turns_and_the_median_run_is_kept():
-    import torch
-
-    order: list[int] = []
-
-    def step_of(ctx: Any) -> Any:
-        order.append(ctx.batch_size)
-        weight = torch.ones(2, device=ctx.device, requires_grad=True)
-
-        def step() -> Any:
-            loss = (weight * ctx.batch_size).sum()
-            loss.backward()
-            weight.grad = None
-            return loss
-
-        return step
-
-    one = QUICK.replace(batch_size=1, steps=2, warmup=1, mode="torch")
-    made = kit.compare(step_of, [one, one.replace(batch_size=2)], repeats=3, progress=False)
-    assert order == [1, 2] * 3
-    assert [r.settings.batch_size for r in made.runs] == [1, 2]
-    assert [[r.settings.batch_size for r in every] for every in made.repeats] == [[1] * 3, [2] * 3]
-    assert all(run in every for run, every in zip(made.runs, made.repeats, strict=True))
-
-
-@pytest.mark.parametrize(("times", "kept"), [([5, 8, 3], 5), ([4, 1, 3, 2], 2), ([7], 7)])
-def test_the_median_of_several_runs_is_the_faster_one_in_the_middle(times: list[int], kept: int):
-    runs = [replace(empty_run(), step_times_ns=(t * 1_000_000,)) for t in times]
-    assert median_run(runs).step_ms == kept
-
-
-def test_cancelling_ends_a_comparison():
-    from kit.workloads import mlp
-
-    asked = iter([False] * 3 + [True])
-    with pytest.raises(Cancelled):
-        kit.compare(mlp, [QUICK, CHECK], cancelled=lambda: next(asked), progress=False)
 
 
 def test_a_notebook_shows_a_comparison_without_an_error(
