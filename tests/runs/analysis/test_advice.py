@@ -55,8 +55,12 @@ def rules(run: kit.Run) -> set[str]:
     return {advice.rule for advice in run.advice()}
 
 
+# What a small step may be told where other programs take the processor from it for a while.
+OF_A_BUSY_MACHINE = {"recording", "cores", "host waits elsewhere", "small segments"}
+
+
 def test_a_step_that_does_nothing_wrong_gets_no_advice_about_reading() -> None:
-    assert not rules(run_of()) & {r for r in RULES if r not in ("recording", "cores")}
+    assert not rules(run_of()) & (set(RULES) - OF_A_BUSY_MACHINE)
 
 
 LOG = logging.getLogger("kit advice")
