@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from kit.errors import SessionError
 from kit.runtime.replicas.session import ReplicaSession
@@ -38,6 +39,7 @@ class OwnStepParallel(DataParallel):
         self._taken: list[Sequence[int]] = [[] for _ in self.ranks]
         self._roots: list[dict[int, nn.Module]] = [{} for _ in self.ranks]
         self._steps: Shards = Shards()
+        self._sizes_of: Any = WeakTensorKeyDictionary()  # tensor of a batch -> sizes of its parts
 
     def open(self) -> Self:
         """As for `DataParallel`."""
@@ -58,7 +60,7 @@ class OwnStepParallel(DataParallel):
         """
         place = self._group.place(rank)
         for tensor in tensors_in(batch):
-            tensor.kit_sizes = sizes
+            self._sizes_of[tensor] = sizes
         self._taken[place] = sizes
         if not self._roots[place]:
             self._sizes[place] = sizes
@@ -97,7 +99,7 @@ class OwnStepParallel(DataParallel):
             place = self._group.place(session.rank)
             self._roots[place].setdefault(id(module), module)
             if torch.is_grad_enabled():
-                known = (getattr(tensor, "kit_sizes", ()) for tensor in tensors_in(args))
+                known = (self._sizes_of.get(tensor, ()) for tensor in tensors_in(args))
                 self._sizes[place] = (
                     next(filter(None, known), ()) or self._taken[place] or (self._sizes[place])
                 )
