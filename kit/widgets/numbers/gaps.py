@@ -73,7 +73,7 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
         then = ", ".join(safe_html(site, 60) for site in awaited)
         line += f'<div style="color:{MUTED};font-size:12px">next to run: {then}</div>'
     return [
-        f'<span style="white-space:nowrap">{swatch}{safe_html(row.cause)}</span>',
+        f'<div style="overflow-wrap:anywhere">{swatch}{safe_html(row.cause)}</div>',
         f'<div style="overflow-wrap:anywhere">{line}</div>',
         amount(row.count / parts),
         amount(row.total_ms / parts),
