@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from kit.text import format_number, format_percent
 
@@ -36,6 +36,11 @@ class Conditions:
     clock_after_mhz: float = math.nan
     collections: float = math.nan  # runs of Python's garbage collector
     warmup_steps: float = math.nan  # before the measured ones
+
+    def __post_init__(self) -> None:
+        for row in fields(self):  # one nan for all, so that equal conditions compare equal
+            if math.isnan(getattr(self, row.name)):
+                object.__setattr__(self, row.name, math.nan)
 
     def __str__(self) -> str:
         return conditions_text(self)

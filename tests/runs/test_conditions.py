@@ -105,5 +105,8 @@ def test_the_conditions_are_saved_and_an_old_file_has_none(tmp_path: Path) -> No
     assert math.isnan(loaded.conditions.clock_before_mhz)
     assert loaded.doubt == SAID
     assert str(UNKNOWN_CONDITIONS) == ""
+    computed = replace(run, conditions=Conditions(cores=2.0, others=math.inf - math.inf))
+    computed.save(tmp_path / "run.kitrun")
+    assert kit.Run.load(tmp_path / "run.kitrun") == computed  # nan is no other nan
     old = load_changed(lambda head: head.pop("conditions"), tmp_path)
     assert old.conditions == UNKNOWN_CONDITIONS
