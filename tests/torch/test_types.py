@@ -72,6 +72,12 @@ CALLS: dict[str, Callable[[str], Any]] = {
         T(d, 2, 3), T(d, 3, dtype=d64), T(d, 3, dtype=d64), training=True
     ),
     "ln_mixed": lambda d: F.layer_norm(T(d, 2, 3), (3,), T(d, 3, dtype=d64)),
+    "sdpa_mixed": lambda d: F.scaled_dot_product_attention(
+        T(d, 1, 2, 3, 4), T(d, 1, 2, 3, 4, dtype=d64), T(d, 1, 2, 3, 4)
+    ),
+    "sdpa_mask": lambda d: F.scaled_dot_product_attention(
+        T(d, 1, 2, 3, 4), T(d, 1, 2, 3, 4), T(d, 1, 2, 3, 4), attn_mask=T(d, 3, 3, dtype=i64)
+    ),
     "mse_int": lambda d: F.mse_loss(T(d, 3, dtype=i64), T(d, 3, dtype=i64)),
     "mean_int": lambda d: T(d, 3, dtype=i64).mean(),
     "softmax_int": lambda d: T(d, 3, dtype=i64).softmax(0),

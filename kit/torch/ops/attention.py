@@ -46,9 +46,20 @@ def _choose(
         return _aten._scaled_dot_product_fused_attention_overrideable(
             q, k, v, attn_mask, dropout_p, is_causal, scale=scale
         )[0]
+    if len({q.dtype, k.dtype, v.dtype}) > 1 or (
+        attn_mask is not None and attn_mask.dtype not in (torch.bool, q.dtype)
+    ):
+        _refuse_types(q, k, v, attn_mask)
     return _aten._scaled_dot_product_attention_math(
         q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
+
+
+def _refuse_types(q: Any, k: Any, v: Any, mask: Any) -> None:
+    """Let torch's CPU raise its own error for these types, on one element of each."""
+    query, key, value = (torch.zeros((1, 1, 1, 1), dtype=x.dtype, device="cpu") for x in (q, k, v))
+    masks = None if mask is None else torch.zeros((1, 1), dtype=mask.dtype, device="cpu")
+    torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=masks)
 
 
 def _is_plain(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, grouped: bool) -> bool:
