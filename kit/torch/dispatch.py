@@ -133,6 +133,8 @@ class Dispatcher:
 
     def _failed(self, func: Any, args: Any, kwargs: Any, error: BaseException) -> Any:
         """An op has failed: raise its error, or keep it if torch's autograd is under way."""
+        if (session := self.tape.opened) is not None:
+            session.streams.mend()
         if _graph_task_id() == -1:
             raise error
         self.tape.keep(error)

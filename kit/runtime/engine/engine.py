@@ -16,11 +16,9 @@ The tests hold it against the same meaning without threads: each operation run w
 
 from __future__ import annotations
 
-import heapq
 import os
 import threading
 from _thread import allocate_lock
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -35,37 +33,10 @@ from kit.runtime.engine.operations import (
     Variable,
     outcome,
 )
+from kit.runtime.engine.ready import ReadyQueue
 from kit.text import check_whole_number
 
 __all__ = ["Engine"]
-
-
-class _ReadyQueue:
-    """The operations of one device that may run now, and its threads."""
-
-    def __init__(self) -> None:
-        self.ready: deque[Operation] = deque()  # priority 0, in program order
-        self.urgent: list[tuple[int, int, Operation]] = []  # a heap of the others
-        self.idle: list[Any] = []  # a lock for each thread that sleeps
-        self.threads: list[threading.Thread] = []
-
-    def put(self, op: Operation) -> None:
-        if op.priority:
-            heapq.heappush(self.urgent, (-op.priority, op.number, op))
-        else:
-            self.ready.append(op)
-
-    def wake(self) -> None:
-        """One more thread may find work."""
-        if self.idle and (self.ready or self.urgent):
-            self.idle.pop().release()
-
-    def take(self) -> Operation | None:
-        """The next one: highest priority first, then first come, first served."""
-        urgent = self.urgent
-        if urgent and (urgent[0][0] < 0 or not self.ready):
-            return heapq.heappop(urgent)[2]
-        return self.ready.popleft() if self.ready else None
 
 
 class Engine:
@@ -89,7 +60,7 @@ class Engine:
         self.workers = workers
         self._setting = setting
         self._lock = allocate_lock()
-        self._lanes: dict[Hashable, _ReadyQueue] = {}
+        self._lanes: dict[Hashable, ReadyQueue] = {}
         self._pending: dict[Operation, None] = {}  # pushed and not done, in program order
         self._failures: list[tuple[int, BaseException]] = []  # that nobody has been told of
         self._pushed = 0
@@ -132,44 +103,65 @@ class Engine:
         Raises:
             EngineError: the engine is closed, a variable has been freed, or this is a forked child.
         """
-        if len(writes) > 1:
-            writes = tuple(dict.fromkeys(writes))  # it must not wait for itself
         op = Operation(function, reads, writes, priority, name, site, device)
+        self.submit(op, is_held=is_held)
+        return op
+
+    def submit(self, op: Operation, *, is_held: bool = False) -> None:
+        """Push an operation that has been made before: as `push`. All of it happens, or nothing."""
         if os.getpid() != self._pid:  # before the lock: it may be held by a thread left behind
             raise EngineError(_FORKED)
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed; {op!r} cannot run")
-            for variable in reads:
+            for variable in op.reads:
                 if variable.is_freed:
                     raise EngineError(f"{op!r} reads {variable!r}, which has been freed")
-            for variable in writes:
+            for variable in op.writes:
                 if variable.is_freed:
                     raise EngineError(f"{op!r} writes {variable!r}, which has been freed")
-            op.number = self._pushed = self._pushed + 1
-            self._pending[op] = None
-            waits = 0
-            for variable in reads:
-                if variable in writes:
-                    continue  # its write is in the queue; one operation needs one place
-                if variable.readers < 0 or variable.queue:  # RAW
-                    variable.queue.append(op)
-                    waits += 1
-                else:
-                    variable.readers += 1
-            for variable in writes:
-                if variable.readers or variable.queue:  # WAR, WAW
-                    variable.queue.append(op)
-                    waits += 1
-                else:
-                    variable.readers = -1
-                variable.last_write = op
-            op.waits = waits + is_held
-            if not op.waits:
-                lane = self._lane(device)
-                lane.put(op)
-                lane.wake()
-        return op
+            lane = self._lane(op.device)  # if no thread can start, nothing has happened yet
+            before = [(v, v.readers, len(v.queue), v.last_write) for v in (*op.reads, *op.writes)]
+            try:
+                self._enter(op, lane, is_held=is_held)
+            except BaseException:  # out of memory, perhaps
+                self._withdraw(op, lane, before)
+                raise
+
+    def _enter(self, op: Operation, lane: ReadyQueue, *, is_held: bool) -> None:
+        """Put an operation into the queues of its variables; the caller holds the lock."""
+        op.number = self._pushed = self._pushed + 1
+        self._pending[op] = None
+        waits = 0
+        for variable in op.reads:
+            if variable in op.writes:
+                continue  # its write is in the queue; one operation needs one place
+            if variable.readers < 0 or variable.queue:  # RAW
+                variable.queue.append(op)
+                waits += 1
+            else:
+                variable.readers += 1
+        for variable in op.writes:
+            if variable.readers or variable.queue:  # WAR, WAW
+                variable.queue.append(op)
+                waits += 1
+            else:
+                variable.readers = -1
+            variable.last_write = op
+        op.waits = waits + is_held
+        if not op.waits:
+            lane.put(op)
+            lane.wake()
+
+    def _withdraw(self, op: Operation, lane: ReadyQueue, before: Sequence[_State]) -> None:
+        """Leave everything as it was before `_enter`; the caller holds the lock."""
+        lane.drop(op)
+        for variable, readers, queued, last_write in before:
+            variable.readers, variable.last_write = readers, last_write
+            while len(variable.queue) > queued:
+                variable.queue.pop()
+        self._pending.pop(op, None)
+        op.number = 0
 
     def release(self, op: Operation) -> None:
         """What a held operation waited for has come: call it once, from any thread."""
@@ -290,6 +282,7 @@ class Engine:
         for op in pending if self._broken is None else ():
             self.wait(op)
         with self._lock:
+            self._pending.clear()  # what is left another engine has ended: no worker waits for it
             threads = [t for lane in self._lanes.values() for t in lane.threads]
             for lane in self._lanes.values():
                 while lane.idle:
@@ -300,20 +293,33 @@ class Engine:
 
     # -- the workers -----------------------------------------------------------------------------
 
-    def _lane(self, device: Hashable) -> _ReadyQueue:
-        """The device's lane; its threads start now if there are none."""
+    def _lane(self, device: Hashable) -> ReadyQueue:
+        """The device's lane; its threads start now if there are none.
+
+        Raises:
+            EngineError: no thread could be started.
+        """
         lane = self._lanes.get(device)
-        if lane is None:
-            lane = self._lanes[device] = _ReadyQueue()
-            where = "" if device is None else f" {device}"
+        if lane is not None:
+            return lane
+        lane = ReadyQueue()
+        where = "" if device is None else f" {device}"
+        try:
             for i in range(self.workers):
                 name = f"kit worker{where} {i}" if self.workers > 1 else f"kit worker{where}"
                 thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
-                lane.threads.append(thread)
                 thread.start()
+                lane.threads.append(thread)
+        except (RuntimeError, MemoryError) as error:
+            if not lane.threads:
+                raise EngineError(
+                    f"no worker thread could be started ({error}), so nothing was issued: end "
+                    "other threads or raise the limit (ulimit -u), and try again"
+                ) from error
+        self._lanes[device] = lane
         return lane
 
-    def _work(self, lane: _ReadyQueue) -> None:
+    def _work(self, lane: ReadyQueue) -> None:
         try:
             with self._setting():
                 self._loop(lane)
@@ -324,7 +330,7 @@ class Engine:
                     for gate in op.gates or ():
                         gate.release()
 
-    def _loop(self, lane: _ReadyQueue) -> None:
+    def _loop(self, lane: ReadyQueue) -> None:
         op: Operation | None = None
         while True:
             gate = None
@@ -358,7 +364,7 @@ class Engine:
         if error is not None and is_new:
             self.report(error, op)
 
-    def _complete(self, op: Operation, mine: _ReadyQueue) -> None:
+    def _complete(self, op: Operation, mine: ReadyQueue) -> None:
         """Let through who waits for it. Holds the lock; the caller looks after its own lane."""
         op.state = DONE
         op.function = None  # a closure may hold arrays
@@ -382,7 +388,7 @@ class Engine:
                 gate.release()
             op.gates = None
 
-    def _advance(self, variable: Variable, mine: _ReadyQueue) -> None:
+    def _advance(self, variable: Variable, mine: ReadyQueue) -> None:
         """The head of the queue may go: one write, or every read up to the next write."""
         queue = variable.queue
         while queue:
@@ -403,6 +409,9 @@ class Engine:
                     lane.wake()
             if is_write:
                 return
+
+
+_State = tuple[Variable, int, int, Operation | None]  # readers, length of the queue, last write
 
 
 def _nothing() -> None:

@@ -43,23 +43,23 @@ class Operation:
         function: Callable[[], object],
         reads: Sequence[Variable],
         writes: Sequence[Variable],
-        priority: int,
-        name: str,
-        site: str,
-        device: Hashable,
+        priority: int = 0,
+        name: str = "",
+        site: str = "",
+        device: Hashable = None,
     ) -> None:
         self.function: Callable[[], object] | None = function
         self.reads = reads
-        self.writes = writes
+        # each once, as it must not wait for itself
+        self.writes = tuple(dict.fromkeys(writes)) if len(writes) > 1 else writes
         self.priority = priority
         self.name = name
         self.site = site
         self.device = device
         self.state = WAITING
         self.gates: list[Any] | None = None  # a lock for each thread that waits for it
-        # set by `push`: `number`, in program order; `waits`, queues that have not let it through
-        self.number: int
-        self.waits: int
+        self.number = 0  # in program order; 0 until the engine has it
+        self.waits: int  # queues that have not let it through; set by the engine
 
     @property
     def is_done(self) -> bool:

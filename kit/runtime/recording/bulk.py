@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any
@@ -253,17 +253,40 @@ class Bulk:
                 part.size += 1
         return part
 
-    def close(self, *, keep_views: bool = False) -> list[Value]:
-        """Give the values that something alive still needs; the rest will never leave the device.
+    def wanted(self, *, keep_views: bool = False) -> list[Value]:
+        """The values that something alive still needs; the rest will never leave the device.
 
-        The returned list is in slot order. Views are left out: their holder makes them again from
-        the base when it needs them, unless the holder is another thread's bulk.
+        The list is in slot order. Views are left out: their holder makes them again from the base
+        when it needs them, unless the holder is another thread's bulk.
         """
         held = _held(self.values)
-        self.values = []
-        for value in held:
-            value.bulk = None
         return held if keep_views else [v for v in held if v.slot not in self.views]
+
+    def close(self) -> None:
+        """The bulk has been issued: its values are where their cells are filled, and it lets go."""
+        for value in self.values:
+            value.bulk = None
+        self.values, self.leaves, self.leaf_of = [], [], {}
+
+    def mend(self) -> None:
+        """Leave out what was recorded of an op in part, because an error came in the middle."""
+        ops = self.ops
+        count = key = slots = numbers = 0
+        for op in ops:
+            after = key + 1 + len(op.avals), slots + len(op.outputs), numbers + op.scalars
+            have = len(self.key), len(self.values), len(self.scalars)
+            if count == len(self.frames) or any(a > b for a, b in zip(after, have, strict=True)):
+                break
+            count, (key, slots, numbers) = count + 1, after
+        del ops[count:], self.frames[count:], self.key[key:]
+        del self.values[slots:], self.scalars[numbers:]
+        if self.times is not None:
+            del self.times[count:]
+        del self.leaves[max(0, -min(self.key, default=0)) :]
+        self.leaf_of = {id(leaf): i for i, leaf in enumerate(self.leaves)}
+        starts = accumulate((len(op.outputs) for op in ops), initial=0)
+        self.views = {slot for slot, op in zip(starts, ops, strict=False) if op.is_view}
+        self.size = sum(not op.is_view for op in ops)
 
     def pending_bytes(self) -> int:
         """Bytes of the results so far that somebody holds."""

@@ -26,6 +26,7 @@ from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.compiling.lower import Executable, Source, compile_segment
 from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.engine.engine import Engine
+from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
@@ -70,7 +71,13 @@ class Executor:
         over = {made_by[i] for i in task.cut.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
         writes = (task.variable, *(v for v in over if v is not None))
-        task.operation = self.engine.push(partial(self._execute, task), reads, writes)
+        op = Operation(partial(self._execute, task), reads, writes)
+        task.operation = op  # known before it can run, so that no error can come between
+        try:
+            self.engine.submit(op)
+        finally:
+            if not op.number:
+                task.operation = None
 
     def wait(self, task: Task) -> None:
         """Block until the task has run, or on a GPU has been issued."""

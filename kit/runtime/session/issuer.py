@@ -62,9 +62,17 @@ class Issuer:
 
     def push(self, task: Task) -> None:
         """Give a task to the executor."""
+        self.executor.push(task)
         self.last = task
         self._ahead.append(task)
-        self.executor.push(task)
+
+    def has(self, task: Task) -> bool:
+        """True if the executor has got the task."""
+        return task.operation is not None or task in (self.executor.held or ())
+
+    def displace(self, task: Task) -> None:
+        """The task that was placed last will not come."""
+        self._position = task.position
 
     def cancel(self, task: Task) -> None:
         """A guess was wrong: it need not run."""
@@ -82,7 +90,7 @@ class Issuer:
         if len(ahead) > MAX_AHEAD:
             start = time.perf_counter_ns()
             self.finish(ahead[-MAX_AHEAD // 2])  # not one by one: threads switch
-            for _ in range(MAX_AHEAD // 2):
+            while len(ahead) > MAX_AHEAD // 2:  # another thread may have done it meanwhile
                 ahead.popleft()
             self.counts["ahead.count"] += 1
             self.spans.add("segments ahead", "ahead", start, self.waits.until_ns)

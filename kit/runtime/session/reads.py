@@ -78,6 +78,7 @@ class Reads:
     def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
         if self._issuer.interrupts.kept:
             self._issuer.interrupts.check()
+        self._streams.check()
         try:
             return self._taken(value, take)
         except Exception as error:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 from weakref import ref
 
+from kit.errors import SessionError
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
 from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
@@ -40,6 +41,7 @@ class Streams:
         self._stepper = stepper
         self._redo = redo
         self._streams: list[Stream] = []
+        self._lost: BaseException | None = None  # what came where nothing can be taken back
 
     @property
     def current(self) -> Stream:
@@ -88,43 +90,92 @@ class Streams:
         self._issuer.throttle()
 
     def cut(self, stream: Stream, reason: str, *, keep_views: bool = False) -> None:
-        """End a stream's bulk and issue it; the caller holds the lock."""
-        bulk, stream.bulk = stream.bulk, None
+        """End a stream's bulk and issue it; the caller holds the lock.
+
+        Nothing has happened if that fails, and the bulk can be cut again; unless a check was open.
+        """
+        self.check()
+        bulk = stream.bulk
         if bulk is None or not bulk.ops:
+            stream.bulk = None
             return
         redo = self._redo
-        while redo.is_on and (at := redo.border(bulk)):
-            stream.bulk, rest = bulk.split(at)
-            self.cut(stream, "check", keep_views=True)
-            whole, bulk = bulk, rest()
-            redo.note_split(whole, at, bulk)
+        if not redo.is_on:
+            self._issue(stream, bulk, reason, keep_views=keep_views)
+            return
+        try:
+            while at := redo.border(bulk):
+                stream.bulk, rest = bulk.split(at)
+                self.cut(stream, "check", keep_views=True)
+                whole, bulk = bulk, rest()
+                stream.bulk = bulk
+                redo.note_split(whole, at, bulk)
+            redo.note(*self._issue(stream, bulk, reason, keep_views=keep_views))
+        except BaseException as error:
+            self._lost = error  # parts of a bulk are issued, and what they may have to redo is not
+            raise
+
+    def _issue(
+        self, stream: Stream, bulk: Bulk, reason: str, *, keep_views: bool
+    ) -> tuple[Task, list[Cell], list[Value]]:
+        """Give a bulk to the executor: all of it or nothing. Also gives its leaves and results."""
         start = time.perf_counter_ns()
-        kept = bulk.close(keep_views=keep_views)
+        kept = bulk.wanted(keep_views=keep_views)
         task = self._task(bulk, kept, reason)
-        leaves, holders = task.leaves, bulk.leaves
-        bulk.leaves, bulk.leaf_of = [], {}
+        leaves = task.leaves
+        chosen = task
+        try:
+            if stream.is_main:
+                chosen = self._stepper.note_cut(task, kept, bulk.leaves) or task
+            else:
+                self._stepper.note_obstacle(f"another thread, {stream.thread.name}, records ops")
+            chosen.seen.plan_ns, chosen.seen.times = (start, time.perf_counter_ns()), bulk.times
+            if chosen is task:
+                task.index = self._issuer.next_segment()
+                for value in kept:
+                    value.cell = Cell(task, value.slot)
+                    task.outputs.append(ref(value.cell))
+                self._issuer.push(task)
+            else:
+                for value, output in zip(kept, chosen.outputs, strict=True):
+                    value.cell = output()
+        except BaseException:
+            if not self._issuer.has(task):
+                for value in kept:
+                    value.cell = None
+                self._issuer.displace(task)
+                self._stepper.drop()
+                raise
+            self._end(stream, bulk, chosen)
+            raise
+        self._end(stream, bulk, chosen)
+        return chosen, leaves, kept
+
+    def _end(self, stream: Stream, bulk: Bulk, chosen: Task) -> None:
+        """The bulk has been issued."""
+        stream.bulk = None
+        bulk.close()
         self.ops_cut += bulk.size
         self._issuer.counts["record.ops"] += len(bulk.ops)
-        guess = None
-        if stream.is_main:
-            guess = self._stepper.note_cut(task, kept, holders)
-        else:
-            self._stepper.note_obstacle(f"another thread, {stream.thread.name}, records ops")
-        chosen = guess or task
-        if guess is None:
-            task.index = self._issuer.next_segment()
-            for value in kept:
-                value.cell = Cell(task, value.slot)
-                task.outputs.append(ref(value.cell))
-        else:
-            for value, output in zip(kept, guess.outputs, strict=True):
-                value.cell = output()
-        chosen.seen.plan_ns, chosen.seen.times = (start, time.perf_counter_ns()), bulk.times
         self._issuer.note(chosen)
-        if guess is None:
-            self._issuer.push(task)
-        if redo.is_on:
-            redo.note(chosen, leaves, kept)
+
+    def check(self) -> None:
+        """Refuse to go on after an error in the middle of what cannot be taken back.
+
+        Raises:
+            SessionError: there was one.
+        """
+        if self._lost is not None:
+            raise SessionError(
+                f"this session cannot go on: {type(self._lost).__name__} came while it issued ops. "
+                "Open a new one with kit.Session(...)"
+            ) from self._lost
+
+    def mend(self) -> None:
+        """An error has ended a call in this thread: leave out what was recorded of it in part."""
+        stream = self.here.stream
+        if stream is not None and stream.bulk is not None:
+            stream.bulk.mend()
 
     def _task(self, bulk: Bulk, kept: list[Value], reason: str) -> Task:
         """The bulk as a task; its number and its outputs come later."""

@@ -6,14 +6,14 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
 from types import FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value
+from kit.runtime.recording.bulk import Cell, Task, Value, pending
 from kit.runtime.recording.sites import format_site
 
 __all__ = [
@@ -24,8 +24,11 @@ __all__ = [
     "Source",
     "alike",
     "difference",
+    "fill",
+    "hand_over",
     "is_held",
     "is_same",
+    "leaf_of",
     "numbers_in",
     "numbers_of",
     "reads_of",
@@ -245,3 +248,49 @@ def _site(task: Task, output: int) -> str:
         if slot < 0:
             return format_site(frame[0]) or "an unknown line"
     return "an unknown line"
+
+
+def hand_over(
+    last: Recording, tasks: list[Task], made: list[list[Cell]], frontends: Iterable[Any]
+) -> Any:
+    """The program has the replayed step from now on; gives what the step returns."""
+    fill(last, made)
+
+    def renewed(value: Value) -> Value:
+        cell = value.cell
+        number = None if cell is None else last.numbers.get(id(cell.task))
+        if cell is None or number is None:
+            return value
+        output = last.tasks[number].cut.wanted.index(cell.slot)
+        return pending(made[number][output], value.aval)
+
+    result = last.result
+    for frontend in frontends:
+        result = frontend.renew(result, renewed)
+    last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
+    last.result = result
+    return result
+
+
+def fill(last: Recording, made: list[list[Cell]]) -> None:
+    """The program's values are what a replay of this step has made; twice is as good as once."""
+    for holder, number, i in last.alive:
+        if (value := holder()) is not None:
+            value.cell = made[number][i]
+    for read in last.reads:
+        read.cell = made[read.number][read.output]
+
+
+def leaf_of(last: Recording, source: Source, inputs: list[Cell], made: list[list[Cell]]) -> Cell:
+    """The cell from which a replayed task reads."""
+    if source[0] == "made":
+        _, age, number, i = source
+        if age == 0:
+            return made[number][i]
+        cell = last.tasks[number].outputs[i]()
+        assert cell is not None, "a leaf of the next step is held by the program"
+        return cell
+    if source[0] == "input":
+        return inputs[source[1]]
+    fixed: Cell = source[1]
+    return fixed

@@ -28,8 +28,11 @@ from kit.runtime.steps.recording import (
     Source,
     alike,
     difference,
+    fill,
+    hand_over,
     is_held,
     is_same,
+    leaf_of,
     numbers_in,
     numbers_of,
     reads_of,
@@ -79,18 +82,22 @@ class Stepper:
         self._step = step
         if self.mode == "replay" and self._may_replay():
             return self._replay(step)
-        self._begin()
         try:
+            self._begin()
             result = step()
             self._program.end_step()
+            self._finish(result)
+            self._numbers = numbers_of(step)
         except BaseException:
-            self._abandon()
-            self._now = None
-            self.forget()
+            self.drop()
             raise
-        self._finish(result)
-        self._numbers = numbers_of(step)
         return result
+
+    def drop(self) -> None:
+        """What was recorded of this step is in part only: it is no example for the next one."""
+        self._abandon()
+        self._now = None
+        self.forget()
 
     @property
     def is_between(self) -> bool:
@@ -105,8 +112,7 @@ class Stepper:
 
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
-        c = self.counts
-        lines = []
+        c, lines = self.counts, list[str]()
         if self.mode == "replay":
             lines.append(f"replay: {c['replay.steps']} steps were issued without being recorded")
         elif self.mode == "speculate":
@@ -277,26 +283,12 @@ class Stepper:
         except BaseException:  # nothing that the program holds has changed
             self.forget()
             raise
-        for holder, number, i in last.alive:
-            if (value := holder()) is not None:
-                value.cell = made[number][i]
-        for read in last.reads:
-            read.cell = made[read.number][read.output]
-
-        def renewed(value: Value) -> Value:
-            cell = value.cell
-            number = None if cell is None else last.numbers.get(id(cell.task))
-            if cell is None or number is None:
-                return value
-            new = Value(value.aval)
-            new.cell = made[number][last.tasks[number].cut.wanted.index(cell.slot)]
-            return new
-
-        result = last.result
-        for frontend in self._program.frontends():
-            result = frontend.renew(result, renewed)
-        last.tasks, last.numbers = tasks, {id(task): i for i, task in enumerate(tasks)}
-        last.result = result
+        try:
+            result = hand_over(last, tasks, made, self._program.frontends())
+        except BaseException:  # some of the program's values are of this step already
+            fill(last, made)
+            self.forget()
+            raise
         self._replayed += 1
         self.counts["replay.steps"] += 1
         self._program.end_step()
@@ -342,7 +334,7 @@ class Stepper:
                 start = time.perf_counter_ns()
             if old is None:
                 break
-            leaves = [self._find(last, source, inputs, made) for source in last.sources[number]]
+            leaves = [leaf_of(last, source, inputs, made) for source in last.sources[number]]
             if old.again is not None:
                 task, cells = old.again(leaves)
             else:
@@ -353,21 +345,6 @@ class Stepper:
             made.append(cells)
         issuer.note_replay(start)
         return tasks, made
-
-    def _find(
-        self, last: Recording, source: Source, inputs: list[Cell], made: list[list[Cell]]
-    ) -> Cell:
-        if source[0] == "made":
-            _, age, number, i = source
-            if age == 0:
-                return made[number][i]
-            cell = last.tasks[number].outputs[i]()
-            assert cell is not None, "a leaf of the next step is held by the program"
-            return cell
-        if source[0] == "input":
-            return inputs[source[1]]
-        fixed: Cell = source[1]
-        return fixed
 
     # -- speculate -------------------------------------------------------------------------------
 
@@ -406,7 +383,7 @@ class Stepper:
             return None
         if source[0] == "made" and source[1] == 1:
             return last.tasks[source[2]].outputs[source[3]]()
-        return self._find(last, source, [], self._results)
+        return leaf_of(last, source, [], self._results)
 
     def _confirm(self, task: Task) -> Task | None:
         """The guess for the segment that was cut just now, if it was right."""

@@ -55,7 +55,7 @@ class ProgramPlace:
         self.relocate()
         self.phase = "forward" if self.task == -1 else "backward"
         self._made_before, self._made = self._made, {}
-        if self._stack:  # an exception left a module without telling us
+        if self._stack or self.scope:  # an exception left a module without telling us
             self._stack.clear()
             self.scope = ""
 

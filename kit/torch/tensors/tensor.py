@@ -62,10 +62,10 @@ class Buffer:
 
     def write(self, tape: Tape, value: Value) -> None:
         """Make `value` the next version."""
-        self.value = value
-        self.version += 1
         if tape.is_tracing:
             tape.overwritten.append(self)
+        self.version += 1  # first: a view that is derived once too often is still right
+        self.value = value
 
     def forget(self) -> None:
         """There is nothing to derive again."""

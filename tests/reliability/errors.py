@@ -1,0 +1,159 @@
+"""Raise something at each line of the kit that a step executes, and look what is left.
+
+The long form, all modes, every line: python -m tests.reliability.errors
+"""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import faulthandler
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from tests.reliability.training import MODES, Training, is_clear
+
+KIT = str(Path(__file__).parents[2] / "kit")
+WAIT_S = 60.0  # after which a step counts as hanging
+Line = tuple[CodeType, int]
+
+
+def lines_of(step: Callable[[], object]) -> list[Line]:
+    """Each line of the kit that runs in this thread, in the order in which they are reached."""
+    found: dict[Line, None] = {}
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(KIT):
+            return None
+        if event == "line":
+            found[frame.f_code, frame.f_lineno] = None
+        return look
+
+    sys.settrace(look)
+    try:
+        step()
+    finally:
+        sys.settrace(None)
+    return [line for line in found if _does_something(*line)]
+
+
+def _does_something(code: CodeType, number: int) -> bool:
+    """False for a `try:`, where nothing can fail: Python has no handler for that instruction."""
+    parts = [p.opname for p in dis.get_instructions(code) if _line_of(p) == number]
+    return any(name != "NOP" for name in parts)
+
+
+def _line_of(part: dis.Instruction) -> int | None:
+    return None if part.positions is None else part.positions.lineno
+
+
+def run_with(step: Callable[[], object], line: Line, act: Callable[[FrameType], None]) -> bool:
+    """Run a step, and `act` where it comes to that line for the first time; false: it did not."""
+    came = False
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal came
+        if came or not frame.f_code.co_filename.startswith(KIT):
+            return None
+        if event == "line" and (frame.f_code, frame.f_lineno) == line:
+            came = True
+            sys.settrace(None)
+            act(frame)
+        return look
+
+    sys.settrace(look)
+    try:
+        step()
+    finally:
+        sys.settrace(None)
+    return came
+
+
+def out_of_memory(frame: FrameType) -> None:
+    """What happens without memory, wherever that is."""
+    raise MemoryError("made by a test")
+
+
+def interrupt(frame: FrameType) -> None:
+    """What Ctrl-C does there: the session's handler raises it, or keeps it."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    handler(signal.SIGINT, frame)
+
+
+def try_lines(
+    mode: str, act: Callable[[FrameType], None], chance: random.Random, share: float
+) -> str:
+    """Let it happen at each line of a step, or at a share of them; gives what came of it.
+
+    Raises:
+        AssertionError: numbers were wrong after it.
+    """
+    training, tried, closed = _trained(mode), 0, 0
+    lines = lines_of(training.step)
+    chosen = [line for line in lines if chance.random() < share]
+    for line in chosen:
+        faulthandler.dump_traceback_later(WAIT_S, exit=True)
+        where = f"{line[0].co_filename}:{line[1]}"
+        try:
+            tried += 1
+            run_with(training.step, line, act)
+            while training.session.interrupts.kept:
+                training.step()
+        except (MemoryError, KeyboardInterrupt):
+            pass
+        except Exception as error:
+            if not (is_clear(error) or _was_caused(error)):
+                raise AssertionError(f"{mode}, at {where}: not clear") from error
+        try:
+            training.check_next_step()
+        except Exception as error:
+            if not is_clear(error):
+                raise AssertionError(f"{mode}, at {where}: the next step is wrong") from error
+            closed += 1
+            training.__exit__()
+            training = _trained(mode)
+        faulthandler.cancel_dump_traceback_later()
+    training.__exit__()
+    return f"{mode}: {tried} of {len(lines)} lines, {closed} sessions had to be closed"
+
+
+def _was_caused(error: BaseException) -> bool:
+    causes: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in causes:
+        causes.append(seen)
+        seen = seen.__cause__ or seen.__context__
+    return any(isinstance(cause, MemoryError | KeyboardInterrupt) for cause in causes)
+
+
+def _trained(mode: str) -> Training:
+    training = Training(mode).__enter__()
+    for _ in range(5):
+        training.step()
+    return training
+
+
+ACTS = {"interrupt": interrupt, "memory": out_of_memory}
+
+
+def main() -> None:
+    """Try each mode with each act, and say what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="of the lines, chosen at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    parser.add_argument("--acts", nargs="*", default=list(ACTS))
+    asked = parser.parse_args()
+    for act in asked.acts:
+        for mode in asked.modes:
+            said = try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share)
+            print(f"{act}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""An error between any two lines of the recorder leaves a session that works, or says its end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import kit
+from kit.errors import EngineError
+from kit.runtime.engine.engine import Engine
+from tests.reliability.errors import ACTS, try_lines
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("mode", ["bulked", "replay"])
+def test_what_comes_at_a_line_of_a_step_leaves_the_next_step_right(mode: str, act: str) -> None:
+    said = try_lines(mode, ACTS[act], random.Random(mode + act), share=0.04)
+    assert f"{mode}: 0 of" not in said
+
+
+def test_a_worker_thread_that_cannot_start_is_an_error_and_not_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("kit worker"):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with kit.Session():
+        x = torch.ones(3, device="kit") + 1
+        with pytest.raises(EngineError, match="no worker thread could be started"):
+            x.tolist()
+        monkeypatch.undo()
+        assert x.tolist() == [2.0] * 3  # and once there are threads again, nothing was lost
+
+
+def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(1)
+    gate = threading.Event()
+    variable, other = engine.variable("x"), engine.variable("y")
+    engine.push(gate.wait, (), (variable,))
+    real = engine._enter
+
+    def enter(*args: Any, **options: Any) -> None:
+        real(*args, **options)
+        raise MemoryError
+
+    monkeypatch.setattr(engine, "_enter", enter)
+    ran: list[str] = []
+    with pytest.raises(MemoryError):
+        engine.push(lambda: ran.append("lost"), (variable,), (other,))
+    monkeypatch.undo()
+    engine.push(lambda: ran.append("kept"), (variable,), (other,))
+    gate.set()
+    engine.wait_all()
+    engine.close()
+    assert ran == ["kept"]
