@@ -7,7 +7,9 @@ that one, and compiles no second.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,9 @@ from kit.runtime.rules.table import Rules
 
 __all__ = ["Compiling", "ExecutableCache"]
 
+# Each program of XLA's CPU backend holds a dozen memory maps or more. Linux gives a process 65,530;
+# at the next one XLA ends the process. A loop whose shapes change would get there.
+MAX_PROGRAMS = 2048  # then the one that was used least recently makes room
 MAX_AHEAD = 512  # programs compiled ahead that nothing has used yet; then the oldest makes room
 
 
@@ -30,7 +35,7 @@ class ExecutableCache:
 
     def __init__(self) -> None:
         self.ops: dict[Any, Op] = {}
-        self.executables: dict[Any, Executable] = {}
+        self.executables: OrderedDict[Any, Executable] = OrderedDict()  # last used last
         self.rules: dict[int, Rules] = {}  # kept, so that an id stays what it is
         self.watch: Compiling | None = None  # is told what a run finds here, and what it compiles
         self._lock = threading.Lock()
@@ -70,6 +75,7 @@ class ExecutableCache:
             if pending is not None:
                 pending.wait()
                 found = self.executables.get(key)
+        self._use(key)
         self._ahead.pop(key, None)
         if self.watch is not None:
             self.watch.found(key)
@@ -84,7 +90,7 @@ class ExecutableCache:
         try:
             made = make()
             with self._lock:
-                self.executables[key] = made
+                self._keep(key, made)
                 self._ahead[key] = None
                 while len(self._ahead) > MAX_AHEAD:
                     oldest = next(iter(self._ahead))
@@ -98,12 +104,25 @@ class ExecutableCache:
         if self.watch is not None:
             self.watch.begun(what)
         try:
-            made = self.executables[key] = make()
+            made = make()
+            with self._lock:
+                self._keep(key, made)
         finally:
             self._pending.pop(key).set()
         if self.watch is not None:
             self.watch.made(key)
         return made
+
+    def _keep(self, key: Any, made: Executable) -> None:
+        """One more program; the caller holds the lock."""
+        self.executables[key] = made
+        while len(self.executables) > MAX_PROGRAMS:
+            oldest, _ = self.executables.popitem(last=False)
+            self._ahead.pop(oldest, None)
+
+    def _use(self, key: Any) -> None:
+        with contextlib.suppress(KeyError):  # a thread that compiles ahead has just let it go
+            self.executables.move_to_end(key)
 
 
 class Compiling:
