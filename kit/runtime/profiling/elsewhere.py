@@ -30,6 +30,8 @@ __all__ = ["Away", "Look", "elsewhere", "waits_of"]
 EVERY_S = 0.001
 LEAST_NS = 1_000_000  # what is shorter is not worth a span
 TOUCH_NS = 100_000  # stretches of one line that are closer are one
+LONG_NS = 3_000_000  # between two looks
+RAN_NS = 200_000  # to wake and sleep again takes less
 LATE_NS = 500_000  # a look that comes so much later had to wait for Python's lock
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
@@ -84,8 +86,11 @@ def waits_of(looks: Sequence[Look]) -> list[Away]:
     """
     found: list[Away] = []
     for before, now in pairwise(looks):
-        passed = now.at_ns - before.at_ns
-        off = max(passed - (now.cpu_ns - before.cpu_ns), 0)
+        passed, ran = now.at_ns - before.at_ns, now.cpu_ns - before.cpu_ns
+        off = max(passed - ran, 0)
+        is_same = before.waits and now.waits and before.site == now.site
+        if ran > RAN_NS if is_same else passed > LONG_NS:
+            continue  # it has run in between, and when is not known
         if now.waits and now.site[0]:
             part = Away(now.site, now.at_ns - off, now.at_ns, off > 0.9 * passed)
         elif before.waits and before.site[0]:

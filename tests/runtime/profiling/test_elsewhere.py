@@ -55,6 +55,13 @@ def test_what_the_kit_itself_waits_for_is_not_meant() -> None:
     assert waits_of(own) == []
 
 
+def test_what_happened_between_looks_that_are_far_apart_is_not_guessed() -> None:
+    assert waits_of(looks((0, 0, True), (1, 0, True), (21, 2, True), (41, 4, False))) == waits_of(
+        looks((0, 0, True), (1, 0, True))
+    )
+    assert ends(waits_of(looks((0, 0, True), (20, 0.1, True)))) == [(0.1, 20)]
+
+
 def test_two_lines_are_two_stretches() -> None:
     seen = [Look(t * MS, 0, True, ("a.py", 1 + t // 3)) for t in range(6)]
     assert [(a.site[1], a.start_ns // MS, a.stop_ns // MS) for a in waits_of(seen)] == [
