@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,9 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-__all__ = ["counting_hits", "use_disk_cache"]
+from kit.text import safe_terminal
+
+__all__ = ["counting_hits", "is_private", "use_disk_cache"]
 
 MAX_BYTES = 2 << 30  # the least recently used programs make room
 _HIT = "/jax/compilation_cache/cache_hits"
@@ -31,13 +34,29 @@ def use_disk_cache() -> None:
         return
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     chosen = os.environ.get("KIT_CACHE_DIR", str(Path(home) / "overlap-kit" / "xla"))
-    if not chosen:
+    if not chosen or not is_private(chosen):
         return
     jax.config.update("jax_compilation_cache_dir", chosen)
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax looks once, and may have compiled something before
+
+
+def is_private(folder: str) -> bool:
+    """Make the folder for this user alone. It holds machine code: false, and a warning, if not."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.stat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        warnings.warn(
+            f"no compiled program is kept: others may write to {safe_terminal(folder, 200)!r}, and "
+            "what is in it would be run. `chmod 700` it if it is yours and nobody else has written "
+            "there, or name another folder with KIT_CACHE_DIR",
+            stacklevel=2,
+        )
+        return False
+    os.chmod(folder, 0o700)
+    return True
 
 
 @contextmanager

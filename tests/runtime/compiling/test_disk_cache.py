@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kit.runtime.compiling.disk_cache import is_private
+
 PROGRAM = """
 import json
 from kit.workloads import mlp
@@ -25,6 +29,18 @@ import json, jax, kit
 with kit.Session():
     print(json.dumps(jax.config.jax_compilation_cache_dir))
 """
+
+
+def test_a_folder_that_others_may_write_to_is_refused_and_a_new_one_is_private(
+    tmp_path: Path,
+) -> None:
+    assert is_private(str(tmp_path / "new" / "xla"))
+    assert (tmp_path / "new" / "xla").stat().st_mode & 0o777 == 0o700
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.warns(UserWarning, match="others may write"):
+        assert not is_private(str(shared))
 
 
 def fresh_process(program: str, **changes: str) -> Any:
