@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 
@@ -20,6 +21,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):  # who could not read the older file cannot now
+            os.chmod(temporary, os.stat(temporary).st_mode & os.stat(path).st_mode & 0o777)
         os.replace(temporary, path)
     except BaseException:
         if os.path.exists(temporary):
