@@ -124,7 +124,11 @@ class Summary:
 
 
 def _number(check: Check) -> str:
-    return "" if check.number is None else f"{format_number(check.number)} {check.unit}".strip()
+    if check.number is None:
+        return ""
+    is_small = 0 < abs(check.number) < 1e-3
+    shown = f"{check.number:.1e}" if is_small else format_number(check.number)
+    return f"{shown} {check.unit}".strip()
 
 
 def _table(columns: Any, rows: Any) -> str:

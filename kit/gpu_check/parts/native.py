@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from kit.measure.experiment import run as run_once
 from kit.runs.loss_scaling import HOST_CHECK
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.recording.sites import format_site, here
+from kit.runtime.recording.sites import format_site
 from kit.trace import sync_table
 from kit.trace.gaps import idle_table
 from kit.trace.metrics import breakdown_ns, union_ns
@@ -27,6 +29,7 @@ from kit.workloads.masked_lm import bert_of
 __all__ = ["debug_mode_waits", "run"]
 
 NO_CUDA = "torch sees no CUDA device: on a CPU a tensor is there when its op returns"
+_NOT_THE_STEP = (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)
 UNKNOWN = 0.1  # of the idle time may have no cause
 
 
@@ -196,9 +199,16 @@ def debug_mode_waits() -> Iterator[Counter[str]]:
 
     def note(message: Any, *_: Any, **__: Any) -> None:
         if "called a synchronizing CUDA operation" in str(message):
-            found[format_site(here()) or "unknown"] += 1
+            found[_line_outside(sys._getframe(1)) or "unknown"] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = note
         yield found
+
+
+def _line_outside(frame: Any) -> str:
+    """The line that called torch, as the kit's own sync points of native torch name it."""
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_STEP):
+        frame = frame.f_back
+    return "" if frame is None else format_site((frame.f_code.co_filename, frame.f_lineno))
