@@ -16,7 +16,7 @@ import pytest
 import kit
 from kit.gpu_check.base.journal import Journal
 from kit.gpu_check.base.turns import Cell, measure_by_turns
-from kit.gpu_check.parts import correctness
+from kit.gpu_check.parts import bert, correctness, models
 from kit.gpu_check.parts.native import debug_mode_waits
 from kit.gpu_check.parts.profiler import joined_ns
 from kit.measure.base.context import Context, workload
@@ -120,3 +120,18 @@ def test_torch_compile_is_a_native_baseline_only():
     assert "torch.compile (eager)" in compiled.name
     with pytest.raises(kit.errors.SettingsError, match=r"torch\.compile is for native torch"):
         compiled(Context(Settings(), "kit"))
+
+
+@pytest.mark.parametrize("is_tiny", [True, False])
+def test_the_cells_have_names_of_their_own_and_keep_few_files(is_tiny: bool):
+    """Full sizes cannot run here, but their settings are checked when a cell is made."""
+    tables = {
+        "BERT": list(bert._tiny_cells() if is_tiny else bert._cells()),
+        **{title: list(cells(is_tiny)) for title, cells in models.TABLES.items()},
+    }
+    kept = ["native_eager", "profiler"]
+    for cells in tables.values():
+        assert len({cell.name for cell in cells}) == len(cells)
+        kept += [cell.keep for cell in cells if cell.keep]
+    assert len(set(kept)) == len(kept)
+    assert len(kept) + len(("summary.json", "summary.md", "log.txt")) <= 8

@@ -6,6 +6,7 @@ import json
 import os
 import textwrap
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_a_failed_attempt_is_a_check_and_the_part_goes_on(tmp_path: Path):
     checks = [line["check"] for line in lines if "check" in line]
     assert [c["state"] for c in checks] == ["not ok", "measured"]
     assert checks[0]["why"].startswith("ZeroDivisionError: division by zero (test_runner.py:")
+
+
+def test_what_needs_a_package_that_is_missing_was_not_run(tmp_path: Path):
+    journal = Journal(tmp_path / "lines", tmp_path, seconds=60, is_tiny=True)
+    with journal.attempt("a model"):
+        import_module("transformers_of_nobody")
+    check = json.loads((tmp_path / "lines").read_text().splitlines()[-1])["check"]
+    assert check["state"] == "not run"
+    assert "No module named 'transformers_of_nobody'" in check["why"]
+    with pytest.raises(ModuleNotFoundError), journal.attempt("a part"):
+        import_module("kit.gpu_check.nothing")  # the kit's own fault is no missing package
 
 
 def test_what_the_time_is_too_short_for_is_named(tmp_path: Path):

@@ -21,12 +21,20 @@ BLOCKED = ("bokeh", "ipywidgets", "graphviz", "jupyter_bokeh", "IPython", "trait
 BLOCKER = f"""
 import sys
 
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {BLOCKED!r}:
-            raise ImportError(f"{{name}} is blocked")
+class Without:
+    # A finder that knows nothing of some packages, as if they were not installed.
 
-sys.meta_path.insert(0, Blocker())
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        is_blocked = name.split(".")[0] in {BLOCKED!r}
+        return None if is_blocked else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 
 

@@ -81,12 +81,18 @@ class Journal:
     def attempt(self, name: str) -> Iterator[None]:
         """Go on after the block if it fails; a failure is a check that is not ok.
 
+        If a package is not installed, what needs it was not run.
+
         `with journal.attempt(name):` does not leave the block out if its time is over: ask
         `journal.has_time(name, seconds)` for that.
         """
         self.doing(name)
         try:
             yield
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "kit":
+                raise
+            self.not_run(name, _reason(error))
         except Exception as error:  # noqa: BLE001 - one thing that fails must not end the others
             self.add(Check(name, NOT_OK, why=_reason(error)))
 

@@ -28,15 +28,7 @@ SHORT: dict[str, Any] = {"steps": 2, "warmup": 2}  # in tiny sizes
 
 def run(journal: Journal) -> None:
     """One table a model, the cheapest first; each takes a second round only if time is left."""
-    tables: dict[str, Callable[[bool], Iterator[Cell]]] = {
-        "zero_grad": _zero_grad,
-        "RNN gates": _gates,
-        "ResNet-50": lambda is_tiny: _network("resnet50_v1b", is_tiny),
-        "GPT-2 of transformers": _gpt2,
-        "Inception-v3": lambda is_tiny: _network("inception_v3", is_tiny),
-        "BERT-large": _bert_large,
-    }
-    for title, cells in tables.items():
+    for title, cells in TABLES.items():
         with journal.attempt(title):
             measure_by_turns(journal, title, list(cells(journal.is_tiny)), rounds=1)
 
@@ -149,3 +141,14 @@ def _bert_large(is_tiny: bool) -> Iterator[Cell]:
     half: dict[str, Any] = {"batch_size": 8, "dtype": "float16", "loss_scaling": ON_DEVICE}
     for name, settings in (("torch", NATIVE), ("kit lazy", LAZY), ("kit bulk 50", _bulk(50))):
         yield Cell(name, bert_of("large"), Settings(**settings, **half))
+
+
+# Title -> the cells of a table, in tiny sizes or not.
+TABLES: dict[str, Callable[[bool], Iterator[Cell]]] = {
+    "zero_grad": _zero_grad,
+    "RNN gates": _gates,
+    "ResNet-50": lambda is_tiny: _network("resnet50_v1b", is_tiny),
+    "GPT-2 of transformers": _gpt2,
+    "Inception-v3": lambda is_tiny: _network("inception_v3", is_tiny),
+    "BERT-large": _bert_large,
+}
