@@ -13,16 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from kit import __version__
+from kit.cli.cuda import cuda_findings, installed_wheels
+from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.versions import is_within, needed
 
 __all__ = ["Finding", "doctor", "findings"]
 
-OK, ODD, BAD = "ok", "note", "MISSING"
 LIMIT_S = 60.0  # for an import in another process: a cold one of torch takes seconds
 QUICK_S = 10.0
 _FRONT_ENDS = ("@jupyter-widgets/jupyterlab-manager", "@bokeh/jupyter_bokeh")
@@ -31,16 +31,6 @@ _DEVICES = {
     "torch.cuda.get_device_name(i) for i in range(n)) or 'cpu only')",
     "jax": "import jax; print(', '.join(f'{d.platform} ({d.device_kind})' for d in jax.devices()))",
 }
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    state: str  # OK, ODD: works without it or differs; BAD: something will not work
-    text: str
-    cure: str = ""
 
 
 def doctor(*, full: bool = False) -> tuple[str, bool]:
@@ -77,7 +67,9 @@ def findings(*, full: bool = False) -> list[Finding]:
     found = [_python()]
     for name, bounds in sorted(needed().items()):
         found.append(_package(name, bounds))
-    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu(), _cache()]
+    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu()]
+    found += cuda_findings(installed_wheels(), _driver(), os.environ)
+    found.append(_cache())
     if full:
         found += [_devices(name) for name in _DEVICES]
     return found
@@ -144,6 +136,15 @@ def _gpu() -> Finding:
     has_plugin = any(_has(f"jax-cuda{n}-plugin") for n in (12, 13))
     cure = "" if has_plugin else 'jax does not see it: pip install "overlap-kit[cuda]"'
     return Finding("gpu", OK if has_plugin else ODD, said, cure)
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver; "" where nvidia-smi does not say."""
+    path = shutil.which("nvidia-smi")
+    if path is None:
+        return ""
+    said, status = _ask([path, "--query-gpu=driver_version", "--format=csv,noheader"], QUICK_S)
+    return said if not status and re.fullmatch(r"[\d.]+", said) else ""
 
 
 def _has(package: str) -> bool:
