@@ -160,6 +160,19 @@ def test_a_run_that_is_too_large_keeps_its_first_step(tmp_path: Path, monkeypatc
     assert MAX_FILE_BYTES == 16 * 2**20
 
 
+def test_a_run_that_does_not_fit_a_file_is_cut_and_else_named(tmp_path: Path, monkeypatch: Any):
+    run = make_run()
+    run.save(tmp_path / "whole.kitrun")
+    whole = (tmp_path / "whole.kitrun").stat().st_size
+    monkeypatch.setattr("kit.runs.file.MAX_FILE_BYTES", whole - 1)
+    Journal(tmp_path / "lines", tmp_path, seconds=60, is_tiny=True).keep(run, "cut")
+    assert "the first traced step only" in (tmp_path / "lines").read_text()
+    monkeypatch.setattr("kit.runs.file.MAX_FILE_BYTES", 10)
+    Journal(tmp_path / "more", tmp_path, seconds=60, is_tiny=True).keep(run, "none")
+    check = json.loads((tmp_path / "more").read_text())["check"]
+    assert (check["state"], "bytes, more than 10" in check["why"]) == ("not run", True)
+
+
 @pytest.mark.parametrize(
     ("number", "targets", "state"),
     [

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kit.errors import RunFileError
 from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, Check, Table
 from kit.runs.run import Run
 from kit.trace.timeline import each_step
@@ -107,15 +108,20 @@ class Journal:
     def keep(self, run: Run, name: str) -> None:
         """Save a run as a file; one that is too large keeps its first traced step only."""
         path = self._folder / f"{name}.kitrun"
-        size = 0
+        problem = ""
         for what, cut in (("whole", _whole), ("the first traced step only", _first_step)):
-            cut(run).save(path)
+            try:
+                cut(run).save(path)
+            except RunFileError as error:
+                problem = str(error)
+                continue
             size = path.stat().st_size
             if size <= MAX_FILE_BYTES:
                 self.facts({f"file {path.name}": f"{run.settings.to_string()} ({what})"})
                 return
             path.unlink()
-        self.not_run(f"file {path.name}", f"{size} bytes, and {MAX_FILE_BYTES} are the most")
+            problem = f"{size} bytes, and {MAX_FILE_BYTES} are the most"
+        self.not_run(f"file {path.name}", problem)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._lines.open("a", encoding="utf-8") as file:

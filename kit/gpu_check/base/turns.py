@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+import torch
+
 from kit.gpu_check.base.journal import Journal
 from kit.measure.base.context import Workload
 from kit.measure.experiment import run as run_once
@@ -117,8 +119,15 @@ def measure_by_turns(
                 failed.discard(cell.name)
                 _note(journal, title, cell, found)
             longest = max(longest if turn else 0.0, time.monotonic() - start)
-            gc.collect()
+            _free()
     return found
+
+
+def _free() -> None:
+    """Give back the memory of a cell that torch would keep: jax may need it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _note(journal: Journal, title: str, cell: Cell, found: Measured) -> None:
