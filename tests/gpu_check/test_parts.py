@@ -135,3 +135,12 @@ def test_the_cells_have_names_of_their_own_and_keep_few_files(is_tiny: bool):
         kept += [cell.keep for cell in cells if cell.keep]
     assert len(set(kept)) == len(kept)
     assert len(kept) + len(("summary.json", "summary.md", "log.txt")) <= 8
+
+
+def test_a_time_that_a_compile_is_in_says_so(journal: Journal, tmp_path: Path):
+    cold = Settings(mode="lazy", device="cpu", steps=2, warmup=0, batch_size=4)
+    cells = [Cell("cold", mlp, cold), Cell("warm", mlp, cold.replace(warmup=3))]
+    measure_by_turns(journal, "table", cells, rounds=1)
+    why = {c["name"]: c["why"] for c in written(tmp_path, "check")}
+    assert "compiles in the measured steps" in why["table: cold"]
+    assert "compiles" not in why["table: warm"]
