@@ -64,7 +64,9 @@ def _further_cells(size: str | Size, backend: str, batch: int, **more: Any) -> I
             bulk_backward=bulk,
             **more,
         )
-    yield _cell(size, batch, "torch.compile", NONE, mode="torch", backend=backend, **more)
+    yield _cell(
+        size, batch, f"torch.compile ({backend})", NONE, mode="torch", backend=backend, **more
+    )
     yield _cell(size, batch, "kit lazy", STATIC, **LAZY, **more)
     yield _cell(size, batch, "kit bulk 1", HOST_CHECK, mode="imperative", **more)
 
@@ -75,7 +77,7 @@ def _tiny_cells() -> Iterator[Cell]:
     yield _cell(TINY, 2, "torch", NONE, mode="torch", **few)
     yield _cell(TINY, 2, "kit lazy", HOST_CHECK, keep="bert_host_check_8", **LAZY, **few)
     yield _cell(TINY, 2, "kit bulk 15", HOST_CHECK, bulk_forward=15, bulk_backward=15, **few)
-    yield _cell(TINY, 2, "torch.compile", NONE, mode="torch", backend="eager", **few)
+    yield _cell(TINY, 2, "torch.compile (eager)", NONE, mode="torch", backend="eager", **few)
 
 
 def _cell(
