@@ -152,7 +152,7 @@ def test_a_workload_runs_unchanged_on_two_devices_with_the_losses_of_one() -> No
     assert told == ["warming up (compiling)", *["warming up"] * 4, *["measuring"] * 3]
     assert both.losses == pytest.approx(alone.losses, abs=1e-6)
     assert both.name == "line, 2 devices"
-    with pytest.raises(Cancelled, match="before step 1 of 8"):
+    with pytest.raises(Cancelled, match="before step 1"):
         kit.run(line, settings, devices=["cpu:0", "cpu:0"], cancelled=lambda: True)
     with pytest.raises(SettingsError, match="devices must be at least 1, not 0"):
         kit.run(line, settings, devices=0)
