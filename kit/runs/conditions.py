@@ -42,6 +42,10 @@ class Conditions:
             if math.isnan(getattr(self, row.name)):
                 object.__setattr__(self, row.name, math.nan)
 
+    def __reduce__(self) -> tuple[type[Conditions], tuple[float, ...]]:
+        """A copy in another process is made anew, so that it has that nan, too."""
+        return Conditions, tuple(getattr(self, row.name) for row in fields(self))
+
     def __str__(self) -> str:
         return conditions_text(self)
 
