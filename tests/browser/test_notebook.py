@@ -171,7 +171,8 @@ def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: La
         said = opened(offline, folder / "report.html", 2)
         assert "Where does the step go? rnn_gates: lstm" in said
         before = offline.page.locator("#headline").inner_text()
-        offline.page.locator("#controls [name=variant]").select_option(label="rnn_gates: lstm, slice")
+        choice = offline.page.locator("#controls [name=variant]")
+        choice.select_option(label="rnn_gates: lstm, slice")
         offline.page.wait_for_function(
             "before => document.getElementById('headline').innerText !== before", arg=before
         )
