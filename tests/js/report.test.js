@@ -20,7 +20,8 @@ test("the nearest run has as many of the settings as can be", () => {
 
 test("a sweep has a line for each mode, and leaves out what was not measured", () => {
   const index = {axes, cells, first: 0, parts: [], models: {}};
-  assert.deepEqual(sweepLines(index, 0, 1, [0, 0]), [[[0, 10, 9, 11], [1, 12, 11, 13], [2, 14, 13, 15]], [[0, 20, 19, 21]]]);
+  assert.deepEqual(sweepLines(index, 0, 1, [0, 0]),
+    [[[0, 10, 9, 11], [1, 12, 11, 13], [2, 14, 13, 15]], [[0, 20, 19, 21]]]);
   assert.deepEqual(sweepLines(index, 0, -1, [0, 1]), [[[0, 20, 19, 21]]]);
   const bare = [{at: [0, 0], step: 5, low: null, high: null}];
   assert.deepEqual(sweepLines({...index, cells: bare}, 0, -1, [0, 0]), [[[0, 5, 5, 5]]]);

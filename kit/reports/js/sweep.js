@@ -52,9 +52,10 @@ function chart(axis, lines, shown, k) {
     const color = SERIES[n % SERIES.length];
     const edge = [...line.map(([v, , , high]) => [v, high]), ...line.map(([v, , low]) => [v, low]).reverse()];
     const points = edge.map(([v, ms]) => `${x(v)},${Math.max(y(ms), 0)}`).join(" ");
-    if (line.length === 1) root.append(svg("line", {class: "whisker", stroke: color, x1: x(line[0][0]),
-      x2: x(line[0][0]), y1: Math.max(y(line[0][3]), 0), y2: y(line[0][2])}));
-    else root.append(svg("polygon", {class: "band", points, fill: color}));
+    if (line.length === 1) {
+      root.append(svg("line", {class: "whisker", stroke: color, x1: x(line[0][0]),
+        x2: x(line[0][0]), y1: Math.max(y(line[0][3]), 0), y2: y(line[0][2])}));
+    } else root.append(svg("polygon", {class: "band", points, fill: color}));
     root.append(svg("polyline", {points: line.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "),
       fill: "none", stroke: color, "stroke-width": 2}));
     for (const [v, ms] of line) root.append(svg("circle", {cx: x(v), cy: y(ms), r: 2.5, fill: color}));
