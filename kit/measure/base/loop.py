@@ -91,7 +91,7 @@ def timed_steps(
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: the step returned something that is not a loss.
     """
-    least = LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
+    least = _least_warmup(settings)
     times: list[int] = []
     warming: list[int] = []
     kept: list[Any] = []
@@ -123,6 +123,11 @@ def timed_steps(
             progress(*_progress(i, first, settings))
             before = time.perf_counter_ns()
     return Timed(times, kept, i - len(times))
+
+
+def _least_warmup(settings: Settings) -> int:
+    """Warm-up steps that every run of these settings has."""
+    return LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
 
 
 def _is_warm(settings: Settings, times: Sequence[int], pace: Pace) -> bool:
@@ -162,7 +167,7 @@ def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:
             "which starts again"
         ) from error
     except Exception as error:
-        warmup = LEAST_WARMUP if settings.warmup == UNTIL_STEADY else settings.warmup
+        warmup = _least_warmup(settings)
         what = f"warm-up step {i}" if i < warmup else f"step {i - warmup}"
         error.add_note(f"kit: this was {what}, with {settings}")
         if "No inf checks were recorded" in str(error):  # torch says no more than that
