@@ -6,7 +6,6 @@ import contextvars
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import nbclient
@@ -18,17 +17,10 @@ import kit
 from kit.errors import Cancelled
 from kit.measure.base.turns import TURNS, Turns
 from kit.widgets.explorer.view import Explorer
+from tests.waiting import until
 
 LONG_S = 30.0
 QUICK = kit.Settings(steps=3, warmup=1, batch_size=2)
-
-
-def until(claim: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if claim():
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError("it never came true")
 
 
 class Measurer:

@@ -8,17 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kit.errors import Cancelled, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
-from kit.widgets.explorer.history import MOST, PRESETS, History, preset
+from kit.widgets.explorer.history import PRESETS, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
 from tests.factories import make_run
+from tests.waiting import until
 
 LONG_S = 20.0
 QUICK = Settings(steps=2, warmup=0)
@@ -78,14 +77,6 @@ def explore() -> Iterator[Callable[..., Explorer]]:
     yield make
     for explorer in made:
         explorer.close()
-
-
-def until(claim: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if claim():
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError("it never came true")
 
 
 def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
@@ -417,37 +408,6 @@ def test_settings_as_text_are_taken_and_junk_is_a_message(explore):
     assert text.value == "batch_siz=<script>"  # to be mended
     with pytest.raises(SettingsError):
         Settings.parse(text.value)
-
-
-@given(st.lists(st.one_of(st.sampled_from(["undo", "redo"]), st.integers(1, 4)), max_size=30))
-def test_a_history_is_like_a_list_with_a_place_in_it(moves: list[Any]):
-    history = History(QUICK)
-    chosen, at = [QUICK], 0
-    for move in moves:
-        if isinstance(move, int):
-            settings = QUICK.replace(batch_size=move)
-            history.note(settings)
-            if settings != chosen[at]:
-                chosen, at = [*chosen[: at + 1], settings], at + 1
-        else:
-            step = -1 if move == "undo" else 1
-            found = history.move(step)
-            if 0 <= at + step < len(chosen):
-                at += step
-                assert found == chosen[at]
-            else:
-                assert found is None
-    assert (history.can(-1), history.can(1)) == (at > 0, at + 1 < len(chosen))
-
-
-def test_a_history_is_bounded():
-    history = History(QUICK)
-    for i in range(1, 3 * MOST):
-        history.note(QUICK.replace(batch_size=i))
-    steps = 0
-    while history.move(-1):
-        steps += 1
-    assert steps == MOST - 1
 
 
 def test_views_can_be_put_beside_the_graph(explore):
