@@ -220,3 +220,13 @@ def test_an_issue_form_asks_for_something_and_says_why():
             assert asked["name"], form
             assert asked["description"], form
             assert [field["id"] for field in asked["body"]], form
+
+
+def test_a_source_archive_has_whatever_the_makefile_and_the_tests_read():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    packed = {path.name for pattern in included for path in ROOT.glob(pattern.lstrip("/"))}
+    packed |= {"pyproject.toml", "LICENSE", ".gitignore"}  # hatchling's own rule
+    asked = subprocess.run(("git", "ls-files"), cwd=ROOT, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert {line.split("/")[0] for line in asked.stdout.splitlines()} <= packed

@@ -120,6 +120,7 @@ class Processes:
                 local_device_ids=ids,
                 initialization_timeout=int(self.channel.timeout_s) + 1,
                 cluster_detection_method="deactivate",
+                coordinator_bind_address=f"{self._host}:{port}",  # else on every interface
             )
         except RuntimeError as error:
             if self.channel.failure:

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -334,16 +335,30 @@ def test_what_a_process_raises_comes_through_with_its_process_replica_and_line()
     assert "kit: this was in process 1 of 2" in notes
 
 
-def test_a_run_can_be_cancelled_and_leaves_no_process() -> None:
-    asked: list[str] = []
+@pytest.fixture(scope="module")
+def cancelled() -> list[str]:
+    """A run that was cancelled in its steps: the addresses at which its processes listened."""
+    addresses: list[str] = []
 
     def progress(name: str, part: float) -> None:
-        asked.append(name)
+        if name.startswith("measuring") and not addresses:
+            sockets = [s for child in children() for s in child.net_connections("inet")]
+            found = (s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN)
+            addresses.extend(ip.removeprefix("::ffff:") for ip in found)
 
     with pytest.raises(Cancelled):
         kit.run(classify, SETTINGS.replace(steps=100_000), processes=2, progress=progress,
-                cancelled=lambda: len(asked) > 3)  # fmt: skip
+                cancelled=lambda: bool(addresses))  # fmt: skip
+    return addresses
+
+
+def test_a_run_can_be_cancelled_and_leaves_no_process(cancelled: list[str]) -> None:
     assert not children()
+
+
+def test_processes_of_one_machine_listen_to_nobody_outside(cancelled: list[str]) -> None:
+    own = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None)}
+    assert set(cancelled) <= {"127.0.0.1", *own}  # gloo listens where the host's own name leads
 
 
 def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
