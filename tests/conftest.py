@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Generator
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests of
         signal.signal(signal.SIGINT, signal.default_int_handler)  # interrupts would wait for ever
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m alone`, or another marker, leave out the files that do not name the marker.
+
+    To import all files takes longer than most tests. `test_tools.py` holds each file to it.
+    """
+    marker = str(config.getoption("markexpr", ""))
+    if not marker.isidentifier() or collection_path.suffix != ".py":
+        return None
+    is_named = f"pytest.mark.{marker}" in collection_path.read_text(encoding="utf-8")
+    return None if is_named else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,8 +1,14 @@
-"""The programs that kit and its tests call are there: a missing one is a failure, never a skip."""
+"""The programs that kit and its tests call are there: a missing one is a failure, never a skip.
+
+And the tests find one another: `pytest -m MARKER` reads only files that name the marker.
+"""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
+
+import pytest
 
 from tests.browser.labserver import chromium
 
@@ -18,3 +24,13 @@ def test_chromium_says_its_version():
     answer = subprocess.run([chromium(), "--version"], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
     assert "Chrom" in answer.stdout
+
+
+def test_a_file_names_the_markers_of_its_tests(request: pytest.FixtureRequest):
+    """Of what was collected in this run: `conftest.py` reads no other file for `-m alone`."""
+    ours = {"alone", "as_shipped", "browser", "gpu", "notebook", "slow"}
+    texts: dict[Path, str] = {}
+    for item in request.session.items:
+        text = texts.setdefault(item.path, item.path.read_text(encoding="utf-8"))
+        for mark in item.iter_markers():
+            assert mark.name not in ours or f"pytest.mark.{mark.name}" in text, item.nodeid
