@@ -44,7 +44,8 @@ def _verdict(run: Run) -> str:
     found = verdict(run)
     if found is None:
         return ""
-    texts = [found.next_step] * bool(found.next_step) + [a.text for a in found.advice]
+    texts = [found.next_step] * bool(found.next_step)
+    texts += [f"{a.saving}: {a.text}" if a.saving else a.text for a in found.advice]
     rows = "".join(f"- {safe_markdown(text, 2000)}\n" for text in texts)
     helps = f"\n## What would help\n\n{rows}" if rows else ""
     limit = safe_markdown(f"{found.limit}. {found.said}.", 1000)

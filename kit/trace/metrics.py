@@ -8,7 +8,7 @@ spans is boolean algebra on cells. That costs O(n log n) in numpy, whatever the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,11 +29,13 @@ from kit.trace.kinds import (
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
-           "busy_fraction", "headline", "overlap_fraction", "union_ns"]  # fmt: skip
+           "busy_fraction", "headline", "overlap_fraction", "together_ns", "union_ns"]  # fmt: skip
 
 LOADER = "host/loader"
 _RARE = ("reduction", "host waits elsewhere")  # a row of the breakdown only where it happens
 Intervals = NDArray[np.int64]
+_Mask = NDArray[np.bool_]
+_Masks = tuple[_Mask, _Mask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,26 +180,50 @@ def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
     Units:
         whole nanoseconds: the exposed ones add up to the union of the step spans exactly
     """
-    rows = sorted(CATEGORY_ROWS, key=lambda row: row.charged)
-    *work, unknown = rows
+    widths, left, masks = _by_category(timeline)
+    step = left.copy()
+    found: dict[str, tuple[int, int]] = {}
+    for name, (done, mask) in masks.items():
+        found[name] = int(widths[done & step].sum()), int(widths[mask & left].sum())
+        left &= ~mask
+    (unknown,) = found.keys() ^ CATEGORIES
+    found[unknown] = (int(widths[left].sum()),) * 2
+    return {category: found[category] for category in CATEGORIES}
+
+
+def together_ns(timeline: Timeline, categories: Iterable[str]) -> int:
+    """Time of the steps in which at least one of these categories of the breakdown goes on.
+
+    Units:
+        whole nanoseconds, over all steps together
+    """
+    widths, step, masks = _by_category(timeline)
+    any_of = np.zeros_like(step)
+    for name in categories:
+        any_of |= masks[name][0]
+    return int(widths[any_of & step].sum())
+
+
+def _by_category(timeline: Timeline) -> tuple[NDArray[np.int64], _Mask, dict[str, _Masks]]:
+    """Cells, which lie in a step, and where each category but the last is done and where it is on.
+
+    In the order in which an instant is charged. While a thread waits or copies, its phase is on,
+    but nothing of it is done.
+    """
+    *work, _ = sorted(CATEGORY_ROWS, key=lambda row: row.charged)
     widths, (step, ahead, *masks) = _cells(
         timeline.intervals(kind="step"),
         timeline.intervals(kind="ahead"),
         *(_of_category(timeline, row) for row in work),
     )
-    found: dict[str, tuple[int, int]] = {}
-    left = step.copy()
-    away = np.zeros_like(step)  # a thread waits or copies: its phase goes on, but records nothing
+    found: dict[str, _Masks] = {}
+    away = np.zeros_like(step)
     for row, mask in zip(work, masks, strict=True):
-        if row.phase:
-            mask = mask & ~ahead
-        done = mask & ~away if row.phase else mask
-        found[row.name] = int(widths[done & step].sum()), int(widths[mask & left].sum())
-        left &= ~mask
+        on = mask & ~ahead if row.phase else mask
+        found[row.name] = (on & ~away if row.phase else on), on
         if row.is_away:
-            away |= mask
-    found[unknown.name] = (int(widths[left].sum()),) * 2
-    return {category: found[category] for category in CATEGORIES}
+            away |= on
+    return widths, step, found
 
 
 def headline(of: Timeline | Measured) -> Headline:

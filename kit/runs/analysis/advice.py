@@ -9,8 +9,8 @@ Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/troubleshoo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
@@ -18,10 +18,14 @@ from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow, count_devices, idle_table, sync_table
 from kit.trace.gaps import ELSEWHERE
+from kit.trace.kinds import CATEGORY_ROWS
+from kit.trace.metrics import together_ns
 
 __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
+_RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
+HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
 
@@ -32,14 +36,29 @@ class Advice:
     rule: str  # one of RULES
     text: str  # what happens and what to do, in words
     site: str = ""  # the user's line, if it is one line's doing
-    ms: float = math.nan  # a step: what the host waits or the device idles for because of it
+    ms: float = math.nan  # of a step: what following it could save at most
     change: Mapping[str, Any] = field(default_factory=dict)  # settings that would remove or hide it
+
+    @property
+    def saving(self) -> str:
+        """`up to 1.3 ms`; "" if nobody knows."""
+        return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
 
 
 def advise(run: Run) -> tuple[Advice, ...]:
-    """What costs this run time, the dearest first; () if nothing stands out."""
+    """What costs this run time, the dearest first; () if nothing stands out.
+
+    None promises more than a step can lose: see `_Seen.most_ms`.
+    """
     seen = _Seen(run)
-    found = [advice for rule in ADVICE_RULES for advice in rule.find(run, seen)]
+    found = []
+    for rule in ADVICE_RULES:
+        most = seen.most_ms(rule.spares, is_rare=rule.is_rare)
+        for advice in rule.find(run, seen):
+            if not advice.ms > most:
+                found.append(advice)
+            elif most >= SHARE * seen.step_ms or rule.is_rare:
+                found.append(replace(advice, ms=most))
     return tuple(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
 
 
@@ -170,6 +189,28 @@ class _Seen:
         self.rows = run.breakdown()
         self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
 
+    def most_ms(self, spares: Sequence[str], *, is_rare: bool = False) -> float:
+        """The most that a step can lose if the host is spared this work.
+
+        The device's work remains, and the host's other work; at best the two hide each other.
+
+        Args:
+            spares: categories of the breakdown.
+            is_rare: it is in few steps, so that the mean of the measured ones counts.
+        """
+        if not self.rows:
+            return self._run.step_ms
+        times = self._run.step_times_ns
+        step_ms = sum(times) / len(times) / 1e6 if is_rare and times else self.step_ms
+        rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
+        return max(step_ms - max(rest, self.together_ms("device busy")), 0.0)
+
+    def together_ms(self, *categories: str) -> float:
+        """Milliseconds a step in which one of these categories goes on, hidden or not."""
+        timeline = self._run.timeline
+        steps = max(int(timeline.where(kind="step").sum()), 1)
+        return together_ns(timeline, categories) / steps / 1e6
+
     def exposed_ms(self, category: str) -> float:
         """Milliseconds a step of this category that nothing hides."""
         return sum(row.exposed_ms for row in self.rows if row.category == category)
@@ -200,14 +241,15 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     if run.settings.prefetch == 0:
         text = (
             f"the device waits {format_ms(ms)} a step while the next batch is prepared and copied: "
-            "let a thread do that ahead of the step (prefetch=2)"
+            "let a thread do that ahead of the step (prefetch=2)."
         )
-        yield Advice("input", text, ms=ms, change={"prefetch": 2})
+        most = seen.step_ms - seen.together_ms("input")  # the thread takes as long for it
+        yield Advice("input", text, ms=min(ms, most), change={"prefetch": 2})
     else:
         text = (
             f"the step waits {format_ms(ms)} for its batch though a thread prepares them ahead: "
             "the loader is slower than the step. Make its items cheaper, or prepare them in more "
-            "processes (a DataLoader of your own with num_workers)"
+            "processes (a DataLoader of your own with num_workers)."
         )
         yield Advice("input", text, ms=ms)
 
@@ -222,7 +264,7 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
         text = (
             f"{row.site} makes the host wait for something else than the device (it sleeps, reads "
             f"a file or takes a lock), and {what} nothing to do for {format_ms(ms)} a step. Do "
-            "that in another thread ahead of the step (a batch: prefetch=2), or less often"
+            "that in another thread ahead of the step (a batch: prefetch=2), or less often."
         )
         yield Advice("host waits elsewhere", text, row.site, ms)
 
@@ -239,7 +281,7 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     text = (
         f"{many}{run.settings.steps} measured steps ({format_ms(ms)} a step), the last because "
         f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
-        "one shape"
+        "one shape."
     )
     yield Advice("compile", text, ms=ms)
 
@@ -249,8 +291,8 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     limit = run.limited_by() if seen.rows else None
     if s.mode == "torch" or limit is None or limit.what != "recording":
         return
-    if _has_one_core_too_few(run):
-        return  # see `_cores`
+    if _has_one_core_too_few(run) and seen.most_ms(()) >= SHARE * seen.step_ms:
+        return  # `_cores` says how more of it can hide
     ms = limit.share * seen.step_ms
     many = run.devices > 1
     what = "the devices wait" if many else "the device waits"
@@ -258,7 +300,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     text = (
         f"{what} {format_ms(ms)} a step for Python to record the next one{order}. Record it less "
         "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
-        f"device{'s' if many else ''} more to do (a larger batch)"
+        f"device{'s' if many else ''} more to do (a larger batch)."
     )
     change = {} if s.step_mode == "replay" else {"step_mode": "replay"}
     yield Advice("recording", text, ms=ms, change=change)
@@ -271,8 +313,7 @@ def _has_one_core_too_few(run: Run) -> bool:
 
 
 def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
-    recording = [r.total_ms for r in seen.rows if r.category.endswith("recording")]
-    ms = sum(recording)
+    ms, work = seen.together_ms(*_RECORDING), seen.together_ms("device busy")
     busy = run.headline().device_busy_fraction  # a device that hardly works takes no core away
     is_large = ms >= 0.15 * seen.step_ms and ms > 0 and not busy < 0.15
     if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
@@ -280,9 +321,9 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     text = (
         f"XLA works with all {run.environment['cores']} cores, so recording ({format_ms(ms)} a "
         "step) and the device take them from each other, and overlap gains little. Leave one to "
-        "the host: NPROC=1 in the environment before Python starts. A GPU has no such trouble"
+        "the host: NPROC=1 in the environment before Python starts. A GPU has no such trouble."
     )
-    yield Advice("cores", text, ms=ms)
+    yield Advice("cores", text, ms=min(ms, work) if work else ms)
 
 
 def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -293,9 +334,10 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
         f"the devices wait {format_ms(ms)} a step for gradients that are on their way between "
         "them. Let them leave while the backward pass goes on: a smaller bucket_mb, as long as a "
         "message's own cost is small beside it, and cut='bucket'; or send them for more work "
-        "each time (a larger batch). kit.ParallelView models all of that"
+        "each time (a larger batch). kit.ParallelView models all of that."
     )
-    yield Advice("reduction", text, ms=ms)
+    most = seen.step_ms - seen.together_ms("reduction")  # what is hidden takes its time, too
+    yield Advice("reduction", text, ms=min(ms, most))
 
 
 def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -308,7 +350,7 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
         text = (
             f"the step is cut into {len(run.segments)} segments of {ops:.0f} ops; to issue "
             f"them and to wait for them costs about {format_ms(ms)}. Larger bulk sizes, or "
-            "mode='lazy'"
+            "mode='lazy'."
         )
         yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
 
@@ -320,14 +362,16 @@ class AdviceRule:
     names: tuple[str, ...]  # of the advice that it may give
     find: Callable[[Run, _Seen], Iterator[Advice]]
     limits: tuple[str, ...] = ()  # of `kit.trace.LIMITS`: those that its advice answers
+    spares: tuple[str, ...] = ()  # of HOST_WORK: what the host need not do if it is followed
+    is_rare: bool = False  # it costs some steps much and most of them nothing
 
 
 ADVICE_RULES = (
     AdviceRule(tuple(cure.rule for cure in SYNC_CURES), _syncs, ("sync",)),
-    AdviceRule(("input",), _input, ("input",)),
-    AdviceRule(("host waits elsewhere",), _elsewhere, ("elsewhere",)),
-    AdviceRule(("compile",), _compiles, ("compile",)),
-    AdviceRule(("recording",), _recording, ("recording",)),
+    AdviceRule(("input",), _input, ("input",), ("input",)),
+    AdviceRule(("host waits elsewhere",), _elsewhere, ("elsewhere",), ("host waits elsewhere",)),
+    AdviceRule(("compile",), _compiles, ("compile",), is_rare=True),
+    AdviceRule(("recording",), _recording, ("recording",), _RECORDING),
     AdviceRule(("reduction",), _reduction, ("reduction",)),
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),
     AdviceRule(("small segments",), _segments, ("dispatch",)),

@@ -6,7 +6,6 @@ are replaced. Nothing here draws or measures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_plus
 
@@ -175,10 +174,10 @@ def _advice(found: Verdict | None) -> str:
     if found is not None and found.next_step:
         lines.append(f"  next: {found.next_step}")
     for advice in found.advice[:4] if found is not None else ():
-        ms = "" if math.isnan(advice.ms) else f"{format_ms(advice.ms)}: "
+        saving = f"{advice.saving}: " if advice.saving else ""
         change = ", ".join(f"{name}={value!r}" for name, value in advice.change.items())
         tail = f"  [{safe_terminal(change, 100)}]" if change else ""
-        lines.append(f"  {ms}{safe_terminal(advice.text, 600)}{tail}")
+        lines.append(f"  {saving}{safe_terminal(advice.text, 600)}{tail}")
     return "\n".join(["what would help", *lines]) if lines else ""
 
 

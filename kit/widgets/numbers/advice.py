@@ -47,15 +47,14 @@ def _html(found: Verdict | None) -> str:
 
 
 def _row(advice: Advice) -> str:
-    ms = "" if advice.ms != advice.ms else f"{advice.ms:.3g} ms"
-    return _line(ms, COLORS["wait"], safe_html(advice.text, 900) + _chip(advice))
+    return _line(advice.saving, COLORS["wait"], safe_html(advice.text, 900) + _chip(advice))
 
 
 def _line(head: str, color: str, text: str) -> str:
     return (
         f'<div style="display:flex;gap:10px;align-items:baseline;border-left:3px solid '
         f'{color};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
-        f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:58px;'
+        f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:92px;'
         f'font-variant-numeric:tabular-nums">{head}</span>'
         f'<span style="font-size:12.5px">{text}</span></div>'
     )
