@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
+from kit.files import check_target
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -403,8 +404,11 @@ def report(
 
     Raises:
         SettingsError: `sweep` or devices were given with finished runs, or there are no runs.
+        OSError: the file cannot be written, or `path` is a pipe, a device or a folder.
     """
     from kit.reports.html import write_report
+
+    check_target(path)  # before minutes of measuring
 
     if isinstance(source, Run) or (
         isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)

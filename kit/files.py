@@ -1,20 +1,80 @@
-"""Write a file so that no reader ever meets half of it."""
+"""Open a file that a path names, and nothing else; write one so that no reader meets half of it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
+from typing import IO
 
-__all__ = ["write_whole"]
+__all__ = ["check_plain", "check_target", "open_plain", "write_whole"]
+
+_OTHERS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe, a socket, a device or a folder: reading may never end, writing may destroy.
+
+    Raises:
+        OSError: there is no such file, or it is none of those that hold bytes on a disk.
+    """
+    _check(os.stat(path).st_mode, os.fspath(path))
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse to write where something else than a plain file stands: the new one would replace it.
+
+    Raises:
+        OSError: as `check_plain`; but a file may be missing.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_plain(path)
+
+
+def open_plain(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file to read its bytes; this does not wait, whatever the path names.
+
+    Raises:
+        OSError: as `check_plain`, or the file may not be read.
+    """
+    check_plain(path)  # before it is opened: to open a device can have effects
+    return open(path, "rb", opener=_open_plain)
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """The descriptor of a file, or an error at once, should something else stand there by now."""
+    file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows has no such pipes
+    try:
+        _check(os.fstat(file).st_mode, path)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _check(mode: int, path: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    what = next((name for holds, name in _OTHERS if holds(mode)), "no plain file")
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(number, f"it is {what}; here a plain file is needed", path)
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file: all of it or nothing.
 
     Raises:
-        OSError: it cannot be written; an older file of this name is then untouched.
+        OSError: it cannot be written, or is no plain file; what was there is then untouched.
     """
+    check_target(path)
     temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as file:

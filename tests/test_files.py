@@ -1,10 +1,19 @@
-"""A file is written whole, and no more people can read it than before."""
+"""Only plain files are read and written; a file is written whole and stays private."""
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
+import kit
+from kit.cli.main import main
 from kit.files import write_whole
+from kit.runs.run import Run
+from tests.factories import make_run
 
 
 def test_a_file_that_is_written_again_stays_as_private_as_it_was(tmp_path: Path) -> None:
@@ -14,3 +23,78 @@ def test_a_file_that_is_written_again_stays_as_private_as_it_was(tmp_path: Path)
     write_whole(file, b"two")
     assert file.read_bytes() == b"two"
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+# What opens a path to read it, with each suffix that chooses another reader.
+READERS: dict[str, Callable[[Path], object]] = {
+    "load": Run.load,
+    "open_trace": kit.open_trace,
+    "open_trace.kitrun": kit.open_trace,
+    "open_trace.json": kit.open_trace,
+    "open_trace.json.gz": kit.open_trace,
+    "open_trace.xplane.pb": kit.open_trace,
+}
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "save": lambda path: make_run().save(path),
+    "report": lambda path: kit.report([make_run()], path=path),
+    "export_trace.json": lambda path: kit.export_trace(make_run(), path),
+    "export_trace.md": lambda path: kit.export_trace(make_run(), path),
+}
+
+
+@pytest.fixture(params=["a named pipe", "a socket", "a device"])
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A path at which reading would wait or never end, and what an error calls it."""
+    path, kind = tmp_path / "special", request.param
+    with socket.socket(socket.AF_UNIX) as listening:
+        if kind == "a named pipe":
+            os.mkfifo(path)
+        elif kind == "a socket":
+            listening.bind(str(path))
+        else:
+            path = Path("/dev/zero")
+        yield path, kind
+
+
+@pytest.mark.parametrize("name", [*READERS, *WRITERS])
+def test_what_is_no_plain_file_is_refused_and_left_alone(
+    name: str, special: tuple[Path, str], tmp_path: Path
+) -> None:
+    target, kind = special
+    path = tmp_path / name
+    path.symlink_to(target)
+    before = os.stat(target)
+    with pytest.raises(OSError, match=kind) as caught:
+        (READERS | WRITERS)[name](path)
+    assert caught.value.filename == str(path)
+    after = os.stat(target)
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert path.is_symlink()
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_pipe_in_a_profiles_folder_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "host.xplane.pb")
+    with pytest.raises(OSError, match="a named pipe"):
+        kit.open_trace(tmp_path)
+
+
+def test_a_report_says_so_before_anything_is_measured(tmp_path: Path) -> None:
+    def build(ctx: object) -> object:
+        raise AssertionError("measured")
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a named pipe"):
+        kit.report(kit.workload(build), path=tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    "command", ["view PIPE", "diff PIPE PIPE", "report PIPE", "run none.py --save PIPE"]
+)
+def test_the_command_line_says_what_a_path_is(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(command.replace("PIPE", str(pipe)).split()) in (1, 2)
+    assert "it is a named pipe" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
+from kit.files import check_target
 from kit.formats.readers import readers_text
 from kit.text import safe_terminal
 
@@ -143,6 +144,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         if options.coordinator and options.rank is None:
             raise SettingsError("--coordinator needs --rank: the number of this host's process")
+        for target in filter(None, (options.save, options.report)):
+            check_target(target)
         settings, named = _settings(options.changes)
         step, is_plain = load_step(options.script, options.workload, options.arguments)
         if is_plain:

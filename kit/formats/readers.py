@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.errors import TraceFileError
+from kit.files import open_plain
 from kit.text import markdown_table
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _reader_of(file: Path) -> Reader:
     for reader in READERS:
         if end in reader.suffixes and reader is not _CHROME:
             return reader
-    with open(file, "rb") as opened:
+    with open_plain(file) as opened:
         return _SAVED if opened.read(len(_ZIP)) == _ZIP else _CHROME
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.files import check_plain
 from kit.trace import KINDS, SyncPoint
 from kit.trace.imported import Imported, Spans, cut_name
 from kit.trace.planes import HOST_PLANE, NOISE, device_events
@@ -85,6 +86,7 @@ def _file(path: Path) -> tuple[Path, list[str]]:
 
 
 def _read(file: Path, notes: list[str]) -> Imported:
+    check_plain(file)
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise TraceFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes: profile fewer steps")

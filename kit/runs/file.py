@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
-from kit.files import write_whole
+from kit.files import open_plain, write_whole
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
@@ -77,7 +77,7 @@ def read_run(cls: type[R], path: str | os.PathLike[str]) -> R:
         RunFileError: the file is damaged, foreign, too new or too large; the message says which.
         OSError: there is no such file, or it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
     try:
         if len(data) > MAX_FILE_BYTES:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from kit.errors import TraceFileError
+from kit.files import open_plain
 
 __all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events"]
 
@@ -48,7 +49,7 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
         TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
         OSError: the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         window = _Window(file)
         try:
             return _read(window, add)
