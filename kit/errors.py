@@ -6,6 +6,9 @@
     ├── LoweringError                     an op could not become XLA
     │   └── UnsupportedOp (NotImplementedError)   no rule, and it may not run on the host
     ├── ExecutionError (RuntimeError)     XLA failed while a segment was compiled or run
+    ├── BadInputError                     an op on the device was given a number that it cannot take
+    │   ├── BadIndexError (IndexError)    ... as an index or a label
+    │   └── BadValueError (RuntimeError)  ... where torch raises a RuntimeError
     ├── EngineError (RuntimeError)        the engine was used as it cannot be: closed, forked, freed
     ├── ScalerError (RuntimeError)        a gradient scaler was used in an order that it cannot be
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
@@ -27,6 +30,9 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
+    "BadIndexError",
+    "BadInputError",
+    "BadValueError",
     "Cancelled",
     "EngineError",
     "ExecutionError",
@@ -85,6 +91,34 @@ class UnsupportedOp(LoweringError, NotImplementedError):
 
 class ExecutionError(KitError, RuntimeError):
     """XLA failed to compile or to run a segment; the message names the op and the user's line."""
+
+
+class BadInputError(KitError):
+    """An op on the device was given a number that it cannot take, such as an index out of bounds.
+
+    The subclasses are of the types that torch raises; the message begins with torch's words.
+
+    Attributes:
+        op, site, step: which op, on which line of the user's, in which step of the session.
+        value: the first bad number.
+        allowed: what it may be, in words.
+    """
+
+    def __init__(
+        self, message: str, *, op: str = "", site: str = "", step: int = 0, value: float = 0,
+        allowed: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.op, self.site, self.step = op, site, step
+        self.value, self.allowed = value, allowed
+
+
+class BadIndexError(BadInputError, IndexError):
+    """An index or a label is out of bounds."""
+
+
+class BadValueError(BadInputError, RuntimeError):
+    """A number is out of the range of an op, where torch raises a RuntimeError."""
 
 
 class EngineError(KitError, RuntimeError):

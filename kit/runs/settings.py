@@ -11,7 +11,16 @@ from kit.runs.knob import knob, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
 from kit.runs.text_form import read_text, write_text
 
-__all__ = ["DEVICES", "DTYPES", "MODES", "SEGMENT_MODES", "STEP_MODES", "UNTIL_STEADY", "Settings"]
+__all__ = [
+    "CHECK_INDICES",
+    "DEVICES",
+    "DTYPES",
+    "MODES",
+    "SEGMENT_MODES",
+    "STEP_MODES",
+    "UNTIL_STEADY",
+    "Settings",
+]
 
 MODES = ("torch", "imperative", "bulked", "lazy")
 KIT_MODES = MODES[1:]  # those that run in kit's runtime
@@ -19,6 +28,7 @@ SEGMENT_MODES = ("fuse", "launch")
 STEP_MODES = ("retrace", "replay", "speculate")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
+CHECK_INDICES = ("on", "first steps", "off")
 UNTIL_STEADY = -1  # as many warm-up steps as it takes
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 
@@ -163,6 +173,16 @@ class Settings:
         label="bulk size, inference",
         phrase="bulk size {} in inference",
         modes=("bulked",),
+        is_compiled=True,
+    )
+
+    check_indices: str = knob(
+        "on",
+        "whether an index or a label out of bounds is found on the device, which has no error",
+        values=CHECK_INDICES,
+        label="checks of indices",
+        phrase="indices checked: {}",
+        modes=KIT_MODES,
         is_compiled=True,
     )
 

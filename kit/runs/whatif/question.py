@@ -19,6 +19,7 @@ _FIXED = {
     "dtype": "kernels of another precision",
     "device": "another device's kernels",
     "segment_mode": "programs of one op each",
+    "check_indices": "programs with other checks",
 }
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from kit.errors import LoweringError
 from kit.ir import Aval
+from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
@@ -107,11 +108,16 @@ class Executable:
     compile_ns: tuple[int, int]
     ops: int = 0
     calls: int = 0
+    checks: Checks = NO_CHECKS
+    asked: Sequence[Asked] = ()  # its probes
 
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """Issue it; the results may still be on their way. Donated arrays are gone then."""
+    def run(self, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Issue it; the results may still be on their way. Donated arrays are gone then.
+
+        Also gives what its probes find, an array on the device; None if it has none.
+        """
         results = self.compiled(*arrays)
-        return [results[i] for i in self.order]
+        return [results[i] for i in self.order], results[-1] if self.asked else None
 
     @cached_property
     def instructions(self) -> Instructions:
@@ -120,7 +126,12 @@ class Executable:
 
 
 def compile_segment(
-    source: Source, rules: Rules, *, name: str, sites: Sequence[str] = ()
+    source: Source,
+    rules: Rules,
+    *,
+    name: str,
+    sites: Sequence[str] = (),
+    checks: Checks = NO_CHECKS,
 ) -> Executable:
     """Lower and compile a segment.
 
@@ -132,9 +143,14 @@ def compile_segment(
     # jax gives the k-th donated array of a type to the k-th result of that type: so these lead
     returned = first + [i for i in range(len(source.wanted)) if i not in set(first)]
     slots = [source.wanted[i] for i in returned]
+    asked: list[Asked] = []
 
     def segment(*arrays: Any) -> list[Any]:
-        return _interpret(source, arrays, slots, rules, sites)
+        lowering = _Lowering(rules, sites, Probing(checks))
+        results = lowering.interpret(source, arrays, slots)
+        found = lowering.probing.packed()
+        asked[:] = lowering.probing.asked
+        return results if found is None else [*results, found]
 
     segment.__name__ = name
     shapes = [jax.ShapeDtypeStruct(a.shape, np_dtype(a.dtype)) for a in source.leaves]
@@ -149,46 +165,58 @@ def compile_segment(
     order = [0] * len(returned)
     for place, position in enumerate(returned):
         order[position] = place
-    ops = len(source.nodes)
-    return Executable(name, compiled, order, (start, middle), (middle, stop), ops)
+    times = (start, middle), (middle, stop)
+    return Executable(
+        name, compiled, order, *times, ops=len(source.nodes), checks=checks, asked=asked
+    )
 
 
-def _interpret(
-    source: Source,
-    arrays: Sequence[Any],
-    wanted: Sequence[int],
-    rules: Rules,
-    sites: Sequence[str],
-) -> list[Any]:
-    numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
-    slots: list[Any] = []
-    for i, (op, refs) in enumerate(source.nodes):
-        tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
+@dataclass(frozen=True, slots=True)
+class _Lowering:
+    """One segment while jax traces it."""
+
+    rules: Rules
+    sites: Sequence[str]  # of its nodes
+    probing: Probing
+
+    def interpret(
+        self, source: Source, arrays: Sequence[Any], wanted: Sequence[int], inside: int = -1
+    ) -> list[Any]:
+        """The wanted results; `inside`: the node of the segment that this is the program of."""
+        numbers = iter(arrays[-1][i] for i in range(source.scalars)) if source.scalars else iter(())
+        slots: list[Any] = []
+        for i, (op, refs) in enumerate(source.nodes):
+            node = i if inside < 0 else inside
+            tensors = [slots[r] if r >= 0 else arrays[-1 - r] for r in refs]
+            taken = [next(numbers) for _ in range(op.scalars)]
+            with jax.named_scope(f"n{i}"):
+                slots.extend(self._lowered(op, tensors, taken, node))
+        return [slots[s] for s in wanted]
+
+    def _lowered(self, op: Op, tensors: list[Any], taken: list[Any], node: int) -> list[Any]:
+        """The results of one op."""
         if op.name == "kit.hybrid":
             inner: Program = op.template[1]["program"]
-            if op.scalars:
-                tensors.append([next(numbers) for _ in range(op.scalars)])
-            places = list(sites[i : i + 1]) * len(inner.nodes)
-            with jax.named_scope(f"n{i}"):
-                slots.extend(_interpret(inner, tensors, inner.wanted, rules, places))
-            continue
-        rule = rules.find(op.name)
+            given = [*tensors, taken] if taken else tensors
+            return self.interpret(inner, given, inner.wanted, node)
+        rule = self.rules.find(op.name)
         if rule is None:
             raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
-        taken = [next(numbers) for _ in range(op.scalars)]
         try:
-            with jax.named_scope(f"n{i}"):
-                out = _apply(rule, op, tensors, taken)
+            results = _apply(rule, op, tensors, taken)
+            if self.probing.is_for(op.name):
+                args, kwargs = _fill(op.template, iter(tensors), iter(taken))
+                self.probing.look(node, op.name, args, kwargs)
         except LoweringError:
             raise
         except Exception as error:
-            where = f" recorded at {sites[i]}" if i < len(sites) and sites[i] else ""
+            site = self.sites[node] if node < len(self.sites) else ""
+            where = f" recorded at {site}" if site else ""
             types = ", ".join(map(str, op.avals))
             raise LoweringError(
                 f"the rule for {op.name}({types}){where} failed: {type(error).__name__}: {error}"
             ) from error
-        slots.extend(out)
-    return [slots[s] for s in wanted]
+        return results
 
 
 def _apply(rule: Rule, op: Op, tensors: list[Any], numbers: list[Any]) -> list[Any]:

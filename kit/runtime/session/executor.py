@@ -22,6 +22,7 @@ import numpy as np
 from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.compiling.checks import NO_CHECKS, Checks, findings
 from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.compiling.lower import Executable, Source, compile_segment
 from kit.runtime.compiling.reasons import CompileLog
@@ -36,11 +37,17 @@ __all__ = ["ExecutableCache", "Executor"]
 
 
 class Executor:
-    """Runs tasks on one jax device, as early as the values that they read are there."""
+    """Runs tasks on one jax device, as early as the values that they read are there.
+
+    Args:
+        launch: each op is a program of its own.
+        checks: what the programs look at beside computing, by the number of the step.
+    """
 
     def __init__(
-        self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool, workers: int = 1
-    ) -> None:
+        self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool, workers: int = 1,
+        checks: Callable[[int], Checks] = lambda step: NO_CHECKS,
+    ) -> None:  # fmt: skip
         self.device = device
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
@@ -53,6 +60,7 @@ class Executor:
         self._launch = launch
         self._waits = device.platform == "cpu"
         self._cache = cache
+        self._checks = checks
 
     def start(self) -> None:
         """Get ready; the worker starts with the first task."""
@@ -66,7 +74,7 @@ class Executor:
             self.held.append(task)
             return
         if (watch := self._cache.watch) is not None and not self._launch:
-            watch.needed(self._full(task.cut.key))
+            watch.needed(self._full(task.cut.key, self._checks(task.step)))
         made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
         over = {made_by[i] for i in task.cut.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
@@ -167,9 +175,11 @@ class Executor:
     def _run(self, task: Task) -> None:
         arrays = [leaf.array for leaf in task.leaves]
         run = self._run_launched if self._launch else self._run_fused
-        results = run(task, arrays)
+        results, found = run(task, arrays)
         if self._waits:
             jax.block_until_ready(results)
+            for i, executable, flags in found:
+                _raise_found(task, i, executable, flags)
         stop = time.perf_counter_ns()
         task.seen.dispatch_ns = (task.seen.dispatch_ns[0], stop)
         self.counts["execute.count"] += 1
@@ -183,9 +193,9 @@ class Executor:
             if (cell := output()) is not None:
                 cell.array = array
 
-    def _run_fused(self, task: Task, arrays: list[Any]) -> Any:
+    def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[_Flags]]:
         executable = task.executable
-        if executable is None:
+        if executable is None or executable.checks != self._checks(task.step):
             executable = task.executable = self._find(task, task.cut.key, lambda: Source.of(task))
         else:
             self.counts["cache.hits"] += 1
@@ -194,21 +204,23 @@ class Executor:
         if task.scalars:
             arrays.append(np.array(task.scalars, np.float64))
         task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
-        return executable.run(arrays)
+        results, flags = executable.run(arrays)
+        return results, [] if flags is None else [(0, executable, flags)]
 
-    def _run_launched(self, task: Task, arrays: list[Any]) -> Any:
+    def _run_launched(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[_Flags]]:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
         slots: list[Any] = []
+        found: list[_Flags] = []
         scalars = iter(task.scalars)
         for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             given = {r: slots[r] if r >= 0 else arrays[-1 - r] for r in refs}
             numbers = list(islice(scalars, op.scalars))
-            slots.extend(self._run_alone(task, i, op, refs, given, numbers))
-        return [slots[s] for s in task.cut.wanted]
+            slots.extend(self._run_alone(task, i, op, refs, given, numbers, found))
+        return [slots[s] for s in task.cut.wanted], found
 
     def _run_alone(
         self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
-        numbers: list[float],
+        numbers: list[float], found: list[_Flags],
     ) -> list[Any]:  # fmt: skip
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
         own = _own_refs(refs)
@@ -220,34 +232,38 @@ class Executor:
             inputs.append(np.array(numbers, np.float64))
         if not task.seen.dispatch_ns[0]:
             task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
-        return executable.run(inputs)
+        results, flags = executable.run(inputs)
+        if flags is not None:
+            found.append((i, executable, flags))
+        return results
 
     def _find(
         self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
     ) -> Executable:
         """The executable for this key; compiled now if it is not there. `offset`: its first op."""
         before = self.counts["compile.count"]
+        checks = self._checks(task.step)
 
         def make() -> Executable:
-            return self._compile_for(task, source(), offset)
+            return self._compile_for(task, source(), offset, checks)
 
         is_watched = self._cache.watch is not None  # words are for somebody who reads them
         what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
-        executable = self._cache.find(self._full(key), make, what=what)
+        executable = self._cache.find(self._full(key, checks), make, what=what)
         if self.counts["compile.count"] == before:
             self.counts["cache.hits"] += 1
             executable.calls += 1
         return executable
 
-    def _full(self, key: Any) -> Any:
-        return (self.device, id(self._rules), key)  # a cache may outlive both
+    def _full(self, key: Any, checks: Checks) -> Any:
+        return (self.device, id(self._rules), checks, key)  # a cache may outlive the first two
 
-    def _compile_for(self, task: Task, segment: Source, offset: int) -> Executable:
+    def _compile_for(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
         """Compile, count and explain a program that a task has to wait for."""
         self.counts["cache.misses"] += 1
         task.seen.is_cached = False
         with counting_hits() as hits:
-            executable = self._compile(task, segment, offset)
+            executable = self._compile(task, segment, offset, checks)
         self.counts["compile.count"] += 1
         self.counts["compile.from_disk"] += len(hits)
         self.compiles.add(
@@ -266,27 +282,28 @@ class Executor:
                 self.spans.append(span)
         return executable
 
-    def _compile(self, task: Task, segment: Source, offset: int) -> Executable:
+    def _compile(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
         sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
         name = f"segment_{segment.digest()}_{task.cut.bulk.phase}"
-        return compile_segment(segment, self._rules, name=name, sites=sites)
+        return compile_segment(segment, self._rules, name=name, sites=sites, checks=checks)
 
     def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
         """(key, ops, what compiles it) of each program that a task will ask for."""
+        checks = self._checks(task.step)
 
         def make(segment: Source, offset: int) -> Executable:
             with self._setting():
-                return self._compile(task, segment, offset)
+                return self._compile(task, segment, offset, checks)
 
         if not self._launch:
             source = Source.of(task)
-            yield self._full(task.cut.key), len(task.cut.bulk.ops), partial(make, source, 0)
+            yield self._full(task.cut.key, checks), len(task.cut.bulk.ops), partial(make, source, 0)
             return
         for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             own = _own_refs(refs)
             inputs = list(dict(zip(refs, op.avals, strict=True)).values())
             source = _alone((op, own), inputs)
-            yield self._full(("launch", op.id, own)), 1, partial(make, source, i)
+            yield self._full(("launch", op.id, own), checks), 1, partial(make, source, i)
 
     def _salvage(self, task: Task, failure: Exception | None) -> None:
         """Something failed, in the segment or before it: run op by op what can still be run.
@@ -307,8 +324,12 @@ class Executor:
             poison = next((x for x in by_ref.values() if isinstance(x, BaseException)), None)
             if poison is None:
                 try:
-                    results = self._run_alone(task, i, op, refs, by_ref, numbers)
-                    slots.extend(jax.block_until_ready(results))
+                    found: list[_Flags] = []
+                    results = self._run_alone(task, i, op, refs, by_ref, numbers, found)
+                    jax.block_until_ready(results)
+                    for flags in found:
+                        _raise_found(task, *flags)
+                    slots.extend(results)
                     continue
                 except Exception as error:  # noqa: BLE001
                     poison = _explained(task, error, i)
@@ -334,6 +355,16 @@ class Executor:
         if task.guessed is None:
             for error in dict.fromkeys(errors.values() if new is None else new):
                 self.engine.report(error, task.operation)
+
+
+_Flags = tuple[int, Executable, Any]  # the first op of a program, and what its probes give
+
+
+def _raise_found(task: Task, first: int, executable: Executable, flags: Any) -> None:
+    """Raise what the probes of a program have found, if anything; the earliest op wins."""
+    for probe, at, bits in findings(executable.asked, flags):
+        site = format_site(task.cut.bulk.frames[first + probe.node][0])
+        raise probe.explained(at, bits, site=site, step=task.step)
 
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from kit.errors import SessionError
@@ -22,6 +23,7 @@ from kit.ir.plan import OpStream
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runs.compiles import Compile
 from kit.runs.settings import Settings
+from kit.runtime.compiling.checks import Checks
 from kit.runtime.profiling.devices import pick_device
 from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.profiling.host_spans import HostSpans
@@ -101,7 +103,10 @@ class Session:
         is_launched, mode = settings.segment_mode == "launch", settings.step_mode
         # Not op by op, not for a guess (both are read again); on CPU it made BERT 1.5x as slow.
         may_donate = device.platform != "cpu" and not is_launched and mode != "speculate"
-        executor = setup.executor(device, self.rules, self._cache, launch=is_launched)
+        checks = partial(Checks.of, settings)
+        executor = setup.executor(
+            device, self.rules, self._cache, launch=is_launched, checks=checks
+        )
         program = Program(
             self.mark_step, lambda: self.stream.bulk is not None, lambda: self._frontends
         )

@@ -20,7 +20,8 @@ __all__ = ["Foresight", "Models", "expected_run"]
 
 _MODELS = 16  # kept, because a slider often moves back
 _MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
-_KNOWN = ("dtype", "device", "segment_mode")  # no model goes from one of these to another
+# no model goes from one of these to another
+_KNOWN = ("dtype", "device", "segment_mode", "check_indices")
 
 
 class Foresight:

@@ -177,12 +177,12 @@ def test_a_run_waits_for_the_program_in_the_works_and_compiles_it_no_second_time
     made: list[str] = []
     compile_segment = kit.runtime.session.executor.compile_segment
 
-    def slow(source: Any, rules: Any, *, name: str, sites: Any) -> Any:
+    def slow(source: Any, rules: Any, *, name: str, **more: Any) -> Any:
         if threading.current_thread().name == "kit compile ahead":
             entered.set()
             assert leave.wait(LONG_S)
         made.append(name)
-        return compile_segment(source, rules, name=name, sites=sites)
+        return compile_segment(source, rules, name=name, **more)
 
     monkeypatch.setattr("kit.runtime.session.executor.compile_segment", slow)
     prepared = Prepared(small)

@@ -1,0 +1,135 @@
+"""Bad indices and labels on the device: torch's error, found without a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import kit
+from kit.errors import BadIndexError, BadInputError
+
+Case = Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]
+
+X = torch.arange(40.0).reshape(10, 4)
+LOGITS = X.log_softmax(1)
+
+
+def ids(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers)
+
+
+def column(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers).reshape(-1, 1)
+
+
+# name -> (call with `to`, which moves a tensor to the device; one in an index is out of bounds)
+BAD: dict[str, Case] = {
+    "embedding": lambda to: functional.embedding(to(ids(1, 10)), to(X)),
+    "embedding, negative": lambda to: functional.embedding(to(ids(1, -1)), to(X)),
+    "embedding_bag": lambda to: functional.embedding_bag(to(ids(1, 12)), to(X), to(ids(0))),
+    "cross_entropy": lambda to: functional.cross_entropy(to(X), to(ids(*[0] * 9, 4))),
+    "cross_entropy, -1": lambda to: functional.cross_entropy(to(X), to(ids(*[0] * 9, -1))),
+    "nll_loss with weights": lambda to: functional.nll_loss(
+        to(LOGITS), to(ids(*[3] * 9, 12)), weight=to(torch.ones(4))),
+    "index_select": lambda to: to(X).index_select(0, to(ids(1, 12))),
+    "index_select, negative": lambda to: to(X).index_select(0, to(ids(-1))),
+    "index_reduce": lambda to: to(X).index_reduce(0, to(ids(12)), to(X[:1]), "prod"),
+    "gather": lambda to: to(X).gather(0, to(column(1, 12).long())),
+    "gather, negative": lambda to: to(X).gather(1, to(column(-1).long())),
+    "scatter of a number": lambda to: to(X).scatter(0, to(column(12).long()), 1.0),
+    "scatter": lambda to: to(X).scatter(-1, to(column(4).long()), to(column(1.0))),
+    "scatter_add": lambda to: to(X).scatter_add(0, to(column(12).long()), to(column(1.0))),
+    "scatter_reduce": lambda to: to(X).scatter_reduce(
+        0, to(column(12).long()), to(column(1.0)), "amax"),
+    "index": lambda to: to(X)[to(ids(1, 12))],
+    "index, negative": lambda to: to(X)[to(ids(1, -11))],
+    "index, two": lambda to: to(X)[to(ids(1, 2)), to(ids(1, 12))],
+    "index_put": lambda to: to(X).index_put((to(ids(12)),), to(torch.tensor(1.0))),
+    "index_put, added": lambda to: to(X).index_put(
+        (to(ids(12)),), to(torch.tensor(1.0)), accumulate=True),
+    "put": lambda to: to(X).put(to(ids(40)), to(torch.tensor([1.0]))),
+}  # fmt: skip
+
+GOOD: dict[str, Case] = {
+    "the last row": lambda to: functional.embedding(to(ids(0, 9)), to(X)),
+    "padding": lambda to: functional.embedding(to(ids(0, 9)), to(X), padding_idx=9),
+    "ignored labels": lambda to: functional.cross_entropy(to(X), to(ids(*[3] * 9, -100))),
+    "an ignored label of our own": lambda to: functional.cross_entropy(
+        to(X), to(ids(*[3] * 9, 255)), ignore_index=255),
+    "negative indices": lambda to: to(X)[to(ids(-10, 9)), to(ids(-4, 3))],
+    "negative elements": lambda to: to(X).put(to(ids(-40)), to(torch.tensor([1.0]))),
+    "no index at all": lambda to: to(X).index_select(0, to(ids().long())),
+}  # fmt: skip
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("kit")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_index_raises_torchs_error_with_the_line(name: str) -> None:
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        BAD[name](plain)
+    with kit.Session():
+        result = BAD[name](moved)
+        with pytest.raises(type(expected.value)) as found:
+            result.cpu()
+    assert isinstance(found.value, BadInputError)
+    assert str(found.value).startswith(str(expected.value))
+    assert found.value.site.startswith("test_index_checks.py:")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_index_that_torch_takes_is_taken(name: str) -> None:
+    with kit.Session() as session:
+        found = GOOD[name](moved).cpu()
+        session.wait_all()
+    torch.testing.assert_close(found, GOOD[name](plain))
+
+
+@pytest.mark.parametrize("settings", [
+    kit.Settings(), kit.Settings(mode="lazy"), kit.Settings(segment_mode="launch"),
+], ids=["bulked", "lazy", "op by op"])  # fmt: skip
+def test_only_what_depends_on_a_bad_index_is_lost(settings: kit.Settings) -> None:
+    with kit.Session(settings) as session:
+        weight = X.to("kit")
+        rows = weight[ids(3, 12).to("kit")]
+        after = (rows * 2).sum()
+        other = (weight + 1).sum()
+        assert other.item() == (X + 1).sum()
+        for lost in (after, rows):
+            with pytest.raises(IndexError, match=r"index 12 is out of bounds for dimension 0"):
+                lost.cpu()
+        assert weight[ids(-1).to("kit")].tolist() == X[-1:].tolist()
+        session.wait_all()  # the error has been raised
+
+
+def test_the_dimension_is_that_of_the_tensor() -> None:
+    """Torch's CPU counts the indices only, and says dimension 0."""
+    with kit.Session(), pytest.raises(IndexError, match="12 is out of bounds for dimension 1 with"):
+        X.to("kit")[:, ids(1, 12).to("kit")].cpu()
+
+
+def test_an_index_that_nothing_reads_is_found_by_a_wait_for_all() -> None:
+    with kit.Session() as session:
+        memory = torch.zeros(4, device="kit")
+        memory[ids(1, 7).to("kit")] = 1.0
+        with pytest.raises(BadIndexError, match="index 7 is out of bounds") as found:
+            session.wait_all()
+    assert (found.value.value, found.value.allowed) == (7, "-4 to 3")
+    assert found.value.op == "aten.index_put.default"
+
+
+def test_checks_are_off_where_the_settings_say_so() -> None:
+    with kit.Session(kit.Settings(check_indices="off")) as session:
+        rows = X.to("kit")[ids(12).to("kit")]
+        assert rows.tolist() == X[9:].tolist()  # as XLA does: the nearest
+        session.wait_all()
