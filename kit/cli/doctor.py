@@ -103,7 +103,7 @@ def _dot() -> Finding:
     path = shutil.which("dot")
     cure = "apt-get install graphviz, brew install graphviz, or conda install graphviz"
     if path is None:
-        return Finding("dot", BAD, "graphviz's program is not on the PATH: no graph is drawn", cure)
+        return Finding("dot", ODD, "not on the PATH: the browser lays graphs out instead", cure)
     said, status = _ask([path, "-V"], QUICK_S)
     return Finding("dot", OK if not status else BAD, said, "" if not status else cure)
 
@@ -190,7 +190,7 @@ def _devices(name: str) -> Finding:
 def _ask(command: list[str], limit_s: float) -> tuple[str, int]:
     """The last line that a program says, and its exit status; 1 if it cannot or does not end."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace",
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace",
                               timeout=limit_s, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no answer within {limit_s:.0f} s", 1

@@ -23,6 +23,7 @@ from kit import __version__
 from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
+from kit.cli.lab import FIRST_NOTEBOOK, lab
 from kit.cli.script import ScriptError, error_text, load_step, load_workload
 from kit.errors import Cancelled, KitError, SettingsError
 from kit.files import check_target
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "report_main"]
 
-FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the signal's number, as a shell says it
 _ENVIRONMENT = """environment:
   KIT_CACHE_DIR  where compiled programs are kept; empty: nowhere
@@ -283,32 +283,7 @@ def _write_report(runs: list[Run], path: str | os.PathLike[str]) -> None:
 
 def _lab(options: argparse.Namespace) -> int:
     """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it."""
-    notebook = options.notebook or (FIRST_NOTEBOOK if FIRST_NOTEBOOK.is_file() else None)
-    if options.notebook and not options.notebook.is_file():
-        raise FileNotFoundError(2, "there is no such notebook", str(options.notebook))
-    here = Path.cwd()
-    url = "/lab"
-    if notebook is not None:
-        path = notebook.resolve()
-        here = here if path.is_relative_to(here) else path.parent
-        url += f"/tree/{path.relative_to(here).as_posix()}"
-    command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1",
-               f"--ServerApp.root_dir={here}", f"--LabApp.default_url={url}"]  # fmt: skip
-    if options.port is not None:
-        command.append(f"--port={options.port}")
-    if getattr(os, "geteuid", lambda: 1)() == 0:
-        command.append("--allow-root")
-    if options.no_browser or _is_headless():
-        command.append("--no-browser")
-        _complain("open the URL that JupyterLab prints below")
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
-    sys.stdout.flush()
-    os.execv(sys.executable, command)  # its signals and its exit status are JupyterLab's own
-
-
-def _is_headless() -> bool:
-    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return sys.platform.startswith("linux") and not has_display
+    return lab(options.notebook, options.port, not options.no_browser, _complain)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -42,9 +42,21 @@ class Conditions:
             if math.isnan(getattr(self, row.name)):
                 object.__setattr__(self, row.name, math.nan)
 
+    def __eq__(self, other: object) -> bool:
+        """Unknown equals unknown: dataclasses of Python 3.13 compare number by number."""
+        if not isinstance(other, Conditions):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
     def __reduce__(self) -> tuple[type[Conditions], tuple[float, ...]]:
         """A copy in another process is made anew, so that it has that nan, too."""
-        return Conditions, tuple(getattr(self, row.name) for row in fields(self))
+        return Conditions, self._values()
+
+    def _values(self) -> tuple[float, ...]:
+        return tuple(getattr(self, row.name) for row in fields(self))
 
     def __str__(self) -> str:
         return conditions_text(self)

@@ -76,6 +76,7 @@ def test_without_any_package_and_any_program_it_says_how_to_get_them(tmp_path: P
     )
     assert (said.returncode, said.stderr) == (1, "")
     assert 'pip install "torch>=' in said.stdout
+    assert "note     dot" in said.stdout  # the browser lays graphs out, so nothing is amiss
     assert "apt-get install graphviz" in said.stdout
     assert "things to put right" in said.stdout
 

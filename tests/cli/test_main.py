@@ -326,6 +326,21 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     assert "--no-browser" in started[2]
 
 
+def test_where_no_process_becomes_another_jupyterlab_is_waited_for(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(subprocess, "call", lambda command: len(command))
+    monkeypatch.delattr(os, "execv")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
+    try:
+        assert kit("lab")[0] >= 6
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # Ctrl-C is JupyterLab's
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 LONG = """
 import torch
 

@@ -108,5 +108,7 @@ def test_the_conditions_are_saved_and_an_old_file_has_none(tmp_path: Path) -> No
     computed = replace(run, conditions=Conditions(cores=2.0, others=math.inf - math.inf))
     computed.save(tmp_path / "run.kitrun")
     assert kit.Run.load(tmp_path / "run.kitrun") == computed  # nan is no other nan
+    assert Conditions(cores=2.0) == Conditions(cores=2.0) != Conditions(cores=3.0)
+    assert hash(Conditions(cores=2.0)) == hash(Conditions(cores=2.0))
     old = load_changed(lambda head: head.pop("conditions"), tmp_path)
     assert old.conditions == UNKNOWN_CONDITIONS

@@ -91,7 +91,9 @@ def _driver(journal: Journal) -> None:
         journal.not_run("nvidia-smi", "there is no such program here")
         return
     command = [path, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    said = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=20, check=True
+    ).stdout
     for number, line in enumerate(said.strip().splitlines()):
         values = [value.strip() for value in line.split(", ")]
         named = zip(ASKED, values, strict=True)

@@ -23,7 +23,9 @@ def provenance() -> dict[str, str]:
 def _commit() -> str:
     """Of the working directory: `1a2b3c4d`, or `1a2b3c4d, changed`."""
     try:
-        said = subprocess.run(_GIT, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        said = subprocess.run(
+            _GIT, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S, check=True
+        )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return said.stdout.strip()[:80]

@@ -144,7 +144,7 @@ class _Task:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
         threading.Thread(target=_end_with_parent, daemon=True).start()
         if rank == 0:
-            sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+            sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         log = os.open(self.log(rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)
@@ -246,7 +246,7 @@ class _Child:
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         tail = ""
         with contextlib.suppress(OSError):
-            tail = self._task.log(self.rank).read_text(errors="replace")[-_TAIL:].strip()
+            tail = self._task.log(self.rank).read_text("utf-8", "replace")[-_TAIL:].strip()
         self.error = SessionError(f"process {self.rank} of {self._task.team.processes} {how}")
         if not self._task.log(self.rank).exists():  # it was not even imported
             self.error.add_note(

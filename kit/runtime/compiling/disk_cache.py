@@ -8,6 +8,7 @@ default, and empty switches the cache off.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -46,17 +47,33 @@ def use_disk_cache() -> None:
 def is_private(folder: str) -> bool:
     """Make the folder for this user alone. It holds machine code: false, and a warning, if not."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    found = os.stat(folder)
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+    why = _why_shared(folder)
+    if why:
+        shown = repr(safe_terminal(folder, 200))
         warnings.warn(
-            f"no compiled program is kept: others may write to {safe_terminal(folder, 200)!r}, and "
-            "what is in it would be run. `chmod 700` it if it is yours and nobody else has written "
-            "there, or name another folder with KIT_CACHE_DIR",
+            f"no compiled program is kept in {shown}, because what is in it would be run: {why}. "
+            "Or name another folder with KIT_CACHE_DIR",
             stacklevel=2,
         )
-        return False
-    os.chmod(folder, 0o700)
-    return True
+    return not why
+
+
+def _why_shared(folder: str) -> str:
+    """Why a folder may not be this user's alone, and what to do; "" if it is."""
+    if sys.platform == "win32":
+        # The bits of a mode say nothing there; what is in a profile inherits the user's own rights.
+        home = Path.home().resolve()
+        if not Path(folder).resolve().is_relative_to(home):
+            return "only a folder below your own is known to be closed to others"
+    else:
+        found = os.stat(folder)
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            return (
+                "others may write there. `chmod 700` it if it is yours and nobody else has written "
+                "to it"
+            )
+        os.chmod(folder, 0o700)
+    return ""
 
 
 @contextmanager

@@ -43,6 +43,16 @@ def test_a_folder_that_others_may_write_to_is_refused_and_a_new_one_is_private(
         assert not is_private(str(shared))
 
 
+def test_where_modes_say_nothing_only_a_folder_of_the_users_own_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert is_private(str(tmp_path / "me" / "AppData" / "xla"))
+    with pytest.warns(UserWarning, match="below your own"):
+        assert not is_private(str(tmp_path / "everyone"))
+
+
 def fresh_process(program: str, **changes: str) -> Any:
     """What a new process prints last, as JSON."""
     environment = {**os.environ, **changes}

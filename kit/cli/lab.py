@@ -1,0 +1,57 @@
+"""`kit lab`: JupyterLab on this machine's own address, with a notebook open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["FIRST_NOTEBOOK", "lab"]
+
+FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
+
+
+def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[str], None]) -> int:
+    """Become JupyterLab; where a process cannot become another one, start it and wait for its end.
+
+    Args:
+        notebook: to open; None: the first one of the tutorial, if it is here.
+        browser: open one, if there is a screen.
+        tell: takes a line for the user.
+
+    Raises:
+        FileNotFoundError: there is no such notebook.
+    """
+    if notebook is not None and not notebook.is_file():
+        raise FileNotFoundError(2, "there is no such notebook", str(notebook))
+    if notebook is None and FIRST_NOTEBOOK.is_file():
+        notebook = FIRST_NOTEBOOK
+    here = Path.cwd()
+    url = "/lab"
+    if notebook is not None:
+        path = notebook.resolve()
+        here = here if path.is_relative_to(here) else path.parent
+        url += f"/tree/{path.relative_to(here).as_posix()}"
+    command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1",
+               f"--ServerApp.root_dir={here}", f"--LabApp.default_url={url}"]  # fmt: skip
+    if port is not None:
+        command.append(f"--port={port}")
+    if getattr(os, "geteuid", lambda: 1)() == 0:
+        command.append("--allow-root")
+    if not browser or _is_headless():
+        command.append("--no-browser")
+        tell("open the URL that JupyterLab prints below")
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
+    sys.stdout.flush()
+    if sys.platform == "win32":  # `execv` there ends this process, and the shell does not wait
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # JupyterLab gets it too, and asks first
+        return subprocess.call(command)
+    return os.execv(sys.executable, command)  # its signals and its exit status are JupyterLab's own
+
+
+def _is_headless() -> bool:
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform.startswith("linux") and not has_display
