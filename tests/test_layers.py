@@ -68,6 +68,7 @@ BELOW: dict[str, list[str]] = {
     "measure/base": _FRONT_ENDS,
     "measure/native": [*_FRONT_ENDS, "measure/base"],
     "measure": [*_FRONT_ENDS, "measure/base", "measure/native"],
+    "measure/attached": _MEASURE,
     "measure/many": _MEASURE,
     "measure/search": [*_MEASURE, "measure/many"],
     "workloads": [*_MEASURE, "measure/many", "measure/search", "workloads/rnn"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kit.runs.labels import IMPORTED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace.imported import Imported
@@ -39,7 +40,7 @@ def run_of(imported: Imported, file: Path) -> Run:
         step_times_ns=times,
         timeline=t,
         sync_points=t.syncs if whole else t.syncs[:per_step] * len(times),
-        environment={"imported from": imported.format, **imported.environment},
+        environment={IMPORTED: imported.format, **imported.environment},
         name=imported.name or file.name,
         file=str(file),
     )

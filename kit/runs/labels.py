@@ -14,9 +14,26 @@ from typing import Any
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 
-__all__ = ["COMMIT", "TIME", "cell_of", "label_of", "labels_of"]
+__all__ = [
+    "COMMIT",
+    "IMPORTED",
+    "TIME",
+    "WATCHED",
+    "cell_of",
+    "is_of_strangers",
+    "label_of",
+    "labels_of",
+]
 
-COMMIT, TIME = "git commit", "measured at"  # keys in a run's environment
+# keys in a run's environment
+COMMIT, TIME = "git commit", "measured at"
+WATCHED = "watched"  # how the recording of a loop by `kit.watch` ended
+IMPORTED = "imported from"  # the format of a foreign trace
+
+
+def is_of_strangers(run: Run) -> bool:
+    """Its program was never told these settings: what they say of batch and dtype is not known."""
+    return WATCHED in run.environment or IMPORTED in run.environment
 
 
 def label_of(run: Run) -> str:

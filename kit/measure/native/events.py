@@ -24,6 +24,7 @@ Nanoseconds = Callable[[float], int]
 
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 _ENGINE = "autograd::engine::evaluate_function"
+_LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
 
 
@@ -53,12 +54,16 @@ def timeline_of(
 
     spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
     spans += _phases(host, steps, ns)
+    spans += [_span("host/main", "next batch", "input", e, ns) for e in host if _is_input(e)]
     notes: list[str] = []
     syncs: list[SyncPoint] = []
     if device == "cpu":
         spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
         if reads := sum(map(_is_read, host)) / len(steps):
-            notes.append(f"{reads:.3g} reads of a number a step (.item()) wait for nothing: {CPU}")
+            notes.append(
+                f"{reads:.3g} reads of a number a step (.item(){_where(places or {})}) wait for "
+                f"nothing: {CPU}"
+            )
     else:
         kernels = list(_kernels(events, ns))
         if not kernels:
@@ -82,6 +87,17 @@ def _top_op(event: Any) -> bool:
     """An aten op that no other aten op called: what torch's CPU kernels do for the step."""
     called = any(e.name.startswith("aten::") for e in _ancestors(event))
     return event.name.startswith("aten::") and not called
+
+
+def _where(places: Mapping[str, Sequence[Place]]) -> str:
+    """The lines that read a number, an optimizer's own reads left out."""
+    reads = [site for site, via in places.get("item", ()) if not via.startswith("torch/optim/")]
+    return f", at {', '.join(dict.fromkeys(filter(None, reads)))}" if any(reads) else ""
+
+
+def _is_input(event: Any) -> bool:
+    """A loader makes the next batch, or waits for its workers."""
+    return bool(event.name.startswith(_LOADER))
 
 
 def _is_read(event: Any) -> bool:

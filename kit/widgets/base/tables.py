@@ -17,6 +17,7 @@ from kit.runs.analysis.advice import sync_cure
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncPoint, SyncRow, sync_table
@@ -208,9 +209,11 @@ def run_notes_html(run: Run) -> str:
     bulk = f", bulk {forward} forward, {backward} backward"
     lines = [
         f"<b>{safe_html(run.name or 'unnamed step', 80)}</b>, mode {safe_html(s.mode)}"
-        f"{bulk if s.mode == 'bulked' else ''}, batch {s.batch_size}, "
-        f"loss scaling {safe_html(s.loss_scaling)}, {safe_html(s.dtype)}"
+        f"{bulk if s.mode == 'bulked' else ''}"
     ]
+    if not is_of_strangers(run):
+        lines[0] += f", batch {s.batch_size}, loss scaling {safe_html(s.loss_scaling)}"
+        lines[0] += f", {safe_html(s.dtype)}"
     if run.environment:
         pairs = list(run.environment.items())[:16]
         lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs))

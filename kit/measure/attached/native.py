@@ -1,0 +1,148 @@
+"""Records the steps of a loop that torch runs itself, on the CPU or on CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kit.measure.attached.record import Recorded
+from kit.measure.native.events import FINISH, STEP, Place, timeline_of
+from kit.measure.native.instruments import DeviceClock, Profiler, Waits
+from kit.measure.native.torch import TRACED_STEPS, environment
+from kit.runs.run import Run
+from kit.runs.settings import Settings
+from kit.runs.sources import snippets_of
+from kit.runtime.recording.sites import format_site
+from kit.trace import Timeline
+
+__all__ = ["NativeRecorder"]
+
+MARK = "kit mark"  # a step ends
+_LOOK, _LEAD_IN = 1, 1  # steps before the traced ones: which lines wait; the profiler starts
+_LEAD_OUT = 1  # after them: a step may end inside `optimizer.step()`, which has to end, too
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    start: float
+    end: float
+
+
+class NativeRecorder:
+    """By torch's profiler, and by events of CUDA where the loop trains there.
+
+    Args:
+        device: "cuda" or "cpu".
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._clock = DeviceClock() if device == "cuda" else None
+        self._look = contextlib.ExitStack()
+        self._places: dict[str, list[Place]] = {}
+        self._profiler: Profiler | None = None  # while it runs
+        self._events: list[Any] = []
+        self._traced = 0
+
+    def end_step(self) -> None:
+        """torch needs nothing at the end of a step."""
+
+    def begin_clock(self) -> None:
+        """From here on the steps count."""
+        if self._clock is not None:
+            torch.cuda.synchronize()
+            self._clock.restart()
+
+    def tick(self) -> None:
+        """A step has ended; the host, which runs ahead, does not know when the GPU will."""
+        if self._clock is not None:
+            self._clock.mark()
+
+    def begin_trace(self) -> bool:
+        """First look for the lines that wait, in a step of its own: the profiler has none."""
+        waits = Waits(self._device)
+        self._places = waits.places
+        self._look.enter_context(waits)
+        return False
+
+    def trace_step(self) -> bool:
+        """One more step has ended."""
+        self._traced += 1
+        if self._traced == _LOOK:
+            self._look.close()
+            self._profiler = Profiler(self._device)
+            self._profiler.start()
+            return False
+        after = self._traced - (_LOOK + _LEAD_IN + TRACED_STEPS)
+        if after == 0 and self._device == "cuda":
+            with torch.profiler.record_function(FINISH):
+                torch.cuda.synchronize()
+        with torch.profiler.record_function(MARK):
+            pass
+        return after == _LEAD_OUT
+
+    def end_trace(self) -> None:
+        """Stop what is on; the steps that were traced until now stay."""
+        self._look.close()
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.stop()
+            self._events = profiler.events()
+
+    def make_run(self, recorded: Recorded) -> Run:
+        """The run of what was recorded."""
+        timeline = self._timeline(recorded.all_notes)
+        steps = int(timeline.where(kind="step").sum())
+        times = self._step_times_ns(recorded)
+        return Run(
+            settings=Settings(
+                mode="torch",
+                steps=max(len(times), 1),
+                warmup=len(recorded.warming) if recorded.times else 0,
+                device="gpu" if self._device == "cuda" else "cpu",
+            ),
+            losses=recorded.kept_losses(),
+            step_times_ns=tuple(times),
+            timeline=timeline,
+            # torch times waits in a trace only
+            sync_points=timeline.syncs[: len(timeline.syncs) // steps] * len(times)
+            if steps
+            else (),
+            environment={**environment(self._device), **recorded.environment},
+            name=recorded.name,
+            sources=snippets_of([recorded.site], format_site),
+            conditions=recorded.conditions,
+        )
+
+    def _step_times_ns(self, recorded: Recorded) -> list[int]:
+        if self._clock is None:
+            return recorded.steps
+        torch.cuda.synchronize()
+        return self._clock.step_times_ns()[: len(recorded.steps)]
+
+    def _timeline(self, notes: list[str]) -> Timeline:
+        """What the profiler saw between the marks: the steps, after those that lead in."""
+        marks = sorted(e.time_range.end for e in self._events if e.name == MARK)
+        marks = marks[: TRACED_STEPS + 1]
+        steps = [_step(i, *ends) for i, ends in enumerate(pairwise(marks))]
+        if not steps:
+            return Timeline.of([], [], "recorded", notes)
+        events = [e for e in self._events if e.name != MARK and e.time_range.start < marks[-1]]
+        found = timeline_of([*events, *steps], device=self._device, places=self._places)
+        return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
+
+
+def _step(number: int, start: float, end: float) -> SimpleNamespace:
+    """A step as `timeline_of` takes it: as if torch's profiler had seen it."""
+    return SimpleNamespace(
+        name=f"{STEP}{number}",
+        time_range=_Interval(start, end),
+        device_type=SimpleNamespace(name="CPU"),
+        cpu_parent=None,
+        is_user_annotation=True,
+    )

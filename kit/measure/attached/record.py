@@ -1,0 +1,89 @@
+"""What a watched loop has recorded so far, and what a recorder of its steps has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kit.measure.base.machine import Usage, conditions_of
+from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions
+from kit.runs.labels import WATCHED
+from kit.runs.run import Run
+
+__all__ = ["Recorded", "Recorder"]
+
+
+@dataclass
+class Recorded:
+    """The steps of one recording, filled as the loop goes on.
+
+    Units:
+        warming, times: nanoseconds
+    """
+
+    name: str
+    boundary: str = ""  # what ends a step, in words
+    site: tuple[str, int] = ("", 0)  # the user's line that ends a step
+    warming: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)  # of the measured steps; tensors, unread
+    notes: list[str] = field(default_factory=list)
+    usage: Usage | None = None  # of the machine; None until the measured steps are over
+    ended: str = ""  # why; "" while it goes on
+
+    @property
+    def steps(self) -> list[int]:
+        """The measured steps; of a loop that ended before them, those of its warm-up."""
+        return list(self.times or self.warming)
+
+    @property
+    def conditions(self) -> Conditions:
+        """What else the machine did."""
+        if self.usage is None:
+            return UNKNOWN_CONDITIONS
+        return conditions_of([self.usage], len(self.warming))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For the run: how it was recorded."""
+        said = {WATCHED: self.ended, "a step ends at": self.boundary}
+        return {name: text for name, text in said.items() if text}
+
+    @property
+    def all_notes(self) -> list[str]:
+        """For the timeline: what a reader has to know of these steps."""
+        if self.times or not self.warming:
+            return self.notes
+        early = "the loop ended before its steps were steady: these times are of its warm-up"
+        return [early, *self.notes]
+
+    def kept_losses(self) -> tuple[float, ...]:
+        """The losses of the measured steps; () where the loop gave none, or not for each."""
+        if not self.times or len(self.losses) < len(self.times):
+            return ()
+        return tuple(float(loss) for loss in self.losses[: len(self.times)])
+
+
+class Recorder(Protocol):
+    """Records steps on one kind of device; called in the loop's thread, between two steps."""
+
+    def end_step(self) -> None:
+        """A step ends, recorded or not."""
+
+    def begin_clock(self) -> None:
+        """The steps that are timed from here on replace those before."""
+
+    def tick(self) -> None:
+        """A timed step has ended."""
+
+    def begin_trace(self) -> bool:
+        """The steps from now on are traced; true: they cannot be."""
+
+    def trace_step(self) -> bool:
+        """A traced step has ended; true: no more are needed."""
+
+    def end_trace(self) -> None:
+        """Trace no more, wherever the step is; does nothing where nothing is traced."""
+
+    def make_run(self, recorded: Recorded) -> Run:
+        """All that was recorded, as a run."""

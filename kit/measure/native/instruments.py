@@ -1,0 +1,137 @@
+"""Tools around torch itself: the clock of a GPU, the profiler, and the lines of waits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kit.errors import SettingsError
+from kit.measure.native.events import Place
+from kit.runtime.recording.sites import format_site
+
+__all__ = ["DeviceClock", "Profiler", "Waits"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
+
+
+class DeviceClock:
+    """Step times by the GPU: a host that runs ahead of it would time its own launches only."""
+
+    def __init__(self) -> None:
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """A step ends here in the GPU's stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def restart(self) -> None:
+        """Forget the steps so far; the first measured one begins."""
+        self._marks.clear()
+        self.mark()
+
+    def step_times_ns(self) -> list[int]:
+        """One for each step since `restart`; the GPU must have finished them."""
+        return [round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._marks)]
+
+
+class Waits(TorchDispatchMode):
+    """Notes the user's line of each op that waits: the profiler has times, but no lines.
+
+    Args:
+        device: "cuda"; or "cpu", where nothing waits: then the reads, which would on a GPU.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.places: dict[str, list[Place]] = {}
+        self._cause = _cause if device == "cuda" else _read
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if cause := self._cause(func.overloadpacket, args, result):
+            self.places.setdefault(cause, []).append(_user_line())
+        return result
+
+
+def _cause(op: Any, args: Any, result: Any) -> str:
+    """Why this op waits for the GPU, in the words of `torch_events`; "" if it does not."""
+    aten = torch.ops.aten
+    if op is aten._local_scalar_dense:
+        return "item" if args[0].is_cuda else ""
+    if op is aten._to_copy or op is aten.copy_:
+        source = args[1] if op is aten.copy_ else args[0]
+        if source.is_cuda != result.is_cuda:
+            return "copy_to_device" if result.is_cuda else "copy_to_host"
+    return "nonzero" if op is aten.nonzero and args[0].is_cuda else ""
+
+
+def _read(op: Any, args: Any, result: Any) -> str:
+    """The same word where a number is read on the CPU."""
+    return "item" if op is torch.ops.aten._local_scalar_dense else ""
+
+
+def _user_line() -> Place:
+    via = ""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_TORCH) and name != __file__:
+            return format_site((name, frame.f_lineno)), via
+        if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
+            via = f"torch/{name.removeprefix(_TORCH)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "", via
+
+
+class Profiler:
+    """torch's profiler, without the lines that it writes to the terminal."""
+
+    def __init__(self, device: str) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if device == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities, acc_events=True)
+
+    def start(self) -> None:
+        """Profile this thread, and those of its backward passes, from now on.
+
+        Raises:
+            SettingsError: the program profiles itself, which this would end.
+        """
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            raise SettingsError("the program runs under a profiler of torch's already")
+        with _quiet():
+            self._profile.start()
+
+    def stop(self) -> None:
+        """In the thread that has started it."""
+        with _quiet():
+            self._profile.stop()
+
+    def events(self) -> list[Any]:
+        """What was seen, once it has stopped."""
+        return list(self._profile.events())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Kineto writes a line of its own to the terminal, which a notebook shows in red."""
+    terminal = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(nowhere)

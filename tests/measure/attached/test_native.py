@@ -1,0 +1,271 @@
+"""`kit.watch` around loops of plain torch: what it records, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import kit
+from kit.errors import SettingsError
+from kit.runs.analysis.summary import summary
+from kit.runs.run import Run
+from kit.widgets.base.tables import run_notes_html
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """Two torch threads on a busy machine spin for each other; nothing here measures speed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Loop:
+    """A small training loop, as somebody else has written it."""
+
+    def __init__(self, workers: int = 0) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
+        points = torch.randn(256, 8)
+        data = torch.utils.data.TensorDataset(points, (points.sum(1) > 0).long())
+        self.loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers)
+        self.losses: list[float] = []
+
+    def steps(self, count: int) -> Iterator[torch.Tensor]:
+        for _, (x, y) in zip(range(count), self.loader, strict=False):
+            loss = nn.functional.cross_entropy(self.net(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.item())
+            yield loss
+
+    def train(self, count: int) -> None:
+        for _ in self.steps(count):
+            pass
+
+    def weights(self) -> torch.Tensor:
+        return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
+
+
+def python_calls(work: Callable[[], object]) -> int:
+    """How many functions of Python run in it."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
+    plain, loop = Loop(), Loop()
+    plain.train(20)
+    with kit.watch(steps=4, skip=2) as watch:
+        loop.train(20)
+    assert torch.equal(loop.weights(), plain.weights())  # it is the same training
+    run = watch.run
+    assert watch.ended == "complete: measured 4 of 4 steps"
+    assert (run.settings.mode, len(run.step_times_ns), run.losses) == ("torch", 4, ())
+    assert all(t > 0 for t in run.step_times_ns)
+    assert [s.name for s in run.timeline.spans if s.kind == "step"] == ["step 0", "step 1"]
+    phases = [s.name for s in run.timeline.spans if s.kind == "record"]
+    assert phases == ["forward", "backward", "update"] * 2
+    assert run.timeline.where(kind="input").sum() >= 2  # the loader
+    line = next(
+        i
+        for i, text in enumerate(Path(__file__).read_text("utf-8").split("\n"), 1)
+        if "optimizer.step()" in text and "self" in text
+    )
+    assert run.environment["a step ends at"] == f"AdamW.step(), test_native.py:{line}"
+    assert "optimizer.step()" in "".join(run.sources[0].lines)
+    assert f"1 reads of a number a step (.item(), at test_native.py:{line + 1})" in summary(run)
+    run.save(tmp_path / "watched.kitrun")
+    assert Run.load(tmp_path / "watched.kitrun").timeline == run.timeline
+    assert "aten::linear" in run.to_markdown()
+    assert kit.diff_runs(run, run).step.ms == 0
+
+
+def test_step_ends_a_step_and_keeps_its_loss_unread() -> None:
+    loop = Loop()
+    with kit.watch(steps=3, skip=2) as watch:
+        for loss in loop.steps(12):
+            watch.step(loss)
+    first = 1 + 2  # the step that began before it was known that the loop ends its steps, and skip
+    assert watch.run.losses == pytest.approx(loop.losses[first : first + 3])
+    assert watch.run.environment["a step ends at"].startswith("watch.step(), test_native.py:")
+
+
+def test_the_first_of_two_optimizers_ends_a_step() -> None:
+    nets = [nn.Linear(2, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(10):
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                net(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+    phases = [s.name for s in watch.run.timeline.spans if s.kind == "record"]
+    assert phases.count("backward") == 4  # two in each of the two steps
+
+
+@pytest.mark.parametrize("at", [3, 6, 9, 11], ids=["warm", "measured", "looked", "traced"])
+@pytest.mark.parametrize("error", [RuntimeError("diverged"), KeyboardInterrupt()], ids=type)
+def test_an_error_in_the_middle_loses_nothing(at: int, error: BaseException) -> None:
+    watch = kit.watch(steps=4, skip=4)
+
+    def train() -> None:
+        with watch:
+            for i, _ in enumerate(Loop().steps(20), 1):
+                if i == at:
+                    raise error
+
+    with pytest.raises(type(error)):
+        train()
+    warm, measured = min(at - 1, 4), max(0, min(at - 5, 4))
+    assert len(watch.run.step_times_ns) == (measured or warm)
+    assert type(error).__name__ in watch.ended
+    assert f"measured {measured} of 4 steps" in watch.ended
+    assert ("of its warm-up" in summary(watch.run)) == (measured == 0)
+    with torch.profiler.profile() as profile:  # the profiler is free again
+        torch.ones(2).sum()
+    assert any(e.key == "aten::sum" for e in profile.key_averages())
+
+
+class _Dies(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 40:
+            os._exit(1)
+        return torch.ones(2)
+
+
+def test_a_killed_worker_loses_nothing() -> None:
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch = kit.watch(steps=50, skip=1)
+
+    def train() -> None:
+        with watch:
+            for x in torch.utils.data.DataLoader(_Dies(), batch_size=4, num_workers=1):
+                net(x).sum().backward()
+                optimizer.step()
+
+    # torch says that the worker was killed, or finds its end of a pipe or file closed
+    with pytest.raises((RuntimeError, EOFError, OSError)) as raised:
+        train()
+    assert watch.ended.startswith(f"ended by {raised.type.__name__}")
+    assert 1 <= len(watch.run.step_times_ns) <= 10
+
+
+def test_between_recordings_a_step_costs_one_call_and_after_them_none() -> None:
+    loop = Loop()
+    loop.train(2)
+    bare = python_calls(loop.optimizer.step)
+    watch = kit.watch(steps=1, skip=0)
+    with watch:
+        loop.train(10)
+        assert watch.ended.startswith("complete")
+        assert python_calls(loop.optimizer.step) == bare + 1
+        watch.start(steps=100, skip=0)
+        loop.train(3)
+        assert watch.is_recording
+        assert python_calls(loop.optimizer.step) < bare + 30  # a measured step: two clocks, a list
+    assert python_calls(loop.optimizer.step) == bare
+    assert len(watch.runs) == 2
+
+
+def test_a_loop_in_a_thread_is_recorded_from_outside_as_often_as_asked() -> None:
+    loop, enough = Loop(), threading.Event()
+
+    def work() -> None:
+        while not enough.is_set():
+            loop.train(5)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    watch = kit.watch()
+    try:
+        watch.start(steps=3, skip=1)
+        until(lambda: len(watch.runs) == 1)
+        watch.start(steps=1_000_000, skip=0)
+        until(
+            lambda: re.search(r"watch: measured ([3-9]|\d\d+) of 1000000", repr(watch)) is not None
+        )
+        watch.stop()
+        until(lambda: len(watch.runs) == 2)
+    finally:
+        watch.close()
+        enough.set()
+        thread.join()
+    assert len(watch.runs[0].step_times_ns) == 3
+    assert watch.runs[0].timeline.where(kind="step").sum() == 2
+    assert len(watch.runs[1].step_times_ns) > 2
+    assert watch.ended.startswith("stopped: ")
+
+
+def test_another_threads_steps_are_not_counted() -> None:
+    loop, other = Loop(), Loop()
+    with kit.watch(steps=50, skip=0) as watch:
+        loop.train(3)
+        thread = threading.Thread(target=other.train, args=(5,))
+        thread.start()
+        thread.join()
+        loop.train(1)
+    assert len(watch.run.step_times_ns) == 3  # the first step of the loop began the recording
+
+
+def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() -> None:
+    loop = Loop()
+    with torch.profiler.profile() as own, kit.watch(steps=3, skip=0) as watch:
+        loop.train(12)
+    assert len(watch.run.step_times_ns) == 3
+    assert "no step was traced" in summary(watch.run)
+    assert any("AdamW.step" in e.key for e in own.key_averages())  # its own goes on
+
+
+def test_while_it_goes_on_the_run_has_the_steps_so_far() -> None:
+    loop = Loop()
+    with kit.watch(steps=100, skip=0) as watch:
+        loop.train(5)
+        assert len(watch.run.step_times_ns) == 4
+        assert watch.ended == ""
+
+
+def test_what_cannot_be_is_an_error_that_says_what_to_do() -> None:
+    with kit.watch() as watch:
+        pass
+    with pytest.raises(SettingsError, match=r"seen no step: a step ends at `watch.step\(\)`"):
+        _ = watch.run
+    for options, text in (({"steps": 0}, "steps of a watch"), ({"skip": -1}, "skip of a watch")):
+        with pytest.raises(SettingsError, match=text):
+            kit.watch(**options)
+    with pytest.raises(SettingsError, match="not str"), kit.watch() as watch:
+        watch.step("0.5")
+
+
+def test_no_view_names_a_batch_that_nobody_knows() -> None:
+    loop = Loop()
+    with kit.watch(steps=1, skip=0) as watch:
+        loop.train(8)
+    assert "batch 8" not in run_notes_html(watch.run)
+    assert "mode torch" in run_notes_html(watch.run)
