@@ -7,8 +7,8 @@ TORCH ?= torch==2.13.0
 # Extra arguments of that one installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
 #   make lab PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH_ARGS ?=
-# With arguments there is one run of pytest, with these. Without, there are two: first the tests that may
-# share the cores, then those that measure time and are marked `alone`.
+# With arguments there is one run of pytest, with these. Without, there are three: first the tests that
+# may share the cores, then those for which XLA compiles as for a user, then those that measure time.
 PYTEST_ARGS ?=
 WORKERS ?= 2
 NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
@@ -19,6 +19,8 @@ comma := ,
 # and compile next to nothing.
 QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/engine \
 	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
+# The order of the files is that of tests/conftest.py: the longest first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 NOT_QUICK := not browser and not notebook and not slow and not alone
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -27,7 +29,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: help lab report gpu fmt check quick test coverage-table pictures clean
+.PHONY: help lab report gpu fmt check lint javascript quick test coverage-table pictures clean
 .DEFAULT_GOAL := lab
 
 help:  ## this list
@@ -48,10 +50,15 @@ fmt: $(VENV)/.installed-test  ## lay out the code, and correct what the linter c
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-check: $(VENV)/.installed-test node_modules/.installed  ## lint, layout and types; node's tests
+check:  ## lint and javascript, side by side
+	@$(MAKE) --no-print-directory --jobs 2 lint javascript
+
+lint: $(VENV)/.installed-test  ## the linter, the layout and the types of the Python code
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy kit
+
+javascript: node_modules/.installed  ## lint and types of the JavaScript, and node's tests
 	npm run --silent check
 
 quick: check  ## check, and the tests without browser, notebook or long compile: two minutes
@@ -62,8 +69,8 @@ test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
-	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not alone and not as_shipped")
-	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist loadfile -m as_shipped)
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) $(BY_FILE) -m "not alone and not as_shipped")
+	$(if $(PYTEST_ARGS),,$(PY) -m pytest -n $(WORKERS) --dist worksteal -m as_shipped)
 	$(PY) -m pytest $(or $(PYTEST_ARGS),-m alone)
 
 coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md

@@ -11,7 +11,9 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +23,23 @@ from hypothesis import settings
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
 
+# Most of the processor's time, the longest first: a worker that got one of them last would be the
+# only one at work for a minute or two.
+LONG_FILES = (
+    "tests/browser/test_notebook.py",
+    "tests/measure/many/test_launch.py",
+    "tests/test_notebooks.py",
+    "tests/gpu_check/test_whole.py",
+    "tests/workloads/test_convnets.py",
+    "tests/measure/test_experiment.py",
+    "tests/browser/test_saved.py",
+    "tests/models/test_transformers.py",
+    "tests/torch/scaling/test_modes.py",
+    "tests/coverage/test_sample.py",
+    "tests/torch/test_replay.py",
+    "tests/measure/many/test_batches.py",
+    "tests/measure/search/test_sweeps.py",
+)
 _EMITTERS = "--xla_cpu_use_fusion_emitters"
 
 # Timings of a shared machine are no property of the code, and a failure must come back on a rerun.
@@ -53,14 +72,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave GPU tests out of a CPU run; with pytest-xdist, browser tests share one worker."""
+    """Leave GPU tests out of a CPU run; with pytest-xdist, begin with the longest files."""
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _wants(config, "gpu"):
         config.hook.pytest_deselected(items=gpu)
         items[:] = [item for item in items if item not in gpu]
-    for item in items:
-        if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.xdist_group("browser"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=partial(_place, Counter(item.path for item in items)))
 
 
 def pytest_collection_finish() -> None:
@@ -100,6 +118,13 @@ def _fixed_seeds() -> None:
     np.random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+def _place(counts: Counter[Path], item: pytest.Item) -> tuple[int, int]:
+    """Where a file stands among those that the workers take: long ones first, then many tests."""
+    name = item.path.relative_to(item.config.rootpath).as_posix()
+    place = LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES)
+    return place, -counts[item.path]
 
 
 def _wants(config: pytest.Config, marker: str) -> bool:

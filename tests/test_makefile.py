@@ -141,9 +141,30 @@ def test_ci_installs_what_a_fresh_machine_lacks_and_then_runs_make_test(machine:
     add(machine, "make", 'echo "make $* with CI=$CI"')
     said = call(machine, ".ci/run")
     assert said.returncode == 0, said.stderr
-    assert said.stdout.splitlines()[-1] == "make test with CI=true"
+    assert said.stdout.splitlines() == [
+        f"make {target} with CI=true" for target in (".venv/.installed-test", "test")
+    ]
     asked = set((machine / "asked").read_text().split())
     assert {"graphviz", "chromium", "npm", "python3-venv"} <= asked
+
+
+def test_ci_fails_where_a_package_cannot_be_installed(machine: Path):
+    add(machine, "apt-get", '[ "$1" = update ] || { echo "no such package" >&2; exit 100; }')
+    add(machine, "python3", "exit 0")
+    (machine / "make").unlink()
+    add(machine, "make", "echo $*")
+    said = call(machine, ".ci/run")
+    assert said.returncode == 100
+    assert "no such package" in said.stderr
+    assert said.stdout == ".venv/.installed-test\n"
+
+
+def test_check_takes_the_python_and_the_javascript_side_by_side(machine: Path):
+    plan = call(machine, "make", "--dry-run", "--always-make", "check").stdout
+    assert "--jobs 2 lint javascript" in plan
+    assert {"-m mypy kit", "npm run --silent check"} <= {
+        line.removeprefix(".venv/bin/python ") for line in plan.splitlines()
+    }
 
 
 def test_help_lists_every_target_that_is_no_file(machine: Path):
@@ -168,8 +189,9 @@ def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(mac
 def test_all_tests_run_those_that_must_be_alone_last(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
     quickly, as_shipped, alone = lines[-3:]
-    assert quickly.endswith('-m pytest -n 2 --dist loadfile -m "not alone and not as_shipped"')
-    assert as_shipped.endswith("-m pytest -n 2 --dist loadfile -m as_shipped")
+    assert "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m" in quickly
+    assert quickly.endswith('"not alone and not as_shipped"')
+    assert as_shipped.endswith("-m pytest -n 2 --dist worksteal -m as_shipped")
     assert alone.endswith("-m pytest -m alone")
 
 

@@ -12,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.browser.test_notebook import LIVE
+from tests.smaller import with_smaller_bert
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -68,7 +69,7 @@ def test_a_notebook_runs_from_top_to_bottom(
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "work").mkdir()  # what a notebook saves lands here, not in the repository
-    book = read(path)
+    book = with_smaller_bert(read(path))
     NotebookClient(
         book, timeout=300, resources={"metadata": {"path": str(tmp_path / "work")}}
     ).execute()

@@ -34,3 +34,13 @@ def test_a_file_names_the_markers_of_its_tests(request: pytest.FixtureRequest):
         text = texts.setdefault(item.path, item.path.read_text(encoding="utf-8"))
         for mark in item.iter_markers():
             assert mark.name not in ours or f"pytest.mark.{mark.name}" in text, item.nodeid
+
+
+def test_the_files_that_the_workers_begin_with_are_there(request: pytest.FixtureRequest):
+    (rules,) = (
+        plugin
+        for plugin in request.config.pluginmanager.get_plugins()
+        if getattr(plugin, "LONG_FILES", None)
+    )
+    root = request.config.rootpath
+    assert [name for name in rules.LONG_FILES if not (root / name).is_file()] == []

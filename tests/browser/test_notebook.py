@@ -16,6 +16,7 @@ import pytest
 
 from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_saved import exported, frames
+from tests.smaller import with_smaller_bert
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -58,7 +59,7 @@ MODEL = "(name) => Bokeh.documents.map(d => d.get_model_by_name(name)).find(Bool
 @contextmanager
 def running(lab: Lab, opening: Opener, name: str, *more: str) -> Iterator[tuple[Browser, Path]]:
     """A page with the notebook after all of its cells, and `more`, have run; its folder."""
-    book = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    book = with_smaller_bert(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4))
     book.cells += [nbformat.v4.new_code_cell(source) for source in more]
     nbformat.write(book, lab.root / "it.ipynb")
     with opening() as browser:

@@ -13,7 +13,19 @@ from torch.nn import functional
 import kit
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, Workload
-from kit.workloads.convnets import LAYOUTS, MODELS, convnet
+from kit.workloads.convnets import LAYOUTS, MODELS, Size, convnet
+
+# Fewer blocks than in "tiny", but one of each kind: to compile them is most of what these tests do.
+LEAST = {
+    "resnet50_v1b": Size(divide=16, image=16, classes=10, blocks=(1, 2)),
+    "inception_v3": Size(divide=16, image=75, classes=10, blocks=(1, 1, 1)),
+}
+
+
+@pytest.fixture
+def _least(monkeypatch: pytest.MonkeyPatch) -> None:
+    for model, size in LEAST.items():
+        monkeypatch.setitem(MODELS, model, (MODELS[model][0], {"tiny": size}))
 
 
 @pytest.fixture
@@ -61,6 +73,7 @@ def gradients(model: str, device: str, layout: str) -> list[torch.Tensor]:
     return [x.detach().cpu() for x in found]
 
 
+@pytest.mark.usefixtures("_least")
 @pytest.mark.parametrize(
     ("model", "layout"),
     [("resnet50_v1b", "NCHW"), ("resnet50_v1b", "NHWC"), ("inception_v3", "NCHW")],
@@ -89,7 +102,7 @@ def on_kit(workload: Workload, settings: kit.Settings) -> list[float]:
         return [loss.item() for loss in losses]
 
 
-@pytest.mark.usefixtures("_float64")
+@pytest.mark.usefixtures("_float64", "_least")
 @pytest.mark.parametrize(
     ("model", "layout", "mode", "options"),
     [
@@ -111,6 +124,7 @@ def test_three_training_steps_equal_native_torch(
     assert len(set(expected)) == 3  # it changes the weights
 
 
+@pytest.mark.usefixtures("_least")
 @pytest.mark.parametrize("model", [*MODELS])
 @pytest.mark.parametrize("layout", [*LAYOUTS])
 @pytest.mark.parametrize("mode", ["lazy", "bulked"])

@@ -30,8 +30,6 @@ from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import current_processes
 from kit.torch.parallel.barrier import replica_here
 
-pytestmark = pytest.mark.alone
-
 SETTINGS = Settings(steps=4, warmup=1, batch_size=7)  # 7 over 2 or 4: uneven parts
 SHIFT_NS = 5_000_000_000
 

@@ -35,8 +35,6 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from tests.factories import make_run
 
-pytestmark = pytest.mark.alone
-
 NATIVE = Settings(mode="torch", steps=4, warmup=0)
 NOTHING: dict[str, list[Any]] = {"mode": [], "step_mode": [], "segment_mode": [], "prefetch": []}
 

@@ -20,8 +20,6 @@ from kit.runtime.processes import channel as processes_channel
 from kit.runtime.processes.channel import Channel, free_port
 from kit.runtime.processes.join import _gather, _sum, current_processes, join_processes
 
-pytestmark = pytest.mark.alone
-
 
 def connected(port: int) -> Connection[Any, Any]:
     """To process 0's port, as soon as it is there."""
