@@ -86,15 +86,23 @@ def interrupt(frame: FrameType) -> None:
 
 
 def try_lines(
-    mode: str, act: Callable[[FrameType], None], chance: random.Random, share: float
+    mode: str,
+    act: Callable[[FrameType], None],
+    chance: random.Random,
+    share: float,
+    within: str = "",
 ) -> str:
     """Let it happen at each line of a step, or at a share of them; gives what came of it.
+
+    Args:
+        within: only in functions of this name.
 
     Raises:
         AssertionError: numbers were wrong after it.
     """
     training, tried, closed = _trained(mode), 0, 0
     lines = lines_of(training.step)
+    lines = [line for line in lines if within in ("", line[0].co_name)]
     chosen = [line for line in lines if chance.random() < share]
     for line in chosen:
         faulthandler.dump_traceback_later(WAIT_S, exit=True)
@@ -109,6 +117,7 @@ def try_lines(
         except Exception as error:
             if not (is_clear(error) or _was_caused(error)):
                 raise AssertionError(f"{mode}, at {where}: not clear") from error
+        training.recover()
         try:
             training.check_next_step()
         except Exception as error:

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 
-from tests.reliability.training import MODES, Training
+from tests.reliability.kinds import KINDS, Steps
 
 WAIT_S = 60.0  # after which a step counts as hanging
 
 
-def interrupt_at_random(training: Training, count: int, chance: random.Random) -> int:
+def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> int:
     """Send that many interrupts into a loop of steps; gives how many were raised.
 
     Raises:
@@ -45,20 +45,23 @@ def interrupt_at_random(training: Training, count: int, chance: random.Random) -
         except KeyboardInterrupt:
             raised += 1
         sender.join()
+        training.recover()
         training.check_next_step()
         faulthandler.cancel_dump_traceback_later()
     return raised
 
 
 def main() -> None:
-    """Interrupt each mode, and say how often that was."""
+    """Interrupt each kind of step, and say how often that was."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    parser.add_argument("--modes", nargs="*", default=list(KINDS))
     asked = parser.parse_args()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background job has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for mode in asked.modes:
-        with Training(mode) as training:
+        with KINDS[mode]() as training:
             done = interrupt_at_random(training, asked.count, random.Random(asked.seed))
         print(f"{mode}: {done} interrupts, and each next step was torch's", flush=True)
 

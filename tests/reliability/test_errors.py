@@ -22,6 +22,13 @@ def test_what_comes_at_a_line_of_a_step_leaves_the_next_step_right(mode: str, ac
     assert f"{mode}: 0 of" not in said
 
 
+@pytest.mark.parametrize("act", ACTS)
+def test_what_comes_while_a_bulk_is_let_go_leaves_no_value_pending(act: str) -> None:
+    """Lazily: a value that was taken for pending cut the next bulk in the middle of an op."""
+    said = try_lines("lazy", ACTS[act], random.Random(0), share=1.0, within="_end")
+    assert "lazy: 0 of" not in said
+
+
 def test_a_worker_thread_that_cannot_start_is_an_error_and_not_a_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import kit
 from kit.errors import SessionError
 from kit.torch.device import open_session
+from kit.torch.scaling.choose import make_scaler
 
 MODES = {
     "bulked": kit.Settings(bulk_forward=4, bulk_backward=5),
@@ -18,7 +19,11 @@ MODES = {
     "lazy": kit.Settings(mode="lazy"),
     "replay": kit.Settings(mode="lazy", step_mode="replay"),
     "speculate": kit.Settings(bulk_forward=6, bulk_backward=6, step_mode="speculate"),
+    "host check": kit.Settings(bulk_forward=4, loss_scaling="dynamic, host check"),
+    "on device": kit.Settings(mode="lazy", step_mode="replay", loss_scaling="dynamic, on device"),
+    "taken back": kit.Settings(mode="lazy", loss_scaling="dynamic, deferred"),
 }
+OVERFLOWS_EVERY = 4  # steps, where the scale of the loss may change
 
 
 class Training:
@@ -38,8 +43,13 @@ class Training:
         self.net = net.to("kit")
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
         self.x, self.y = torch.randn(5, 6), torch.randn(5, 3)
-        self.on_kit = self.x.to("kit"), self.y.to("kit")
+        self.x_kit, self.y_kit = self.x.to("kit"), self.y.to("kit")
+        self.infinite = torch.full_like(self.y_kit, float("inf"))
         self.work = self._work  # one object: a replay knows a step by its function
+        self.steps, self.overflows = 0, False
+        settings = MODES[self.mode]  # a replay would be recorded again at each overflow
+        self._may_overflow = settings.scaling.is_dynamic and settings.step_mode == "retrace"
+        self.recover()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -49,12 +59,20 @@ class Training:
     def session(self) -> kit.Session:
         return self._session
 
+    def recover(self) -> None:
+        """After an interrupt, a gradient scaler may be between its two calls, in torch too."""
+        scaling = MODES[self.mode].scaling
+        options = {"growth_interval": OVERFLOWS_EVERY - 1} if scaling.is_dynamic else {}
+        self.scaler = make_scaler(scaling.name, "kit", **options)
+
     def _work(self) -> Any:
-        x, y = self.on_kit
-        return one_step(self.net, self.optimizer, x, y)
+        y = self.infinite if self.overflows else self.y_kit
+        return one_step(self.net, self.optimizer, self.x_kit, y, self.scaler)
 
     def step(self) -> Any:
-        """One step, as the mode runs it; gives the loss."""
+        """One step, as the mode runs it; gives the loss. Some overflow, where that is looked at."""
+        self.steps += 1
+        self.overflows = self._may_overflow and not self.steps % OVERFLOWS_EVERY
         return self._session.run_step(self.work)
 
     def check_next_step(self) -> None:
@@ -68,18 +86,24 @@ class Training:
         adam = torch.optim.Adam(twin.parameters(), lr=0.01)
         adam.load_state_dict(on_cpu(copy.copy(self.optimizer.state_dict())))
         expected = one_step(twin, adam, self.x, self.y)
+        self.steps -= self.steps % OVERFLOWS_EVERY  # the next one does not overflow
         got = self.step()
         torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
         for ours, theirs in zip(self.net.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-3, atol=1e-4)
 
 
-def one_step(net: Any, optimizer: Any, x: Any, y: Any) -> Any:
+def one_step(net: Any, optimizer: Any, x: Any, y: Any, scaler: Any = None) -> Any:
     """Forward, backward, update."""
     optimizer.zero_grad()
     loss = ((net(x) - y) ** 2).mean()
-    loss.backward()
-    optimizer.step()
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
     return loss
 
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
 from kit.runtime.recording.sites import format_site
+from kit.runtime.session.interrupts import postponed
 
 __all__ = ["DeviceClock", "Profiler", "Waits"]
 
@@ -110,12 +111,12 @@ class Profiler:
         """
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             raise SettingsError("the program runs under a profiler of torch's already")
-        with _quiet():
+        with postponed(), _quiet():
             self._profile.start()
 
     def stop(self) -> None:
         """In the thread that has started it."""
-        with _quiet():
+        with postponed(), _quiet():
             self._profile.stop()
 
     def events(self) -> list[Any]:

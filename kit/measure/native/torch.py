@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.recording.sites import format_site
+from kit.runtime.session.interrupts import postponed
 
 __all__ = ["environment", "measure"]
 
@@ -108,8 +110,10 @@ def _profile(
     step: Callable[[], Any], settling: int, device: str, finish: Callable[[], object]
 ) -> list[Any]:
     profiler = Profiler(device)
-    profiler.start()
-    try:
+    with contextlib.ExitStack() as undo:
+        with postponed():
+            profiler.start()
+            undo.callback(profiler.stop)
         for _ in range(settling):
             step()
         for i in range(TRACED_STEPS):
@@ -118,6 +122,4 @@ def _profile(
                 if i == TRACED_STEPS - 1:
                     with torch.profiler.record_function(FINISH):
                         finish()
-    finally:
-        profiler.stop()
     return profiler.events()

@@ -24,13 +24,13 @@ import signal
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "postponed"]
 
 QUIET_S = 0.05  # without an op recorded: then no op is under way
 RETRY_S = 0.02  # between two looks at an interrupt that is kept
@@ -174,6 +174,34 @@ class Interrupts:
             self._is_due = False
             with self._retry.lock:
                 self.kept.clear()
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """An interrupt is raised at the end of the block, and not between two lines of it.
+
+    Without a session, for a few lines that must not be left in the middle. A second interrupt is
+    raised at once; so is the first where the program handles SIGINT itself.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is not signal.default_int_handler:
+        yield
+        return
+    kept: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        if kept:
+            raise KeyboardInterrupt
+        kept.append(number)
+
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if kept:
             raise KeyboardInterrupt
 
 

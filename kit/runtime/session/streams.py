@@ -123,7 +123,7 @@ class Streams:
         kept = bulk.wanted(keep_views=keep_views)
         task = self._task(bulk, kept, reason)
         leaves = task.leaves
-        chosen = task
+        chosen, is_issued = task, False
         try:
             if stream.is_main:
                 chosen = self._stepper.note_cut(task, kept, bulk.leaves) or task
@@ -139,16 +139,17 @@ class Streams:
             else:
                 for value, output in zip(kept, chosen.outputs, strict=True):
                     value.cell = output()
+            is_issued = True
+            self._end(stream, bulk, chosen)
         except BaseException:
-            if not self._issuer.has(task):
+            if not (is_issued or self._issuer.has(task)):
                 for value in kept:
                     value.cell = None
                 self._issuer.displace(task)
                 self._stepper.drop()
                 raise
-            self._end(stream, bulk, chosen)
+            self._end(stream, bulk, chosen)  # again, or its values would be taken for pending ones
             raise
-        self._end(stream, bulk, chosen)
         return chosen, leaves, kept
 
     def _end(self, stream: Stream, bulk: Bulk, chosen: Task) -> None:
