@@ -14,12 +14,13 @@ from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
+from kit.runtime.profiling.freeze import TracedSteps
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
 
-__all__ = ["measure", "open_workload", "record_plan"]
+__all__ = ["LEAD_IN", "TRACED_STEPS", "measure", "open_workload", "record_plan", "run_of_session"]
 
 TRACED_STEPS = 2
 LEAD_IN = 2  # traced steps that only fill the pipeline
@@ -66,24 +67,33 @@ def measure(
         traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
         conditions = conditions_of([watch.end()], timed.warmup)
         losses = tuple(float(x) for x in timed.kept)
-        return Run(
+        return run_of_session(
+            session,
+            traced,
             settings=settings,
             losses=losses,
             step_times_ns=tuple(timed.times),
-            timeline=traced.timeline,
             sync_points=syncs,
-            graphs=traced.graphs,
-            segments=traced.segments,
-            fused=traced.fused,
             metrics=metrics,
-            compiles=session.compiles,
-            unlowered=dict(session.unlowered),
             name=chosen.name,
             environment={**session.environment(), **versions},
-            recorded_ns=traced.recorded_ns,
             sources=snippets_of(traced.places, format_site, step=step),
             conditions=conditions,
         )
+
+
+def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Run:
+    """A run of what a session traced and compiled; all other fields are given as they are."""
+    return Run(
+        timeline=traced.timeline,
+        graphs=traced.graphs,
+        segments=traced.segments,
+        fused=traced.fused,
+        recorded_ns=traced.recorded_ns,
+        compiles=session.compiles,
+        unlowered=dict(session.unlowered),
+        **measured,
+    )
 
 
 @in_turn

@@ -14,23 +14,22 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kit.errors import SettingsError
+from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
-from kit.measure.attached.record import Recorded, Recorder
+from kit.measure.attached.recorder import Recorded, Recorder
+from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loop import detached
-from kit.measure.base.machine import Watch as MachineWatch
-from kit.measure.base.provenance import provenance
 from kit.runs.run import Run
-from kit.runs.steady import MOST_WARMUP, WINDOW, drift
 from kit.runtime.recording.sites import format_site, here
+from kit.runtime.session.session import current_session
 
 __all__ = ["LoopWatch", "watch"]
 
@@ -59,35 +58,25 @@ def watch(steps: int = 10, *, skip: int | None = None, name: str = "") -> LoopWa
     return LoopWatch(steps, skip, name)
 
 
-class _Wanted:
-    """What `start` asks for."""
-
-    def __init__(self, steps: int, skip: int | None) -> None:
-        for what, number, least in (("steps", steps, 1), ("skip", skip, 0)):
-            is_whole = isinstance(number, int) and not isinstance(number, bool)
-            if number is not None and not (is_whole and number >= least):
-                raise SettingsError(
-                    f"{what} of a watch must be a whole number of at least {least}, not {number!r}"
-                )
-        self.steps, self.skip = steps, skip
-
-
 class LoopWatch:
     """Watches one loop; see `kit.watch`. Use it in a `with` block, or call `close` at the end."""
 
     def __init__(self, steps: int, skip: int | None, name: str) -> None:
-        self._wanted = _Wanted(steps, skip)
+        self._wanted = Wanted(steps, skip)
         self._name = name
-        self._request: _Wanted | str | None = None  # a recording to begin, or why to end this one
+        # The newest one: a recording to begin, or why to end the one that goes on. Left by any
+        # thread or signal handler, taken by the loop's: a deque's own methods are atomic.
+        self._requests: deque[Wanted | str] = deque(maxlen=1)
         self._hook: Any = None
-        self._recording: _Recording | None = None
+        self._recording: Recording | None = None
         self._runs: list[Run] = []
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
         self._leader = 0  # the optimizer whose steps end a step
+        self._marks: StepMarks | None = None  # on device kit
 
     def __enter__(self) -> LoopWatch:
-        if self._request is None:
+        if not self._requests:
             self.start()
         return self
 
@@ -115,16 +104,19 @@ class LoopWatch:
             SettingsError: a number is out of range.
         """
         before = self._wanted
-        self._wanted = _Wanted(
+        self._wanted = Wanted(
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
-        self._request = self._wanted
+        self._requests.append(self._wanted)
         if self._hook is None:
             self._hook = register_optimizer_step_post_hook(self._after_optimizer)
 
     def stop(self) -> None:
         """End the recording at the end of the step that runs now; `run` has the steps so far."""
-        self._request = "stopped" if self._recording is not None else None
+        if self._recording is not None:
+            self._requests.append("stopped")
+        else:
+            self._requests.clear()
 
     def close(self, error: str = "") -> None:
         """Watch no more: no hook is left. What was recorded stays in `run`.
@@ -170,7 +162,9 @@ class LoopWatch:
     @property
     def is_recording(self) -> bool:
         """True while steps are recorded, or will be from the end of this step on."""
-        return self._recording is not None or isinstance(self._request, _Wanted)
+        return self._recording is not None or any(
+            isinstance(request, Wanted) for request in tuple(self._requests)
+        )
 
     # -- for the loop ----------------------------------------------------------------------------
 
@@ -183,7 +177,7 @@ class LoopWatch:
         Raises:
             SettingsError: the loss is no tensor and no number.
         """
-        if self._recording is None and self._request is None:
+        if self._recording is None and self._marks is None and not self._requests:
             return
         if not self._is_explicit:
             self._is_explicit = True
@@ -195,12 +189,15 @@ class LoopWatch:
         recording, self._recording = self._recording, None
         if recording is not None:
             recording.close("")
-            self._request = self._request or self._wanted
+            if not self._requests:
+                self._requests.append(self._wanted)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._is_explicit or (self._recording is None and self._request is None):
+        if self._recording is None and self._marks is None and not self._requests:
             return
-        if self._recording is None:
+        if self._is_explicit:
+            return
+        if self._recording is None and self._requests:
             self._leader = id(optimizer)
         elif self._leader != id(optimizer):
             return
@@ -212,10 +209,12 @@ class LoopWatch:
             return
         if loss is not None and not isinstance(loss, int | float):
             loss = detached(loss)
+        if self._marks is not None:
+            self._marks.end_step()  # what it raises is the program's own
         try:
             self._between(boundary, optimizer, loss)
         except Exception as error:
-            if _is_of_a_worker(error):
+            if is_of_a_worker(error):
                 raise
             self._end(f"the recording failed: {error!r}")
 
@@ -225,17 +224,29 @@ class LoopWatch:
             now.end_step(loss)
             if now.is_over:
                 self._end("")
-        request, self._request = self._request, None
-        if request is None:
+        try:
+            request = self._requests.popleft()
+        except IndexError:
             return
         if self._recording is not None:
             self._end("stopped" if isinstance(request, str) else "started again")
-        if isinstance(request, _Wanted):
-            recorder = NativeRecorder(_device_of(optimizer))
+        if isinstance(request, Wanted):
+            recorder = self._recorder(optimizer)
             site = here()
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             recorded = Recorded(name, f"{boundary}, {format_site(site)}", site)
-            self._recording = _Recording(recorded, recorder, request)
+            self._recording = Recording(recorded, recorder, request)
+
+    def _recorder(self, optimizer: Any) -> Recorder:
+        device = _device_of(optimizer)
+        session = current_session()
+        if device != "kit" or session is None:
+            self._marks = None
+            return NativeRecorder(device)
+        if self._marks is None:
+            self._marks = StepMarks(session)
+            self._marks.end_step()
+        return KitRecorder(session)
 
     def _end(self, why: str) -> None:
         recording, self._recording = self._recording, None
@@ -246,123 +257,19 @@ class LoopWatch:
             self._runs.append(recording.finished())
 
 
-class _Recording:
-    """One recording: warm up, time, trace; each `end_step` is the end of one step."""
-
-    def __init__(self, recorded: Recorded, recorder: Recorder, wanted: _Wanted) -> None:
-        self.recorded = recorded
-        self.thread = threading.get_ident()
-        self.count = 0  # steps that have ended
-        self.is_over = False
-        self._recorder = recorder
-        self._wanted = wanted
-        self._machine = MachineWatch()
-        self._is_tracing = False
-        self._has_clock = False
-        if self._is_warm():
-            self._begin_clock()
-        else:
-            recorder.begin_clock()
-        self._before = time.perf_counter_ns()
-
-    def end_step(self, loss: Any) -> None:
-        """One step has ended: note it, and prepare the next."""
-        self._recorder.end_step()
-        self.count += 1
-        if self._is_tracing:
-            self._trace(self._recorder.trace_step)
-        else:
-            self._recorder.tick()
-            took = time.perf_counter_ns() - self._before
-            if self._has_clock:
-                self._measured(took, loss)
-            else:
-                self.recorded.warming.append(took)
-                if self._is_warm():
-                    self._begin_clock()
-        self._before = time.perf_counter_ns()
-
-    def close(self, why: str) -> str:
-        """Record no more; gives why it ended, in words."""
-        try:
-            self._recorder.end_trace()
-        except Exception as error:
-            if _is_of_a_worker(error):
-                raise
-            self.recorded.notes.append(f"what the profiler saw is lost: {error}")
-        if self._has_clock and self.recorded.usage is None:
-            self.recorded.usage = self._machine.end()
-        self.recorded.ended = f"{why or 'complete'}: {self.said}"
-        return self.recorded.ended
-
-    @property
-    def said(self) -> str:
-        """How far it is, in words."""
-        return f"measured {len(self.recorded.times)} of {self._wanted.steps} steps"
-
-    def run_so_far(self) -> Run:
-        """The steps that have ended; may be asked for while the loop runs in another thread."""
-        so_far = replace(
-            self.recorded,
-            warming=list(self.recorded.warming),
-            times=list(self.recorded.times),
-            losses=[],
-            ended="it goes on",
-        )
-        return self._recorder.make_run(so_far)
-
-    def finished(self) -> Run:
-        """The run of a recording that was closed."""
-        made = self._recorder.make_run(self.recorded)
-        return replace(made, environment={**made.environment, **provenance()})
-
-    def _is_warm(self) -> bool:
-        times, skip = self.recorded.warming, self._wanted.skip
-        if skip is not None:
-            return len(times) >= skip
-        if len(times) < WINDOW:
-            return False
-        return not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
-
-    def _measured(self, took: int, loss: Any) -> None:
-        self.recorded.times.append(took)
-        if loss is not None:
-            self.recorded.losses.append(loss)
-        if len(self.recorded.times) == self._wanted.steps:
-            self._is_tracing = True
-            self._trace(self._recorder.begin_trace)
-
-    def _begin_clock(self) -> None:
-        self._machine.begin()
-        self._recorder.begin_clock()
-        self._has_clock = True
-
-    def _trace(self, do: Callable[[], bool]) -> None:
-        """Begin to trace, or go on; true: no more steps are needed."""
-        try:
-            self.is_over = do()
-        except Exception as error:
-            if _is_of_a_worker(error):
-                raise
-            self.recorded.notes.append(f"no step was traced: {error}")
-            self.is_over = True
-
-
-def _is_of_a_worker(error: Exception) -> bool:
-    """A loader's worker was killed: torch raises that in whatever line the program is then."""
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
-
-
 def _device_of(optimizer: Any) -> str:
-    """Where the loop trains: by its optimizer's parameters, or else by whether CUDA is in use."""
+    """Where the loop trains: by its optimizer's parameters, or else by what is in use."""
     kinds = {
         p.device.type for group in getattr(optimizer, "param_groups", ()) for p in group["params"]
     }
-    known = kinds or ({"cuda"} if torch.cuda.is_initialized() else {"cpu"})
-    for name in ("cuda", "cpu"):
-        if name in known:
-            return name
+    in_use = [name for name in ("kit", "cuda") if name in kinds]
+    if not kinds and current_session() is not None:
+        return "kit"
+    if not kinds:
+        return "cuda" if torch.cuda.is_initialized() else "cpu"
+    if in_use or "cpu" in kinds:
+        return in_use[0] if in_use else "cpu"
     raise SettingsError(
-        f"the loop trains on {sorted(known)[0]!r}: kit.watch records steps on the CPU, on CUDA, "
+        f"the loop trains on {min(kinds)!r}: kit.watch records steps on the CPU, on CUDA, "
         "and on device kit in an open session"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kit.measure.attached.record import Recorded
+from kit.measure.attached.recorder import Recorded
 from kit.measure.native.events import FINISH, STEP, Place, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.measure.native.torch import TRACED_STEPS, environment
@@ -49,16 +49,13 @@ class NativeRecorder:
         self._events: list[Any] = []
         self._traced = 0
 
-    def end_step(self) -> None:
-        """torch needs nothing at the end of a step."""
-
     def begin_clock(self) -> None:
         """From here on the steps count."""
         if self._clock is not None:
             torch.cuda.synchronize()
             self._clock.restart()
 
-    def tick(self) -> None:
+    def tick(self, is_last: bool) -> None:
         """A step has ended; the host, which runs ahead, does not know when the GPU will."""
         if self._clock is not None:
             self._clock.mark()
@@ -96,6 +93,7 @@ class NativeRecorder:
 
     def make_run(self, recorded: Recorded) -> Run:
         """The run of what was recorded."""
+        losses = recorded.kept_losses()
         timeline = self._timeline(recorded.all_notes)
         steps = int(timeline.where(kind="step").sum())
         times = self._step_times_ns(recorded)
@@ -106,7 +104,7 @@ class NativeRecorder:
                 warmup=len(recorded.warming) if recorded.times else 0,
                 device="gpu" if self._device == "cuda" else "cpu",
             ),
-            losses=recorded.kept_losses(),
+            losses=losses,
             step_times_ns=tuple(times),
             timeline=timeline,
             # torch times waits in a trace only

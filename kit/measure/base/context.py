@@ -12,12 +12,18 @@ from typing import Any, overload
 
 from kit.errors import SettingsError
 from kit.measure.base.loading import endless, fetched, prefetched
+from kit.runs.run import Run
 from kit.runs.settings import Settings
 
 __all__ = ["FRAMEWORKS", "Context", "Workload", "as_workload", "workload"]
 
 Step = Callable[[], Any]
 FRAMEWORKS = ("torch", "jax")
+_IS_RUN = (
+    "this is a finished run: what it ran cannot be run again with other settings from it. Give the "
+    "workload to run it again; of a run on device kit, kit.predict(run, settings) says what other "
+    "settings would give, and kit.WhatIfView(run) has sliders for it"
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ def as_workload(source: Any, framework: str = "torch") -> Workload:
     """
     if isinstance(source, Workload):
         return source
+    if isinstance(source, Run):
+        raise SettingsError(_IS_RUN)
     if callable(source):
         name = getattr(source, "__name__", type(source).__name__)
         return Workload(name, source, inspect.getdoc(source) or "", framework)

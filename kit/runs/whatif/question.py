@@ -48,7 +48,10 @@ class Question:
                     f"seen what {what} cost. Measure it: kit.run(workload, settings)"
                 )
         if "torch" in (run.settings.mode, self.settings.mode):
-            raise SettingsError("mode 'torch' runs without kit's runtime: it can only be measured")
+            raise SettingsError(
+                "mode 'torch' runs without kit's runtime: it can only be measured. Ask a run on "
+                "device kit"
+            )
         if not (self.device_speed > 0 and math.isfinite(self.device_speed)):
             raise SettingsError(f"device_speed must be above 0, not {self.device_speed!r}")
         for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from kit.ir.plan import OpStream
@@ -18,7 +19,15 @@ from kit.runtime.session.reads import Reads
 from kit.runtime.session.streams import Streams
 from kit.runtime.steps.stepper import Stepper
 
-__all__ = ["Tracer"]
+__all__ = ["Tracer", "Tracing"]
+
+
+@dataclass
+class Tracing:
+    """A trace that is on, and what it saw once it is over."""
+
+    end_step: Callable[[], None]  # a step ends here and the next begins
+    steps: TracedSteps | None = None
 
 
 class Tracer:
@@ -35,6 +44,14 @@ class Tracer:
 
     def trace(self, steps: Callable[[Callable[[], None]], None], *, lead_in: int) -> TracedSteps:
         """Run steps under the profiler; see `Session.trace`."""
+        with self.tracing(lead_in=lead_in) as tracing:
+            steps(tracing.end_step)
+        assert tracing.steps is not None, "the block has ended without an error"
+        return tracing.steps
+
+    @contextlib.contextmanager
+    def tracing(self, *, lead_in: int) -> Iterator[Tracing]:
+        """Trace the steps of the block, each of which ends with a call of `end_step`."""
         reads = self._reads
         reads.wait_all()
         spans, executor = self._issuer.spans, self._issuer.executor
@@ -43,16 +60,17 @@ class Tracer:
         executor.spans.clear()
         executor.is_tracing = self._policy.is_tracing = True
         first_sync = len(reads.syncs)
+        tracing = Tracing(spans.end_step)
         with profiled() as profile, _no_collection():
             try:
                 with elsewhere() as waited:
-                    steps(spans.end_step)
+                    yield tracing
                 spans.stop()
                 reads.wait_all()
             finally:
                 executor.is_tracing = self._policy.is_tracing = False
                 spans.stop()
-        frozen = freeze_trace(
+        tracing.steps = freeze_trace(
             spans.tasks,
             [*spans.spans, *executor.spans, *(away.span for away in waited)],
             profile,
@@ -62,7 +80,6 @@ class Tracer:
         )
         self.forget()
         self._issuer.forget()
-        return frozen
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str, *, at_least_ns: int) -> Iterator[None]:

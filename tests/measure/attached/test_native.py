@@ -159,6 +159,7 @@ class _Dies(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(2)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
 def test_a_killed_worker_loses_nothing() -> None:
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

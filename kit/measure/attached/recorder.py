@@ -61,20 +61,21 @@ class Recorded:
         """The losses of the measured steps; () where the loop gave none, or not for each."""
         if not self.times or len(self.losses) < len(self.times):
             return ()
-        return tuple(float(loss) for loss in self.losses[: len(self.times)])
+        try:
+            return tuple(float(loss) for loss in self.losses[: len(self.times)])
+        except Exception as error:  # noqa: BLE001 - the program's, as where a segment failed
+            self.notes.append(f"the losses could not be read: {error}")
+            return ()
 
 
 class Recorder(Protocol):
     """Records steps on one kind of device; called in the loop's thread, between two steps."""
 
-    def end_step(self) -> None:
-        """A step ends, recorded or not."""
-
     def begin_clock(self) -> None:
         """The steps that are timed from here on replace those before."""
 
-    def tick(self) -> None:
-        """A timed step has ended."""
+    def tick(self, is_last: bool) -> None:
+        """A timed step has ended, perhaps the last one."""
 
     def begin_trace(self) -> bool:
         """The steps from now on are traced; true: they cannot be."""

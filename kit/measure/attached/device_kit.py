@@ -1,0 +1,113 @@
+"""Records the steps of a loop on device kit, in the session that is open around it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import torch
+
+from kit.measure.attached.recorder import Recorded
+from kit.measure.kit_run import LEAD_IN, TRACED_STEPS, run_of_session
+from kit.runs.run import Run
+from kit.runs.sources import snippets_of
+from kit.runtime.profiling.freeze import TracedSteps
+from kit.runtime.recording.sites import format_site
+from kit.runtime.session.session import Session
+from kit.runtime.session.tracer import Tracing
+from kit.trace import SyncPoint, Timeline
+
+__all__ = ["KitRecorder", "StepMarks"]
+
+
+class StepMarks:
+    """Ends the session's steps where the loop ends its own, unless the program does so itself."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._step = session.step
+
+    def end_step(self) -> None:
+        """A step of the loop has ended."""
+        if self._session.is_open and self._session.step == self._step:
+            self._session.mark_step()
+        self._step = self._session.step
+
+
+class KitRecorder:
+    """By the session's own tracing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._first_sync = 0
+        self._syncs: tuple[SyncPoint, ...] | None = (
+            None  # of the measured steps, once these are over
+        )
+        self._metrics: dict[str, float] = {}
+        self._open = contextlib.ExitStack()
+        self._tracing: Tracing | None = None
+        self._traced = 0
+
+    def begin_clock(self) -> None:
+        """From here on the steps count, and what they wait for."""
+        self._session.wait_all()
+        self._first_sync = len(self._session.syncs)
+
+    def tick(self, is_last: bool) -> None:
+        """A step has ended; what still runs belongs to the last one."""
+        if is_last:
+            self._session.wait_all()
+
+    def begin_trace(self) -> bool:
+        """The steps from now on are traced; the first ones only fill the pipeline."""
+        self._note_measured()
+        self._tracing = self._open.enter_context(self._session.tracer.tracing(lead_in=LEAD_IN))
+        return False
+
+    def trace_step(self) -> bool:
+        """One more step has ended."""
+        assert self._tracing is not None, "a trace has begun"
+        self._tracing.end_step()
+        self._traced += 1
+        return self._traced == LEAD_IN + TRACED_STEPS
+
+    def end_trace(self) -> None:
+        """What was traced until now is kept."""
+        self._open.close()
+
+    def make_run(self, recorded: Recorded) -> Run:
+        """The run of what was recorded."""
+        session = self._session
+        if self._syncs is None:
+            self._note_measured()
+        losses = recorded.kept_losses()
+        traced = (self._tracing and self._tracing.steps) or TracedSteps(
+            Timeline.of([], [], "recorded"), (), ()
+        )
+        notes = (*recorded.all_notes, *traced.timeline.notes)
+        traced = replace(traced, timeline=replace(traced.timeline, notes=notes))
+        steps = recorded.steps
+        return run_of_session(
+            session,
+            traced,
+            settings=session.settings.replace(
+                steps=max(len(steps), 1), warmup=len(recorded.warming) if recorded.times else 0
+            ),
+            losses=losses,
+            step_times_ns=tuple(steps),
+            sync_points=self._syncs,
+            metrics=self._metrics,
+            name=recorded.name,
+            environment={
+                **session.environment(),
+                "torch": torch.__version__,
+                **recorded.environment,
+            },
+            sources=snippets_of([recorded.site, *traced.places], format_site),
+            conditions=recorded.conditions,
+        )
+
+    def _note_measured(self) -> None:
+        session = self._session
+        self._syncs = tuple(session.syncs[self._first_sync :])
+        self._metrics = session.metrics() | session.overheads()

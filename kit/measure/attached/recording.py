@@ -1,0 +1,138 @@
+"""One recording of a loop's steps: warm up, time, trace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kit.errors import SettingsError
+from kit.measure.attached.recorder import Recorded, Recorder
+from kit.measure.base.machine import Watch as MachineWatch
+from kit.measure.base.provenance import provenance
+from kit.runs.run import Run
+from kit.runs.steady import MOST_WARMUP, WINDOW, drift
+
+__all__ = ["Recording", "Wanted", "is_of_a_worker"]
+
+
+class Wanted:
+    """What `start` asks for."""
+
+    def __init__(self, steps: int, skip: int | None) -> None:
+        for what, number, least in (("steps", steps, 1), ("skip", skip, 0)):
+            is_whole = isinstance(number, int) and not isinstance(number, bool)
+            if number is not None and not (is_whole and number >= least):
+                raise SettingsError(
+                    f"{what} of a watch must be a whole number of at least {least}, not {number!r}"
+                )
+        self.steps, self.skip = steps, skip
+
+
+class Recording:
+    """One recording: warm up, time, trace; each `end_step` is the end of one step."""
+
+    def __init__(self, recorded: Recorded, recorder: Recorder, wanted: Wanted) -> None:
+        self.recorded = recorded
+        self.thread = threading.get_ident()
+        self.count = 0  # steps that have ended
+        self.is_over = False
+        self._recorder = recorder
+        self._wanted = wanted
+        self._machine = MachineWatch()
+        self._is_tracing = False
+        self._has_clock = False
+        if self._is_warm():
+            self._begin_clock()
+        else:
+            recorder.begin_clock()
+        self._before = time.perf_counter_ns()
+
+    def end_step(self, loss: Any) -> None:
+        """One step has ended: note it, and prepare the next."""
+        self.count += 1
+        if self._is_tracing:
+            self._trace(self._recorder.trace_step)
+        else:
+            is_last = self._has_clock and len(self.recorded.times) == self._wanted.steps - 1
+            self._recorder.tick(is_last)
+            took = time.perf_counter_ns() - self._before
+            if self._has_clock:
+                self._measured(took, loss)
+            else:
+                self.recorded.warming.append(took)
+                if self._is_warm():
+                    self._begin_clock()
+        self._before = time.perf_counter_ns()
+
+    def close(self, why: str) -> str:
+        """Record no more; gives why it ended, in words."""
+        try:
+            self._recorder.end_trace()
+        except Exception as error:
+            if is_of_a_worker(error):
+                raise
+            self.recorded.notes.append(f"what the profiler saw is lost: {error}")
+        if self._has_clock and self.recorded.usage is None:
+            self.recorded.usage = self._machine.end()
+        self.recorded.ended = f"{why or 'complete'}: {self.said}"
+        return self.recorded.ended
+
+    @property
+    def said(self) -> str:
+        """How far it is, in words."""
+        return f"measured {len(self.recorded.times)} of {self._wanted.steps} steps"
+
+    def run_so_far(self) -> Run:
+        """The steps that have ended; may be asked for while the loop runs in another thread."""
+        so_far = replace(
+            self.recorded,
+            warming=list(self.recorded.warming),
+            times=list(self.recorded.times),
+            losses=[],
+            ended="it goes on",
+        )
+        return self._recorder.make_run(so_far)
+
+    def finished(self) -> Run:
+        """The run of a recording that was closed."""
+        made = self._recorder.make_run(self.recorded)
+        return replace(made, environment={**made.environment, **provenance()})
+
+    def _is_warm(self) -> bool:
+        times, skip = self.recorded.warming, self._wanted.skip
+        if skip is not None:
+            return len(times) >= skip
+        if len(times) < WINDOW:
+            return False
+        return not drift(times[-WINDOW:]) or len(times) >= MOST_WARMUP
+
+    def _measured(self, took: int, loss: Any) -> None:
+        self.recorded.times.append(took)
+        if loss is not None:
+            self.recorded.losses.append(loss)
+        if len(self.recorded.times) == self._wanted.steps:
+            self._is_tracing = True
+            self._trace(self._recorder.begin_trace)
+
+    def _begin_clock(self) -> None:
+        self._machine.begin()
+        self._recorder.begin_clock()
+        self._has_clock = True
+
+    def _trace(self, do: Callable[[], bool]) -> None:
+        """Begin to trace, or go on; true: no more steps are needed."""
+        try:
+            self.is_over = do()
+        except Exception as error:
+            if is_of_a_worker(error):
+                raise
+            self.recorded.notes.append(f"no step was traced: {error}")
+            self.is_over = True
+
+
+def is_of_a_worker(error: Exception) -> bool:
+    """A loader's worker was killed: torch raises that in whatever line the program is then."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")

@@ -1,0 +1,100 @@
+"""`kit.watch` around a loop on device kit: in an open session, by its own tracing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import kit
+from kit.errors import SessionError, SettingsError
+from kit.runs.analysis.summary import summary
+
+
+class Loop:
+    """A loop that trains wherever it is told to."""
+
+    def __init__(self, device: str) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.net = nn.Linear(8, 2).to(device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.points = torch.randn(4, 8)
+        self.losses: list[float] = []
+
+    def train(self, count: int, watch: kit.LoopWatch | None = None) -> None:
+        for _ in range(count):
+            loss = self.net(self.points.to(self.device)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.item())  # a sync point
+            if watch is not None:
+                watch.step(loss)
+
+
+def test_a_loop_in_a_session_becomes_a_run_with_graph_waits_and_predictions() -> None:
+    native = Loop("cpu")
+    native.train(14)
+    with kit.Session(kit.Settings(mode="lazy")), kit.watch(steps=3, skip=3) as watch:
+        loop = Loop("kit")
+        loop.train(14)
+    run = watch.run
+    assert loop.losses == pytest.approx(native.losses, rel=1e-5)
+    assert watch.ended == "complete: measured 3 of 3 steps"
+    assert (run.settings.mode, len(run.step_times_ns)) == ("lazy", 3)
+    assert run.timeline.where(kind="step").sum() == 2
+    assert len(run.graphs[0]) > 5
+    assert [sync.cause for sync in run.sync_points] == ["item"] * 3
+    assert run.sync_points[0].site.startswith("test_device_kit.py:")
+    assert run.sync_points[0].site in summary(run)
+    assert kit.predict(run, run.settings.replace(mode="bulked", bulk_forward=2)).step_ms > 0
+    with pytest.raises(SettingsError, match=r"finished run.*kit\.predict"):
+        kit.Explorer(run)
+    assert run.metrics["segment.count"] > 0
+    assert any("self.optimizer.step()" in line for s in run.sources for line in s.lines)
+
+
+def test_the_loops_steps_are_the_sessions_once_each_and_after_the_recording_too() -> None:
+    with kit.Session() as session, kit.watch(steps=2, skip=0) as watch:
+        Loop("kit").train(12)
+        assert watch.ended.startswith("complete")
+        assert session.step == 12
+    with kit.Session() as session, kit.watch(steps=2, skip=0) as watch:
+        loop = Loop("kit")
+        for _ in range(10):
+            loop.train(1, watch)
+            session.mark_step()  # the program's own, which ends each step already
+        assert 10 <= session.step <= 12
+    assert watch.run.losses == pytest.approx(loop.losses[1:3])
+
+
+def test_an_error_between_traced_steps_keeps_those_that_were_traced() -> None:
+    def train() -> None:
+        with kit.Session(), watch:
+            loop = Loop("kit")
+            loop.train(1 + 2 + 3)  # the first, the measured, the traced ones but one
+            raise RuntimeError("diverged")
+
+    watch = kit.watch(steps=2, skip=0)
+    with pytest.raises(RuntimeError, match="diverged"):
+        train()
+    assert watch.ended == "ended by RuntimeError: diverged, in step 6: measured 2 of 2 steps"
+    assert len(watch.run.step_times_ns) == 2
+    assert watch.run.timeline.where(kind="step").sum() == 1
+    with kit.Session() as session:  # the profiler is free again
+        assert session.tracer is not None
+        with kit.watch(steps=1, skip=0) as again:
+            Loop("kit").train(8)
+    assert again.run.timeline.origin == "profiled"
+
+
+def test_a_watch_outlives_its_session() -> None:
+    watch = kit.watch(steps=1, skip=0)
+    with watch:
+        with kit.Session():
+            Loop("kit").train(8)
+        Loop("cpu").train(3)
+    assert watch.run.settings.mode == "bulked"
+    with pytest.raises(SessionError):
+        torch.ones(2, device="kit")
