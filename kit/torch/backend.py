@@ -16,7 +16,7 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.profiling.devices import bytes_on, peak_bytes_on
 from kit.runtime.session.session import Session, current_session
-from kit.torch.tensors.loaded import LoadedStorage
+from kit.torch.tensors.storage import LoadedStorage
 from kit.torch.tensors.unwinding import DeviceQuestion
 
 __all__ = ["Backend", "complete_torch"]

@@ -72,7 +72,7 @@ UNARY = _table(
         "tanh": lambda x: jnp.tanh(_float(x)), "sigmoid": lambda x: jax.nn.sigmoid(_float(x)),
         "erf": lambda x: lax.erf(_float(x)), "reciprocal": lambda x: 1 / _float(x),
         "floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc, "round": jnp.round,
-        "sign": lambda x: jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
+        "sign": lambda x: x if x.dtype == bool else jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
         "relu": lambda x: jnp.maximum(x, 0), "silu": jax.nn.silu,
         "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite,
         "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "square": jnp.square,

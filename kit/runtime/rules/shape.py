@@ -182,9 +182,11 @@ def _index_put(
 ) -> Array:
     where = x.at[_subscript(x, indices)]
     values = values.astype(x.dtype)
-    if accumulate and x.dtype == jnp.bool_:  # torch's sum of truths is "or"
-        return where.max(values)
-    return where.add(values) if accumulate else where.set(values)
+    return _added(where, values) if accumulate else where.set(values)
+
+
+def _added(where: Any, values: Array) -> Array:
+    return where.max(values) if values.dtype == bool else where.add(values)  # of truths: "or"
 
 
 def _gather(x: Array, dim: int, index: Array, **_: Any) -> Array:
@@ -213,7 +215,7 @@ def _scatter(x: Array, dim: int, index: Array, src: Any) -> Array:
 def _scatter_add(x: Array, dim: int, index: Array, src: Array) -> Array:
     if not index.size:
         return x
-    return x.at[_along(x, dim, index)].add(src[tuple(slice(n) for n in index.shape)])
+    return _added(x.at[_along(x, dim, index)], src[tuple(slice(n) for n in index.shape)])
 
 
 def _slice_backward(

@@ -66,6 +66,8 @@ def _copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, KitTensor):
         target.copy_(to_host(source, cause="copy to host"))
         return target
+    if isinstance(source, KitTensor) and target.shows_what(source):
+        return target
     check_writable("aten.copy_", [target])
     if (number := _number_of(source, target)) is not None:  # `x[:] = 0` makes a tensor of the 0
         target.ref.write(tape, tape.full(target.spec, number))
@@ -106,9 +108,14 @@ def _to_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     source = args[0]
     dtype = kwargs.get("dtype") or source.dtype
     device = kwargs.get("device")
-    if device is not None and torch.device(device).type != "kit":
-        return to_host(source, cause="copy to host").to(device=device, dtype=dtype)
     layout = kwargs.get("memory_format") or torch.preserve_format
+    if device is not None and torch.device(device).type != "kit":
+        host = to_host(source, cause="copy to host")
+        if layout is not torch.preserve_format or not source.is_contiguous():
+            geometry = torch.empty_like(source.spec.meta(), memory_format=layout)
+            laid_out = torch.empty_strided(host.shape, geometry.stride(), dtype=host.dtype)
+            host = laid_out.copy_(host)
+        return host.to(device=device, dtype=dtype)
     spec = tape.cached_spec(
         ("to", source.spec, dtype, layout),
         lambda: torch.empty_like(source.spec.meta(), dtype=dtype, memory_format=layout),

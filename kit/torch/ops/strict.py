@@ -21,7 +21,8 @@ MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether
 # What torch's refusals of a type say; another error is one of the zeros.
 _OF_TYPES = re.compile(
     r"dtype|scalar type|can't be cast|data ?type|not implemented for|dtypes match|"
-    r"Integers to negative|Expected a long tensor|must be (a )?(long|int|bool)"
+    r"not support|intended to support|Integers to negative|Expected a long tensor|"
+    r"must be (a )?(long|int|bool)"
 )
 # These compare types before anything else, or are cheap: asked however large they are.
 _ALWAYS = frozenset(
@@ -34,9 +35,9 @@ _ALWAYS = frozenset(
         "nll_loss_forward", "take",
     )
 )  # fmt: skip
-# Not all types of floating point will do either: these want integers, or no halves.
+# Not all types of floating point will do either: these want integers, no halves, or no truths.
 _CHOOSY = re.compile(
-    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky)"
+    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky|rsub)"
 )
 
 

@@ -18,8 +18,8 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
 from kit.runtime.recording.template import HOLE
-from kit.torch.tensors.loaded import LoadedStorage
 from kit.torch.tensors.spec import Spec
+from kit.torch.tensors.storage import LoadedStorage, Storage
 from kit.torch.tensors.tape import Tape
 
 __all__ = [
@@ -90,8 +90,9 @@ _WHOLE = _SAME | {
 
 # Views that may show one place of memory several times.
 _REPEATING = frozenset({"aten.expand.default", "aten.unfold.default", "aten.as_strided.default"})
-# Views whose elements are not elements of what is below them.
+# Views whose elements are not elements of what is below them, or are other numbers.
 _RECAST = frozenset({"aten.view.dtype", "aten.view_as_complex.default"})
+_OTHER_NUMBERS = frozenset({"aten._conj.default", "aten._neg_view.default"})
 
 
 class View:
@@ -162,21 +163,6 @@ class View:
         self.parent.forget()
 
 
-class _Storage:
-    """Says which tensors share memory, as safetensors asks before it saves. Not an address."""
-
-    def __init__(self, base: Buffer) -> None:
-        self._base = base
-
-    def data_ptr(self) -> int:
-        """A number that belongs to this memory alone, as long as it lives."""
-        return id(self._base)
-
-    def nbytes(self) -> int:
-        """How much memory it is."""
-        return prod(self._base.spec.shape) * self._base.spec.dtype.itemsize
-
-
 class KitTensor(torch.Tensor):
     """A torch tensor of device "kit". `repr` never computes; `print` does, and is a sync point."""
 
@@ -216,6 +202,11 @@ class KitTensor(torch.Tensor):
             super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             tape.raise_kept()
+
+    def shows_what(self, other: KitTensor) -> bool:
+        """Do both show the same memory, element for element?"""
+        is_same = self.ref.base is other.ref.base and self.spec is other.spec
+        return is_same and _shows_memory(self.ref) and _shows_memory(other.ref)
 
     def kit_value(self) -> Value:
         """The runtime's value, one that the end of a bulk does not drop.
@@ -262,7 +253,8 @@ class KitTensor(torch.Tensor):
 
     def untyped_storage(self) -> Any:
         """Whose memory this is: good for telling whether two tensors share theirs."""
-        return _Storage(self.ref.base)
+        base = self.ref.base
+        return Storage(base, prod(base.spec.shape) * base.spec.dtype.itemsize)
 
     def _typed_storage(self) -> Any:
         """What torch shares between processes, resizes, and shards in FSDP."""
@@ -294,11 +286,14 @@ class KitTensor(torch.Tensor):
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support "
-                "the deepcopy protocol at the moment."
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
             )
-        with torch.no_grad():
-            copy: Any = self.detach().clone()
+        base = self.ref.base
+        if id(base) not in memo:  # tensors that share memory share its copy
+            whole: Any = KitTensor.over(self.tape, base, base.spec)
+            memo[id(base)] = whole.clone().ref
+        copy: Any = KitTensor.over(self.tape, _part_of(memo[id(base)], self.ref), self.spec)
         if isinstance(self, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy, self.requires_grad)
         else:
@@ -341,6 +336,18 @@ class KitTensor(torch.Tensor):
             )
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
         self.ref, self.spec, self.tape = other.ref, other.spec, other.tape
+
+
+def _shows_memory(ref: Buffer | View) -> bool:
+    """False where a view on the way to the memory shows its numbers conjugated or negated."""
+    while isinstance(ref, View) and ref.op.name not in _OTHER_NUMBERS:
+        ref = ref.parent
+    return not isinstance(ref, View)
+
+
+def _part_of(memory: Buffer, ref: Buffer | View) -> Buffer | View:
+    """The part of other memory that `ref` shows of its own."""
+    return View(_part_of(memory, ref.parent), ref.op) if isinstance(ref, View) else memory
 
 
 def wrap(tape: Tape, value: Value, spec: Spec) -> KitTensor:

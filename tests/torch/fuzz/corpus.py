@@ -1,0 +1,44 @@
+"""Programs that once gave something else on device kit than on CPU torch, as short as they fail."""
+
+from __future__ import annotations
+
+__all__ = ["CORPUS"]
+
+CORPUS: dict[str, str] = {
+    "an expanded tensor is copied to itself": """
+        t0 = torch.arange(3).reshape(3, 1).to(device).expand(3, 3)
+        t0[...] = t0
+    """,
+    "a complex tensor takes its own conjugate": """
+        t0 = torch.tensor([1 + 2j, 3 - 1j]).to(device)
+        t0.copy_(t0.conj())
+    """,
+    "a deep copy of a view keeps its strides": """
+        t0 = torch.arange(24).reshape(2, 3, 4).to(device)
+        t1 = copy.deepcopy(t0.narrow(-1, 0, 3))
+        t2 = copy.deepcopy(t0[0, 0, :1].expand(3))
+    """,
+    "deep copies of tensors that share memory share theirs": """
+        t0 = torch.arange(6).reshape(2, 3).to(device)
+        t1, t2 = copy.deepcopy([t0, t0.t()])
+        t1[0, 1] = 9
+    """,
+    "a file keeps the strides": """
+        t0 = torch.arange(6).reshape(2, 3).to(device).t()
+        t1 = pickle.loads(pickle.dumps(t0)).to(device)
+        t2 = saved(t0)
+    """,
+    "a copy on the host keeps the strides": """
+        t0 = torch.arange(6).reshape(2, 3).to(device).t()
+        t1 = t0.cpu().clone().to(device)
+    """,
+    "the sign of a truth": "t0 = torch.tensor([True, False]).to(device).sign()",
+    "truths are added by index": """
+        t0 = torch.tensor([False, True, False]).to(device)
+        t0.scatter_add_(0, torch.tensor([0, 0]).to(device), torch.tensor([True, True]).to(device))
+    """,
+    "a number of truth minus floats": "t0 = True - torch.arange(3.0).to(device)",
+    "a number of truth minus truths": "t0 = False - torch.tensor([True]).to(device)",
+    "complex numbers are not rounded": "t0 = torch.tensor([1 + 2j]).to(device).floor()",
+    "truths have no largest": "t0 = torch.tensor([True]).to(device).argmax()",
+}
