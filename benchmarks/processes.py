@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kit.runtime.processes.channel import free_port
+from kit.runtime.processes.links import free_port
 
 BUCKETS_MB = (0.3, 1.0, 5.0, 25.0)
 
@@ -65,7 +65,8 @@ def work(rank: int, options: argparse.Namespace, ports: tuple[int, int]) -> None
         optimizer = net.optimizer(torch.optim.SGD, lr=1e-3)
         return lambda: net.step(lambda m, x, y: F.cross_entropy(m(x), y), optimizer, x, y)
 
-    with kit.join_processes(f"127.0.0.1:{ports[0]}", count, rank) as joined:
+    secret = "of one benchmark on loopback"
+    with kit.join_processes(f"127.0.0.1:{ports[0]}", count, rank, secret=secret) as joined:
         dist.init_process_group("gloo", rank=rank, world_size=count)
         for bucket_mb in BUCKETS_MB:
             with kit.DataParallel(model, 1, settings=settings, bucket_mb=bucket_mb) as net:

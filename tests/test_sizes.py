@@ -30,7 +30,6 @@ LARGER: dict[str, str] = {
     "api.py: report": "public: the options of `kit.run` and those of a report",
     "measure/many/replicas.py: measure": "public: what `kit.run` takes, for a network of one's own",
     "runtime/engine/engine.py: push": "the hot path: a dataclass would cost each operation",
-    "runtime/processes/channel.py: Channel": "one state for each peer, and one lock for all of it",
     "runtime/replicas/collectives.py: post": "what one replica says of a collective, in one call",
     "runtime/session/session.py: Session": "a method for each public verb; its parts do the work",
     "torch/ops/attention.py: _choose": "torch's own parameters",

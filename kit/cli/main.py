@@ -38,8 +38,9 @@ __all__ = ["main", "report_main"]
 
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the signal's number, as a shell says it
 _ENVIRONMENT = """environment:
-  KIT_CACHE_DIR  where compiled programs are kept; empty: nowhere
-  JAX_PLATFORMS  "cpu" leaves a GPU alone"""
+  KIT_CACHE_DIR   where compiled programs are kept; empty: nowhere
+  KIT_RUN_SECRET  what the processes of one run know, with --rank
+  JAX_PLATFORMS   "cpu" leaves a GPU alone"""
 
 
 class Argument:
@@ -209,6 +210,7 @@ def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.N
                 options.rank,
                 options.coordinator,
                 options.timeout,
+                Path(options.script).name,
             )
             return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
         parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}

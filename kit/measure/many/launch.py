@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,8 +29,9 @@ from kit.measure.base.turns import in_turn
 from kit.measure.many.portable import check_importable, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.processes.channel import free_port
+from kit.runtime.processes.greeting import checked_secret, new_secret
 from kit.runtime.processes.join import Processes
+from kit.runtime.processes.links import free_port
 from kit.text import check_whole_number
 
 __all__ = ["Team", "run_processes"]
@@ -55,6 +56,7 @@ class Team:
             host starts all.
         coordinator: "host:port" of process 0, if a rank is given.
         timeout_s: how long the processes wait for each other.
+        name: of the run: processes of another one cannot join. By default the workload's.
 
     Raises:
         SettingsError: there is no process, or only one of rank and coordinator is given.
@@ -65,6 +67,7 @@ class Team:
     rank: int | None = None
     coordinator: str = ""
     timeout_s: float = 120.0
+    name: str = ""
 
     def __post_init__(self) -> None:
         check_whole_number(SettingsError, "processes", self.processes)
@@ -105,8 +108,9 @@ def run_processes(
         workload = as_workload(workload)
         check_importable(workload, _ADVICE)
     coordinator = team.coordinator or f"127.0.0.1:{free_port()}"
+    secret = new_secret() if team.rank is None else checked_secret()
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
-        task = _Task(workload, settings, team, coordinator, folder, options)
+        task = _Task(workload, settings, team, coordinator, folder, options, secret)
         children: list[_Child] = []
         try:
             children += (_Child(rank, task) for rank in team.started)
@@ -119,7 +123,7 @@ def run_processes(
 
 @dataclass(frozen=True)
 class _Task:
-    """What each process is to do; goes to it by pickle."""
+    """What each process is to do; goes to it by pickle, through a pipe that only it can read."""
 
     workload: Any
     settings: Settings
@@ -127,6 +131,7 @@ class _Task:
     coordinator: str  # also where the team names none
     folder: str
     options: dict[str, Any]
+    secret: str = field(repr=False)
 
     def file(self, rank: int) -> Path:
         """Where a process leaves its run."""
@@ -174,6 +179,8 @@ class _Task:
                 rank,
                 devices=team.devices if team.rank is None else None,  # None: all of this host
                 timeout_s=team.timeout_s,
+                secret=self.secret,
+                run=team.name or getattr(self.workload, "name", ""),
             ) as joined:
                 step = self.workload() if isinstance(self.workload, partial) else self.workload
                 try:

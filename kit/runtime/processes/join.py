@@ -20,7 +20,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.processes.channel import Channel, free_port
+from kit.runtime.processes.channel import Channel
+from kit.runtime.processes.greeting import Badge, checked_secret
+from kit.runtime.processes.links import free_port
 from kit.text import is_whole_number
 
 __all__ = ["Processes", "current_processes", "join_processes"]
@@ -31,7 +33,14 @@ _current: Processes | None = None
 
 @contextlib.contextmanager
 def join_processes(
-    coordinator: str, count: int, rank: int, *, devices: int | None = None, timeout_s: float = 120.0
+    coordinator: str,
+    count: int,
+    rank: int,
+    *,
+    devices: int | None = None,
+    timeout_s: float = 120.0,
+    secret: str | None = None,
+    run: str = "",
 ) -> Iterator[Processes]:
     """Be process `rank` of `count` that run this program; each starts it so, on whatever host.
 
@@ -43,17 +52,23 @@ def join_processes(
 
     Args:
         coordinator: "host:port" of process 0, where it waits for the others; a port that is free.
+            An IPv6 address stands in brackets: "[::1]:9911".
         devices: of a GPU machine with several processes, how many belong to each; all if not given.
         timeout_s: for the others to come, here and wherever they meet later.
+        secret: of this run: a process that does not know it cannot join. By default what the
+            environment variable KIT_RUN_SECRET says, or the file that KIT_RUN_SECRET_FILE names.
+        run: a name of this run; a process that gives another one cannot join.
 
     Raises:
-        SettingsError: an argument is wrong, or jax has already begun.
+        SettingsError: an argument is wrong, there is no secret, or jax has already begun.
         SessionError: the others do not come, or this is a second time in one process.
     """
     global _current
     if _current is not None:
         raise SessionError("this process has joined others already; it can once")
-    _current = Processes(coordinator, count, rank, devices=devices, timeout_s=timeout_s)
+    _current = Processes(
+        coordinator, count, rank, devices=devices, timeout_s=timeout_s, secret=secret, run=run
+    )
     try:
         _current.open()
         yield _current
@@ -79,11 +94,17 @@ class Processes:
     """
 
     def __init__(
-        self, coordinator: str, count: int, rank: int, *, devices: int | None, timeout_s: float
+        self,
+        coordinator: str,
+        count: int,
+        rank: int,
+        *,
+        devices: int | None,
+        timeout_s: float,
+        secret: str | None,
+        run: str,
     ) -> None:
-        host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise SettingsError(f"coordinator must be 'host:port', not {coordinator!r}")
+        self._host, self._port = _host_and_port(coordinator)
         if not is_whole_number(count, 1):
             raise SettingsError(f"count must be a number of processes, not {count!r}")
         if not is_whole_number(rank, 0) or rank >= count:
@@ -91,8 +112,8 @@ class Processes:
         if isinstance(timeout_s, bool) or not timeout_s > 0:
             raise SettingsError(f"a timeout must be more than 0 seconds, not {timeout_s!r}")
         self.rank, self.count = rank, count
-        self.channel = Channel(rank, count, timeout_s=timeout_s)
-        self._host, self._port = host, int(port)
+        known = checked_secret(secret) if count > 1 else ""
+        self.channel = Channel(Badge(rank, count, known, run[:100]), timeout_s=timeout_s)
         self._devices = devices
         self.is_open = False
         self._mesh: Any = None
@@ -104,6 +125,7 @@ class Processes:
         if self.count == 1:
             return
         self.channel.open(self._host, self._port)
+        host = f"[{self._host}]" if ":" in self._host else self._host
         port = self.channel.meet("the start", free_port(self._host) if self.rank == 0 else 0)[0]
         with contextlib.suppress(AttributeError):  # a jax without it: see above
             jax.config.update("jax_enable_recoverability", True)
@@ -114,13 +136,13 @@ class Processes:
             ids = list(range(before * self._devices, (before + 1) * self._devices))
         try:
             jax.distributed.initialize(
-                f"{self._host}:{port}",
+                f"{host}:{port}",
                 self.count,
                 self.rank,
                 local_device_ids=ids,
                 initialization_timeout=int(self.channel.timeout_s) + 1,
                 cluster_detection_method="deactivate",
-                coordinator_bind_address=f"{self._host}:{port}",  # else on every interface
+                coordinator_bind_address=f"{host}:{port}",  # else on every interface
             )
         except RuntimeError as error:
             if self.channel.failure:
@@ -202,6 +224,24 @@ class Processes:
             for a in arrays
         ]
         return [made.addressable_data(0) for made in self._programs[name](given)]
+
+
+def _host_and_port(coordinator: str) -> tuple[str, int]:
+    """`"host0:9911"` -> `("host0", 9911)`; an IPv6 address loses its brackets."""
+    host, _, port = coordinator.rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if in_brackets else host
+    if (
+        not host
+        or in_brackets != (":" in host)
+        or not port.isdecimal()
+        or not 0 < int(port) < 65536
+    ):
+        raise SettingsError(
+            "coordinator must be 'host:port', or '[address]:port' with an IPv6 address, not "
+            f"{coordinator!r}"
+        )
+    return host, int(port)
 
 
 def _sum(arrays: list[Any]) -> list[Any]:

@@ -26,8 +26,8 @@ from kit.measure.many.launch import Team, run_processes
 from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.runtime.processes.channel import free_port
 from kit.runtime.processes.join import current_processes
+from kit.runtime.processes.links import free_port
 from kit.torch.parallel.barrier import replica_here
 
 SETTINGS = Settings(steps=4, warmup=1, batch_size=7)  # 7 over 2 or 4: uneven parts
@@ -376,6 +376,14 @@ def test_what_cannot_be_is_refused_before_a_process_is_started() -> None:
     assert not children()
 
 
+def test_a_process_of_several_hosts_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KIT_RUN_SECRET", raising=False)
+    monkeypatch.delenv("KIT_RUN_SECRET_FILE", raising=False)
+    with pytest.raises(SettingsError, match="need a secret: give KIT_RUN_SECRET"):
+        run_processes(classify, SETTINGS, Team(2, rank=0, coordinator="127.0.0.1:9911"))
+    assert not children()
+
+
 SCRIPT = """
 import torch, torch.nn.functional as F, kit
 from torch import nn
@@ -409,6 +417,7 @@ def test_hosts_start_one_process_each_from_the_command_line(tmp_path: Path) -> N
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, "KIT_RUN_SECRET": "one of this test alone"},
         )
         for r in (0, 1)
     ]
