@@ -68,8 +68,11 @@ def _check(mode: int, path: str) -> None:
     raise OSError(number, f"it is {what}; here a plain file is needed", path)
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
     """Write a file: all of it or nothing.
+
+    Args:
+        sync: wait until the disk has it; without, a machine that loses its power may leave a part.
 
     Raises:
         OSError: it cannot be written, or is no plain file; what was there is then untouched.
@@ -79,8 +82,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         with open(temporary, "xb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):  # who could not read the older file cannot now
             os.chmod(temporary, os.stat(temporary).st_mode & os.stat(path).st_mode & 0o777)
         os.replace(temporary, path)

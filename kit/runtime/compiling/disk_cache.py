@@ -3,6 +3,11 @@
 The cache is a setting of the whole process, so it serves the user's own jax as well. Whoever has
 set `JAX_COMPILATION_CACHE_DIR` keeps that folder; `KIT_CACHE_DIR` names another one than the
 default, and empty switches the cache off.
+
+jax finds out what to keep, and by which key; what lies on disk is a `SealedFolder`. jax's own
+folder runs whatever lies in it, never replaces a torn entry, and with a largest size it reads the
+time of each entry at each write, under a lock that a stopped process keeps. jax has no public way
+to give it another one, so the only name of jax's that is replaced is here.
 """
 
 from __future__ import annotations
@@ -14,15 +19,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax._src import compilation_cache as jax_cache
 from jax.experimental.compilation_cache import compilation_cache
 
+from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
 
 __all__ = ["counting_hits", "is_private", "use_disk_cache"]
 
-MAX_BYTES = 2 << 30  # the least recently used programs make room
 _HIT = "/jax/compilation_cache/cache_hits"
 _counter = threading.local()
 
@@ -35,13 +42,34 @@ def use_disk_cache() -> None:
         return
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     chosen = os.environ.get("KIT_CACHE_DIR", str(Path(home) / "overlap-kit" / "xla"))
-    if not chosen or not is_private(chosen):
+    if not chosen or not is_private(chosen) or not _let_jax_keep_in(chosen):
         return
     jax.config.update("jax_compilation_cache_dir", chosen)
-    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax looks once, and may have compiled something before
+
+
+def _let_jax_keep_in(folder: str) -> bool:
+    """Let jax ask a `SealedFolder` for what it keeps there; false, and a warning, if it cannot."""
+    original = getattr(jax_cache, "get_file_cache", None)
+    try:
+        if original is None:
+            raise OSError(f"jax {jax.__version__} has no place for it")
+        sealed = SealedFolder(folder)
+    except OSError as error:
+        warnings.warn(
+            f"no compiled program is kept in {safe_terminal(folder, 200)!r}: "
+            f"{safe_terminal(error, 300)}. KIT_CACHE_DIR names another folder",
+            stacklevel=3,
+        )
+        return False
+
+    def get_file_cache(path: str) -> Any:
+        return (sealed, path) if path == folder else original(path)
+
+    jax_cache.get_file_cache = get_file_cache
+    return True
 
 
 def is_private(folder: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kit.runtime.compiling.disk_cache import is_private
+from kit.runtime.compiling.sealed import SealedFolder
 
 PROGRAM = """
 import json
@@ -76,3 +77,27 @@ def test_the_users_own_folder_is_kept_and_an_empty_one_means_none(tmp_path: Path
     mine = str(tmp_path / "mine")
     assert fresh_process(FOLDER, JAX_COMPILATION_CACHE_DIR=mine, KIT_CACHE_DIR="elsewhere") == mine
     assert fresh_process(FOLDER, KIT_CACHE_DIR="") is None
+
+
+TINY = """
+import json, torch, kit
+with kit.Session() as session:
+    x = torch.arange(4.0, device="kit")
+    found = [(x * 2).sum().item(), (x + 3).prod().item(), x.softmax(0)[3].item()]
+    metrics = session.metrics()
+print(json.dumps([found, metrics["compile.count"], metrics["compile.from_disk"]]))
+"""
+
+
+def test_programs_that_were_put_in_each_others_places_are_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    found, compiles, loaded = fresh_process(TINY, KIT_CACHE_DIR=str(folder))
+    assert loaded == 0
+    entries = sorted(folder.glob("*.sealed"))
+    assert len(entries) >= compiles >= 3
+    contents = [entry.read_bytes() for entry in entries]
+    for entry, other in zip(entries, [*contents[1:], contents[0]], strict=True):
+        entry.write_bytes(other)
+    assert fresh_process(TINY, KIT_CACHE_DIR=str(folder)) == [found, compiles, 0]
+    sealed = SealedFolder(str(folder))
+    assert all(sealed.get(entry.stem) is not None for entry in entries)  # they were replaced
