@@ -97,7 +97,7 @@ class Dispatcher:
             session = tape.opened or tape.session  # the second one raises
             with session.lock:  # several threads may record
                 stream = session.here.stream or session.join()
-                place = stream.places or tape.follow(stream)
+                place = stream.place or tape.follow(stream)
                 if _graph_task_id() != place.task:
                     place.relocate()
                     tape.raise_kept()

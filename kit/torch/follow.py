@@ -39,16 +39,16 @@ class Follower:
 
     def _enter_module(self, module: Any, args: Any) -> None:
         stream = self._session.here.stream
-        if stream is not None and stream.places is not None:
-            if not stream.places.scope:
+        if stream is not None and stream.place is not None:
+            if not stream.place.scope:
                 self._session.stepper.watch(module, of_module)
-            stream.places.enter(module)
+            stream.place.enter(module)
             stream.look()
 
     def _leave_module(self, module: Any, args: Any, output: Any) -> None:
         stream = self._session.here.stream
-        if stream is not None and stream.places is not None:
-            stream.places.leave(module)
+        if stream is not None and stream.place is not None:
+            stream.place.leave(module)
             stream.look()
 
     def _enter_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:

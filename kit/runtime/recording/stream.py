@@ -45,7 +45,7 @@ class Cutter(Protocol):
 class Stream:
     """The bulk that grows in one thread, and the sizes that are in force there."""
 
-    __slots__ = ("_cutter", "_policy", "bulk", "is_main", "phase", "places", "sizes", "thread")
+    __slots__ = ("_cutter", "_policy", "bulk", "is_main", "phase", "place", "sizes", "thread")
 
     def __init__(
         self, cutter: Cutter, policy: CutPolicy, sizes: BulkSizes, *, is_main: bool
@@ -57,7 +57,7 @@ class Stream:
         self.thread = threading.current_thread()
         self.bulk: Bulk | None = None
         self.phase = "forward"
-        self.places: Any = None  # the front end's: where in the program this thread is
+        self.place: Any = None  # the front end's: where in the program this thread is
 
     def begin(self, phase: str) -> None:
         """A call of the program begins: cut now if the bulk is full or the phase has changed.

@@ -47,12 +47,12 @@ class Member:
             name: stands for the module, outside of one.
         """
         stream = self._streams.current
-        phase, places = stream.phase or "backward", stream.places
-        if places is None or not (
+        phase, place = stream.phase or "backward", stream.place
+        if place is None or not (
             self._issuer.executor.is_tracing or self._stepper.mode == "replay"
         ):
             return phase, _UNKNOWN
-        site, via, scope = places.sync_frame()
+        site, via, scope = place.sync_frame()
         return phase, (site, via, scope or name)
 
     def arrival(

@@ -270,7 +270,7 @@ def _record_one(
     """`Tape.record` for most ops: one output, not a view; `collect` gives other inputs."""
     session = tape.opened or tape.session
     stream = session.here.stream or session.join()
-    frame = (stream.places or tape.follow(stream)).frame()
+    frame = (stream.place or tape.follow(stream)).frame()
     if collect is None:
         inputs = []
         for tensor in tensors:

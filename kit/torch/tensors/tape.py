@@ -85,12 +85,12 @@ class Tape:
     def place(self) -> ProgramPlace:
         """Where in the program this thread is."""
         stream = self.session.stream
-        return stream.places or self.follow(stream)
+        return stream.place or self.follow(stream)
 
     def follow(self, stream: Stream) -> ProgramPlace:
         """Begin to follow the program in the thread of this stream, which records for the first
         time."""
-        place = stream.places = ProgramPlace()
+        place = stream.place = ProgramPlace()
         if not stream.is_main:  # for good: no other thread can undo it when the session closes
             torch.autograd.set_multithreading_enabled(False)
         return place
