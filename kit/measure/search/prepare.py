@@ -20,7 +20,7 @@ from kit.measure.many.placement import Placement
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import Compiling, ExecutableCache
-from kit.runtime.session.ahead import Ahead, PlanningExecutor, Program
+from kit.runtime.session.ahead import Ahead, NeededProgram, PlanningExecutor
 from kit.runtime.session.setup import Setup
 
 __all__ = ["Prepared"]
@@ -95,7 +95,7 @@ class Prepared:
 
     def _programs(self, settings: Settings, cancelled: Callable[[], bool]) -> list[Any]:
         short = settings.replace(step_mode="retrace", prefetch=0, **_STEPS)
-        programs: dict[Any, Program] = {}
+        programs: dict[Any, NeededProgram] = {}
         executor = partial(PlanningExecutor, programs=programs, cancelled=cancelled)
         setup = Setup(executor=executor, donates=settings.step_mode != "speculate")
         opened, context, _ = open_workload(self.workload, short, self.cache, setup)

@@ -27,7 +27,7 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = ["Executable", "Program", "Source", "compile_segment", "np_dtype"]
+__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype"]
 
 
 def np_dtype(name: str) -> Any:
@@ -88,7 +88,7 @@ class Source:
         return op.outputs[output]
 
 
-class Program(Source):
+class InnerProgram(Source):
     """Ops that are one op of a larger segment: what `kit.hybrid` has in its template."""
 
     __slots__ = ()
@@ -196,7 +196,7 @@ class _Lowering:
     def _lowered(self, op: Op, tensors: list[Any], taken: list[Any], node: int) -> list[Any]:
         """The results of one op."""
         if op.name == "kit.hybrid":
-            inner: Program = op.template[1]["program"]
+            inner: InnerProgram = op.template[1]["program"]
             given = [*tensors, taken] if taken else tensors
             return self.interpret(inner, given, inner.wanted, node)
         rule = self.rules.find(op.name)

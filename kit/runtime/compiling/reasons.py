@@ -21,7 +21,7 @@ KEPT = 256  # past programs that a new one is compared with, and notes that are 
 
 
 @dataclass(eq=False)
-class Program:
+class CompiledProgram:
     """What is remembered of a compiled segment."""
 
     source: Source
@@ -52,8 +52,8 @@ class CompileLog:
 
     def __init__(self) -> None:
         self.notes: list[Compile] = []
-        self._pairs: list[tuple[Program | None, Program]] = []
-        self._known: list[Program] = []
+        self._pairs: list[tuple[CompiledProgram | None, CompiledProgram]] = []
+        self._known: list[CompiledProgram] = []
 
     def add(
         self,
@@ -67,7 +67,9 @@ class CompileLog:
         is_from_disk: bool,
     ) -> None:
         """Note a compile and find its reason."""
-        new = Program(source, frames, phase, position, Counter(op.name for op, _ in source.nodes))
+        new = CompiledProgram(
+            source, frames, phase, position, Counter(op.name for op, _ in source.nodes)
+        )
         old = self._most_similar(new)
         kind, k, sentence, before, now = ("first", 0, "", "", "") if old is None else _why(old, new)
         self.notes.append(Compile(
@@ -87,8 +89,8 @@ class CompileLog:
         old, new = self._pairs[i]
         return (Graph(()) if old is None else old.graph()).diff(new.graph())
 
-    def _most_similar(self, new: Program) -> Program | None:
-        def likeness(old: Program) -> tuple[float, bool]:
+    def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
+        def likeness(old: CompiledProgram) -> tuple[float, bool]:
             common = sum((old.names & new.names).values())
             size = max(sum(old.names.values()), sum(new.names.values()), 1)
             return common / size, old.position == new.position
@@ -117,7 +119,7 @@ class CompileLog:
         return lines
 
 
-def _why(old: Program, new: Program) -> tuple[str, int, str, str, str]:
+def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str, str]:
     """(kind, node, sentence, before, now) of the first thing that differs."""
     a, b = old.source, new.source
     for leaf, (was, now) in enumerate(zip(a.leaves, b.leaves, strict=False)):
@@ -161,7 +163,7 @@ def _shapes(op: Op) -> list[tuple[int, ...]]:
     return [aval.shape for aval in op.outputs]
 
 
-def _reader(program: Program, leaf: int) -> int:
+def _reader(program: CompiledProgram, leaf: int) -> int:
     return next((k for k, (_, refs) in enumerate(program.source.nodes) if -1 - leaf in refs), 0)
 
 
@@ -185,7 +187,7 @@ def _constant(old: Any, new: Any) -> tuple[str, str] | None:
     return None
 
 
-def _first(program: Program) -> str:
+def _first(program: CompiledProgram) -> str:
     if not program.source.nodes:
         return "nothing"
     site = program.site(0)

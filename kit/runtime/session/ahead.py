@@ -24,7 +24,7 @@ from kit.runtime.compiling.lower import Executable, np_dtype
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
 
-__all__ = ["Ahead", "PlanningExecutor", "Program"]
+__all__ = ["Ahead", "NeededProgram", "PlanningExecutor"]
 
 MAX_OPS = 2000  # of one program: XLA takes some 2 s for as many, and cannot be stopped
 MAX_TASKS = 100_000  # of one recording: a loop that waits for a number sees zeros for ever
@@ -33,7 +33,7 @@ _LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class NeededProgram:
     """One program that a step needs."""
 
     key: Any
@@ -50,7 +50,7 @@ class PlanningExecutor(Executor):
     """
 
     def __init__(
-        self, *args: Any, programs: dict[Any, Program], cancelled: Callable[[], bool],
+        self, *args: Any, programs: dict[Any, NeededProgram], cancelled: Callable[[], bool],
         **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **options)
@@ -69,7 +69,7 @@ class PlanningExecutor(Executor):
             raise ExecutionError("the step has no end as long as nothing of it runs")
         for key, ops, make in self.needed_by(task):
             if key not in self.programs:
-                self.programs[key] = Program(key, ops, make)
+                self.programs[key] = NeededProgram(key, ops, make)
 
     def wait(self, task: Task) -> None:
         for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
@@ -105,7 +105,7 @@ class Ahead:
 
     def compile(
         self,
-        programs: Iterable[Program],
+        programs: Iterable[NeededProgram],
         *,
         tell: Callable[[int, int], None],
         cancelled: Callable[[], bool],
@@ -154,7 +154,7 @@ class _Job:
     def __init__(
         self,
         cache: ExecutableCache,
-        programs: Sequence[Program],
+        programs: Sequence[NeededProgram],
         around: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._cache, self._programs, self._around = cache, programs, around

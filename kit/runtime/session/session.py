@@ -42,7 +42,7 @@ from kit.runtime.session.setup import Setup
 from kit.runtime.session.streams import Streams
 from kit.runtime.session.tracer import Tracer
 from kit.runtime.session.waits import Waits
-from kit.runtime.steps.program import Program
+from kit.runtime.steps.program import UserProgram
 from kit.runtime.steps.recording import Draws
 from kit.runtime.steps.stepper import Stepper
 from kit.trace import SyncPoint
@@ -107,7 +107,7 @@ class Session:
         executor = setup.executor(
             device, self.rules, self._cache, launch=is_launched, checks=checks
         )
-        program = Program(
+        program = UserProgram(
             self.mark_step, lambda: self.stream.bulk is not None, lambda: self._frontends
         )
         self.device = device

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kit.runtime.recording.bulk import Task
 
-__all__ = ["Issuer", "Program"]
+__all__ = ["Issuer", "UserProgram"]
 
 
 class Issuer(Protocol):
@@ -31,7 +31,7 @@ class Issuer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class UserProgram:
     """What a stepper asks of the program whose steps it runs."""
 
     end_step: Callable[[], None]

@@ -19,7 +19,7 @@ from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task
-from kit.runtime.steps.program import Issuer, Program
+from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
     Draw,
     Draws,
@@ -50,7 +50,7 @@ SMALL = 4096  # bytes of a host array that are kept, to see that the next step s
 class Stepper:
     """Runs the steps of one session, and keeps the recording of the last one."""
 
-    def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: Program) -> None:
+    def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: UserProgram) -> None:
         self.mode = mode
         self.reasons: Counter[str] = Counter()  # why a step was recorded and not replayed
         self.counts: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from operator import itemgetter
 from sys import getrefcount
 from typing import Any
 
-from kit.runtime.compiling.lower import Program
+from kit.runtime.compiling.lower import InnerProgram
 from kit.runtime.recording.bulk import Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
@@ -229,7 +229,7 @@ def _sorted_results(
 
 def _needed_part(
     bulk: Bulk, nodes: list[_Node], wanted: list[int]
-) -> tuple[Program, list[int], list[float]]:
+) -> tuple[InnerProgram, list[int], list[float]]:
     """The program that makes these slots; which leaves of the bulk, and which numbers it takes."""
     used = _used(nodes, wanted)
     slots: dict[int, int] = {}
@@ -248,7 +248,7 @@ def _needed_part(
         slot += len(op.outputs)
         at += op.scalars
     avals = tuple(bulk.leaves[k].aval for k in leaves)
-    program = Program(kept, avals, len(scalars), tuple(slots[s] for s in wanted))
+    program = InnerProgram(kept, avals, len(scalars), tuple(slots[s] for s in wanted))
     return program, list(leaves), scalars
 
 

@@ -207,7 +207,7 @@ def test_nothing_is_measured_while_a_program_is_compiled_ahead():
         return object()
 
     ahead_of_use = ahead.Ahead(cache, around=turns.compile)
-    program = ahead.Program("key", 1, make)
+    program = ahead.NeededProgram("key", 1, make)
 
     with pytest.raises(Cancelled):  # stopped, and XLA goes on
         ahead_of_use.compile([program], tell=lambda *_: None, cancelled=entered.is_set)
