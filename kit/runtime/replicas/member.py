@@ -9,7 +9,7 @@ from weakref import ref
 from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Frame, Op, Origin, Task, Value
 from kit.runtime.session.issuer import Issuer
-from kit.runtime.session.streams import Streams
+from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
 
 __all__ = ["Member", "Place", "note_replica"]
@@ -25,7 +25,7 @@ class Member:
         issuer, stepper, streams: of the replica's session.
     """
 
-    def __init__(self, issuer: Issuer, stepper: Stepper, streams: Streams) -> None:
+    def __init__(self, issuer: Issuer, stepper: Stepper, streams: ThreadStreams) -> None:
         self._issuer = issuer
         self._stepper = stepper
         self._streams = streams

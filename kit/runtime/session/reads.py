@@ -13,7 +13,7 @@ from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
-from kit.runtime.session.streams import Streams
+from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
 from kit.trace import SyncPoint
 
@@ -33,7 +33,7 @@ class Reads:
     """
 
     def __init__(
-        self, lock: Any, streams: Streams, issuer: Issuer, stepper: Stepper, redo: Redo,
+        self, lock: Any, streams: ThreadStreams, issuer: Issuer, stepper: Stepper, redo: Redo,
         note_error: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self.syncs: list[SyncPoint] = []

@@ -39,7 +39,7 @@ from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
 from kit.runtime.session.report import Report
 from kit.runtime.session.setup import Setup
-from kit.runtime.session.streams import Streams
+from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.session.tracer import Tracer
 from kit.runtime.session.waits import Waits
 from kit.runtime.steps.program import UserProgram
@@ -126,7 +126,7 @@ class Session:
             note_obstacle=self.stepper.note_obstacle,
         )  # fmt: skip
         sizes = settings.bulk_in_force
-        self.streams = Streams(lock, sizes, self.policy, self.issuer, self.stepper, self.redo)
+        self.streams = ThreadStreams(lock, sizes, self.policy, self.issuer, self.stepper, self.redo)
         self.here = self.streams.here
         self.inputs = Inputs(self.here, self.issuer, self.stepper)
         self.reads = Reads(

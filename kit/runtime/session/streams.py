@@ -14,10 +14,10 @@ from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.steps.stepper import Stepper
 
-__all__ = ["Streams"]
+__all__ = ["ThreadStreams"]
 
 
-class Streams:
+class ThreadStreams:
     """One stream for each thread that records: cuts their bulks and issues them.
 
     Args:

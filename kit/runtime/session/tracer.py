@@ -16,7 +16,7 @@ from kit.runtime.profiling.freeze import TracedSteps, freeze_step, freeze_trace
 from kit.runtime.recording.stream import CutPolicy
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
-from kit.runtime.session.streams import Streams
+from kit.runtime.session.streams import ThreadStreams
 from kit.runtime.steps.stepper import Stepper
 
 __all__ = ["Tracer", "Tracing"]
@@ -34,7 +34,12 @@ class Tracer:
     """Freezes what the parts of a session collect while a few steps run."""
 
     def __init__(
-        self, policy: CutPolicy, issuer: Issuer, streams: Streams, stepper: Stepper, reads: Reads
+        self,
+        policy: CutPolicy,
+        issuer: Issuer,
+        streams: ThreadStreams,
+        stepper: Stepper,
+        reads: Reads,
     ) -> None:
         self._policy = policy
         self._issuer = issuer
