@@ -9,7 +9,8 @@ from typing import Any
 
 from kit.runtime.recording.bulk import Site
 
-__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "line_of", "line_of_frame"]
+__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "is_standard", "line_of",
+           "line_of_frame"]  # fmt: skip
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _WORKLOADS = _KIT + "workloads" + os.sep
@@ -47,7 +48,7 @@ def line_of(error: BaseException) -> str:
 
 
 def here() -> Site:
-    """The line of the user's that this is called from."""
+    """The line of the user's that this is called from; ("", 0) if only libraries call."""
     frame: Any = sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -60,16 +61,21 @@ def line_of_frame(frame: Any) -> Site:
         path = frame.f_code.co_filename
         if is_kits(path):
             return "", 0
-        if _is_users(path) and not path.startswith(_STANDARD):
+        if _is_users(path):
             return path, frame.f_lineno
         frame = frame.f_back
     return "", 0
 
 
 def _is_users(path: str) -> bool:
-    if path.startswith("<frozen") or is_kits(path):
-        return False
-    return "site-packages" not in path
+    return not (is_standard(path) or is_kits(path) or "site-packages" in path)
+
+
+def is_standard(path: str) -> bool:
+    """True for a file of Python's own modules; installed packages may lie in a folder of theirs."""
+    return path.startswith("<frozen") or (
+        path.startswith(_STANDARD) and "site-packages" not in path
+    )
 
 
 def is_kits(path: str) -> bool:

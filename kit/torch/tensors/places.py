@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.bulk import Frame, Site
-from kit.runtime.recording.sites import is_kits, is_shipped_step
+from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
 
 __all__ = ["ProgramPlace"]
 
@@ -48,6 +48,7 @@ class ProgramPlace:
         self._number = -1
         self._last: Frame = (_NOWHERE, "", "")
         self._is_user: dict[str, bool] = {}
+        self._records: dict[str, bool] = {}  # whether an op may be said to be in this file
         self.caller: Site = _NOWHERE  # see `work_for`
 
     def mark_step(self) -> None:
@@ -78,14 +79,14 @@ class ProgramPlace:
         """Where the op that is being recorded comes from."""
         if self.task != -1:
             return self._backward_frame()
-        known = self._is_user
+        known = self._records
         frame: Any = sys._getframe(3)
         site = _NOWHERE
         while frame is not None:
             name = frame.f_code.co_filename
             user = known.get(name)
             if user is None:
-                user = self._belongs_to_user(name)
+                user = known[name] = self._belongs_to_user(name) and not is_standard(name)
             if user:
                 site = (name, frame.f_lineno)
                 break

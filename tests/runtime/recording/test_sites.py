@@ -1,0 +1,52 @@
+"""The user's line is neither the kit's nor that of a library, Python's own modules among them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+import kit
+from kit.runtime.recording.sites import format_site, here, is_standard, line_of
+
+FILE = Path(__file__).name
+
+
+def test_a_call_by_way_of_a_standard_module_has_the_users_line():
+    called = Mock(side_effect=here)
+    frame = sys._getframe()
+    site = called()
+    assert format_site(site) == f"{FILE}:{frame.f_lineno - 1}"
+
+
+def test_a_call_that_no_line_of_the_users_leads_to_has_none():
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(here).result() == ("", 0)
+
+
+def test_an_error_of_a_standard_module_is_at_the_users_line():
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    number = caught.value.__traceback__.tb_lineno
+    assert line_of(caught.value) == f", at {FILE}:{number}"
+
+
+def test_an_op_that_a_standard_module_calls_has_the_users_line():
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        x = torch.ones(2, device="kit")
+        number = sys._getframe().f_lineno + 1
+        graph = session.plan(lambda: Mock(side_effect=x.neg)()).graph
+    (site,) = {node.site for node in graph.nodes if node.op == "aten.neg.default"}
+    assert site == f"{FILE}:{number}"
+
+
+def test_installed_packages_are_no_standard_modules_though_they_lie_among_them():
+    assert is_standard(json.__file__)
+    packages = Path(os.__file__).parent / "site-packages"
+    assert not is_standard(str(packages / "transformers" / "trainer.py"))
