@@ -34,11 +34,7 @@ def lines_of(step: Callable[[], object]) -> list[Line]:
             found[frame.f_code, frame.f_lineno] = None
         return look
 
-    sys.settrace(look)
-    try:
-        step()
-    finally:
-        sys.settrace(None)
+    _traced(step, look)
     return [line for line in found if _does_something(*line)]
 
 
@@ -66,12 +62,17 @@ def run_with(step: Callable[[], object], line: Line, act: Callable[[FrameType], 
             act(frame)
         return look
 
+    _traced(step, look)
+    return came
+
+
+def _traced(step: Callable[[], object], look: Callable[[FrameType, str, Any], Any]) -> None:
+    """Run a step with a trace function."""
     sys.settrace(look)
     try:
         step()
     finally:
         sys.settrace(None)
-    return came
 
 
 def out_of_memory(frame: FrameType) -> None:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
-__all__ = ["MEASURED", "NOT_OK", "NOT_RUN", "OK", "Check", "Table"]
+__all__ = ["MEASURED", "NOT_OK", "NOT_RUN", "OK", "Check", "Table", "Target"]
 
 OK, NOT_OK, NOT_RUN = "ok", "not ok", "not run"
 MEASURED = "measured"  # a number that has no target
 STATES = (OK, NOT_OK, NOT_RUN, MEASURED)
+
+
+class Target(TypedDict, total=False):
+    """What a number is compared with, and what is said of it; without bounds it is only shown."""
+
+    at_least: float | None
+    at_most: float | None
+    unit: str
+    why: str  # what the number is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +45,19 @@ class Check:
             raise ValueError(f"the state of a check is one of {STATES}, not {self.state!r}")
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        number: float,
-        *,
-        at_least: float | None = None,
-        at_most: float | None = None,
-        unit: str = "",
-        why: str = "",
-    ) -> Self:
+    def of(cls, name: str, number: float, **target: Unpack[Target]) -> Self:
         """Compare a number with its target; a number that is not finite meets none."""
         number = float(number)
+        at_least, at_most = target.get("at_least"), target.get("at_most")
+        unit, why = target.get("unit", ""), target.get("why", "")
         low = "" if at_least is None else f"at least {at_least:g}"
         high = "" if at_most is None else f"at most {at_most:g}"
-        target = ", ".join(filter(None, (low, high)))
+        words = ", ".join(filter(None, (low, high)))
         if not math.isfinite(number):
-            return cls(name, NOT_OK, None, target, unit, f"no number came out ({number}). {why}")
+            return cls(name, NOT_OK, None, words, unit, f"no number came out ({number}). {why}")
         is_met = (at_least is None or number >= at_least) and (at_most is None or number <= at_most)
-        state = (OK if is_met else NOT_OK) if target else MEASURED
-        return cls(name, state, number, target, unit, why)
+        state = (OK if is_met else NOT_OK) if words else MEASURED
+        return cls(name, state, number, words, unit, why)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name, for a file."""

@@ -13,10 +13,10 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from kit.errors import RunFileError
-from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, Check, Table
+from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, Check, Table, Target
 from kit.runs.run import Run
 from kit.trace.timeline import each_step
 
@@ -43,18 +43,9 @@ class Journal:
         """Until the part's time is over; negative after that."""
         return self._ends_at - time.monotonic()
 
-    def check(
-        self,
-        name: str,
-        number: float,
-        *,
-        at_least: float | None = None,
-        at_most: float | None = None,
-        unit: str = "",
-        why: str = "",
-    ) -> Check:
+    def check(self, name: str, number: float, **target: Unpack[Target]) -> Check:
         """Write one check, compared with its target."""
-        made = Check.of(name, number, at_least=at_least, at_most=at_most, unit=unit, why=why)
+        made = Check.of(name, number, **target)
         self.add(made)
         return made
 
