@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import kit
+from kit.gpu_check.base.cells import Cell, measure_cells
 from kit.gpu_check.base.journal import Journal
-from kit.gpu_check.base.turns import Cell, measure_by_turns
 from kit.gpu_check.parts import bert, correctness, models
 from kit.gpu_check.parts.native import debug_mode_waits
 from kit.gpu_check.parts.profiler import joined_ns
@@ -76,7 +76,7 @@ def test_a_cell_that_fails_is_named_once_and_the_others_are_measured(
         raise MemoryError("out of memory: 3 GiB")
 
     cells = [Cell("good", mlp, FEW), Cell("bad", broken, FEW), Cell("last", mlp, FEW)]
-    found = measure_by_turns(journal, "table", cells, rounds=2)
+    found = measure_cells(journal, "table", cells, rounds=2)
     assert [len(found.runs[cell.name]) for cell in cells] == [2, 0, 2]
     bad = [c for c in written(tmp_path, "check") if c["state"] == "not ok"]
     assert [c["name"] for c in bad] == ["table: bad"]
@@ -87,7 +87,7 @@ def test_a_cell_that_fails_is_named_once_and_the_others_are_measured(
 
 def test_a_ratio_is_to_the_first_of_the_group_in_the_same_round(journal: Journal):
     cells = [Cell("a", mlp, FEW, "x"), Cell("b", mlp, FEW, "y"), Cell("c", mlp, FEW, "x")]
-    found = measure_by_turns(journal, "table", cells, rounds=1)
+    found = measure_cells(journal, "table", cells, rounds=1)
     run = found.runs["a"][0]
     found.runs["a"] = [replace(run, step_times_ns=(n,)) for n in (10, 100)]
     found.runs["c"] = [replace(run, step_times_ns=(n,)) for n in (20, 400)]
@@ -97,7 +97,7 @@ def test_a_ratio_is_to_the_first_of_the_group_in_the_same_round(journal: Journal
 
 def test_cells_without_time_are_named_as_not_run(tmp_path: Path):
     journal = Journal(tmp_path / "lines", tmp_path, seconds=0.5, is_tiny=True)
-    measure_by_turns(journal, "table", [Cell("a", mlp, FEW), Cell("b", mlp, FEW)], rounds=3)
+    measure_cells(journal, "table", [Cell("a", mlp, FEW), Cell("b", mlp, FEW)], rounds=3)
     checks = written(tmp_path, "check")
     assert [(c["name"], c["state"]) for c in checks] == [
         ("table: a", "not run"),
@@ -140,7 +140,7 @@ def test_the_cells_have_names_of_their_own_and_keep_few_files(is_tiny: bool):
 def test_a_time_that_a_compile_is_in_says_so(journal: Journal, tmp_path: Path):
     cold = Settings(mode="lazy", device="cpu", steps=2, warmup=0, batch_size=4)
     cells = [Cell("cold", mlp, cold), Cell("warm", mlp, cold.replace(warmup=3))]
-    measure_by_turns(journal, "table", cells, rounds=1)
+    measure_cells(journal, "table", cells, rounds=1)
     why = {c["name"]: c["why"] for c in written(tmp_path, "check")}
     assert "compiles in the measured steps" in why["table: cold"]
     assert "compiles" not in why["table: warm"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kit.gpu_check.base.cells import Cell, measure_cells
 from kit.gpu_check.base.journal import Journal
-from kit.gpu_check.base.turns import Cell, measure_by_turns
 from kit.runs.loss_scaling import DEFERRED, HOST_CHECK, NONE, ON_DEVICE, STATIC
 from kit.runs.settings import Settings
 from kit.workloads.masked_lm import Size, bert_of
@@ -22,7 +22,7 @@ LAZY: dict[str, Any] = {"mode": "lazy"}
 def run(journal: Journal) -> None:
     """Measure the cells by turns, those first that say most."""
     cells = list(_tiny_cells() if journal.is_tiny else _cells())
-    measure_by_turns(journal, TITLE, cells, rounds=1 if journal.is_tiny else 5)
+    measure_cells(journal, TITLE, cells, rounds=1 if journal.is_tiny else 5)
 
 
 def _cells() -> Iterator[Cell]:

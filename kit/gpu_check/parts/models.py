@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kit.gpu_check.base.cells import Cell, measure_cells
 from kit.gpu_check.base.journal import Journal
-from kit.gpu_check.base.turns import Cell, measure_by_turns
 from kit.measure.base.context import Context, Workload
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
@@ -30,7 +30,7 @@ def run(journal: Journal) -> None:
     """One table a model, the cheapest first; each takes a second round only if time is left."""
     for title, cells in TABLES.items():
         with journal.attempt(title):
-            measure_by_turns(journal, title, list(cells(journal.is_tiny)), rounds=1)
+            measure_cells(journal, title, list(cells(journal.is_tiny)), rounds=1)
 
 
 def _bulk(size: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.trace.kinds import LIMITS
 
-__all__ = ["Cell", "Measured", "measure_by_turns"]
+__all__ = ["Cell", "Measured", "measure_cells"]
 
 FIRST_S = 8.0  # what a cell is thought to need before one was measured
 
@@ -92,9 +92,7 @@ class Measured:
         return median(ratios) if ratios else None
 
 
-def measure_by_turns(
-    journal: Journal, title: str, cells: Sequence[Cell], *, rounds: int
-) -> Measured:
+def measure_cells(journal: Journal, title: str, cells: Sequence[Cell], *, rounds: int) -> Measured:
     """Measure each cell up to `rounds` times; the table is written anew after each run.
 
     A cell that fails is a check that is not ok, and is not tried again. One for which no time was
