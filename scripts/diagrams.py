@@ -58,7 +58,7 @@ ONE_OP = [
         {
             "kit/torch/tensors/tensor.py": "KitTensor.__torch_dispatch__: a call of torch",
             "kit/torch/dispatch.py": "Dispatcher: finds the plan of the call",
-            "kit/torch/ops/plans.py": "the plan: which op, inputs, outputs, views",
+            "kit/torch/ops/recipes.py": "the recipe: which op, inputs, outputs, views",
             "kit/runtime/recording/bulk.py": "the op becomes one row of the growing bulk",
             "kit/runtime/recording/stream.py": "the bulk of this thread: full? a new phase?",
             "kit/runtime/session/streams.py": "then cuts it: a task, and its results' cells",

@@ -1,9 +1,9 @@
 """Torch calls become recorded ops: one `Dispatcher` for each session.
 
-The first call of a kind (op, geometries, static arguments) makes a `Plan`; later ones only look it
-up. Shapes come from torch's own meta kernels, once per kind: they cost 70 us a call.
+The first call of a kind (op, geometries, static arguments) makes a `Recipe`; later ones look it up.
+Shapes come from torch's own meta kernels, once per kind: they cost 70 us a call.
 
-The way of one op: `KitTensor.__torch_dispatch__`, `Dispatcher.dispatch`, the plan, `Bulk.add`.
+The way of one op: `KitTensor.__torch_dispatch__`, `Dispatcher.dispatch`, the recipe, `Bulk.add`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kit.runtime.recording.sites import format_site
 from kit.runtime.session.session import Session
 from kit.torch.follow import Follower
 from kit.torch.ops.host import raise_as_cpu
-from kit.torch.ops.plans import make_plan
-from kit.torch.ops.schema import Plan, has_static_floats
+from kit.torch.ops.recipes import make_recipe
+from kit.torch.ops.schema import Recipe, has_static_floats
 from kit.torch.ops.stand_ins import stand_ins
 from kit.torch.tensors.spec import is_lifted
 from kit.torch.tensors.tape import Tape
@@ -40,7 +40,7 @@ class Dispatcher:
     def __init__(self, index: int = 0) -> None:
         self.tape = Tape(self.dispatch, index)
         self._follower: Follower | None = None
-        self._plans: dict[Any, Plan] = {}
+        self._recipes: dict[Any, Recipe] = {}
         self._static: dict[int, bool] = {}  # id of an op -> are its floats constants?
 
     # -- what the session asks for ---------------------------------------------------------------
@@ -57,7 +57,7 @@ class Dispatcher:
             self._follower.close()
             self._follower = None
         self.tape.close()
-        self._plans.clear()
+        self._recipes.clear()
 
     def mark_step(self) -> None:
         """A new step begins."""
@@ -126,8 +126,8 @@ class Dispatcher:
                 else:
                     kwargs = _NONE
                 token = tuple(key)
-                plan = self._plans.get(token) or self._plan(token, func, args, kwargs)
-                return plan(tape, args, kwargs, tensors, numbers)
+                recipe = self._recipes.get(token) or self._recipe(token, func, args, kwargs)
+                return recipe(tape, args, kwargs, tensors, numbers)
         except BaseException as error:  # noqa: BLE001 - raised there, or kept
             return self._failed(func, args, kwargs, error)
 
@@ -140,10 +140,10 @@ class Dispatcher:
         self.tape.keep(error)
         return stand_ins(self.tape, func, args, kwargs)
 
-    def _plan(self, token: Any, func: Any, args: Any, kwargs: Any) -> Plan:
-        """The plan for the first call of a kind."""
+    def _recipe(self, token: Any, func: Any, args: Any, kwargs: Any) -> Recipe:
+        """The recipe for the first call of a kind."""
         try:
-            plan = self._plans[token] = make_plan(self.tape, func, args, kwargs)
+            recipe = self._recipes[token] = make_recipe(self.tape, func, args, kwargs)
         except KitError:
             raise
         except Exception as error:
@@ -151,7 +151,7 @@ class Dispatcher:
             error.add_note(f"kit: in {func} at {site or 'an unknown line'}")
             raise_as_cpu(func, args, kwargs, error)
             raise
-        return plan
+        return recipe
 
     def _scan(
         self, func: Any, arg: Any, key: list[Any], tensors: list[KitTensor], numbers: list[float]

@@ -12,17 +12,17 @@ import torch
 from torch import distributed
 
 from kit.torch.ops.host import bring_back, on_host
-from kit.torch.ops.schema import Plan, flat_tensors
+from kit.torch.ops.schema import Recipe, flat_tensors
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["collective_plan"]
+__all__ = ["collective_recipe"]
 
 _POINT_TO_POINT = ("c10d.send.", "c10d.recv_")
 
 
-def collective_plan(func: Any) -> Plan:
-    """The plan for an op of `c10d`; all of them write the tensors of their first argument."""
+def collective_recipe(func: Any) -> Recipe:
+    """The recipe for an op of `c10d`; all of them write the tensors of their first argument."""
     name = str(func)
     if name.startswith(_POINT_TO_POINT):  # their work can be waited for once, and torch does it
         raise RuntimeError(
@@ -30,7 +30,7 @@ def collective_plan(func: Any) -> Plan:
             "into a CPU tensor, and x.copy_(received)"
         )
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         host_args, host_kwargs, copies = on_host(args, kwargs, cause=f"collective {name}")
         out = func(*host_args, **host_kwargs)
         for item in out if isinstance(out, list | tuple) else (out,):
@@ -41,4 +41,4 @@ def collective_plan(func: Any) -> Plan:
                 tensor.ref.write(tape, tape.from_host(copies[id(tensor)][1], tensor.dtype))
         return bring_back(tape, out, list(copies.values()))
 
-    return plan
+    return recipe

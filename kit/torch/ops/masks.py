@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from kit.torch.ops.schema import Plan
+from kit.torch.ops.schema import Recipe
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["masked_write"]
 
 
-def masked_write(func: Any, args: Any) -> Plan | None:
-    """The plan for an `index_put` of one number by one mask; None for anything else."""
+def masked_write(func: Any, args: Any) -> Recipe | None:
+    """The recipe for an `index_put` of one number by one mask; None for anything else."""
     fills = {
         "aten.index_put.default": torch.ops.aten.masked_fill,
         "aten.index_put_.default": torch.ops.aten.masked_fill_,
@@ -34,11 +34,11 @@ def masked_write(func: Any, args: Any) -> Plan | None:
         return None
     shape = (*mask.shape, *(1,) * (x.dim() - after))
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         mask, value = args[1][first].reshape(shape), args[2]
         # An overload is named: torch prints a tensor that it tries to pass as a number, a sync.
         if isinstance(value, KitTensor):
             return fill.Tensor(args[0], mask, value.reshape(()))
         return fill.Scalar(args[0], mask, value.item())
 
-    return plan
+    return recipe

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from kit.torch.ops.host import run_on_host
-from kit.torch.ops.schema import Plan
+from kit.torch.ops.schema import Recipe
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
 
-__all__ = ["inplace_by_functional", "out_plan"]
+__all__ = ["inplace_by_functional", "out_recipe"]
 
 
-def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
-    """The plan for an `out=` variant; None if there is no functional op for it."""
+def out_recipe(func: Any, args: Any, kwargs: Any) -> Recipe | None:
+    """The recipe for an `out=` variant; None if there is no functional op for it."""
     names = [a.name for a in func._schema.arguments if a.is_out]
     rest = {k: v for k, v in kwargs.items() if k not in names}
     if not any(isinstance(x, torch.Tensor) for x in _flat([*args, *rest.values()])):
@@ -29,7 +29,7 @@ def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
     if functional is None:
         return None
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
         check_writable(str(func), outs)
         results = functional(*args, **{k: v for k, v in kwargs.items() if k not in names})
@@ -38,13 +38,13 @@ def out_plan(func: Any, args: Any, kwargs: Any) -> Plan | None:
             write_out(out, result)
         return tuple(outs) if several else outs[0]
 
-    return plan
+    return recipe
 
 
-def _from_host(func: Any, names: list[str]) -> Plan:
+def _from_host(func: Any, names: list[str]) -> Recipe:
     """`eye`, `linspace`, `randperm`, ...: nothing on the device goes into them."""
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outs = [kwargs[name] for name in names]
         made = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
         func(*args, **{**kwargs, **made})
@@ -53,7 +53,7 @@ def _from_host(func: Any, names: list[str]) -> Plan:
             write_out(out, wrap(tape, value, tape.spec_of(made[name].to("meta"))))
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    return plan
+    return recipe
 
 
 def write_out(out: KitTensor, result: torch.Tensor) -> None:
@@ -88,8 +88,8 @@ def _functional(func: Any, names: list[str]) -> Any:
     return None
 
 
-def inplace_by_functional(func: Any) -> Plan | None:
-    """The plan for `x.op_(...)` as `x.copy_(op(x, ...))`; None if there is no such op."""
+def inplace_by_functional(func: Any) -> Recipe | None:
+    """The recipe for `x.op_(...)` as `x.copy_(op(x, ...))`; None if there is no such op."""
     packet, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     if not packet.endswith("_") or packet.endswith("__"):
         return None
@@ -102,7 +102,7 @@ def inplace_by_functional(func: Any) -> Plan | None:
         return None
     order = [given[a.name] for a in functional._schema.arguments]  # polygamma(n, x)
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         if args[0].spec.repeats:
             return run_on_host(tape, func, args, kwargs)
         result = functional(*[args[i] for i in order if i < len(args)], **kwargs)
@@ -113,7 +113,7 @@ def inplace_by_functional(func: Any) -> Plan | None:
             )
         return args[0].copy_(result)
 
-    return plan
+    return recipe
 
 
 def _taking(functions: Any, names: set[str], first: str) -> Any:

@@ -12,7 +12,7 @@ from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = [
-    "Plan",
+    "Recipe",
     "Special",
     "WriteSlots",
     "flat_tensors",
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 # (tape, args, kwargs, tensors among them, floats among them that are inputs) -> the call's result
-Plan = Callable[[Tape, Any, Any, list[KitTensor], list[float]], Any]
+Recipe = Callable[[Tape, Any, Any, list[KitTensor], list[float]], Any]
 Special = Callable[[Tape, Any, Any, Any], Any]  # (tape, op, args, kwargs) -> the call's result
 WriteSlots = list[tuple[int, str]]
 
@@ -53,7 +53,7 @@ def has_static_floats(func: Any) -> bool:
 
 
 def write_slots(func: Any) -> WriteSlots:
-    """Position and name of the arguments that an op writes. Slow: ask once for each plan."""
+    """Position and name of the arguments that an op writes. Slow: ask once for each recipe."""
     return [
         (i, a.name)
         for i, a in enumerate(func._schema.arguments)

@@ -1,4 +1,4 @@
-"""What to do for one kind of torch call, decided once: a `Plan` is a closure that records it.
+"""What to do for one kind of torch call, decided once: a `Recipe` is a closure that records it.
 
 view       a new `View`; recorded only when it is read
 compute    one node, fresh buffers
@@ -23,14 +23,14 @@ from kit.runtime.recording.bulk import Op, Value
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.table import functional_name
 from kit.torch.ops.attention import ATTENTION_SHAPES
-from kit.torch.ops.collectives import collective_plan
+from kit.torch.ops.collectives import collective_recipe
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.losses import LOSS_SHAPES
 from kit.torch.ops.masks import masked_write
 from kit.torch.ops.memory import SPECIAL
-from kit.torch.ops.out import inplace_by_functional, out_plan
+from kit.torch.ops.out import inplace_by_functional, out_recipe
 from kit.torch.ops.schema import (
-    Plan,
+    Recipe,
     flat_tensors,
     has_static_floats,
     write_slots,
@@ -49,7 +49,7 @@ from kit.torch.tensors.tensor import (
     wrap,
 )
 
-__all__ = ["make_plan"]
+__all__ = ["make_recipe"]
 
 Collect = Callable[[], list[Value]]
 
@@ -60,7 +60,7 @@ _DROPPED = frozenset(
 
 @dataclass(frozen=True)
 class _Call:
-    """The first call of a kind. A plan must not hold it: it holds tensors."""
+    """The first call of a kind. A recipe must not hold it: it holds tensors."""
 
     tape: Tape
     func: Any
@@ -69,8 +69,8 @@ class _Call:
     kwargs: Any
 
 
-def make_plan(tape: Tape, func: Any, args: Any, kwargs: Any) -> Plan:
-    """The plan for calls of this kind; geometry and static arguments are as in `args`."""
+def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
+    """The recipe for calls of this kind; geometry and static arguments are as in `args`."""
     name = str(func)
     call = _Call(tape, func, name, args, kwargs)
     has_rule = tape.session.rules.find(name) is not None
@@ -81,43 +81,43 @@ def make_plan(tape: Tape, func: Any, args: Any, kwargs: Any) -> Plan:
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     if func.namespace == "c10d":
-        return collective_plan(func)
+        return collective_recipe(func)
     _check_devices(tape, name, args, kwargs)
     check_types(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
-        return masked_write(func, args) or _host_plan(func)
+        return masked_write(func, args) or _host_recipe(func)
     schema = func._schema
     writes = write_slots(func)
     if any(a.is_out for a in schema.arguments):
-        return out_plan(func, args, kwargs) or _host_plan(func)
+        return out_recipe(func, args, kwargs) or _host_recipe(func)
     if any(a.alias_info and not a.alias_info.is_write for a in schema.arguments):
         if not has_rule and func._can_decompose():  # inference mode
             return lambda tape, args, kwargs, t, n: func.decompose(*args, **kwargs)
-        return _view_plan(call)
+        return _view_recipe(call)
     if has_rule:
-        return _inplace_plan(call) if writes else _compute_plan(call)
-    if writes and (plan := inplace_by_functional(func)) is not None:
-        return plan
+        return _inplace_recipe(call) if writes else _compute_recipe(call)
+    if writes and (recipe := inplace_by_functional(func)) is not None:
+        return recipe
     decomposition = None if writes else torch._decomp.decomposition_table.get(func)
     if decomposition is None and func._can_decompose():
         decomposition = func.decompose
-    return _host_plan(func) if decomposition is None else _decomposed(func, decomposition)
+    return _host_recipe(func) if decomposition is None else _decomposed(func, decomposition)
 
 
-def _decomposed(func: Any, decomposition: Callable[..., Any]) -> Plan:
+def _decomposed(func: Any, decomposition: Callable[..., Any]) -> Recipe:
     """Torch's own decomposition; what has no rule in it is reported under the op's own name."""
 
-    def plan(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
+    def recipe(tape: Tape, args: Any, kwargs: Any, tensors: Any, numbers: Any) -> Any:
         outer, tape.decomposing = tape.decomposing, tape.decomposing or func
         try:
             return decomposition(*args, **kwargs)
         finally:
             tape.decomposing = outer
 
-    return plan
+    return recipe
 
 
-def _host_plan(func: Any) -> Plan:
+def _host_recipe(func: Any) -> Recipe:
     return lambda tape, args, kwargs, tensors, numbers: run_on_host(tape, func, args, kwargs)
 
 
@@ -287,11 +287,11 @@ def _record_one(
     return bulk.add_one(op, inputs, frame)
 
 
-def _compute_plan(call: _Call) -> Plan:
+def _compute_recipe(call: _Call) -> Recipe:
     try:
         meta = _infer(call.func, call.args, call.kwargs)
     except NotImplementedError:
-        return _host_plan(call.func)
+        return _host_recipe(call.func)
     flat = list(meta) if isinstance(meta, list | tuple) else [meta]
     specs: list[Spec | None] = [
         call.tape.spec_of(m) if isinstance(m, torch.Tensor) else None for m in flat
@@ -313,7 +313,7 @@ def _compute_plan(call: _Call) -> Plan:
     return several
 
 
-def _single_result(op: Op, spec: Spec, *, has_host: bool) -> Plan:
+def _single_result(op: Op, spec: Spec, *, has_host: bool) -> Recipe:
     def single(
         tape: Tape, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
@@ -324,12 +324,12 @@ def _single_result(op: Op, spec: Spec, *, has_host: bool) -> Plan:
     return single
 
 
-def _inplace_plan(call: _Call) -> Plan:
+def _inplace_recipe(call: _Call) -> Recipe:
     func = call.func
     slots = write_slots(func)
     written = written_tensors(slots, call.args, call.kwargs)
     if any(t.spec.repeats for t in written):
-        return _host_plan(func)
+        return _host_recipe(func)
     check_writable(call.name, written)
     if len(written) == 1 and not isinstance(call.args[0], list):
         _check_result_type(call)
@@ -365,7 +365,7 @@ def _check_result_type(call: _Call) -> None:
         return
 
 
-def _view_plan(call: _Call) -> Plan:
+def _view_recipe(call: _Call) -> Recipe:
     func, rules = call.func, call.tape.session.rules
     if call.name not in rules:
         if func._can_decompose():  # `to`, `reshape`, ...: a view or not, as it comes
@@ -374,9 +374,9 @@ def _view_plan(call: _Call) -> Plan:
     spec = call.tape.spec_of(_infer(func, call.args, call.kwargs))
     op, _ = _make_op(call, (spec.aval,), is_view=True)
 
-    def plan(
+    def recipe(
         tape: Tape, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
         return KitTensor.over(tape, View(args[0].ref, op), spec)
 
-    return plan
+    return recipe
