@@ -7,14 +7,10 @@ well, 1 if not, 2 for a command line that cannot be, 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,19 +20,17 @@ from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab
-from kit.cli.script import ScriptError, error_text, load_step, load_workload
-from kit.errors import Cancelled, KitError, SettingsError
-from kit.files import check_target
+from kit.cli.run import run
+from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
+from kit.errors import KitError
 from kit.formats.readers import readers_text
-from kit.text import safe_terminal
 
 if TYPE_CHECKING:
-    from kit.runs.run import Run
-    from kit.runs.settings import Settings
+    pass
 
 __all__ = ["main", "report_main"]
 
-INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the signal's number, as a shell says it
+PIPE_CLOSED = 141  # 128 and the signal's number, as a shell says it
 _ENVIRONMENT = """environment:
   KIT_CACHE_DIR   where compiled programs are kept; empty: nowhere
   KIT_RUN_SECRET  what the processes of one run know, with --rank
@@ -66,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     given, for_script = _split(given)
     options = _parser().parse_args(given)
-    if options.act is not _run and for_script:
+    if options.act is not run and for_script:
         _parser().error("arguments after -- are for the script of `kit run`")
     options.arguments = for_script
     return _guarded(options.act, options, options.failed)
@@ -116,7 +110,7 @@ def _guarded(
         status = act(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
@@ -124,7 +118,7 @@ def _guarded(
     except (KitError, OSError) as error:
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
         text = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        _complain(f"{text}{where}")
+        complain(f"{text}{where}")
         return failed
     return status
 
@@ -136,120 +130,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Run a script, measure the step that it defines, and print where the time goes.
-
-    The script marks a builder with @kit.workload. A script with only a function `step()` is
-    measured too, in mode "torch": natively, as it is.
-    """
-    try:
-        if options.coordinator and options.rank is None:
-            raise SettingsError("--coordinator needs --rank: the number of this host's process")
-        for target in filter(None, (options.save, options.report)):
-            check_target(target)
-        settings, named = _settings(options.changes)
-        step, is_plain = load_step(options.script, options.workload, options.arguments)
-        if is_plain:
-            settings = _for_plain_step(settings, named)
-        if options.processes != 1 or options.devices != 1 or options.rank is not None:
-            if is_plain:
-                raise SettingsError("several devices need a @kit.workload: `step` has no device")
-            if options.processes != 1 or options.rank is not None:
-                step = partial(load_workload, options.script, options.workload, options.arguments)
-        run = _measured(step, settings, is_plain, options)
-    except (SettingsError, OSError):
-        raise
-    except Cancelled:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - it is the user's, who shall see their line
-        shown = error.error if isinstance(error, ScriptError) else error
-        _complain(error_text(shown, options.script, full=options.traceback))
-        return 1
-    run = replace(run, label=options.label or run.label)
-    _say(_summary(run))
-    if options.save:
-        run.save(options.save)
-        _say(f"\nsaved {options.save}")
-    if options.report:
-        _write_report([run], options.report)
-    return 0
-
-
-def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
-    """The settings of `--set name=value`, and the names that were given."""
-    from kit.runs.knob import knobs_of
-    from kit.runs.settings import Settings
-    from kit.runs.text_form import read_text
-
-    values = read_text(knobs_of(Settings), "&".join(changes))
-    return Settings().replace(**values), frozenset(values)
-
-
-def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
-    if "mode" in named and settings.mode != "torch":
-        raise SettingsError(
-            f"mode={settings.mode!r} needs a builder that takes a context, because its tensors are "
-            "made on device kit; a plain `step` runs in mode 'torch'. See docs/your_own_model.md"
-        )
-    _complain("no @kit.workload there: measuring `step` as it is, in mode 'torch'")
-    return settings.replace(mode="torch")
-
-
-def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace) -> Run:
-    import kit
-    from kit.widgets.base.progress import progress_bar
-
-    workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
-    with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
-        if isinstance(step, partial):
-            from kit.measure.many.launch import Team, run_processes
-
-            team = Team(
-                options.processes,
-                options.devices,
-                options.rank,
-                options.coordinator,
-                options.timeout,
-                Path(options.script).name,
-            )
-            return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
-        parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
-        return kit.run(workload, settings, devices=options.devices, progress=progress,
-                       cancelled=cancelled, **parallel)  # fmt: skip
-
-
-@contextlib.contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C stops between two steps, a second one at once.
-
-    Python raises it anywhere, and in the middle of a backward pass that can end the process.
-    """
-    asked = threading.Event()
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        os.write(2, b"\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _view(options: argparse.Namespace) -> int:
     """Print what a trace or a saved run says; nothing of it is executed."""
     import kit
 
     run = kit.open_trace(options.trace, step_by=options.step_by)
-    _say(_summary(run))
+    say(summary_of(run))
     if options.output:
-        _write_report([run], options.output)
+        write_report([run], options.output)
     return 0
 
 
@@ -258,10 +146,10 @@ def _report(options: argparse.Namespace) -> int:
     import kit
 
     if options.runs:
-        _write_report([kit.open_trace(name) for name in options.runs], options.output)
+        write_report([kit.open_trace(name) for name in options.runs], options.output)
         return 0
     if said := leave_a_core(os.environ, usable_cores()):
-        _complain(said)
+        complain(said)
     from kit.widgets.base.progress import progress_bar
     from kit.workloads import bert
 
@@ -273,47 +161,43 @@ def _report(options: argparse.Namespace) -> int:
     with progress_bar("kit report") as progress:
         path = kit.report(bert, sweep if options.fast else None, options.output,
                           settings=settings, progress=progress)  # fmt: skip
-    _say(f"wrote {path}")
+    say(f"wrote {path}")
     return 0
-
-
-def _write_report(runs: list[Run], path: str | os.PathLike[str]) -> None:
-    import kit
-
-    _say(f"wrote {kit.report(runs, path=Path(path))}")
 
 
 def _lab(options: argparse.Namespace) -> int:
     """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it."""
-    return lab(options.notebook, options.port, not options.no_browser, _complain)
+    return lab(options.notebook, options.port, not options.no_browser, complain)
 
 
 def _doctor(options: argparse.Namespace) -> int:
     """Say which versions are installed, which devices there are, and what is missing."""
     text, is_well = doctor(full=options.full)
-    _say(text)
+    say(text)
     return 0 if is_well else 1
-
-
-def _summary(run: Run) -> str:
-    from kit.runs.analysis.summary import summary
-
-    return summary(run)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-
-
-def _complain(text: str) -> None:
-    """To standard error, with what a terminal would obey taken out."""
-    lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
-    sys.stderr.write(f"kit: {lines}\n")
 
 
 _RUN = (
     Argument(
         "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
+    ),
+    Argument("--steps", type=int, metavar="N", help="how many to measure; default: 10"),
+    Argument(
+        "--skip",
+        type=int,
+        metavar="N",
+        help="how many go before; default: until they are steady",
+    ),
+    Argument(
+        "--stop",
+        action="store_true",
+        help="end a script that is watched once its steps are recorded",
+    ),
+    Argument(
+        "--on",
+        default="",
+        choices=("kit",),
+        help="run a script that is watched on device kit, where it names cuda, mps or cpu",
     ),
     Argument("--workload", default="", metavar="NAME", help="which one, if the script has several"),
     Argument(
@@ -413,7 +297,7 @@ _DOCTOR = (
     ),
 )
 VERBS = (
-    Verb("run", "measure the step of a script", _run, _RUN),
+    Verb("run", "run a script, and measure its steps", run, _RUN),
     Verb("view", "what a trace or a saved run says", _view, _VIEW),
     Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),

@@ -154,7 +154,11 @@ def test_a_plain_step_is_measured_natively(kit: Kit):
         (SCRIPT.format(limit=0, arguments=[]), "wrong.py:17 in step", "RuntimeError: diverged"),
         ("import kit\nmissing_name\n", "wrong.py:2", "NameError: name 'missing_name'"),
         ("x = (\n", "wrong.py:1", "SyntaxError: '(' was never closed"),
-        ("raise SystemExit(3)", "wrong.py:1", "the script ended itself, with exit status 3"),
+        (
+            "import kit\nraise SystemExit(3)",
+            "wrong.py:2",
+            "the script ended itself, with exit status 3",
+        ),
     ],
 )
 def test_an_error_names_the_users_line(kit: Kit, text: str, place: str, error: str):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,13 @@ _NO_STEP = (
 )
 
 
-def watch(steps: int = 10, *, skip: int | None = None, name: str = "") -> LoopWatch:
+def watch(
+    steps: int = 10,
+    *,
+    skip: int | None = None,
+    name: str = "",
+    when_complete: Callable[[], object] | None = None,
+) -> LoopWatch:
     """Record some steps of a training loop that exists: `with kit.watch() as watch:` around it.
 
     The loop stays as it is, and runs to its end. A step ends at `watch.step()`, or, in a loop that
@@ -51,19 +57,24 @@ def watch(steps: int = 10, *, skip: int | None = None, name: str = "") -> LoopWa
         steps: how many to measure; four more, or so, are traced for the timeline.
         skip: how many steps go first, unmeasured; by default until they are steady (6 to 20).
         name: what the run is called; by default the file of the loop.
+        when_complete: called in the loop's thread, between two steps, when all are recorded; what
+            it raises ends the loop.
 
     Raises:
         SettingsError: a number is out of range.
     """
-    return LoopWatch(steps, skip, name)
+    return LoopWatch(Wanted(steps, skip), name, when_complete)
 
 
 class LoopWatch:
     """Watches one loop; see `kit.watch`. Use it in a `with` block, or call `close` at the end."""
 
-    def __init__(self, steps: int, skip: int | None, name: str) -> None:
-        self._wanted = Wanted(steps, skip)
+    def __init__(
+        self, wanted: Wanted, name: str, when_complete: Callable[[], object] | None
+    ) -> None:
+        self._wanted = wanted
         self._name = name
+        self._when_complete = when_complete
         # The newest one: a recording to begin, or why to end the one that goes on. Left by any
         # thread or signal handler, taken by the loop's: a deque's own methods are atomic.
         self._requests: deque[Wanted | str] = deque(maxlen=1)
@@ -217,6 +228,9 @@ class LoopWatch:
             if is_of_a_worker(error):
                 raise
             self._end(f"the recording failed: {error!r}")
+        is_complete = now is not None and now.is_over and self._recording is not now
+        if is_complete and self._when_complete is not None:
+            self._when_complete()
 
     def _between(self, boundary: str, optimizer: Any, loss: Any) -> None:
         now = self._recording

@@ -1,0 +1,184 @@
+"""Run a script that knows nothing of kit, as `python script.py` would, and watch its steps."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.cli.script import error_text
+from kit.cli.terminal import INTERRUPTED, complain
+from kit.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kit.measure.attached.loop import LoopWatch
+    from kit.runs.run import Run
+    from kit.runs.settings import Settings
+
+__all__ = ["knows_kit", "run_program"]
+
+_OF_MEASURING = frozenset({"steps", "warmup"})
+
+
+class _Enough(BaseException):
+    """`--stop`: the steps are recorded. No `except Exception` of the script may hold it up."""
+
+
+def knows_kit(script: Path) -> bool:
+    """True if a script, or a file beside it that it imports, imports kit, or it has a `step`.
+
+    Nothing is run. A file that is no Python counts as one that knows nothing.
+    """
+    seen: set[Path] = set()
+    files = [script]
+    while files:
+        file = files.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue
+        names = set(_imported(tree))
+        if any(name.split(".")[0] == "kit" for name in names):
+            return True
+        if file == script and any(_is_step(node) for node in tree.body):
+            return True
+        beside = (script.parent.joinpath(*name.split(".")) for name in names)
+        files += [
+            found
+            for path in beside
+            for found in (path.with_suffix(".py"), path / "__init__.py")
+            if found.is_file()
+        ]
+    return False
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _is_step(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "step"
+
+
+def run_program(
+    options: argparse.Namespace,
+    settings: Settings,
+    named: frozenset[str],
+    keep: Callable[[Run, argparse.Namespace], None],
+) -> int:
+    """Run the script, then hand what was recorded to `keep`; gives the script's exit status.
+
+    Raises:
+        SettingsError: settings that the script could not follow.
+    """
+    if named - _OF_MEASURING and not options.on:
+        raise SettingsError(
+            f"{min(named - _OF_MEASURING)} cannot be set: {options.script.name} knows nothing of "
+            "kit and runs natively, as it is. With --on kit it runs on device kit, under settings"
+        )
+    from kit.measure.attached.loop import watch
+
+    steps = settings.steps if options.steps is None else options.steps
+    skip = settings.warmup if options.skip is None and "warmup" in named else options.skip
+    enough = _leave if options.stop else None
+    watching = watch(steps, skip=skip, name=options.script.name, when_complete=enough)
+    status = _run_watched(watching, options, settings)
+    sys.stdout.flush()
+    try:
+        made = watching.run
+    except SettingsError:
+        if status != INTERRUPTED:
+            complain(_nothing_seen(options))
+        return status or 1
+    keep(made, options)
+    return status
+
+
+def _leave() -> None:
+    if threading.current_thread() is threading.main_thread():
+        raise _Enough
+
+
+def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Settings) -> int:
+    """The script's exit status."""
+    with contextlib.ExitStack() as around:
+        mapped = None
+        if options.on:
+            from kit.torch.device import open_session
+            from kit.torch.mapping import DeviceNames
+
+            around.enter_context(open_session(settings))
+            mapped = around.enter_context(DeviceNames())
+        around.enter_context(_as_python(options.script, options.arguments))
+        status = _ended(watching, options)
+    if mapped is not None:
+        complain(mapped.said)
+    return status
+
+
+def _ended(watching: LoopWatch, options: argparse.Namespace) -> int:
+    """Run the script to its end, whichever that is."""
+    try:
+        with watching:
+            runpy.run_path(os.path.abspath(options.script), run_name="__main__")
+    except _Enough:
+        return 0
+    except SystemExit as error:
+        return _status(error.code)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - the script's own
+        complain(error_text(error, options.script, full=options.traceback))
+        return 1
+    return 0
+
+
+def _status(code: Any) -> int:
+    """What a process that ends so would give to its shell."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+@contextlib.contextmanager
+def _as_python(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """`sys.argv` and `sys.path` as Python would set them for the script."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(script.resolve().parent)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _nothing_seen(options: argparse.Namespace) -> str:
+    if "torch" not in sys.modules:
+        what = "it has not loaded torch"
+    else:
+        what = "no optimizer of torch.optim has made two steps in this process"
+    return (
+        f"{options.script.name} ran, and there was no step to record: {what}. kit run watches "
+        "`optimizer.step()` in the process that it starts: not in workers or ranks that the script "
+        "starts, not a loop of jax. A step of another kind wants a @kit.workload: see "
+        "docs/your_own_model.md"
+    )

@@ -1,0 +1,156 @@
+"""`kit run`: measure the step of a script that has a builder, or watch the steps of any script."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.cli.program import knows_kit, run_program
+from kit.cli.script import ScriptError, error_text, load_step, load_workload
+from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
+from kit.errors import Cancelled, SettingsError
+from kit.files import check_target
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
+    from kit.runs.settings import Settings
+
+__all__ = ["run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a script, measure its steps, and print where the time goes.
+
+    A script that marks a builder with @kit.workload has its step measured under the settings. One
+    with a function `step()` has that measured, in mode "torch": natively, as it is. Any other is
+    run as `python SCRIPT.py` would run it, and some of the steps of its optimizer are watched.
+    """
+    for target in filter(None, (options.save, options.report)):
+        check_target(target)
+    settings, named = _settings(options.changes)
+    if not options.script.is_file():
+        raise FileNotFoundError(2, "there is no such script", str(options.script))
+    if not options.workload and not knows_kit(options.script):
+        _refuse_many(options, "a script that is watched runs in one process, on one device")
+        return run_program(options, settings, named, _keep)
+    if options.on or options.stop:
+        name = "--on" if options.on else "--stop"
+        raise SettingsError(f"{name} is for scripts without a step for kit; this one has a builder")
+    changes = {"steps": options.steps, "warmup": options.skip}
+    settings = settings.replace(**{k: n for k, n in changes.items() if n is not None})
+    return _run_step(options, settings, named)
+
+
+def _run_step(options: argparse.Namespace, settings: Settings, named: frozenset[str]) -> int:
+    """Measure the step that a script has for kit."""
+    try:
+        if options.coordinator and options.rank is None:
+            raise SettingsError("--coordinator needs --rank: the number of this host's process")
+        step, is_plain = load_step(options.script, options.workload, options.arguments)
+        if is_plain:
+            settings = _for_plain_step(settings, named)
+            _refuse_many(options, "several devices need a @kit.workload: `step` has no device")
+        if options.processes != 1 or options.rank is not None:
+            step = partial(load_workload, options.script, options.workload, options.arguments)
+        made = _measured(step, settings, is_plain, options)
+    except (SettingsError, OSError):
+        raise
+    except Cancelled:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - it is the user's, who shall see their line
+        shown = error.error if isinstance(error, ScriptError) else error
+        complain(error_text(shown, options.script, full=options.traceback))
+        return 1
+    _keep(made, options)
+    return 0
+
+
+def _keep(made: Run, options: argparse.Namespace) -> None:
+    """Print, save and draw a run, as the options say."""
+    made = replace(made, label=options.label or made.label)
+    say(summary_of(made))
+    if options.save:
+        made.save(options.save)
+        say(f"\nsaved {options.save}")
+    if options.report:
+        write_report([made], options.report)
+
+
+def _refuse_many(options: argparse.Namespace, why: str) -> None:
+    if options.processes != 1 or options.devices != 1 or options.rank is not None:
+        raise SettingsError(why)
+
+
+def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
+    """The settings of `--set name=value`, and the names that were given."""
+    from kit.runs.knob import knobs_of
+    from kit.runs.settings import Settings
+    from kit.runs.text_form import read_text
+
+    values = read_text(knobs_of(Settings), "&".join(changes))
+    return Settings().replace(**values), frozenset(values)
+
+
+def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:
+    if "mode" in named and settings.mode != "torch":
+        raise SettingsError(
+            f"mode={settings.mode!r} needs a builder that takes a context, because its tensors are "
+            "made on device kit; a plain `step` runs in mode 'torch'. See docs/your_own_model.md"
+        )
+    complain("no @kit.workload there: measuring `step` as it is, in mode 'torch'")
+    return settings.replace(mode="torch")
+
+
+def _measured(step: Any, settings: Settings, is_plain: bool, options: argparse.Namespace) -> Run:
+    import kit
+    from kit.widgets.base.progress import progress_bar
+
+    workload = kit.Workload("step", lambda ctx: step, "") if is_plain else step
+    with progress_bar("kit run") as progress, _asked_to_stop() as cancelled:
+        if isinstance(step, partial):
+            from kit.measure.many.launch import Team, run_processes
+
+            team = Team(
+                options.processes,
+                options.devices,
+                options.rank,
+                options.coordinator,
+                options.timeout,
+                Path(options.script).name,
+            )
+            return run_processes(step, settings, team, progress=progress, cancelled=cancelled)
+        parallel = {"timeout_s": options.timeout} if options.devices != 1 else {}
+        return kit.run(workload, settings, devices=options.devices, progress=progress,
+                       cancelled=cancelled, **parallel)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C stops between two steps, a second one at once.
+
+    Python raises it anywhere, and in the middle of a backward pass that can end the process.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        os.write(2, b"\nkit: interrupted: stopping after this step; Ctrl-C again stops at once\n")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

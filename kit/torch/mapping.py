@@ -1,0 +1,98 @@
+"""Run code that names other devices on device kit: "cuda", "mps", and "cpu" where it is placed.
+
+By torch's own function mode, which sees the calls of torch's functions and no others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kit.errors import SettingsError
+from kit.runtime.recording.sites import is_kits
+
+__all__ = ["DeviceNames"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_ACCELERATORS = ("cuda", "mps", "xpu")
+
+
+class DeviceNames(TorchFunctionMode):
+    """Inside the block, this thread's tensors go to device kit where the code names a device.
+
+    "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
+    the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
+    and so is `.cpu()`. torch's own files, and kit's, are left to mean the CPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[str] = Counter()
+        self._process = os.getpid()
+
+    @property
+    def said(self) -> str:
+        """What was mapped, in words."""
+        if not self._counts:
+            return (
+                "the script names no device that could be device kit: its tensors are where it "
+                "put them"
+            )
+        parts = [f"{name} in {count:,} calls" for name, count in self._counts.most_common()]
+        return (
+            f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
+            "as is_available, and the devices of autocast, GradScaler and Generator"
+        )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if os.getpid() != self._process:  # a loader's worker: device kit is not there
+            return func(*args, **kwargs)
+        if func is torch.Tensor.cuda:
+            self._counts["cuda"] += 1
+            return args[0].to("kit")
+        if func is torch.Tensor.to:
+            args = (args[0], *(self._mapped(x, args[0]) for x in args[1:]))
+        device = kwargs.get("device")
+        if device is not None:
+            on = args[0] if func is torch.Tensor.to else None
+            kwargs = {**kwargs, "device": self._mapped(device, on)}
+        return func(*args, **kwargs)
+
+    def _mapped(self, argument: Any, tensor: Any = None) -> Any:
+        """The device that is meant; anything else as it is."""
+        if not isinstance(argument, str | torch.device):
+            return argument
+        device = torch.device(argument)
+        if device.type == "cpu":
+            is_read = tensor is not None and tensor.device.type != "cpu"
+            if is_read or not _is_asked_by_user():
+                return argument
+        elif device.type not in _ACCELERATORS:
+            return argument
+        elif device.index:
+            raise SettingsError(
+                f"the script asks for {device}: device kit, which stands in for it, is one device"
+            )
+        self._counts[device.type] += 1
+        return torch.device("kit")
+
+
+def _is_asked_by_user() -> bool:
+    """The call comes from the user's code, perhaps by a module's or a loader's, not from kit's."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    if frame is None or is_kits(frame.f_code.co_filename):
+        return False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_TORCH) and not is_kits(name):  # kit's is in a module's `to`
+            return f"{os.sep}site-packages{os.sep}" not in name
+        frame = frame.f_back
+    return False

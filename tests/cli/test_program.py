@@ -1,0 +1,215 @@
+"""`kit run` on scripts that know nothing of kit: they run as Python runs them, and are watched.
+
+In this process: the script's `__main__` and path are put back afterwards, which is asserted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kit as kit_itself
+from kit.cli import main as cli
+from kit.cli.program import knows_kit
+from kit.runs.run import Run
+
+TRAIN = """
+import argparse
+import os
+import sys
+
+import torch
+from torch import nn
+
+import beside
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int)
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = nn.Linear(8, 2).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    points = torch.randn(4, 8).to(device)
+    for _ in range(asked.steps):
+        loss = model(points).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.6f} at the end, {beside.WORD}")
+
+
+if __name__ == "__main__":
+    assert sys.modules["__main__"].main is main
+    assert os.path.isabs(__file__)
+    assert sys.path[0] == os.path.dirname(os.path.realpath(__file__))
+    main()
+    END
+"""
+
+Said = tuple[int, str, str]
+Kit = Callable[..., Said]
+
+
+@pytest.fixture
+def kit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kit:
+    """`kit("run", ...)` in a folder of its own: exit status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    Path("beside.py").write_text("WORD = 'beside'\n", "utf-8")
+
+    def call(*arguments: object) -> Said:
+        before = list(sys.argv), list(sys.path), sys.modules["__main__"]
+        status = cli.main([str(a) for a in arguments])
+        sys.modules.pop("beside", None)
+        assert (list(sys.argv), list(sys.path), sys.modules["__main__"]) == before
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def write(text: str, name: str = "train.py") -> str:
+    Path(name).write_text(text, "utf-8")
+    return name
+
+
+def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit: Kit) -> None:
+    script = write(TRAIN.replace("END", "sys.exit(3)"))
+    asked = (
+        "--steps",
+        3,
+        "--skip",
+        1,
+        "--save",
+        "a.kitrun",
+        "--label",
+        "mine",
+        "--",
+        "--steps",
+        12,
+    )
+    status, said, wrong = kit("run", script, *asked)
+    assert (status, wrong) == (3, "")
+    assert "at the end, beside" in said
+    assert "train.py: profiled, on cpu" in said
+    assert "device busy" in said
+    run = Run.load("a.kitrun")
+    assert (len(run.step_times_ns), run.settings.warmup, run.label) == (3, 1, "mine")
+    assert run.environment["a step ends at"] == "SGD.step(), train.py:25"
+    assert "optimizer.step()" in run.sources[0].lines[2]
+
+
+def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit) -> None:
+    script = write(TRAIN.replace("END", ""))
+    native = kit("run", script, "--steps", 2, "--skip", 1, "--", "--steps", 9)
+    asked = ("--steps", 2, "--skip", 1, "--on", "kit", "--set", "mode=lazy", "--save", "a.kitrun")
+    status, said, wrong = kit("run", script, *asked, "--", "--steps", 9)
+    assert status == 0
+    assert said.split("\n")[0] == native[1].split("\n")[0]  # the loss
+    assert "device kit stood in for cpu in 3 calls. Not mapped: torch.cuda's functions" in wrong
+    run = Run.load("a.kitrun")
+    assert run.settings.mode == "lazy"
+    assert {node.site for node in run.graphs[0]} >= {"train.py:22", "train.py:25"}
+    assert kit_itself.predict(run, run.settings.replace(mode="imperative")).step_ms > 0
+
+
+def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit: Kit) -> None:
+    script = write(TRAIN.replace("END", ""))
+    status, said, wrong = kit(
+        "run", script, "--steps", 2, "--skip", 0, "--stop", "--", "--steps", 50
+    )
+    assert (status, wrong) == (0, "")
+    assert "at the end" not in said
+    assert "step 0" not in said
+    assert "device busy" in said
+
+
+def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit: Kit) -> None:
+    script = write(TRAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); 1 / (_ - 6)"))
+    status, said, wrong = kit("run", script, "--skip", 1, "--save", "a.kitrun", "--", "--steps", 9)
+    assert status == 1
+    assert wrong.startswith("kit: train.py:23 in main\n    optimizer.zero_grad(); 1 / (_ - 6)\n")
+    assert wrong.endswith("ZeroDivisionError: division by zero\n")
+    assert len(Run.load("a.kitrun").step_times_ns) == 4
+    assert "a.kitrun" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        ("print('hello')", 1, "no optimizer of torch.optim has made two steps"),
+        ("raise SystemExit(4)", 4, "kit run watches `optimizer.step()`"),
+        ("import sys; sys.exit('no data')", 1, "no data"),
+        ("1 +", 1, "SyntaxError"),
+    ],
+)
+def test_a_script_without_steps_is_told_what_was_not_found(
+    kit: Kit, text: str, status: int, why: str
+) -> None:
+    found, _, wrong = kit("run", write(text))
+    assert found == status
+    assert why in wrong
+    assert "there was no step to record" in wrong
+
+
+def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit: Kit) -> None:
+    script = write("print('ran')")
+    for arguments, why in (
+        (("--set", "bulk_forward=5"), "bulk_forward cannot be set: train.py knows nothing of kit"),
+        (("--devices", 2), "a script that is watched runs in one process, on one device"),
+        (("--steps", 0), "steps of a watch must be a whole number of at least 1, not 0"),
+    ):
+        status, said, wrong = kit("run", script, *arguments)
+        assert (status, said) == (1, "")
+        assert why in wrong
+    builder = write("import kit\n\n\ndef step():\n    pass\n", "builder.py")
+    for option in (("--on", "kit"), ("--stop",)):
+        assert "is for scripts without a step for kit" in kit("run", builder, *option)[2]
+
+
+def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit: Kit) -> None:
+    status, _, wrong = kit(
+        "run", write("import torch\ntorch.ones(2, device='cuda:1')"), "--on", "kit"
+    )
+    assert status == 1
+    assert "the script asks for cuda:1: device kit, which stands in for it, is one device" in wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "knows"),
+    [
+        ("import kit", True),
+        ("def f():\n    from kit.workloads import bert", True),
+        ("import torch", False),
+        ("import helper", True),  # a file beside it
+        ("from package import part", True),
+        ("def step():\n    pass", True),
+        ("class A:\n    def step(self): pass", False),
+        ("from . import x\nimport kitchen", False),
+        ("not python", False),
+    ],
+)
+def test_whether_a_script_knows_kit_is_read_and_nothing_is_run(
+    tmp_path: Path, text: str, knows: bool
+) -> None:
+    (tmp_path / "helper.py").write_text("import train, kit.workloads\n1 / 0\n", "utf-8")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import kit\n1 / 0\n", "utf-8")
+    (tmp_path / "train.py").write_text(text, "utf-8")
+    assert knows_kit(tmp_path / "train.py") == knows
+
+
+def test_the_folder_of_the_script_is_the_first_on_the_path_and_not_the_working_one(
+    kit: Kit, tmp_path: Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    script = tmp_path / "sub" / "where.py"
+    script.write_text("import os, sys; print(sys.path[0], os.getcwd(), sep='|')", "utf-8")
+    said = kit("run", script)[1].strip()
+    assert said == f"{os.path.realpath(tmp_path / 'sub')}|{tmp_path}"
