@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Run
-from kit.runs.settings import Settings
+from kit.runs.settings import ENOUGH, Settings
 from kit.trace import Span, SyncPoint, Timeline
 
 __all__ = ["HOSTILE", "empty_run", "make_run", "one_span_run"]
@@ -22,6 +22,7 @@ HOSTILE = (
     "</script><script>alert('kit')</script><img src=x onerror=\"alert(1)\">&amp;\"'`${1}"
     "\x00\x07\x1b[31m\r\n\t\u202e\u2028\ud800{{7*7}}\\%s" + "W" * 2000
 )
+MEASURED = 200  # steps of 1.5 ms, where the settings ask for enough of them
 _WEIGHT = Aval((32, 32), "float32")
 _BATCH = Aval((8, 32), "float32")
 _SCALAR = Aval((), "float32")
@@ -43,16 +44,17 @@ def make_run(settings: Settings | None = None, *, kernels: int = 40, steps: int 
     machine = _Machine(graph, segments, random.Random(seed), evil, is_native)
     for step in range(steps):
         machine.step(step, kernels, syncs)
+    count = MEASURED if settings.steps == ENOUGH else settings.steps
     measured = [
         SyncPoint(1_000_000 * i + s.at_ns, s.wait_ns + i, s.cause, s.site, s.via)
-        for i in range(settings.steps)
+        for i in range(count)
         for s in machine.syncs[:syncs]
     ]
     noise = random.Random(seed + 1)
     return Run(
         settings=settings,
-        losses=tuple(6.0 * 0.9**i + noise.random() / 100 for i in range(settings.steps)),
-        step_times_ns=tuple(1_500_000 + noise.randrange(100_000) for _ in range(settings.steps)),
+        losses=tuple(6.0 * 0.9**i + noise.random() / 100 for i in range(settings.least_steps)),
+        step_times_ns=tuple(1_500_000 + noise.randrange(100_000) for _ in range(count)),
         timeline=Timeline.of(machine.spans, machine.syncs, "profiled", ["synthetic" + evil]),
         sync_points=tuple(measured),
         graphs=() if is_native else (graph,),

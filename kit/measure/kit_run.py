@@ -34,7 +34,7 @@ def measure(
     cancelled: Callable[[], bool] | None = None,
     cache: ExecutableCache | None = None,
 ) -> Run:
-    """Warm up, time `settings.steps` steps untraced, then trace two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then trace two more.
 
     Runs that are given the same `cache` compile what they have in common once.
 

@@ -3,9 +3,9 @@
 Pure: times in, a `Difference` out. Every comparison of the kit asks here, so that two views never
 disagree. docs/measuring.md says the rule in words, `benchmarks/changed.py` checks it by reruns.
 
-The difference is that of the medians. Its 95 % interval is made of three parts: the spread of the
-steps on both sides, how much neighbouring steps resemble each other (then n steps say less than n),
-and what a rerun of the same settings differs by, which no number of steps in one run can tell.
+The difference is that of the medians. Its 95 % interval is made of two parts: how far the median is
+off, from blocks of consecutive steps on both sides, and what a rerun of the same settings differs
+by, which no number of steps in one run can tell: it is taken to be what blocks differ by.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
+from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
 from kit.text import format_ms, format_percent
 
 if TYPE_CHECKING:
@@ -40,14 +40,12 @@ __all__ = [
 ]
 
 RERUN = 0.02  # standard deviation of ln(median / median) between two runs of the same settings
+RERUN_SHORT = 0.18  # the same of runs that are shorter than a phase of the machine's speed
+SHORT_MS = 250.0  # such runs: all of their steps together
 RERUN_PART = 0.10  # the same of a part of the step: a kernel, a wait, a cause of idle time
 RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
-TURNS = 3  # runs of each side, by turns, from which on their own spread has what others took
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
-_SURE = 1.96  # standard deviations of a 95 % interval
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
-_WORST_ECHO = 0.8  # correlation of neighbouring steps; beyond, ten steps would count as none
-_NORMAL = NormalDist()
 
 Times = Sequence[float] | NDArray[Any]
 
@@ -137,12 +135,11 @@ def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN
     """How many times as much `new` is as `old`; each side is a sequence of runs, each of times.
 
     Args:
-        rerun: what the logarithm of the ratio of two reruns varies by (standard deviation).
+        rerun: what the logarithm of the ratio of two reruns varies by at least (standard
+            deviation).
     """
-    a, b = _positive(old), _positive(new)
-    sides = [_Side.of([np.log(run) for run in runs], rerun) for runs in (a, b)]
-    low, high = _interval(sides[0], sides[1])
-    return Difference(_middle(a), _middle(b), math.exp(low), math.exp(high))
+    sides = [_LogTimes.of(runs, [Rerun(rerun, wanders=True)] * len(runs)) for runs in (old, new)]
+    return _ratio(*sides)
 
 
 def shift_of(
@@ -151,7 +148,7 @@ def shift_of(
     *,
     rerun: float,
     blur: float = math.inf,
-    sure: float = _SURE,
+    sure: float = SURE,
 ) -> Difference:
     """How much more `new` is than `old`: for what may be 0, and for fractions of one.
 
@@ -161,8 +158,9 @@ def shift_of(
         sure: standard deviations that the interval reaches to each side.
     """
     a, b = _known(old), _known(new)
-    low, high = _interval(_Side.of(a, rerun), _Side.of(b, rerun), sure)
-    return Difference(_middle(a), _middle(b), low, high, is_ratio=False, blur=blur)
+    sides = [Side.of(runs, [Rerun(rerun)] * len(runs)) for runs in (a, b)]
+    low, high = interval(sides[0], sides[1], sure)
+    return Difference(middle_of(a), middle_of(b), low, high, is_ratio=False, blur=blur)
 
 
 def part_difference(
@@ -196,7 +194,7 @@ def steps_difference(
     old: Sequence[Run], new: Sequence[Run], *, by_sample: bool = False
 ) -> Difference:
     """The same where each side was measured several times, best by turns: repeats make it surer."""
-    found = ratio_of(*([_times(run, by_sample) for run in runs] for runs in (old, new)))
+    found = _ratio(*(_log_times(runs, by_sample=by_sample) for runs in (old, new)))
     has_turns = min(len(old), len(new)) >= TURNS  # then what others took is in the runs' own spread
     return found if has_turns else replace(found, doubt=doubt_of(*old, *new))
 
@@ -211,13 +209,12 @@ class StepTimes:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        known = [_positive([_times(run, False)]) for run in runs]
-        self._sides = [_Side.of([np.log(x) for x in times], RERUN) for times in known]
+        self._sides = [_log_times([run]).side for run in runs]
 
     def difference(self, old: int, new: int) -> Difference:
         """As `step_difference` of these two runs; by the sample where their steps hold others."""
         a, b = self._runs[old], self._runs[new]
-        low, high = _interval(self._sides[old], self._sides[new])
+        low, high = interval(self._sides[old], self._sides[new])
         fewer = _samples(a) / _samples(b)
         return Difference(
             a.step_ms / _samples(a) if fewer != 1 else a.step_ms,
@@ -241,8 +238,8 @@ def step_interval(*runs: Run) -> tuple[float, float]:
 
     nan where fewer than two steps were measured.
     """
-    side = _Side.of([np.log(times) for times in _positive([_times(r, False) for r in runs])], RERUN)
-    half = side.error * _student(side.freedom, _SURE)
+    side = _log_times(runs).side
+    half = side.error * student(side.freedom, SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
 
 
@@ -251,16 +248,49 @@ def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:
 
     The spread is that of the measured runs, a rerun's included: the model has none of its own here.
     """
-    times = [_times(run, False) for run in measured]
-    middle = _middle(_known(times))
+    middle = middle_of(_known([_times(run) for run in measured]))
     low, high = step_interval(*measured)
     return Difference(
         middle, predicted_ms, predicted_ms / high, predicted_ms / low, doubt=doubt_of(*measured)
     )
 
 
-def _times(run: Run, by_sample: bool) -> NDArray[Any]:
-    return np.asarray(run.step_times_ns, float) / 1e6 / (_samples(run) if by_sample else 1)
+@dataclass(frozen=True, slots=True)
+class _LogTimes:
+    """One side of a ratio."""
+
+    middle: float  # of the times
+    side: Side  # of their logarithms
+
+    @classmethod
+    def of(cls, runs: Sequence[Times], reruns: Sequence[Rerun]) -> _LogTimes:
+        pairs = [(_positive([run]), rerun) for run, rerun in zip(runs, reruns, strict=True)]
+        known = [run for runs, _ in pairs for run in runs]
+        side = Side.of([np.log(run) for run in known], [rerun for runs, rerun in pairs if runs])
+        return cls(middle_of(known), side)
+
+
+def _log_times(runs: Sequence[Run], *, by_sample: bool = False) -> _LogTimes:
+    times = [_times(run) for run in runs]
+    reruns = [_rerun(t) for t in times]
+    parts = [_samples(run) if by_sample else 1 for run in runs]
+    return _LogTimes.of([t / n for t, n in zip(times, parts, strict=True)], reruns)
+
+
+def _ratio(old: _LogTimes, new: _LogTimes) -> Difference:
+    low, high = interval(old.side, new.side)
+    return Difference(old.middle, new.middle, math.exp(low), math.exp(high))
+
+
+def _rerun(times_ms: NDArray[Any]) -> Rerun:
+    """What a run of these steps differs by from its next rerun."""
+    is_short = float(np.nansum(times_ms)) < SHORT_MS
+    return Rerun(RERUN_SHORT if is_short else RERUN, wanders=True)
+
+
+def _times(run: Run) -> NDArray[Any]:
+    """Milliseconds of each measured step."""
+    return np.asarray(run.step_times_ns, float) / 1e6
 
 
 def _samples(run: Run) -> int:
@@ -274,99 +304,3 @@ def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:
 
 def _positive(runs: Sequence[Times]) -> list[NDArray[Any]]:
     return [kept for array in _known(runs) if len(kept := array[array > 0])]
-
-
-def _middle(runs: Sequence[NDArray[Any]]) -> float:
-    """The median of the runs' medians."""
-    return float(np.median([np.median(run) for run in runs])) if runs else math.nan
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the two sides: its median, the median's standard error, and on how much that rests."""
-
-    middle: float
-    error: float
-    freedom: float  # degrees of freedom; inf where the error is known and not estimated
-
-    @classmethod
-    def of(cls, runs: Sequence[NDArray[Any]], rerun: float) -> _Side:
-        if not runs:
-            return cls(math.nan, math.nan, 1.0)
-        count = len(runs)
-        within = float(np.mean([_median_error(run) ** 2 for run in runs])) / count
-        known = rerun**2 / 2 / count  # a difference has two sides
-        steps = sum(map(len, runs)) - count
-        error, freedom = within + known, _freedom(within, within + known, steps)
-        medians = [float(np.median(run)) for run in runs]
-        if count > 2 and (seen := float(np.var(medians, ddof=1)) / count) > error:
-            error, freedom = seen, count - 1.0
-        return cls(_middle(runs), math.sqrt(error), freedom)
-
-
-def _freedom(estimated: float, whole: float, steps: int) -> float:
-    """Degrees of freedom of a variance of which only a part is an estimate.
-
-    Source: Satterthwaite, https://doi.org/10.2307/3002019.
-    """
-    return math.inf if not estimated else max(steps, 1) * (whole / estimated) ** 2
-
-
-def _interval(old: _Side, new: _Side, sure: float = _SURE) -> tuple[float, float]:
-    """The interval of the difference, in the scale of the sides."""
-    whole = old.error**2 + new.error**2
-    if not whole:
-        return (new.middle - old.middle,) * 2
-    parts = sum(side.error**4 / side.freedom for side in (old, new))
-    freedom = whole**2 / parts if parts else math.inf
-    half = _student(freedom, sure) * math.sqrt(whole)
-    middle = new.middle - old.middle
-    return middle - half, middle + half
-
-
-def _student(freedom: float, z: float) -> float:
-    """Student's t where the normal distribution has `z`, by the expansion of Cornish and Fisher.
-
-    Source: Abramowitz and Stegun, 26.7.5; for 95 % it is 3 % off at 2 degrees of freedom.
-    """
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
-
-
-def _median_error(values: NDArray[Any]) -> float:
-    """Standard error of the median; nan of a single value.
-
-    The larger of two estimates: from the middle half, which a long tail does not touch, and from
-    the few values next to the median, which see that the steps come in two sorts. It grows where
-    neighbours resemble each other.
-
-    Source: McGill, Tukey, Larsen, https://doi.org/10.2307/2683468, and Price, Bonett,
-    https://doi.org/10.1080/00949650212140.
-    """
-    n = len(values)
-    if n < 2:
-        return math.nan
-    low, high = np.percentile(values, [25, 75], method="median_unbiased")
-    by_half = 1.2533 * float(high - low) / 1.349 / math.sqrt(n)
-    outer = max(1, round((n + 1) / 2 - math.sqrt(n) / 2))
-    chance = sum(math.comb(n, i) for i in range(outer)) * 0.5 ** (n - 1)
-    ordered = np.sort(values)
-    reach = float(ordered[n - outer] - ordered[outer - 1])
-    by_neighbours = reach / (2 * _NORMAL.inv_cdf(1 - chance / 2)) if chance < 1 else 0.0
-    echo = _echo(values)
-    return max(by_half, by_neighbours) * math.sqrt((1 + echo) / (1 - echo))
-
-
-def _echo(values: NDArray[Any]) -> float:
-    """How much a step's rank resembles the one before, 0 to `_WORST_ECHO`; 0 of a few steps."""
-    if len(values) < 4:
-        return 0.0
-    ranks = np.argsort(np.argsort(values)).astype(float)
-    ranks -= ranks.mean()
-    alike = float((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum())
-    return min(max(alike, 0.0), _WORST_ECHO)

@@ -57,7 +57,7 @@ class Run:
     """
 
     settings: Settings
-    losses: tuple[float, ...]  # one for each measured step
+    losses: tuple[float, ...]  # of the first steps after the least warm-up
     step_times_ns: tuple[int, ...]  # untraced steps
     timeline: Timeline  # of `traced_steps` further steps; has one "step" span for each
     sync_points: tuple[SyncPoint, ...] = ()  # of the measured, untraced steps

@@ -9,12 +9,14 @@ from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK, UNLIMITED, BulkSizes, sizes_from_environment
 from kit.runs.knob import knob, knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
+from kit.runs.steady import ENOUGH_S, LEAST_STEPS, MOST_STEPS
 from kit.runs.text_form import read_text, write_text
 
 __all__ = [
     "CHECK_INDICES",
     "DEVICES",
     "DTYPES",
+    "ENOUGH",
     "MODES",
     "SEGMENT_MODES",
     "STEP_MODES",
@@ -30,6 +32,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
 CHECK_INDICES = ("on", "first steps", "off")
 UNTIL_STEADY = -1  # as many warm-up steps as it takes
+ENOUGH = -1  # as many measured steps as fill `ENOUGH_S`
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 
 
@@ -147,9 +150,12 @@ class Settings:
         is_training=True,
     )
     steps: int = knob(
-        10,
-        "how many steps are measured",
+        ENOUGH,
+        f"how many steps are measured; by default enough to fill {ENOUGH_S:g} s, "
+        f"{LEAST_STEPS} to {MOST_STEPS:,}",
+        words={ENOUGH: "enough"},
         phrase="{} steps",
+        phrases={ENOUGH: f"steps for {ENOUGH_S:g} s"},
         is_measuring=True,
     )
     warmup: int = knob(
@@ -211,6 +217,11 @@ class Settings:
         As many as are there, and as many again, because the loader goes on meanwhile.
         """
         return 2 * (self.prefetch + 1) if self.prefetch else 0
+
+    @property
+    def least_steps(self) -> int:
+        """Measured steps that every run of these settings has; as many losses are kept."""
+        return LEAST_STEPS if self.steps == ENOUGH else self.steps
 
     @property
     def scaling(self) -> LossScaling:

@@ -1,17 +1,28 @@
-"""Are steps still getting faster, or slower? One rule, for the warm-up and for measured steps."""
+"""How many steps a run takes: some until they are steady, then enough to measure.
+
+One rule says whether steps still get faster or slower, for the warm-up and for measured steps. One
+says how many are measured where nobody does: a machine's speed comes in phases of some 100 ms, so a
+few short steps lie within one of them and say nothing of the next. Of long steps there must be
+some, too, or their spread is not known.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
-
-__all__ = ["ALIKE", "MOST_WARMUP", "WINDOW", "drift", "drift_text"]
+__all__ = ["ALIKE", "ENOUGH_S", "LEAST_STEPS", "MOST_STEPS", "MOST_WARMUP", "WINDOW", "drift",
+           "drift_text", "enough_steps"]  # fmt: skip
 
 ALIKE = 0.05  # of the step: medians that differ by less are taken for equal
 SURE = 0.9  # of the pairs of an earlier and a later step must say the same
 WINDOW = 6  # warm-up steps that are judged: three against three
 MOST_WARMUP = 20
+ENOUGH_S = 1.0  # what the measured steps fill together
+GOOD_STEPS = 30  # at least, unless they fill more than `LONG_S`
+LONG_S = 5.0
+LEAST_STEPS = 10  # however long they are
+MOST_STEPS = 1000  # however short: each keeps its time and its sync points
 
 
 def drift(times: Sequence[float]) -> float:
@@ -21,6 +32,8 @@ def drift(times: Sequence[float]) -> float:
     step it must be the same one that is slower: single slow steps, and steps of two sorts, are no
     trend.
     """
+    import numpy as np  # here: `Settings` needs this file, and must not wait for it
+
     half = len(times) // 2
     if half < WINDOW // 2:
         return 0.0  # two steps differ by chance
@@ -41,3 +54,11 @@ def drift_text(times: Sequence[float]) -> str:
         f"the measured steps were still getting {how}: the later half took {abs(change):.0%} "
         f"{'more' if change > 0 else 'less'} than the earlier one. Measure again, or raise warmup"
     )
+
+
+def enough_steps(step_s: float) -> int:
+    """How many steps of this length are measured; `LEAST_STEPS` if the length is not known."""
+    if not step_s > 0:
+        return LEAST_STEPS
+    least = min(max(int(LONG_S / step_s), LEAST_STEPS), GOOD_STEPS)
+    return min(max(math.ceil(ENOUGH_S / step_s), least), MOST_STEPS)

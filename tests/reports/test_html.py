@@ -107,8 +107,8 @@ def test_a_page_says_of_each_run_how_it_differs_from_each_other():
     before, noisy, slow = (replace(make_run(), label=x) for x in ("before", "rerun", "slow"))
     slow = replace(slow, step_times_ns=tuple(2 * t for t in slow.step_times_ns))
     found = blocks(report_html([before, noisy, slow]))
-    assert found[1]["changes"][0].endswith("a step: no change beyond the spread (+0% ± 5%)")
-    assert found[2]["changes"][0].endswith("a step: 100% ± 10% slower")
+    assert found[1]["changes"][0].endswith("a step: no change beyond the spread (+0% ± 4%)")
+    assert found[2]["changes"][0].endswith("a step: 100% ± 8% slower")
     assert found[0]["changes"][2].endswith("a step: 50% ± 2% faster")
     assert "<b>before (bulked)</b> → <b>slow (bulked)</b>" in found[2]["diff"]
     assert found[0]["diff"] == ""

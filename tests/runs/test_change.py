@@ -24,6 +24,7 @@ from kit.runs.change import (
 )
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
+from kit.runs.steady import enough_steps
 from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
 
@@ -65,8 +66,61 @@ def test_reruns_are_called_changed_at_most_five_times_of_a_hundred(
 
 
 @pytest.mark.parametrize(("noise", "echo"), [(0.005, 0.0), (0.02, 0.0), (0.015, 0.5)])
-def test_ten_percent_is_found_with_the_default_number_of_steps(noise: float, echo: float) -> None:
-    assert rates(Settings().steps, noise, echo, 1.1) >= 90
+@pytest.mark.parametrize("step_ms", [5, 50, 150])
+def test_ten_percent_is_found_with_the_default_number_of_steps(
+    step_ms: float, noise: float, echo: float
+) -> None:
+    assert rates(enough_steps(step_ms / 1e3), noise, echo, 1.1) >= 90
+
+
+def phases_of(rng: Rng, step_ms: float, session: float) -> NDArray[np.float64]:
+    """As many steps as are measured by default, on a machine whose speed comes in phases of 100 ms
+    that differ by 10 %; in the logarithm, `session` is that of the whole run."""
+    count = enough_steps(step_ms / 1e3)
+    slow = np.exp(session + rng.normal(0, 0.1, int(count * step_ms / 50) + 4))
+    work = np.exp(0.02 * rng.normal(size=count)) * step_ms
+    clock = np.cumsum(100 * np.ones_like(slow)) - rng.uniform(0, 100)  # the ends of the phases
+    done = np.cumsum(np.diff(clock, prepend=0) / slow)  # work done by then
+    ends = np.interp(np.cumsum(work), [0, *done], [0, *clock])
+    return np.diff(ends, prepend=0)
+
+
+def kinds_of(step_ms: float, factor: float, *, turns: int = 1, is_one_session: bool) -> list[str]:
+    """What a hundred comparisons say on such a machine; sessions differ by 8.5 %."""
+    rng = np.random.default_rng(3)
+    found = []
+    for _ in range(100):
+        whole = rng.normal(0, 0.085)
+        speeds = [whole if is_one_session else rng.normal(0, 0.085) for _ in range(2 * turns)]
+        runs = [phases_of(rng, step_ms, speed) for speed in speeds]
+        found.append(ratio_of(runs[::2], [factor * run for run in runs[1::2]]).kind)
+    return found
+
+
+@pytest.mark.parametrize("step_ms", [3, 20, 50])
+def test_a_machine_whose_speed_comes_in_phases_is_not_taken_for_a_change(step_ms: float) -> None:
+    for factor in (1.0, 1.1):  # of single runs: neither "changed" nor "the same" can be known
+        kinds = kinds_of(step_ms, factor, is_one_session=False)
+        assert kinds.count("less") + kinds.count("more") * (factor == 1.0) <= 5
+        assert kinds.count("unclear") >= 80
+    assert kinds_of(step_ms, 2.0, is_one_session=False).count("more") >= 90
+
+
+def test_there_turns_find_ten_percent_and_do_not_find_nothing() -> None:
+    assert kinds_of(10, 1.1, turns=9, is_one_session=True).count("more") >= 90
+    kinds = kinds_of(10, 1.0, turns=9, is_one_session=True)
+    assert kinds.count("more") + kinds.count("less") <= 5
+    assert kinds.count("same") >= 90
+
+
+def test_steps_that_fill_too_short_a_time_cannot_know_the_next_phase() -> None:
+    run = replace(make_run(), step_times_ns=(1_500_000, 1_510_000, 1_490_000, 1_500_000) * 3)
+    slower = replace(run, step_times_ns=tuple(round(1.2 * t) for t in run.step_times_ns))
+    assert step_difference(run, slower).kind == "unclear"  # 18 ms
+    assert StepTimes([run, slower]).difference(0, 1).kind == "unclear"
+    long = [replace(r, step_times_ns=r.step_times_ns * 15) for r in (run, slower)]
+    assert step_difference(*long).kind == "more"
+    assert step_difference(run, replace(run, step_times_ns=(9_000_000,) * 4)).kind == "more"
 
 
 def test_repeats_find_what_a_single_pair_cannot() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import Cancelled, SettingsError
-from kit.runs.settings import UNTIL_STEADY, Settings
-from kit.runs.steady import MOST_WARMUP, WINDOW, drift
+from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
+from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
 
 __all__ = ["CancelledFn", "Pace", "Progress", "Timed", "detached", "no_loss", "timed_steps"]
 
@@ -60,6 +61,7 @@ class Pace:
     start: Callable[[], object] = _nothing  # the measured steps begin
     keep: Callable[[Any], Any] = detached  # what to keep of a measured step's result
     agree: Callable[[bool], bool] = bool  # do all who take the step call their steps steady?
+    share: Callable[[int], int] = int  # how many steps do all who take the step measure?
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,15 @@ def timed_steps(
     warming: list[int] = []
     kept: list[Any] = []
     first: int | None = None  # measured step
+    end = 0  # the step after the last measured one
     i = 0
     before = time.perf_counter_ns()
-    while first is None or i < first + settings.steps:
+    while first is None or i < end:
         if cancelled is not None and cancelled():
             raise Cancelled(f"cancelled before step {i + 1}")
         if first is None and _is_warm(settings, warming, pace):
             first = i + settings.settling
-            pace.finish()
+            end = first + _measured_steps(settings, warming, pace)
             pace.quiet()
         if i == first:
             pace.start()
@@ -111,18 +114,33 @@ def timed_steps(
             before = time.perf_counter_ns()
         result = _called(step, i, settings)
         pace.mark_step()
-        if first is not None and i == first + settings.steps - 1:
+        if i == end - 1:
             pace.finish()
         now = time.perf_counter_ns()
         (times if first is not None and i >= first else warming).append(now - before)
-        if least <= i < least + settings.steps:
+        if i >= least:
             kept.append(pace.keep(result))
         before = now
         i += 1
         if progress is not None:
-            progress(*_progress(i, first, settings))
+            progress(*_progress(i, first, end, settings))
             before = time.perf_counter_ns()
-    return Timed(times, kept, i - len(times))
+    return Timed(times, kept[: settings.least_steps], i - len(times))
+
+
+def _measured_steps(settings: Settings, warming: Sequence[int], pace: Pace) -> int:
+    """How many steps are measured: as many as were asked for, or enough. All work is done then.
+
+    A host that runs ahead of the device shows how long a step is by what is still to be done.
+    """
+    began = time.perf_counter_ns()
+    pace.finish()
+    if settings.steps != ENOUGH:
+        return settings.steps
+    last = warming[-WINDOW:]
+    left = time.perf_counter_ns() - began
+    each_ns = statistics.median(last) + left / len(last) if last else 0.0
+    return pace.share(enough_steps(each_ns / 1e9))
 
 
 def _least_warmup(settings: Settings) -> int:
@@ -139,10 +157,11 @@ def _is_warm(settings: Settings, times: Sequence[int], pace: Pace) -> bool:
     return pace.agree(not drift(times[-WINDOW:])) or len(times) >= MOST_WARMUP
 
 
-def _progress(done: int, first: int | None, settings: Settings) -> tuple[str, float]:
+def _progress(done: int, first: int | None, end: int, settings: Settings) -> tuple[str, float]:
     """What is said after a step, and which part of the run is over."""
     warmup = WINDOW if settings.warmup == UNTIL_STEADY else settings.warmup
-    expected = (max(done, warmup) + settings.settling if first is None else first) + settings.steps
+    least = max(done, warmup) + settings.settling + settings.least_steps
+    expected = least if first is None else end
     name = "measuring" if first is not None and done > first else "warming up"
     said = f"{name} (compiling)" if done <= min(warmup, LEAST_WARMUP) else name
     return said, 0.9 * done / expected
@@ -150,10 +169,19 @@ def _progress(done: int, first: int | None, settings: Settings) -> tuple[str, fl
 
 def _needed(settings: Settings) -> str:
     """How many steps are run before the trace, in words."""
-    if settings.warmup != UNTIL_STEADY:
-        return str(settings.warmup + settings.settling + settings.steps)
-    fewest, most = (n + settings.settling + settings.steps for n in (WINDOW, MOST_WARMUP))
-    return f"{fewest} to {most} (warmup=3 needs fewer)"
+    warmup = (settings.warmup,) * 2
+    steps = (settings.steps,) * 2
+    fewer = []
+    if settings.warmup == UNTIL_STEADY:
+        warmup = (WINDOW, MOST_WARMUP)
+        fewer.append("warmup=3")
+    if settings.steps == ENOUGH:
+        steps = (LEAST_STEPS, MOST_STEPS)
+        fewer.append("steps=10")
+    fewest, most = (a + b + settings.settling for a, b in zip(warmup, steps, strict=True))
+    if not fewer:
+        return str(most)
+    return f"{fewest} to {most:,} (fewer with {', '.join(fewer)})"
 
 
 def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:

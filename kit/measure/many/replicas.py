@@ -28,7 +28,7 @@ from kit.measure.many.joined import Seen, added, merge_processes
 from kit.measure.many.options import check_options, name_of
 from kit.runs.gradients import Backward, exposed_ms, fit_backward
 from kit.runs.run import Run
-from kit.runs.settings import Settings
+from kit.runs.settings import ENOUGH, Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.channel import Clock
@@ -210,7 +210,8 @@ def measure(
         SettingsError: there is not a step to measure.
         Cancelled: `cancelled()` became true between two steps.
     """
-    check_whole_number(SettingsError, "steps", steps)
+    if steps != ENOUGH:
+        check_whole_number(SettingsError, "steps", steps)
     processes, watch = net.processes, Watch()
     before: list[int] = []  # sync points of the warm-up, by session
 
@@ -231,6 +232,7 @@ def measure(
             start=start,
             keep=lambda loss: (loss, net.weights),
             agree=bool if processes is None else partial(_agree_steady, processes),
+            share=int if processes is None else partial(_most_steps, processes),
         ),
         progress=progress,
         cancelled=cancelled,
@@ -319,6 +321,11 @@ def _agree(net: DataParallel, processes: Processes, what: str) -> None:
 def _agree_steady(processes: Processes, is_steady: bool) -> bool:
     """Whether all processes call their steps steady: they must take equally many."""
     return all(processes.channel.meet("a warm-up step", is_steady))
+
+
+def _most_steps(processes: Processes, steps: int) -> int:
+    """As many steps as the process wants that wants most: all must take equally many."""
+    return int(max(processes.channel.meet("the number of measured steps", steps)))
 
 
 def _is_loss(result: Any) -> bool:

@@ -37,7 +37,7 @@ UNSEEN = "what the program reads is not seen: jax.jit has no hook for it"
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
             cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
-    """Warm up, time `settings.steps` steps untraced, then profile two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then profile two more.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.

@@ -29,7 +29,7 @@ TRACED_STEPS = 2
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
             cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
-    """Warm up, time `settings.steps` steps untraced, then profile two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then profile two more.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.

@@ -30,7 +30,7 @@ from kit.measure.search.tuned import (
 from kit.runs.knob import knobs_of
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.run import Run
-from kit.runs.settings import Settings
+from kit.runs.settings import ENOUGH, Settings
 from kit.runtime.steps.stepper import CONFIRM
 
 __all__ = ["BULK_SIZES", "Tuned", "autotune", "axes_of"]
@@ -132,12 +132,13 @@ class _Search:
     @property
     def short(self) -> int:
         """Steps of a first look."""
-        return max(self.start.steps // 2, MIN_STEPS)
+        return max(self.start.least_steps // 2, MIN_STEPS)
 
     @property
     def full(self) -> int:
         """Steps of a run that decides."""
-        return max(self.start.steps, MIN_STEPS)
+        asked = self.start.steps
+        return asked if asked == ENOUGH else max(asked, MIN_STEPS)
 
     def has_time(self, part: float = 1.0) -> bool:
         return self.spent_s < part * self.budget_s
@@ -227,7 +228,7 @@ def _halve(search: _Search, settings: Sequence[Settings], name: str) -> list[Tri
         if len(open_) == 1:
             return open_
         survivors = [t.settings for t in open_]
-        steps = min(2 * steps, search.full)
+        steps = min(2 * steps, max(search.start.least_steps, MIN_STEPS))
 
 
 def _final(search: _Search, first: Trial) -> list[Trial]:

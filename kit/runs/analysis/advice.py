@@ -272,14 +272,15 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     warmup = run.conditions.warmup_steps  # nan in an old file, whose settings said it
     first = max(run.settings.warmup, 0) if math.isnan(warmup) else int(warmup)
-    last = first + run.settings.steps
+    steps = max(len(run.step_times_ns), 1)
+    last = first + steps
     late = [c for c in run.compiles if first <= c.step < last]
     if not late:
         return
-    ms = sum(c.lower_ms + c.compile_ms for c in late) / max(run.settings.steps, 1)
+    ms = sum(c.lower_ms + c.compile_ms for c in late) / steps
     many = f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
     text = (
-        f"{many}{run.settings.steps} measured steps ({format_ms(ms)} a step), the last because "
+        f"{many}{steps} measured steps ({format_ms(ms)} a step), the last because "
         f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
         "one shape."
     )

@@ -11,8 +11,8 @@ import pytest
 import kit
 from kit.errors import SettingsError
 from kit.measure.base.loop import LEAST_WARMUP, Pace, Timed, timed_steps
-from kit.runs.settings import UNTIL_STEADY
-from kit.runs.steady import MOST_WARMUP, WINDOW
+from kit.runs.settings import ENOUGH, UNTIL_STEADY
+from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW
 from kit.workloads import mlp
 
 
@@ -114,3 +114,74 @@ def test_a_run_says_how_many_steps_it_took_to_warm_up(mode: str) -> None:
     assert len(run.step_times_ns) == len(run.losses) == 2
     assert run.losses == kit.run(mlp, settings.replace(warmup=LEAST_WARMUP)).losses
     assert f"{run.conditions.warmup_steps:.0f} warm-up steps" in str(run.conditions)
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("each_ms", "count"),
+    [(0.1, MOST_STEPS), (2, 500), (3, 334), (25, 40), (50, 30), (200, 25), (900, 10)],
+)
+def test_by_default_enough_steps_are_measured_to_fill_a_second(
+    timed: Any, each_ms: float, count: int
+) -> None:
+    found, clock = timed([round(each_ms * MS)])
+    assert len(found.times) == count
+    assert len(found.kept) == LEAST_STEPS
+    assert clock.events == [f"finish {WINDOW}", f"start {WINDOW}", f"finish {WINDOW + count}"]
+    asked, _ = timed([round(each_ms * MS)], steps=7)
+    assert len(asked.times) == len(asked.kept) == 7
+
+
+def test_a_slow_first_step_and_what_is_still_to_be_done_are_no_reason_for_fewer(
+    timed: Any,
+) -> None:
+    found, _ = timed([5000 * MS, 10 * MS], warmup=3)
+    assert len(found.times) == 100
+    unknown, _ = timed([10 * MS], warmup=0)
+    assert len(unknown.times) == LEAST_STEPS
+
+
+def test_a_host_that_runs_ahead_of_the_device_counts_what_the_device_still_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, behind = Clock([1 * MS]), [0]
+
+    def step() -> int:
+        behind[0] += 24 * MS  # the device takes 25 ms
+        return clock.step()
+
+    def finish() -> None:
+        clock.now += behind[0]
+        behind[0] = 0
+
+    monkeypatch.setattr(time, "perf_counter_ns", clock.read)
+    found = timed_steps(step, kit.Settings(), Pace(finish=finish, keep=lambda number: number))
+    assert len(found.times) == 40
+
+
+def test_all_who_take_the_step_measure_equally_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock([10 * MS])
+    monkeypatch.setattr(time, "perf_counter_ns", clock.read)
+    pace = Pace(finish=lambda: None, keep=lambda number: number, share=lambda mine: mine + 3)
+    assert len(timed_steps(clock.step, kit.Settings(), pace).times) == 103
+
+
+def test_an_iterator_that_ends_says_how_many_steps_are_needed(timed: Any) -> None:
+    def ends() -> int:
+        raise StopIteration
+
+    pace = Pace(finish=lambda: None)
+    with pytest.raises(SettingsError, match=r"of 16 to 1,020 \(fewer with warmup=3, steps=10\)"):
+        timed_steps(ends, kit.Settings(), pace)
+    with pytest.raises(SettingsError, match="of 13: give it more data"):
+        timed_steps(ends, kit.Settings(warmup=3, steps=10), pace)
+
+
+def test_enough_steps_is_the_default_and_has_a_word() -> None:
+    assert (kit.Settings().steps, kit.Settings().least_steps) == (ENOUGH, LEAST_STEPS)
+    assert kit.Settings.parse("steps=enough") == kit.Settings.parse("") == kit.Settings()
+    assert kit.Settings(steps=12).least_steps == 12
+    with pytest.raises(SettingsError, match="steps"):
+        kit.Settings(steps=0)

@@ -67,13 +67,13 @@ def test_a_rows_numbers_are_those_counted_nanosecond_by_nanosecond():
     assert row.overlap_fraction == pytest.approx((recording & kernel).sum() / recording.sum())
     assert row.device_idle_ms == pytest.approx((step & ~kernel).sum() / 3 / 1e6)
     times = sorted(t / 1e6 for t in run.step_times_ns)
-    assert row.step_ms == pytest.approx((times[4] + times[5]) / 2)
+    assert row.step_ms == pytest.approx((times[99] + times[100]) / 2)
     assert (row.step_low_ms, row.step_high_ms) == pytest.approx(
         tuple(np.quantile(times, [0.25, 0.75]))
     )
     assert row.sample_ms == pytest.approx(row.step_ms / 12)
-    assert row.syncs_per_step == len(run.sync_points) / 10 == 2
-    assert row.sync_wait_ms == pytest.approx(sum(s.wait_ns for s in run.sync_points) / 10 / 1e6)
+    assert row.syncs_per_step == len(run.sync_points) / 200 == 2
+    assert row.sync_wait_ms == pytest.approx(sum(s.wait_ns for s in run.sync_points) / 200 / 1e6)
     assert (row.ratio, row.loss) == (1.0, run.losses[-1])
 
 
@@ -122,8 +122,8 @@ def test_labels_are_the_same_only_where_nothing_in_effect_differs(chosen: list[S
 
 
 def test_the_best_of_a_column_is_marked_with_all_that_are_no_worse_beyond_the_spread():
-    slow = replace(make_run(syncs=2), step_times_ns=(3_000_000,) * 10)
-    runs = [slow, *(replace(make_run(), step_times_ns=(t,) * 10) for t in (1_000_000, 1_010_000))]
+    slow = replace(make_run(syncs=2), step_times_ns=(90_000_000,) * 10)
+    runs = [slow, *(replace(make_run(), step_times_ns=(t,) * 10) for t in (30_000_000, 30_300_000))]
     best = [[c.is_best for c in cells] for cells in comparison_cells(comparison_rows(runs))]
     heads = [c.head for c in COLUMNS]
     assert [row[heads.index("step ms")] for row in best] == [False, True, True]
@@ -138,13 +138,13 @@ def test_where_all_read_the_same_or_one_is_known_nothing_is_best():
 
 
 def timed(*ms: float, **changes: Any) -> Run:
-    """A run of these step times, three times over."""
-    return replace(make_run(), step_times_ns=tuple(int(x * 1e6) for x in ms * 3), **changes)
+    """A run of these step times in tens of milliseconds, three times over."""
+    return replace(make_run(), step_times_ns=tuple(int(x * 1e7) for x in ms * 3), **changes)
 
 
 def test_the_verdict_names_the_fastest_and_says_how_sure_that_is():
     said = verdict(comparison_rows([timed(10, 10.1, 10), timed(8, 8.1, 8)]))
-    assert said == "Run 2 is the fastest: 8 ms a step, 20% ± 3% less than the baseline, run 1."
+    assert said == "Run 2 is the fastest: 80 ms a step, 20% ± 3% less than the baseline, run 1."
     three = verdict(comparison_rows([timed(10, 10.1), timed(8, 8.1), timed(8.1, 8.2)]))
     assert three.endswith("Within the spread as fast: run 3.")
     assert verdict(comparison_rows([timed(1)])) == ""
@@ -152,18 +152,18 @@ def test_the_verdict_names_the_fastest_and_says_how_sure_that_is():
 
 
 def test_noise_makes_no_run_the_fastest_and_has_no_star():
-    rows = comparison_rows([timed(10, 10.4, 9.6), timed(9.9, 10.3, 9.5)])
+    rows = comparison_rows([timed(*(10, 10.4, 9.6) * 10), timed(*(9.9, 10.3, 9.5) * 10)])
     assert verdict(rows) == (
-        "No run is faster than the baseline beyond the spread; the next is run 2 with 9.9 against "
-        f"10 ms a step: no change beyond the spread (−1% ± {rows[1].change.spread:.0%})."
+        "No run is faster than the baseline beyond the spread; the next is run 2 with 99 against "
+        f"100 ms a step: no change beyond the spread (−1% ± {rows[1].change.spread:.0%})."
     )
     assert [c.note for c in comparison_cells(rows)[1]][1].startswith("no change, ± ")
     assert not any(cells[0].is_best for cells in comparison_cells(rows))
-    wide = comparison_rows([timed(8, 10, 12), timed(7, 8, 13)])
+    wide = comparison_rows([timed(9.3, 10, 10.7), timed(7.4, 8, 9)])
     assert "maybe 20% ±" in verdict(wide)
-    assert "0.80× (maybe, ± 0.4" in comparison_text([timed(8, 10, 12), timed(7, 8, 13)])
+    assert "0.80× (maybe, ± 0." in comparison_text([timed(9.3, 10, 10.7), timed(7.4, 8, 9)])
     single = comparison_rows(
-        [replace(timed(1), step_times_ns=(t,)) for t in (2_000_000, 1_000_000)]
+        [replace(timed(1), step_times_ns=(t,)) for t in (20_000_000, 10_000_000)]
     )
     assert "maybe 50% less: too few steps" in verdict(single)
 
@@ -177,11 +177,11 @@ def test_repeats_make_a_small_change_sure():
 
 
 def test_other_batch_sizes_are_judged_by_the_sample():
-    small = timed(4, settings=Settings(batch_size=4))
-    large = timed(6, settings=Settings(batch_size=8))
+    small = timed(4, 4, 4, settings=Settings(batch_size=4))
+    large = timed(6, 6, 6, settings=Settings(batch_size=8))
     said = verdict(comparison_rows([small, large]))
     assert said == (
-        "Run 2 is the fastest: 0.75 ms a sample, 25% ± 3% less than the baseline, run 1."
+        "Run 2 is the fastest: 7.5 ms a sample, 25% ± 3% less than the baseline, run 1."
     )
 
 

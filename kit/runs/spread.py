@@ -1,0 +1,185 @@
+"""How far off a median may be: the statistics behind the rule for "changed".
+
+Pure: arrays of numbers in, a `Side` out. docs/measuring.md says in words what is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SURE", "TURNS", "Rerun", "Side", "interval", "middle_of", "student"]
+
+SURE = 1.96  # standard deviations of a 95 % interval
+TURNS = 3  # runs alike from which on their own spread says what reruns differ by
+BLOCKS = 10  # of consecutive steps, whose medians are compared: 100 ms each in a second
+_APART = 1.1  # times as much as two blocks of a run differ two runs, which lie further apart
+_OF_HALF = 0.37  # the middle half of some values says as much of their spread as so many of them
+_WORST_ECHO = 0.8  # correlation of neighbouring steps; beyond, ten steps would count as none
+_NORMAL = NormalDist()
+
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What the difference of two reruns varies by: its standard deviation.
+
+    Attributes:
+        freedom: degrees of freedom, if it was measured; inf of what is assumed.
+        wanders: the speed is taken to differ between two runs as much as between the blocks of one.
+    """
+
+    sd: float
+    freedom: float = math.inf
+    wanders: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two sides: its median, the median's standard error, and on how much that rests."""
+
+    middle: float
+    error: float
+    freedom: float  # degrees of freedom; inf where the error is known and not estimated
+
+    @classmethod
+    def of(cls, runs: Sequence[Values], reruns: Sequence[Rerun]) -> Side:
+        """Of several runs, each of which is some numbers.
+
+        Args:
+            reruns: for each run what it differs by from its next rerun.
+        """
+        if not runs:
+            return cls(math.nan, math.nan, 1.0)
+        count = len(runs)
+        parts = [p for run, rerun in zip(runs, reruns, strict=True) for p in _parts(run, rerun)]
+        whole = sum(variance for variance, _ in parts)
+        error, freedom = whole / count**2, _freedom(parts)
+        medians = [float(np.median(run)) for run in runs]
+        if count >= TURNS:
+            least = sum(_median_error(run) ** 2 for run in runs) + sum(r.sd**2 for r in reruns) / 2
+            seen = float(np.var(medians, ddof=1)) / count
+            error, freedom = max((seen, count - 1.0), (least / count**2, freedom))
+        return cls(middle_of(runs), math.sqrt(error), freedom)
+
+
+def _parts(run: Values, rerun: Rerun) -> Iterator[tuple[float, float]]:
+    """The variances of a run's median that add up, each with its degrees of freedom."""
+    yield _median_error(run) ** 2, max(len(run) - 1.0, 1.0)
+    known = rerun.sd**2 / 2, rerun.freedom  # a difference has two sides
+    yield max(known, _wander(run)) if rerun.wanders else known
+
+
+def middle_of(runs: Sequence[Values]) -> float:
+    """The median of the runs' medians."""
+    return float(np.median([np.median(run) for run in runs])) if runs else math.nan
+
+
+def interval(old: Side, new: Side, sure: float = SURE) -> tuple[float, float]:
+    """The interval of the difference, in the scale of the sides."""
+    whole = old.error**2 + new.error**2
+    if not whole:
+        return (new.middle - old.middle,) * 2
+    freedom = _freedom([(side.error**2, side.freedom) for side in (old, new)])
+    half = student(freedom, sure) * math.sqrt(whole)
+    middle = new.middle - old.middle
+    return middle - half, middle + half
+
+
+def _freedom(parts: Sequence[tuple[float, float]]) -> float:
+    """Degrees of freedom of a sum of variances, of which each has its own.
+
+    Source: Satterthwaite, https://doi.org/10.2307/3002019.
+    """
+    whole = sum(variance for variance, _ in parts)
+    each = sum(variance**2 / freedom for variance, freedom in parts)
+    return whole**2 / each if each else math.inf
+
+
+def student(freedom: float, z: float) -> float:
+    """Student's t where the normal distribution has `z`, by the expansion of Cornish and Fisher.
+
+    Source: Abramowitz and Stegun, 26.7.5; for 95 % it is 3 % off at 2 degrees of freedom.
+    """
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
+
+
+def _median_error(values: Values) -> float:
+    """Standard error of the median, from the steps or from blocks of them; nan of a single value.
+
+    A machine that is slow for some steps and fast for the next ones shows in the blocks.
+    """
+    blocks = _blocks(values)
+    return max(_error_of_median(values), _error_of_median(blocks) if len(blocks) > 1 else 0.0)
+
+
+def _wander(values: Values) -> tuple[float, float]:
+    """How much one block's median differs from the next one's, as a variance, and its freedom."""
+    blocks = _blocks(values)
+    if len(blocks) < 2:
+        return 0.0, math.inf
+    echo = _echo(blocks)
+    freedom = _OF_HALF * (len(blocks) - 1) * (1 - echo) / (1 + echo)
+    return (_APART * _middle_spread(blocks)) ** 2, max(freedom, 1.0)
+
+
+def _blocks(values: Values) -> Values:
+    """The medians of `BLOCKS` equal parts of the steps, in their order; of few, the steps.
+
+    The median of two would have a step that was hit by something in it.
+    """
+    size = len(values) // BLOCKS
+    if size < 3:
+        return values
+    return np.median(values[: size * BLOCKS].reshape(BLOCKS, size), axis=1)
+
+
+def _error_of_median(values: Values) -> float:
+    """The larger of two estimates, more where neighbours resemble each other.
+
+    One is from the middle half, which a long tail does not touch, and one from the few values next
+    to the median, which see that the steps come in two sorts.
+
+    Source: McGill, Tukey, Larsen, https://doi.org/10.2307/2683468, and Price, Bonett,
+    https://doi.org/10.1080/00949650212140.
+    """
+    n = len(values)
+    if n < 2:
+        return math.nan
+    by_half = 1.2533 * _middle_spread(values) / math.sqrt(n)
+    outer = max(1, round((n + 1) / 2 - math.sqrt(n) / 2))
+    chance = sum(math.comb(n, i) for i in range(outer)) / 2 ** (n - 1)
+    ordered = np.sort(values)
+    reach = float(ordered[n - outer] - ordered[outer - 1])
+    by_neighbours = reach / (2 * _NORMAL.inv_cdf(1 - chance / 2)) if chance < 1 else 0.0
+    echo = _echo(values)
+    return max(by_half, by_neighbours) * math.sqrt((1 + echo) / (1 - echo))
+
+
+def _middle_spread(values: Values) -> float:
+    """The standard deviation that the middle half of the values shows."""
+    low, high = np.percentile(values, [25, 75], method="median_unbiased")
+    return float(high - low) / 1.349
+
+
+def _echo(values: Values) -> float:
+    """How much a step's rank resembles the one before, 0 to `_WORST_ECHO`; 0 of a few steps."""
+    if len(values) < 4:
+        return 0.0
+    ranks = np.argsort(np.argsort(values)).astype(float)
+    ranks -= ranks.mean()
+    alike = float((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum())
+    return min(max(alike, 0.0), _WORST_ECHO)
