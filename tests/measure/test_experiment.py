@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 import kit
 from kit.errors import Cancelled, SettingsError
+from kit.measure.base.context import Workload
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
 from kit.runs.loss_scaling import LOSS_SCALING
@@ -18,8 +18,9 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
 from kit.workloads import bert, bert_of
-from kit.workloads.masked_lm import SIZES
+from tests.smaller import smaller_bert
 
+LEAST = smaller_bert()
 QUICK = Settings(steps=3, warmup=2, batch_size=2)
 
 
@@ -43,17 +44,15 @@ def tiny(ctx: Any) -> Any:
 
 
 @cache
-def bert_run(settings: Settings) -> Run:
+def bert_run(settings: Settings, workload: Workload = LEAST) -> Run:
     """One run for all tests that look at the same settings: a run is frozen, and its seed given."""
-    return run(bert, settings)
+    return run(workload, settings)
 
 
-def test_fifty_bert_losses_equal_native_torch_and_fall(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = replace(SIZES["tiny"], layers=1, width=64, length=32, vocabulary=1000)
-    monkeypatch.setitem(SIZES, "least", least)
+def test_fifty_bert_losses_equal_native_torch_and_fall() -> None:
     settings = Settings(steps=47, warmup=3, batch_size=4)
-    native = run(bert_of("least"), settings.replace(mode="torch"))
-    got = run(bert_of("least"), settings.replace(mode="lazy", loss_scaling="dynamic, on device"))
+    native = run(LEAST, settings.replace(mode="torch"))
+    got = run(LEAST, settings.replace(mode="lazy", loss_scaling="dynamic, on device"))
     assert len(native.losses) == 47
     torch.testing.assert_close(got.losses, native.losses, rtol=1e-3, atol=1e-3)
     assert got.losses[-1] < got.losses[0] - 0.5
@@ -79,6 +78,11 @@ def test_every_setting_gives_native_torchs_losses(changes: dict[str, Any]) -> No
     got = bert_run(QUICK.replace(**changes)).losses
     tolerance = 2e-2 if "dtype" in changes else 2e-4
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_shipped_bert_gives_native_torchs_losses() -> None:
+    native, got = (bert_run(QUICK.replace(mode=m), bert).losses for m in ("torch", "lazy"))
+    torch.testing.assert_close(got, native, rtol=2e-4, atol=2e-4)
 
 
 def test_a_run_knows_its_sync_points_and_the_device_mode_has_none() -> None:
@@ -110,7 +114,7 @@ def test_the_breakdown_adds_up_to_the_step_and_nothing_compiles_in_it(mode: str)
 
 
 def test_kernels_are_joined_to_segments_and_nodes() -> None:
-    made = bert_run(QUICK.replace(mode="lazy"))
+    made = bert_run(QUICK.replace(mode="lazy"), bert)
     kernels = [s for s in made.timeline.spans if s.kind == "kernel"]
     total = sum(k.stop_ns - k.start_ns for k in kernels)
     joined = sum(k.stop_ns - k.start_ns for k in kernels if k.node >= 0)
