@@ -94,6 +94,18 @@ def until_measured(browser: Browser, other_than: str = "", bars: Any = None) -> 
     raise AssertionError(f"no new measurement within 90 s: {state(browser)}")
 
 
+def until_saved(lab: Lab, browser: Browser, opening: Opener, book: Path, words: str) -> None:
+    """Save until the notebook's last view keeps these words: its page is made after the run."""
+    for _ in range(30):
+        lab.save(browser)
+        with opening(offline=True) as offline:
+            offline.page.goto(exported(book).as_uri())
+            if words in frames(offline, 3)[-1]:
+                return
+        browser.page.wait_for_timeout(1000)
+    raise AssertionError(f"the saved notebook does not show {words!r}")
+
+
 def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Opener):
     with running(lab, opening, LIVE[0]) as (browser, folder):
         browser.page.locator(".kit-explorer").scroll_into_view_if_needed()
@@ -114,7 +126,7 @@ def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Ope
         assert after["step"] != before["step"]
         assert any(browser.page.evaluate(TIMELINES))
         assert (folder / "report.html").stat().st_size > 500_000  # all runs and BokehJS are in it
-        lab.save(browser)
+        until_saved(lab, browser, opening, folder / "it.ipynb", after["step"])
     assert (folder / "it.ipynb").read_text().count("window.kitBokehJS") == 1
     with opening(offline=True) as offline:
         offline.page.goto(exported(folder / "it.ipynb").as_uri())
