@@ -18,7 +18,8 @@ class Compile:
     step: int
     segment: int  # its position in the step
     phase: str
-    kind: str  # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "aliasing"
+    # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "aliasing"
+    kind: str
     sentence: str  # the reason, in words
     ops: int
     node: int = 0  # where the programs differ first, counted in the segment

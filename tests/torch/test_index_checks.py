@@ -11,6 +11,10 @@ from torch.nn import functional
 
 import kit
 from kit.errors import BadIndexError, BadInputError
+from kit.runtime.session.executor import ExecutableCache, Executor
+from kit.runtime.session.setup import Setup
+from kit.torch.device import open_session
+from tests.torch.parallel.replicas import net_on_one_cpu
 
 Case = Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]
 
@@ -133,3 +137,112 @@ def test_checks_are_off_where_the_settings_say_so() -> None:
         rows = X.to("kit")[ids(12).to("kit")]
         assert rows.tolist() == X[9:].tolist()  # as XLA does: the nearest
         session.wait_all()
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+class Unwaited(Executor):
+    """Issues programs and does not wait for them, as on a GPU."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._waits = False
+
+
+class Lookup:
+    """Steps that train a table of 10 rows, and are given row `bad` in one of them."""
+
+    def __init__(self, session: kit.Session, at: int = -1, bad: int = 12) -> None:
+        self._session, self._at, self._bad = session, at, bad
+        self.table = torch.nn.Embedding(10, 4).to("kit")
+        self._optimizer = torch.optim.SGD(self.table.parameters(), lr=0.1)
+        self._fetched = 0
+
+    def _batch(self) -> torch.Tensor:
+        row = self._bad if self._fetched == self._at else 3
+        self._fetched += 1
+        return ids(1, row).to("kit")
+
+    def _step(self) -> torch.Tensor:
+        rows = self._session.fetch(self._batch)
+        loss = self.table(rows).square().sum()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._session.run_step(self._step)
+
+
+@pytest.fixture(scope="module")
+def cache() -> ExecutableCache:
+    """Programs that the steps below share."""
+    return ExecutableCache()
+
+
+@pytest.mark.parametrize("setup", [None, Setup(executor=Unwaited)], ids=["waited", "unwaited"])
+@pytest.mark.parametrize("mode", ["retrace", "replay", "speculate"])
+def test_a_step_that_reads_nothing_is_stopped_soon(
+    mode: str, setup: Setup | None, cache: ExecutableCache
+) -> None:
+    settings = kit.Settings(mode="lazy", step_mode=mode)
+    with open_session(settings, setup=setup, cache=cache) as session:
+        steps = Lookup(session, at=6)
+        steps.run(6)
+        with pytest.raises(IndexError, match=r"was given 12 in step 6") as found:
+            steps.run(3)  # with the device a step behind, in step 7 or 8
+        assert str(found.value).startswith("index out of range in self")
+        with pytest.raises(IndexError, match="was given 12 in step 6"):
+            steps.table.weight.cpu()  # an update has added to it what was never there
+        session.wait_all()
+        other = Lookup(session)
+        other.run(5)
+        assert torch.isfinite(other.table.weight.cpu()).all()
+
+
+def test_a_step_that_is_taken_back_has_made_no_error() -> None:
+    settings = kit.Settings(mode="lazy", loss_scaling="dynamic, deferred")
+    with open_session(settings) as session:
+        weight = torch.ones(4, device="kit")
+        flag, wrong = torch.ones((), device="kit"), (torch.ones(4) * 12).to("kit")
+        before = weight.kit_value()
+        weight.copy_(wrong)
+        session.redo.open(flag.kit_value(), [(weight.kit_value(), before)])
+        rows = X.to("kit")[weight.long()]
+        total = rows.sum(1)
+        session.mark_step()
+        session.mark_step()
+        session.mark_step()
+        assert total.tolist() == X[ids(1, 1, 1, 1)].sum(1).tolist()
+        session.wait_all()
+
+
+def test_a_replica_is_named() -> None:
+    with net_on_one_cpu(torch.nn.Embedding(10, 3), 2) as net:
+        optimizer = net.optimizer(torch.optim.SGD, lr=0.1)
+        rows, weights = ids(1, 2, 3, 12), torch.ones(4)
+
+        def loss(module: Any, rows: Any, weights: Any) -> Any:
+            return (module(rows).sum(1) * weights).mean()
+
+        net.step(loss, optimizer, rows, weights)
+        with pytest.raises(IndexError, match="index out of range in self") as found:
+            net.wait_all()
+        assert "this was in replica 1" in "".join(found.value.__notes__)
+
+
+@pytest.mark.parametrize("mode", ["retrace", "replay"])
+def test_first_steps_are_checked_and_later_ones_are_not(mode: str) -> None:
+    settings = kit.Settings(mode="lazy", step_mode=mode, check_indices="first steps")
+    with open_session(settings) as session:
+        steps = Lookup(session, at=8)
+        steps.run(10)
+        session.wait_all()
+        again = [c.sentence for c in session.compiles if c.kind == "checks"]
+    assert again
+    assert set(again) == {"the first steps are over, and so are the checks on the device"}
+    with open_session(settings) as session, pytest.raises(IndexError, match="was given 12 in st"):
+        Lookup(session, at=1).run(4)

@@ -30,6 +30,9 @@ class Checks:
 
     indices: bool = False
 
+    def __str__(self) -> str:
+        return "indices" if self.indices else "none"
+
     @classmethod
     def of(cls, settings: Settings, step: int) -> Self:
         """What the programs of a step look at beside computing."""

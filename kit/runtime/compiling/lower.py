@@ -53,10 +53,12 @@ class Source:
             list(task.cut.bulk.nodes()), task.cut.avals, scalars, task.cut.wanted, task.cut.dead
         )
 
-    def digest(self) -> str:
+    def digest(self, checks: Checks = NO_CHECKS) -> str:
         """A short hash of all that the program depends on but its rules; equal in every process."""
         nodes = [(op.name, repr(op.template), op.outputs, refs) for op, refs in self.nodes]
         text = repr((nodes, self.leaves, self.wanted, self.dead))
+        if checks != NO_CHECKS:
+            text += repr(checks)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def donations(self) -> dict[int, int]:

@@ -10,6 +10,7 @@ from typing import Any
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
+from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
 from kit.runtime.recording.bulk import Frame, Op
 from kit.runtime.recording.sites import format_site
@@ -29,6 +30,7 @@ class CompiledProgram:
     phase: str
     position: int  # of the segment in its step
     names: Counter[str] = field(default_factory=Counter)
+    checks: Checks = NO_CHECKS
 
     def site(self, k: int) -> str:
         """The user's line of node k."""
@@ -67,9 +69,8 @@ class CompileLog:
         is_from_disk: bool,
     ) -> None:
         """Note a compile and find its reason."""
-        new = CompiledProgram(
-            source, frames, phase, position, Counter(op.name for op, _ in source.nodes)
-        )
+        names = Counter(op.name for op, _ in source.nodes)
+        new = CompiledProgram(source, frames, phase, position, names, executable.checks)
         old = self._most_similar(new)
         kind, k, sentence, before, now = ("first", 0, "", "", "") if old is None else _why(old, new)
         self.notes.append(Compile(
@@ -153,6 +154,9 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
         ended = "later" if len(b.nodes) > len(a.nodes) else "earlier"
         return ("cut", k - 1, f"the segment ended {ended}, after {len(b.nodes)} ops instead of "
                 f"{len(a.nodes)}", str(len(a.nodes)), str(len(b.nodes)))  # fmt: skip
+    if old.checks != new.checks and tuple(a.wanted) == tuple(b.wanted):
+        return ("checks", 0, "the first steps are over, and so are the checks on the device",
+                str(old.checks), str(new.checks))  # fmt: skip
     if len(a.leaves) != len(b.leaves) or tuple(a.wanted) == tuple(b.wanted):
         return "aliasing", 0, "the same arrays are shared or overwritten in another way", "", ""
     return ("kept", 0, f"{len(b.wanted)} results are still needed after the segment instead of "

@@ -258,10 +258,15 @@ class Engine:
         if (error := self.take_failure()) is not None:
             raise error.with_traceback(None)
 
-    def take_failure(self) -> BaseException | None:
+    def take_failure(
+        self, is_meant: Callable[[BaseException], bool] = lambda error: True
+    ) -> BaseException | None:
         """The first failure that nobody has been told of, once; the others become its notes."""
+        if not self._failures:
+            return None
         with self._lock:
-            failures, self._failures = sorted(self._failures, key=_number), []
+            failures = sorted((x for x in self._failures if is_meant(x[1])), key=_number)
+            self._failures = [x for x in self._failures if not is_meant(x[1])]
         if not failures:
             return None
         error = failures[0][1]

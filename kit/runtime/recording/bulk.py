@@ -354,6 +354,7 @@ class Task:
     operation: Operation | None = None  # once the engine has the task
     executable: Any = None  # known beforehand if the task repeats another one
     guessed: list[Cell] | None = None  # the leaves, if no program has asked for the task yet
+    failures: tuple[BaseException, ...] = ()  # that came first in this task
     again: Callable[[list[Cell]], tuple[Task, list[Cell]]] | None = None  # if it is no segment
     seen: Seen = field(default_factory=Seen)
 

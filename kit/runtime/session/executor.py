@@ -22,7 +22,7 @@ import numpy as np
 from kit.errors import ExecutionError, KitError
 from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
-from kit.runtime.compiling.checks import NO_CHECKS, Checks, findings
+from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.compiling.lower import Executable, Source, compile_segment
 from kit.runtime.compiling.reasons import CompileLog
@@ -31,6 +31,7 @@ from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
+from kit.runtime.session.findings import Findings, Flags, raise_found
 from kit.trace import Span
 
 __all__ = ["ExecutableCache", "Executor"]
@@ -45,15 +46,15 @@ class Executor:
     """
 
     def __init__(
-        self, device: Any, rules: Rules, cache: ExecutableCache, *, launch: bool, workers: int = 1,
-        checks: Callable[[int], Checks] = lambda step: NO_CHECKS,
+        self, device: Any, rules: Rules, cache: ExecutableCache, launch: bool,
+        checks: Callable[[int], Checks],
     ) -> None:  # fmt: skip
         self.device = device
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
         self.is_tracing = False
         self.compiles = CompileLog()
-        self.engine = Engine(workers, setting=self._setting)
+        self.engine = Engine(setting=self._setting)
         self.held: list[Task] | None = None  # instead of running them; until somebody needs one
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
         self._rules = cache.rules.setdefault(id(rules), rules)
@@ -61,6 +62,7 @@ class Executor:
         self._waits = device.platform == "cpu"
         self._cache = cache
         self._checks = checks
+        self.findings = Findings(self._note_failure)
 
     def start(self) -> None:
         """Get ready; the worker starts with the first task."""
@@ -175,11 +177,14 @@ class Executor:
     def _run(self, task: Task) -> None:
         arrays = [leaf.array for leaf in task.leaves]
         run = self._run_launched if self._launch else self._run_fused
-        results, found = run(task, arrays)
         if self._waits:
+            results, found = run(task, arrays)
             jax.block_until_ready(results)
-            for i, executable, flags in found:
-                _raise_found(task, i, executable, flags)
+            raise_found(task, found)
+        else:
+            end = self.findings.begin(task)
+            results, found = run(task, arrays)
+            end(found)
         stop = time.perf_counter_ns()
         task.seen.dispatch_ns = (task.seen.dispatch_ns[0], stop)
         self.counts["execute.count"] += 1
@@ -193,7 +198,7 @@ class Executor:
             if (cell := output()) is not None:
                 cell.array = array
 
-    def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[_Flags]]:
+    def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         executable = task.executable
         if executable is None or executable.checks != self._checks(task.step):
             executable = task.executable = self._find(task, task.cut.key, lambda: Source.of(task))
@@ -207,10 +212,10 @@ class Executor:
         results, flags = executable.run(arrays)
         return results, [] if flags is None else [(0, executable, flags)]
 
-    def _run_launched(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[_Flags]]:
+    def _run_launched(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
         slots: list[Any] = []
-        found: list[_Flags] = []
+        found: list[Flags] = []
         scalars = iter(task.scalars)
         for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             given = {r: slots[r] if r >= 0 else arrays[-1 - r] for r in refs}
@@ -220,7 +225,7 @@ class Executor:
 
     def _run_alone(
         self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
-        numbers: list[float], found: list[_Flags],
+        numbers: list[float], found: list[Flags],
     ) -> list[Any]:  # fmt: skip
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
         own = _own_refs(refs)
@@ -284,7 +289,7 @@ class Executor:
 
     def _compile(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
         sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
-        name = f"segment_{segment.digest()}_{task.cut.bulk.phase}"
+        name = f"segment_{segment.digest(checks)}_{task.cut.bulk.phase}"
         return compile_segment(segment, self._rules, name=name, sites=sites, checks=checks)
 
     def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
@@ -324,11 +329,10 @@ class Executor:
             poison = next((x for x in by_ref.values() if isinstance(x, BaseException)), None)
             if poison is None:
                 try:
-                    found: list[_Flags] = []
+                    found: list[Flags] = []
                     results = self._run_alone(task, i, op, refs, by_ref, numbers, found)
                     jax.block_until_ready(results)
-                    for flags in found:
-                        _raise_found(task, *flags)
+                    raise_found(task, found)
                     slots.extend(results)
                     continue
                 except Exception as error:  # noqa: BLE001
@@ -352,19 +356,25 @@ class Executor:
         for output, slot in zip(task.outputs, task.cut.wanted, strict=True):
             if slot in errors and (cell := output()) is not None:
                 cell.error = errors[slot]
+        for error in dict.fromkeys(errors.values() if new is None else new):
+            self._note_failure(task, error)
+
+    def _note_failure(self, task: Task, error: BaseException) -> None:
+        """`wait_all` raises it, if the program has asked for the task or does so later."""
+        task.failures = (*task.failures, error)
         if task.guessed is None:
-            for error in dict.fromkeys(errors.values() if new is None else new):
-                self.engine.report(error, task.operation)
+            self.engine.report(error, task.operation)
 
+    def confirm(self, task: Task) -> None:
+        """The program has asked for a task that was a guess."""
+        for error in task.failures:
+            self.engine.report(error, task.operation)
 
-_Flags = tuple[int, Executable, Any]  # the first op of a program, and what its probes give
-
-
-def _raise_found(task: Task, first: int, executable: Executable, flags: Any) -> None:
-    """Raise what the probes of a program have found, if anything; the earliest op wins."""
-    for probe, at, bits in findings(executable.asked, flags):
-        site = format_site(task.cut.bulk.frames[first + probe.node][0])
-        raise probe.explained(at, bits, site=site, step=task.step)
+    def retract(self, task: Task) -> None:
+        """The program no longer asks for a task: another one takes its place."""
+        task.guessed = []  # as of a guess that was wrong
+        for error in task.failures:
+            self.engine.forgive(error)
 
 
 def _explained(task: Task, error: BaseException, culprit: int | None = None) -> BaseException:

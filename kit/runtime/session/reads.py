@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from kit.errors import BadInputError
 from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import Issuer
@@ -73,7 +74,20 @@ class Reads:
         with issuer.waits.waiting():
             issuer.executor.engine.wait_all()
             issuer.executor.finish(issuer.last)
+            issuer.executor.findings.look(until=issuer.last.index)
+        self._raise_failure(lambda error: isinstance(error, BadInputError))
         issuer.spans.add("wait_all", "ahead", start, issuer.waits.until_ns)
+
+    def raise_found(self) -> None:
+        """Raise what the checks of earlier steps have found by now; waits for nothing."""
+        executor, before = self._issuer.executor, self._redo.first_step
+        executor.findings.look(before_step=before)
+        self._raise_failure(lambda error: isinstance(error, BadInputError) and error.step < before)
+
+    def _raise_failure(self, is_meant: Callable[[BaseException], bool]) -> None:
+        if (error := self._issuer.executor.engine.take_failure(is_meant)) is not None:
+            self._note_error(error)
+            raise error.with_traceback(None)
 
     def _settle(self, value: Value, take: Callable[[Any], Any]) -> Any:
         if self._issuer.interrupts.kept:
@@ -97,6 +111,9 @@ class Reads:
         with self._issuer.waits.waiting():
             if value.cell is not None and value.cell.task is not None:
                 executor.wait(value.cell.task)
+                executor.findings.look(
+                    until=value.cell.task.index, before_step=self._redo.first_step
+                )
             if value.error is None:
                 taken = take(None if value.cell is None else value.cell.array)
         if (error := value.error) is not None:

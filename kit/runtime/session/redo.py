@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 from weakref import ref
 
@@ -72,6 +73,11 @@ class Redo:
     def is_on(self) -> bool:
         """True while a check is open: segments must be noted."""
         return bool(self._open)
+
+    @property
+    def first_step(self) -> float:
+        """The first step of which segments may be issued again."""
+        return self._open[0].step if self._open else inf
 
     def open(self, flag: Value, pairs: Sequence[tuple[Value, Value]]) -> None:
         """Guard a write that has just been recorded, and may still be pending.
@@ -168,6 +174,7 @@ class Redo:
                 value = holder()
                 if value is not None and value.cell is not None and value.cell in moved:
                     value.cell = cells[i]
+            issuer.executor.retract(kept.task)
             kept.task, kept.leaves = task, leaves
             issuer.issue(task)
             again += 1

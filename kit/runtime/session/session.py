@@ -104,9 +104,7 @@ class Session:
         # Not op by op, not for a guess (both are read again); on CPU it made BERT 1.5x as slow.
         may_donate = device.platform != "cpu" and not is_launched and mode != "speculate"
         checks = partial(Checks.of, settings)
-        executor = setup.executor(
-            device, self.rules, self._cache, launch=is_launched, checks=checks
-        )
+        executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(
             self.mark_step, lambda: self.stream.bulk is not None, lambda: self._frontends
         )
@@ -326,6 +324,7 @@ class Session:
         finally:
             self.issuer.spans.leave()
             self.stream.phase = ""  # the next op says which
+        self.reads.raise_found()
         if self.interrupts.kept:
             self.interrupts.check()
 

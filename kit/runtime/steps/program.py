@@ -14,6 +14,11 @@ __all__ = ["Issuer", "UserProgram"]
 class Issuer(Protocol):
     """What gives segments to the executor."""
 
+    step: int  # how many the session has ended
+
+    def place(self, task: Task) -> None:
+        """The task is the next segment of this step."""
+
     def next_segment(self) -> int:
         """The number of the next segment."""
 

@@ -340,6 +340,7 @@ class Stepper:
             else:
                 scalars = [self._random.next() if x.__class__ is Draw else x for x in old.scalars]
                 task, cells = same_task(old, issuer.next_segment(), leaves, scalars)
+                issuer.place(task)
                 issuer.issue(task)
             tasks.append(task)
             made.append(cells)
@@ -363,7 +364,7 @@ class Stepper:
             scalars = [self._foresee_number(number) for number in old.scalars]
             known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
             task, cells = same_task(old, self._issuer.next_segment(), known, scalars)
-            task.guessed = known
+            task.step, task.guessed = self._issuer.step, known
             self._guesses.append(task)
             self._results.append(cells)
             self.counts["speculate.issued"] += 1

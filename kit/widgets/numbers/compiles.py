@@ -23,7 +23,8 @@ _BACKGROUND = {
     "removed": "#d9482b33",
 }
 _WORD = {"first": "first time", "op": "another op", "inputs": "rewired", "cut": "other length",
-         "kept": "other results", "aliasing": "other sharing"}  # fmt: skip
+         "kept": "other results", "aliasing": "other sharing",
+         "checks": "other checks"}  # fmt: skip
 
 
 def compiles_html(compiles: Sequence[Compile]) -> str:

@@ -1,0 +1,93 @@
+"""What the probes of programs have found: raised as a failure of the segment, or noted late.
+
+On a CPU the worker waits for a program, so it knows at once what the probes have found. On a GPU it
+only issues: what they find comes to the host behind the results, and is looked at when something is
+read anyway, or when a later step begins and it is there. What was issued in between may have read
+bad numbers, so none of it can be read any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from kit.errors import BadInputError
+from kit.runtime.compiling.checks import findings
+from kit.runtime.compiling.lower import Executable
+from kit.runtime.recording.bulk import Task
+from kit.runtime.recording.sites import format_site
+
+__all__ = ["Findings", "Flags", "raise_found"]
+
+Flags = tuple[int, Executable, Any]  # the first op of a program, and what its probes give
+
+
+def raise_found(task: Task, found: Sequence[Flags]) -> None:
+    """Raise what the probes of a task have found, if anything; the earliest op wins."""
+    for first, executable, flags in found:
+        for probe, at, bits in findings(executable.asked, flags):
+            site = format_site(task.cut.bulk.frames[first + probe.node][0])
+            raise probe.explained(at, bits, site=site, step=task.step)
+
+
+@dataclass(eq=False, slots=True)
+class _Issued:
+    """A task that is issued, and what its probes give; None until it has been issued."""
+
+    task: Task
+    found: Sequence[Flags] | None = None
+
+
+class Findings:
+    """What the probes give on a device that is not waited for.
+
+    Args:
+        fail: called with a task and the error that was found, once it is known.
+    """
+
+    def __init__(self, fail: Callable[[Task, BadInputError], None]) -> None:
+        self._fail = fail
+        self._unseen: deque[_Issued] = deque()  # in the order of issue
+
+    def begin(self, task: Task) -> Callable[[Sequence[Flags]], None]:
+        """A task is going to be issued; the result is called with what its probes give."""
+        issued = _Issued(task)
+        self._unseen.append(issued)
+
+        def end(found: Sequence[Flags]) -> None:
+            for _, _, flags in found:
+                flags.copy_to_host_async()
+            issued.found = found
+
+        return end
+
+    def look(self, *, until: int = -1, before_step: float = inf) -> None:
+        """Look at what is there, and wait for what segments up to number `until` give.
+
+        Args:
+            before_step: later steps may be issued again, so nothing is said of them.
+        """
+        while self._unseen:
+            issued = self._unseen[0]
+            task, found = issued.task, issued.found
+            if found is None or task.guessed or task.step >= before_step:
+                return
+            if task.index > until and not all(flags.is_ready() for _, _, flags in found):
+                return
+            try:
+                if task.guessed is None:  # else it was a wrong guess
+                    raise_found(task, found)
+            except BadInputError as error:
+                self._lose(error)
+                self._fail(task, error)
+            self._unseen.popleft()
+
+    def _lose(self, error: BadInputError) -> None:
+        """Nothing that was issued from the first unseen task on can be read."""
+        for issued in self._unseen:
+            for output in issued.task.outputs:
+                if (cell := output()) is not None and cell.error is None:
+                    cell.error = error
