@@ -6,9 +6,10 @@
     ├── LoweringError                     an op could not become XLA
     │   └── UnsupportedOp (NotImplementedError)   no rule, and it may not run on the host
     ├── ExecutionError (RuntimeError)     XLA failed while a segment was compiled or run
-    ├── BadInputError                     an op on the device was given a number that it cannot take
-    │   ├── BadIndexError (IndexError)    ... as an index or a label
-    │   └── BadValueError (RuntimeError)  ... where torch raises a RuntimeError
+    ├── DeviceCheckError                  a check on the device has found a bad number
+    │   ├── BadIndexError (IndexError)        ... given as an index or a label
+    │   ├── BadValueError (RuntimeError)      ... given where torch raises a RuntimeError
+    │   └── BadNumberError (FloatingPointError)   an op made NaN or an infinity; only if asked for
     ├── EngineError (RuntimeError)        the engine was used as it cannot be: closed, forked, freed
     ├── ScalerError (RuntimeError)        a gradient scaler was used in an order that it cannot be
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
@@ -31,9 +32,10 @@ from typing import Any
 
 __all__ = [
     "BadIndexError",
-    "BadInputError",
+    "BadNumberError",
     "BadValueError",
     "Cancelled",
+    "DeviceCheckError",
     "EngineError",
     "ExecutionError",
     "GraphError",
@@ -93,14 +95,14 @@ class ExecutionError(KitError, RuntimeError):
     """XLA failed to compile or to run a segment; the message names the op and the user's line."""
 
 
-class BadInputError(KitError):
-    """An op on the device was given a number that it cannot take, such as an index out of bounds.
+class DeviceCheckError(KitError):
+    """A check on the device has found a number that should not be there, such as a bad index.
 
     The subclasses are of the types that torch raises; the message begins with torch's words.
 
     Attributes:
         op, site, step: which op, on which line of the user's, in which step of the session.
-        value: the first bad number.
+        value: the first such number.
         allowed: what it may be, in words.
     """
 
@@ -113,12 +115,16 @@ class BadInputError(KitError):
         self.value, self.allowed = value, allowed
 
 
-class BadIndexError(BadInputError, IndexError):
+class BadIndexError(DeviceCheckError, IndexError):
     """An index or a label is out of bounds."""
 
 
-class BadValueError(BadInputError, RuntimeError):
+class BadValueError(DeviceCheckError, RuntimeError):
     """A number is out of the range of an op, where torch raises a RuntimeError."""
+
+
+class BadNumberError(DeviceCheckError, FloatingPointError):
+    """An op made NaN or an infinity of other numbers; found with `check_numbers="on"` only."""
 
 
 class EngineError(KitError, RuntimeError):

@@ -14,6 +14,7 @@ from kit.runs.text_form import read_text, write_text
 
 __all__ = [
     "CHECK_INDICES",
+    "CHECK_NUMBERS",
     "DEVICES",
     "DTYPES",
     "ENOUGH",
@@ -31,6 +32,7 @@ STEP_MODES = ("retrace", "replay", "speculate")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu")
 CHECK_INDICES = ("on", "first steps", "off")
+CHECK_NUMBERS = ("off", "on")
 UNTIL_STEADY = -1  # as many warm-up steps as it takes
 ENOUGH = -1  # as many measured steps as fill `ENOUGH_S`
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
@@ -192,7 +194,19 @@ class Settings:
         is_compiled=True,
     )
 
+    check_numbers: str | bool = knob(
+        "off",
+        "which op and line first made NaN or an infinity; every op is looked at, so a run is slow",
+        values=CHECK_NUMBERS,
+        label="checks of numbers",
+        phrase="numbers checked: {}",
+        modes=KIT_MODES,
+        is_compiled=True,
+    )
+
     def __post_init__(self) -> None:
+        if isinstance(self.check_numbers, bool):  # a switch, so people write True
+            object.__setattr__(self, "check_numbers", CHECK_NUMBERS[self.check_numbers])
         for row in knobs_of(self):
             row.check(getattr(self, row.name))
 

@@ -92,9 +92,11 @@ def register() -> None:
     library.impl("_efficientzerotensor", _zeros, "PrivateUse1")
     library.impl("tril_indices", _triangle(torch.tril_indices), "PrivateUse1")
     library.impl("triu_indices", _triangle(torch.triu_indices), "PrivateUse1")
-    # One op in the graph instead of torch's five forward and eight backward: a kernel of the
-    # device's own is what keeps torch from taking it apart. `KitTensor` sees the call first.
+    # One op in the graph instead of torch's five forward and eight backward (for one_hot, one whose
+    # classes are checked): a kernel of the device's own is what keeps torch from taking it apart.
+    # `KitTensor` sees the call first.
     library.impl("linear", _never, "PrivateUse1")
+    library.impl("one_hot", _never, "PrivateUse1")
     # Torch's own versions of these write through memory that it takes to be shared, or not at all.
     for name in _OUTS:
         library.impl(name, _never, "PrivateUse1")

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.loss_scaling import LOSS_SCALING
-from kit.runs.settings import DEVICES, DTYPES, MODES, SEGMENT_MODES, STEP_MODES, Settings
+from kit.runs.settings import (
+    CHECK_INDICES,
+    CHECK_NUMBERS,
+    DEVICES,
+    DTYPES,
+    MODES,
+    SEGMENT_MODES,
+    STEP_MODES,
+    Settings,
+)
 
 sizes = st.one_of(st.integers(1, 300), st.just(UNLIMITED), st.integers(1, 10**30))
 counts = st.integers(1, 10**6)
@@ -19,7 +28,8 @@ some_settings = st.builds(
     step_mode=st.sampled_from(STEP_MODES), loss_scaling=st.sampled_from(LOSS_SCALING),
     batch_size=counts, accumulate=counts, prefetch=st.integers(0, 99), steps=counts,
     dtype=st.sampled_from(DTYPES), warmup=st.integers(0, 9), seed=st.integers(0, 2**70),
-    device=st.sampled_from(DEVICES),
+    device=st.sampled_from(DEVICES), check_indices=st.sampled_from(CHECK_INDICES),
+    check_numbers=st.sampled_from(CHECK_NUMBERS),
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ _FIXED = {
     "device": "another device's kernels",
     "segment_mode": "programs of one op each",
     "check_indices": "programs with other checks",
+    "check_numbers": "programs with other checks",
 }
 
 

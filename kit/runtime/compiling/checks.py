@@ -6,7 +6,7 @@ probe the place of the first bad number, or -1, and that number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from kit.errors import BadInputError
+from kit.errors import BadNumberError, DeviceCheckError
 from kit.runs.settings import Settings
 from kit.runtime.compiling.probes import PROBES, Probe, ProbeOf
 
@@ -28,16 +28,18 @@ FIRST_STEPS = 3  # how many are checked with check_indices="first steps"
 class Checks:
     """Which probes a program has; part of what it is known by."""
 
-    indices: bool = False
+    indices: bool = False  # and other numbers that ops cannot take
+    numbers: bool = False  # whether ops make NaN or infinities
 
     def __str__(self) -> str:
-        return "indices" if self.indices else "none"
+        return ", ".join(["indices"] * self.indices + ["numbers"] * self.numbers) or "none"
 
     @classmethod
     def of(cls, settings: Settings, step: int) -> Self:
         """What the programs of a step look at beside computing."""
         asked = settings.check_indices
-        return cls(indices=asked == "on" or (asked == "first steps" and step < FIRST_STEPS))
+        indices = asked == "on" or (asked == "first steps" and step < FIRST_STEPS)
+        return cls(indices, settings.check_numbers == "on")
 
     @property
     def probes(self) -> Mapping[str, ProbeOf]:
@@ -46,6 +48,7 @@ class Checks:
 
 
 NO_CHECKS = Checks()
+Arguments = Callable[[], tuple[Sequence[Any], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,19 @@ class Asked:
 
     node: int  # in the segment
     op: str
-    error: type[BadInputError]
+    error: type[DeviceCheckError]
     says: str
     allowed: str
+    is_given: bool  # to the op; else the op has made it
     is_float: bool
 
-    def explained(self, at: int, bits: int, *, site: str, step: int) -> BadInputError:
+    def explained(self, at: int, bits: int, *, site: str, step: int) -> DeviceCheckError:
         """The error of a program that has found this: torch's sentence, then where it was."""
         value = float(np.int64(bits).view(np.float64)) if self.is_float else bits
         says = self.says.format(value=value, at=at)
         where = f"{self.op} at {site or 'an unknown line'}"
-        found = f"{where} was given {value} in step {step}; allowed: {self.allowed}"
+        did = "was given" if self.is_given else "made"
+        found = f"{where} {did} {value} in step {step}; allowed: {self.allowed}"
         return self.error(
             f"{says} ({found})", op=self.op, site=site, step=step, value=value, allowed=self.allowed
         )
@@ -75,21 +80,50 @@ class Probing:
 
     def __init__(self, checks: Checks) -> None:
         self.asked: list[Asked] = []
-        self._probes = checks.probes
+        self._checks = checks
         self._found: list[Array] = []
+        self._known: dict[int, tuple[Array, Array, Array]] = {}  # array, has NaN, has an infinity
 
-    def look(self, node: int, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Put the probes of an op into the program."""
-        probe_of = self._probes.get(op)
-        if probe_of is None:
-            return
-        for probe in probe_of(*args, **kwargs):
-            if probe.values.size:
+    def look(self, node: int, op: str, arguments: Arguments, made: Sequence[Any]) -> None:
+        """Put the probes of an op into the program.
+
+        Args:
+            arguments: gives its (args, kwargs).
+            made: its results.
+        """
+        probe_of = self._checks.probes.get(op)
+        if probe_of is not None:
+            args, kwargs = arguments()
+            for probe in probe_of(*args, **kwargs):
                 self._add(node, op, probe)
+        if self._checks.numbers:
+            self._look_at_numbers(node, op, flat_numbers(arguments()), made)
 
-    def is_for(self, op: str) -> bool:
-        """Whether this op has probes."""
-        return op in self._probes
+    def _look_at_numbers(
+        self, node: int, op: str, given: Sequence[Any], made: Sequence[Any]
+    ) -> None:
+        """What is NaN though nothing given was, and infinite though all that was given is finite.
+
+        So a mask of -inf is no finding, and a softmax of nothing but -inf is one.
+        """
+        states = [self._state(x) for x in given]
+        no_nan, is_finite = jnp.asarray(True), jnp.asarray(True)
+        for has_nan, has_infinity in states:
+            no_nan &= ~has_nan
+            is_finite &= ~(has_nan | has_infinity)
+        for x in map(_real, filter(_is_float, made)):
+            is_bad = (jnp.isnan(x) & no_nan) | (jnp.isinf(x) & is_finite)
+            says = "an op made NaN or an infinity of other numbers"
+            self._add(node, op, Probe(is_bad, x, BadNumberError, says, "finite numbers"), made=True)
+
+    def _state(self, number: Any) -> tuple[Array, Array]:
+        x = jnp.asarray(number)
+        if not _is_float(x):
+            return jnp.asarray(False), jnp.asarray(False)
+        if id(number) not in self._known:
+            real = _real(x)
+            self._known[id(number)] = number, jnp.any(jnp.isnan(real)), jnp.any(jnp.isinf(real))
+        return self._known[id(number)][1:]
 
     def packed(self) -> Array | None:
         """What the program returns beside its results; None if it has no probes."""
@@ -98,16 +132,38 @@ class Probing:
         with jax.named_scope(f"n{self.asked[-1].node}"):
             return jnp.stack(self._found)
 
-    def _add(self, node: int, op: str, probe: Probe) -> None:
+    def _add(self, node: int, op: str, probe: Probe, *, made: bool = False) -> None:
         size = probe.values.size
+        if not size:
+            return
         is_bad, values = probe.is_bad.reshape(-1), probe.values.reshape(-1)
         at = jnp.min(jnp.where(is_bad, jnp.arange(size, dtype=jnp.int64), size))
         value = values[jnp.minimum(at, size - 1)]
-        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        is_float = _is_float(value)
         if is_float:
             value = jax.lax.bitcast_convert_type(value.astype(jnp.float64), jnp.int64)
         self._found += [jnp.where(at == size, -1, at), value.astype(jnp.int64)]
-        self.asked.append(Asked(node, op, probe.error, probe.says, probe.allowed, is_float))
+        self.asked.append(
+            Asked(node, op, probe.error, probe.says, probe.allowed, not made, is_float)
+        )
+
+
+def _is_float(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _real(x: Array) -> Array:
+    """Complex numbers as real ones that are NaN or infinite where those are."""
+    return jnp.real(x) + jnp.imag(x) if jnp.iscomplexobj(x) else x
+
+
+def flat_numbers(arguments: Any) -> list[Any]:
+    """The arrays and floats in lists, tuples and dicts."""
+    if isinstance(arguments, dict):
+        arguments = list(arguments.values())
+    if isinstance(arguments, list | tuple):
+        return [x for item in arguments for x in flat_numbers(item)]
+    return [arguments] if isinstance(arguments, Array | float) else []
 
 
 def findings(asked: Sequence[Asked], flags: Any) -> Iterator[tuple[Asked, int, int]]:

@@ -206,9 +206,9 @@ class _Lowering:
             raise LoweringError(f"no rule for {op.name}")  # the front end asks before it records
         try:
             results = _apply(rule, op, tensors, taken)
-            if self.probing.is_for(op.name):
-                args, kwargs = _fill(op.template, iter(tensors), iter(taken))
-                self.probing.look(node, op.name, args, kwargs)
+            self.probing.look(
+                node, op.name, lambda: _fill(op.template, iter(tensors), iter(taken)), results
+            )
         except LoweringError:
             raise
         except Exception as error:

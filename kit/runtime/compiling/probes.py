@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from kit.errors import BadIndexError, BadInputError, BadValueError
+from kit.errors import BadIndexError, BadValueError, DeviceCheckError
 
 __all__ = ["PROBES", "Probe", "ProbeOf"]
 
@@ -29,13 +29,18 @@ class Probe:
 
     is_bad: Array
     values: Array  # of the same shape
-    error: type[BadInputError]  # of torch's type
+    error: type[DeviceCheckError]  # of torch's type
     says: str  # torch's sentence, with {value} and {at}, its place among the values
     allowed: str  # "0 to 9"
 
 
 ProbeOf = Callable[..., Sequence[Probe]]
 
+_DIVISIONS = (
+    "aten.floor_divide.default", "aten.floor_divide.Scalar", "aten.remainder.Tensor",
+    "aten.remainder.Scalar", "aten.fmod.Tensor", "aten.fmod.Scalar", "aten.div.Tensor_mode",
+    "aten.div.Scalar_mode",
+)  # fmt: skip
 _OUT_OF_SELF = "index out of range in self"
 _OUT_OF_DIMENSION = "index {{value}} is out of bounds for dimension {dim} with size {size}"
 _OUT_OF_ELEMENTS = "out of range: tried to access index {{value}} on a tensor of {size} elements."
@@ -43,7 +48,7 @@ _OUT_OF_ELEMENTS = "out of range: tried to access index {{value}} on a tensor of
 
 def _index(
     index: Any, size: int, says: str, *, wraps: bool = False,
-    error: type[BadInputError] = BadIndexError,
+    error: type[DeviceCheckError] = BadIndexError,
 ) -> list[Probe]:  # fmt: skip
     """An index into `size` places; `wraps`: negative ones count from the end."""
     wide = jnp.asarray(index).astype(jnp.int64)
@@ -96,8 +101,78 @@ def _subscript(x: Array, indices: Sequence[Array | None], *_: Any, **__: Any) ->
     return found
 
 
+def _filled(x: Array, dim: int, index: Array, *_: Any) -> list[Probe]:
+    size = _length(x, dim)
+    says = _OUT_OF_DIMENSION.format(dim=dim % max(x.ndim, 1), size=size)
+    return _index(index, size, says, wraps=True)
+
+
 def _put(x: Array, index: Array, *_: Any, **__: Any) -> list[Probe]:
     return _index(index, x.size, _OUT_OF_ELEMENTS.format(size=x.size), wraps=True)
+
+
+def _pixel_label(logp: Array, *rest: Any) -> list[Probe]:
+    return _label(jnp.moveaxis(logp, 1, -1), *rest)
+
+
+def _copied(x: Array, dim: int, index: Array, *_: Any, **__: Any) -> list[Probe]:
+    size = _length(x, dim)
+    says = "index_copy_(): " + _OUT_OF_DIMENSION.format(dim=dim % max(x.ndim, 1), size=size)
+    return _index(index, size, says)
+
+
+# -- other numbers -----------------------------------------------------------------------------
+
+
+def _between(x: Array, name: str) -> Probe:
+    """Numbers from 0 to 1; NaN is none."""
+    says = f"all elements of {name} should be between 0 and 1"
+    return Probe(~((x >= 0) & (x <= 1)), x, BadValueError, says, f"0 to 1, as {name}")
+
+
+def _binary_cross_entropy(x: Array, target: Array, *_: Any, **__: Any) -> list[Probe]:
+    return [_between(x, "input"), _between(target, "target")]
+
+
+def _probability(p: Array, **_: Any) -> list[Probe]:
+    says = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+    return [Probe(~((p >= 0) & (p <= 1)), p, BadValueError, says, "0 to 1")]
+
+
+def _weights(weights: Array, **_: Any) -> list[Probe]:
+    is_bad = ~(jnp.isfinite(weights) & (weights >= 0))
+    says = "probability tensor contains either `inf`, `nan` or element < 0"
+    total = jnp.sum(jnp.where(is_bad, 1, weights), -1)
+    empty = "invalid multinomial distribution (sum of probabilities <= 0)"
+    return [
+        Probe(is_bad, weights, BadValueError, says, "0 and up"),
+        Probe(total <= 0, total, BadValueError, empty, "a sum above 0"),
+    ]
+
+
+def _divisor(x: Any, y: Any, *, rounding_mode: str | None = "floor") -> list[Probe]:
+    """Integers divided by zero; floats give inf or NaN, as torch's do."""
+    is_whole = all(jnp.issubdtype(jnp.result_type(v), jnp.integer) for v in (x, y))
+    if not is_whole or rounding_mode is None or (isinstance(y, int) and y != 0):
+        return []
+    y = jnp.asarray(y)
+    return [Probe(y == 0, y, BadValueError, "ZeroDivisionError", "any divisor but 0")]
+
+
+def _taken_by_mask(x: Array, mask: Array, source: Array) -> list[Probe]:
+    asked = jnp.sum(jnp.broadcast_to(mask, jnp.broadcast_shapes(x.shape, mask.shape)))
+    says = "Number of elements of source < number of ones in mask"
+    return [Probe(asked > source.size, asked, BadValueError, says, f"0 to {source.size} ones")]
+
+
+def _classes(x: Array, num_classes: int) -> list[Probe]:
+    allowed = f"0 to {num_classes - 1}"
+    negative = "Class values must be non-negative."
+    large = "Class values must be smaller than num_classes."
+    return [
+        Probe(x < 0, x, BadValueError, negative, allowed),
+        Probe(x >= num_classes, x, BadValueError, large, allowed),
+    ]
 
 
 PROBES: Mapping[str, ProbeOf] = MappingProxyType({
@@ -111,5 +186,13 @@ PROBES: Mapping[str, ProbeOf] = MappingProxyType({
     "aten.scatter.reduce": _along, "aten.scatter.value_reduce": _along,
     "aten.scatter_add.default": _along, "aten.scatter_reduce.two": _along,
     "aten.index.Tensor": _subscript, "aten.index_put.default": _subscript,
-    "aten.put.default": _put,
+    "aten.put.default": _put, "aten.take.default": _put,
+    "aten.index_fill.int_Scalar": _filled, "aten.index_fill.int_Tensor": _filled,
+    "aten.index_add.default": _along, "aten.index_copy.default": _copied,
+    "aten.nll_loss2d_forward.default": _pixel_label,
+    "aten.binary_cross_entropy.default": _binary_cross_entropy,
+    "aten.one_hot.default": _classes,
+    "kit.bernoulli": _probability, "kit.multinomial": _weights,
+    "aten.masked_scatter.default": _taken_by_mask,
+    **dict.fromkeys(_DIVISIONS, _divisor),
 })  # fmt: skip

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
 __all__ = ["INDEX_RULES"]
@@ -177,7 +178,33 @@ def _scatter_with(x: Array, dim: int, index: Array, src: Any, *, reduce: str) ->
 def _put(x: Array, index: Array, src: Array, accumulate: bool = False) -> Array:
     flat = x.reshape(-1).at[index.reshape(-1)]
     values = src.reshape(-1)
+    if accumulate and x.dtype == jnp.bool_:
+        return flat.max(values).reshape(x.shape)
     return (flat.add(values) if accumulate else flat.set(values)).reshape(x.shape)
+
+
+def _rows(x: Array, dim: int, index: Array) -> Any:
+    """The places of an index into one dimension, to be set or added to."""
+    return x.at[(slice(None),) * (dim % x.ndim) + (index.reshape(-1),)]
+
+
+def _index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: Any = 1) -> Array:
+    where, added = _rows(x, dim, index), (source if _is_one(alpha) else alpha * source)
+    if x.dtype == jnp.bool_:  # torch's sum of truths is "or"
+        return where.max(added.astype(x.dtype))
+    return where.add(added.astype(x.dtype))
+
+
+def _is_one(alpha: Any) -> bool:
+    return isinstance(alpha, int) and alpha == 1
+
+
+def _index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
+    return _rows(x, dim, index).set(source)
+
+
+def _index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
+    return _rows(x, dim, index).set(cast(jnp.asarray(value), x.dtype))
 
 
 def _masked_scatter(x: Array, mask: Array, source: Array) -> Array:
@@ -245,6 +272,10 @@ INDEX_RULES = Rules({
     "aten.bucketize.Tensor": _bucketize, "aten.bucketize.Scalar": _bucketize,
     "aten.scatter_reduce.two": _scatter_reduce, "aten.scatter.reduce": _scatter_with,
     "aten.scatter.value_reduce": _scatter_with, "aten.index_reduce.default": _index_reduce,
+    "aten.one_hot.default": lambda x, classes: x[..., None] == jnp.arange(classes),
+    "aten.take.default": lambda x, index: x.reshape(-1)[index],
+    "aten.index_fill.int_Scalar": _index_fill, "aten.index_fill.int_Tensor": _index_fill,
+    "aten.index_add.default": _index_add, "aten.index_copy.default": _index_copy,
     "aten.put.default": _put, "aten.masked_scatter.default": _masked_scatter,
     "aten.masked_scatter_backward.default": _masked_scatter_backward,
     "aten.unfold_backward.default": _unfold_backward, "aten.histc.default": _histc,

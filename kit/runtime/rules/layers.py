@@ -125,6 +125,19 @@ def _nll_loss_backward(
     return jnp.where(hot, jnp.expand_dims(jnp.broadcast_to(scale, target.shape), -1), 0)
 
 
+def _labels_last(logp: Array) -> Array:
+    """Scores of an image, with the classes in the second dimension, as `_nll_loss` takes them."""
+    return jnp.moveaxis(logp, 1, -1)
+
+
+def _nll_loss2d(logp: Array, *rest: Any) -> tuple[Array, Array]:
+    return _nll_loss(_labels_last(logp), *rest)
+
+
+def _nll_loss2d_backward(grad: Array, logp: Array, *rest: Any) -> Array:
+    return jnp.moveaxis(_nll_loss_backward(grad, _labels_last(logp), *rest), -1, 1)
+
+
 def _mse(x: Array, y: Array, reduction: int = 1) -> Array:
     square = jnp.square(x - y)
     return square if reduction == 0 else jnp.mean(square) if reduction == 1 else jnp.sum(square)
@@ -151,6 +164,8 @@ LAYERS = Rules({
     "aten.embedding_dense_backward.default": _embedding_backward,
     "aten.nll_loss_forward.default": _nll_loss,
     "aten.nll_loss_backward.default": _nll_loss_backward,
+    "aten.nll_loss2d_forward.default": _nll_loss2d,
+    "aten.nll_loss2d_backward.default": _nll_loss2d_backward,
     "aten.mse_loss.default": _mse, "aten.mse_loss_backward.default": _mse_backward,
 })  # fmt: skip
 

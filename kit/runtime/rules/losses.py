@@ -30,6 +30,23 @@ def _reduce(losses: Array, reduction: int) -> Array:
     return losses if reduction == 0 else (jnp.mean, jnp.sum)[reduction - 1](losses)
 
 
+def _cross_entropy(
+    x: Array, target: Array, weight: Array | None = None, reduction: int = 1
+) -> Array:
+    """Of two classes; the logarithms end at -100, as torch's do, so that 0 and 1 have a loss."""
+    inside = (target - 1) * jnp.maximum(jnp.log1p(-x), -100)
+    losses = inside - target * jnp.maximum(jnp.log(x), -100)
+    return _reduce(losses if weight is None else losses * weight, reduction)
+
+
+def _cross_entropy_backward(
+    grad: Array, x: Array, target: Array, weight: Array | None = None, reduction: int = 1
+) -> Array:
+    slope = grad * (x - target) / jnp.maximum((1 - x) * x, 1e-12)
+    slope = slope if weight is None else slope * weight
+    return slope / x.size if reduction == 1 else slope
+
+
 def _hinge(gap: Array) -> Array:
     return jnp.where(gap > 0, gap, 0)
 
@@ -286,6 +303,8 @@ def _shrink_backward(grad: Array, x: Array, lambd: Any) -> Array:
 
 LOSS_RULES = Rules(
     {
+        "aten.binary_cross_entropy.default": _cross_entropy,
+        "aten.binary_cross_entropy_backward.default": _cross_entropy_backward,
         "aten.multi_margin_loss_backward.default": _multi_margin_backward,
         "aten.multilabel_margin_loss_backward.default": _multilabel_margin_backward,
         "aten._ctc_loss.default": _ctc_loss,

@@ -26,8 +26,8 @@ def _wide(dtype: str) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _bernoulli(p: Any, *, seed: Any, call: Any, size: Sequence[int]) -> Array:
-    return jax.random.bernoulli(_key(seed, call), p, tuple(size))
+def _bernoulli(p: Array, *, seed: Any, call: Any) -> Array:
+    return jax.random.uniform(_key(seed, call), p.shape, jnp.float32) < p
 
 
 def _dropout(x: Array, *, p: Any, seed: Any, call: Any) -> tuple[Array, Array]:

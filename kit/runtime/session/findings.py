@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from kit.errors import BadInputError
+from kit.errors import DeviceCheckError
 from kit.runtime.compiling.checks import findings
 from kit.runtime.compiling.lower import Executable
 from kit.runtime.recording.bulk import Task
@@ -48,7 +48,7 @@ class Findings:
         fail: called with a task and the error that was found, once it is known.
     """
 
-    def __init__(self, fail: Callable[[Task, BadInputError], None]) -> None:
+    def __init__(self, fail: Callable[[Task, DeviceCheckError], None]) -> None:
         self._fail = fail
         self._unseen: deque[_Issued] = deque()  # in the order of issue
 
@@ -80,12 +80,12 @@ class Findings:
             try:
                 if task.guessed is None:  # else it was a wrong guess
                     raise_found(task, found)
-            except BadInputError as error:
+            except DeviceCheckError as error:
                 self._lose(error)
                 self._fail(task, error)
             self._unseen.popleft()
 
-    def _lose(self, error: BadInputError) -> None:
+    def _lose(self, error: DeviceCheckError) -> None:
         """Nothing that was issued from the first unseen task on can be read."""
         for issued in self._unseen:
             for output in issued.task.outputs:

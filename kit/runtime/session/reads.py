@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kit.errors import BadInputError
+from kit.errors import DeviceCheckError
 from kit.runtime.recording.bulk import Frame, Site, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import Issuer
@@ -75,14 +75,16 @@ class Reads:
             issuer.executor.engine.wait_all()
             issuer.executor.finish(issuer.last)
             issuer.executor.findings.look(until=issuer.last.index)
-        self._raise_failure(lambda error: isinstance(error, BadInputError))
+        self._raise_failure(lambda error: isinstance(error, DeviceCheckError))
         issuer.spans.add("wait_all", "ahead", start, issuer.waits.until_ns)
 
     def raise_found(self) -> None:
         """Raise what the checks of earlier steps have found by now; waits for nothing."""
         executor, before = self._issuer.executor, self._redo.first_step
         executor.findings.look(before_step=before)
-        self._raise_failure(lambda error: isinstance(error, BadInputError) and error.step < before)
+        self._raise_failure(
+            lambda error: isinstance(error, DeviceCheckError) and error.step < before
+        )
 
     def _raise_failure(self, is_meant: Callable[[BaseException], bool]) -> None:
         if (error := self._issuer.executor.engine.take_failure(is_meant)) is not None:

@@ -264,13 +264,24 @@ def _batch_norm(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(tape, y, spec), wrap(tape, batch_mean, channels), wrap(tape, invstd, channels)
 
 
+def _one_hot(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """One op, whose classes are checked; torch takes it apart, and reads how many there are."""
+    x, classes = args[0], args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    if classes < 1 or x.dtype is not torch.int64:  # it counts them, or refuses in its own words
+        classes = func(to_host(x, cause="item"), classes).shape[-1]
+    shape = (*x.shape, classes)
+    spec = tape.spec_of(torch.empty(shape, dtype=torch.int64, device="meta"))
+    op = tape.session.intern(str(func), ((HOLE, classes), {}), (x.spec.aval,), (spec.aval,), 0)
+    return wrap(tape, tape.record(op, [x.ref.read(tape)], [])[0], spec)
+
+
 def _check_linalg(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
     """Torch reads LAPACK's flag after each factorisation, to raise: a sync point on any device."""
     func(to_host(args[0], cause="linalg error check"), *args[1:], **kwargs)
 
 
 SPECIAL: dict[str, Special] = {
-    "aten._linalg_check_errors.default": _check_linalg,
+    "aten._linalg_check_errors.default": _check_linalg, "aten.one_hot.default": _one_hot,
     "aten.native_batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,

@@ -74,6 +74,12 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target: KitTensor = args[0]
     _no_generator(func, args, kwargs)
+    if str(func) == "aten.bernoulli.default":
+        spec = tape.cached_spec(("like", target.spec), lambda: torch.empty_like(target.spec.meta()))
+        avals = (target.spec.aval,)
+        op = tape.session.intern("kit.bernoulli", ((HOLE,), _KEY), avals, (spec.aval,), 2)
+        numbers = [float(tape.session.seed), tape.session.next_random()]
+        return wrap(tape, tape.record(op, [target.ref.read(tape)], numbers)[0], spec)
     uniform = tape.spec(target.spec.shape, target.spec.stride, target.spec.offset, torch.float32)
     draw = wrap(
         tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
@@ -83,8 +89,6 @@ def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         if len(args) > 1 and not isinstance(args[1], torch.Generator)
         else kwargs.get("p", 0.5)
     )
-    if str(func) == "aten.bernoulli.default":
-        return (draw < target).to(target.dtype)
     target.copy_((draw < p).to(target.dtype))
     return target
 

@@ -21,7 +21,7 @@ __all__ = ["Foresight", "Models", "expected_run"]
 _MODELS = 16  # kept, because a slider often moves back
 _MODEL_S = 5.0  # a run waits no longer for the model, which should not disturb its clock
 # no model goes from one of these to another
-_KNOWN = ("dtype", "device", "segment_mode", "check_indices")
+_KNOWN = ("dtype", "device", "segment_mode", "check_indices", "check_numbers")
 
 
 class Foresight:
