@@ -59,7 +59,9 @@ def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
     rows = []
     for run, label in zip(runs, labels, strict=True):
         h = run.headline()
-        rows.append((safe_markdown(label), f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
+        label += f" (disturbed: {why})" if (why := run.doubt) else ""
+        name = safe_markdown(label, 400)
+        rows.append((name, f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
                      f"{h.overlap_fraction:.0%}", f"{h.syncs_per_step:.1f}",
                      f"{h.sync_wait_ms:.2f}"))  # fmt: skip
     return markdown_table(head, rows)

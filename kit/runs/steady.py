@@ -11,8 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["ALIKE", "ENOUGH_S", "LEAST_STEPS", "MOST_STEPS", "MOST_WARMUP", "WINDOW", "drift",
-           "drift_text", "enough_steps"]  # fmt: skip
+__all__ = [
+    "ALIKE",
+    "ENOUGH_S",
+    "LEAST_STEPS",
+    "MOST_STEPS",
+    "MOST_WARMUP",
+    "WINDOW",
+    "drift",
+    "drift_text",
+    "enough_steps",
+]
 
 ALIKE = 0.05  # of the step: medians that differ by less are taken for equal
 SURE = 0.9  # of the pairs of an earlier and a later step must say the same

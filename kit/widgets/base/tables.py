@@ -112,7 +112,10 @@ def sync_table_html(run: Run) -> str:
         return section("Sync points", sentence(text))
     rows = sync_table(syncs, steps=steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)
-    cells = [_sync_cells(row, run, row.wait_ms_per_step / most) for row in rows[:_MAX_ROWS]]
+    is_sure = not run.doubt  # else no advice is given, and a cure is one
+    cells = [
+        _sync_cells(row, run, row.wait_ms_per_step / most, is_sure) for row in rows[:_MAX_ROWS]
+    ]
     more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
     note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
@@ -124,13 +127,13 @@ def sync_table_html(run: Run) -> str:
     return section("Sync points", rows_html + sentence(note))
 
 
-def _sync_cells(row: SyncRow, run: Run, share: float) -> list[str]:
-    """One row of the table; `share` is the length of its bar."""
+def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str]:
+    """One row of the table; `share` is the length of its bar. Cures need a run without a doubt."""
     via = f'<div style="color:{MUTED}">through {safe_html(row.via)}</div>' if row.via else ""
     site = safe_html(row.site) if row.site else f'<span style="color:{MUTED}">unknown line</span>'
     cure = "".join(
         f'<div style="color:{MUTED}">try {safe_html(name)}={safe_html(repr(value))}</div>'
-        for name, value in sync_cure(row, run).change.items()
+        for name, value in (sync_cure(row, run).change.items() if is_sure else ())
     )
     return [
         f'<div style="{_CODE}">{site}{via}{cure}</div>',

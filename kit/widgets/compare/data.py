@@ -16,7 +16,7 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference, steps_difference
+from kit.runs.change import Difference, doubt_of, steps_difference
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
@@ -33,6 +33,7 @@ __all__ = [
     "check_runs",
     "comparison_cells",
     "comparison_rows",
+    "disturbed_tag",
     "run_labels",
     "verdict",
 ]
@@ -63,6 +64,7 @@ class ComparisonRow:
     device_idle_ms: float  # a traced step
     loss: float  # of the last measured step
     change: Difference | None = None  # of the step since the baseline, a sample's if sizes differ
+    doubt: str = ""  # why its numbers may be off: another program took the cores
     best: frozenset[str] = frozenset()  # columns in which no other run is better beyond the spread
 
 
@@ -136,7 +138,8 @@ def comparison_rows(
     rows = []
     for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         change = steps_difference(every[baseline], every[i], by_sample=by_sample)
-        rows.append(_row(run, label, runs[baseline].step_ms, None if i == baseline else change))
+        row = _row(run, label, runs[baseline].step_ms, None if i == baseline else change)
+        rows.append(replace(row, doubt=doubt_of(run, *every[i])))
     best = [_best(column, rows, runs, every) for column in COLUMNS if column.best]
     return tuple(
         replace(row, best=frozenset(head for head, places in best if i in places))
@@ -247,6 +250,11 @@ def _quartiles(row: ComparisonRow) -> str:
 def baseline_tag(i: int, baseline: int, count: int) -> str:
     """What stands behind the baseline's label, where there are others."""
     return " (baseline)" if i == baseline and count > 1 else ""
+
+
+def disturbed_tag(row: ComparisonRow) -> str:
+    """What stands behind the label of a run that was disturbed, with the reason."""
+    return f" (disturbed: {row.doubt})" if row.doubt else ""
 
 
 def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:

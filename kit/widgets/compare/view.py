@@ -54,6 +54,7 @@ from kit.widgets.compare.data import (
     check_runs,
     comparison_cells,
     comparison_rows,
+    disturbed_tag,
     verdict,
 )
 from kit.widgets.compare.strips import SOURCES, comparison_columns
@@ -95,7 +96,7 @@ def comparison_html(
     """
     rows = comparison_rows(runs, baseline, repeats)
     body = [
-        [_label(i, row, baseline_tag(i, baseline, len(runs)).strip(" ()")), *map(_cell, cells)]
+        [_label(i, row, baseline_tag(i, baseline, len(runs))), *map(_cell, cells)]
         for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
     ]
     heads = ("run", *(c.head for c in COLUMNS))
@@ -110,7 +111,9 @@ def comparison_html(
 def _label(i: int, row: ComparisonRow, tag: str) -> str:
     return (
         f'<div style="overflow-wrap:anywhere"><b>{i + 1}</b>&ensp;{safe_html(row.label)}</div>'
-        f'<div style="color:{tables.MUTED};font-size:12px">{tag}</div>'
+        f'<div style="color:{tables.MUTED};font-size:12px">{tag.strip(" ()")}</div>'
+        f'<div style="color:{tables.WORSE};font-size:12px;overflow-wrap:anywhere">'
+        f"{safe_html(disturbed_tag(row).strip(' ()'), 200)}</div>"
     )
 
 
@@ -133,7 +136,7 @@ def comparison_markdown(
         tag = baseline_tag(i, baseline, len(runs))
         texts = [safe_markdown(f"{c.text} ({c.note})" if c.note else c.text) for c in cells]
         made.append(
-            [f"{i + 1}: {safe_markdown(row.label)}{tag}"]
+            [f"{i + 1}: {safe_markdown(row.label + disturbed_tag(row), 400)}{tag}"]
             + [f"**{t}**" if c.is_best else t for t, c in zip(texts, cells, strict=True)]
         )
     return markdown_table(["run", *(c.head for c in COLUMNS)], made)
@@ -150,7 +153,7 @@ def comparison_text(
     lines = [["", *(head[k] for head in padded), "run" * (k == deep - 1)] for k in range(deep)]
     for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True)):
         tag = baseline_tag(i, baseline, len(runs))
-        lines.append([str(i + 1), *map(_text_cell, cells), row.label + tag])
+        lines.append([str(i + 1), *map(_text_cell, cells), row.label + tag + disturbed_tag(row)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0  # to the left, and as long as it is
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]

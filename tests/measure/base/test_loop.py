@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -185,3 +186,10 @@ def test_enough_steps_is_the_default_and_has_a_word() -> None:
     assert kit.Settings(steps=12).least_steps == 12
     with pytest.raises(SettingsError, match="steps"):
         kit.Settings(steps=0)
+
+
+def test_what_else_the_machine_did_is_known_of_a_run_of_short_steps() -> None:
+    run = kit.run(mlp, kit.Settings(mode="torch"))
+    assert len(run.step_times_ns) > len(run.losses) == LEAST_STEPS
+    assert not math.isnan(run.conditions.others)
+    assert run.conditions.others >= 0

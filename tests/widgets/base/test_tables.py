@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import safe_html
@@ -249,3 +250,11 @@ def test_tables_have_a_caption_and_headings_of_rows_and_columns():
     assert html.count('<th scope="col"') == 4 + 5
     assert html.count("<th ") == html.count("</th>")
     assert 'role="heading" aria-level="3"' in html
+
+
+def test_a_disturbed_run_has_no_cure_beside_its_sync_points():
+    run = make_run()
+    assert "try " in sync_table_html(run)
+    busy = dataclasses.replace(run, conditions=Conditions(cores=2, others=1.3))
+    assert "try " not in sync_table_html(busy)
+    assert "train.py:44" in sync_table_html(busy)

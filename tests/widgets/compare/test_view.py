@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbclient import NotebookClient
 
+from kit.reports.markdown import comparison_table
+from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import STEP_MODES, Settings
@@ -374,3 +376,13 @@ def test_outside_of_a_kernel_a_view_is_made_too():
     made = Comparison((make_run(), make_run(Settings(mode="lazy"))))
     assert "Comparison" in made.view().children[0].value
     assert made._repr_mimebundle_()["text/plain"] == repr(made)
+
+
+def test_a_disturbed_run_is_marked_with_the_reason_wherever_runs_are_compared():
+    busy = timed(8, 8, 8, conditions=Conditions(cores=2, others=1.3))
+    runs, why = [timed(10, 10, 10), busy], "disturbed: measured on a busy machine: others used 1.3"
+    for form in (comparison_html, comparison_markdown, comparison_text):
+        assert form(runs).count(why) == 1
+        assert "disturbed" not in form(runs[:1])
+    assert comparison_html(runs[:1], repeats=[runs]).count(why) == 1  # one of its repeats
+    assert why in comparison_table(runs, ["a", "b"])
