@@ -23,8 +23,10 @@ from kit.ir.plan import OpStream, plan
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of
+from kit.runs.whatif.errors import interval_ms
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
+from kit.text import format_ms
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
@@ -40,8 +42,11 @@ _READS = ("sync", "unlowered op")  # why a segment ended, where the host then wa
 class Prediction:
     """A step that was not measured.
 
+    `low_ms` to `high_ms` is where the measured step is expected in nine of ten cases; nan where
+    nobody has measured how wrong such predictions are.
+
     Units:
-        step_ms in milliseconds
+        step_ms, low_ms and high_ms in milliseconds
     """
 
     settings: Settings
@@ -51,12 +56,21 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what it took for granted, in words
     segments: int = 0  # of a step
     syncs: int = 0  # of a step
+    low_ms: float = math.nan
+    high_ms: float = math.nan
+
+    @property
+    def step_text(self) -> str:
+        """`12.1 ms (10.4 ms to 14 ms)`; `12.1 ms (± unknown)`."""
+        known = not math.isnan(self.low_ms)
+        within = f"{format_ms(self.low_ms)} to {format_ms(self.high_ms)}" if known else "± unknown"
+        return f"{format_ms(self.step_ms)} ({within})"
 
     def headline(self) -> str:
         """One line: the time, the cuts, the waits, and where it comes from."""
         cuts = f"{self.segments} segment{'s' if self.segments != 1 else ''}"
         waits = f"{self.syncs} sync{'s' if self.syncs != 1 else ''}"
-        return f"modelled: {self.step_ms:.2f} ms a step, {cuts}, {waits}; from {self.of}"
+        return f"modelled: {self.step_text} a step, {cuts}, {waits}; from {self.of}"
 
 
 def predict(
@@ -140,14 +154,17 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         shape = replace(shape, device=tuple(d / speed for d in shape.device))
     costs = _with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
     step, timeline = modelled(shape, costs, notes)
+    low, high, why = interval_ms(step / 1e6, base, asked)
     return Prediction(
         settings=wanted,
         step_ms=step / 1e6,
-        timeline=timeline,
+        timeline=replace(timeline, notes=(*timeline.notes, why)),
         of=_described(runs),
-        assumptions=tuple(notes),
+        assumptions=(*notes, why),
         segments=len(shape.segments),
         syncs=len(shape.waits),
+        low_ms=low,
+        high_ms=high,
     )
 
 

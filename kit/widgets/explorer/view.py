@@ -250,7 +250,7 @@ class Explorer(View):
                 self.actions.say("no model can tell from the runs so far: it will be measured")
                 return
             self.pictures.show_model(prediction, self.run)
-            self.actions.say(f"modelled: {format_ms(prediction.step_ms)} a step", is_news=True)
+            self.actions.say(f"modelled: {prediction.step_text} a step", is_news=True)
 
     def _take(self, run: Run) -> None:
         """Show a new run and keep it; called by the worker."""
@@ -269,7 +269,7 @@ class Explorer(View):
     def _show_progress(self, text: str, fraction: float) -> None:
         with self._lock:
             expected = self._foresight.expected(self.settings)
-            known = "" if expected is None else f"modelled: {format_ms(expected.step_ms)} a step; "
+            known = "" if expected is None else f"modelled: {expected.step_text} a step; "
             self.actions.show_progress(known + text, fraction)
 
     def _show_failure(self, error: BaseException, trace: str) -> None:

@@ -70,7 +70,8 @@ def modelled_html(prediction: Prediction) -> str:
         f'border-radius:6px;padding:6px 10px;margin-bottom:8px">'
         f'<b style="background:{MODEL};color:{BACKGROUND};border-radius:3px;padding:1px 6px">'
         "MODELLED</b> "
-        f"not measured yet: predicted from {safe_html(prediction.of, 200)}. The timeline shows the "
+        f"not measured yet: <b>{safe_html(prediction.step_text)}</b> a step, predicted from "
+        f"{safe_html(prediction.of, 200)}. The timeline shows the "
         f'model; <span style="color:{MUTED}">what is faded is of the run before.</span>'
         f"{folded}</div>"
     )

@@ -72,7 +72,7 @@ def _row(run: Run, p: Prediction, measured: Sequence[Run]) -> str:
     found = [r for r in measured if _alike(r.settings, p.settings)]
     error = error_of(p.step_ms, found)
     cells = (
-        format_ms(p.step_ms, ""),
+        p.step_text,
         format_ms(error.old, ""),
         _error(error),
         f"{p.segments:,}",

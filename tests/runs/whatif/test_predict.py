@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 import kit
 from kit.errors import SettingsError
 from kit.ir.plan import OpStream, plan
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runs.whatif.errors import KNOWN_ERRORS
 from kit.runs.whatif.predict import SCALER, Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import accumulated
+from kit.text import format_ms
 from kit.trace.syncs import sync_table
 from tests.factories import empty_run, make_run
 
@@ -256,3 +260,40 @@ def test_on_a_gpu_the_worker_goes_on_while_the_device_works():
         for r in (run, far)
     ]
     assert launches[1] <= launches[0] <= 0
+
+
+def test_a_prediction_says_in_which_interval_the_measured_step_is_expected() -> None:
+    run = measured()
+    same = predict(run)
+    assert same.low_ms < 0.9 * same.step_ms < 1.1 * same.step_ms < same.high_ms
+    assert same.low_ms * same.high_ms == pytest.approx(same.step_ms**2)
+    other = predict(run, run.settings.replace(mode="lazy"))
+    assert other.high_ms / other.step_ms > same.high_ms / same.step_ms  # known to be more wrong
+    assert other.step_text in other.headline()
+    assert other.step_text.startswith(f"{format_ms(other.step_ms)} ({format_ms(other.low_ms)} to ")
+    assert "nine of ten" in other.assumptions[-1] == other.timeline.notes[-1]
+    noisy = replace(
+        run, step_times_ns=tuple(t * (i % 5 + 5) for i, t in enumerate(run.step_times_ns))
+    )
+    assert predict(noisy).high_ms / predict(noisy).step_ms > same.high_ms / same.step_ms
+
+
+def test_where_nobody_measured_how_wrong_it_is_the_interval_is_unknown() -> None:
+    run = measured()
+    single = replace(run, step_times_ns=run.step_times_ns[:1])
+    asked = {
+        "prefetch": predict(run, run.settings.replace(prefetch=2)),
+        "device speed": predict(run, device_speed=4.0),
+        "few steps": predict(single),
+    }
+    for what, found in asked.items():
+        assert math.isnan(found.low_ms), what
+        assert math.isnan(found.high_ms), what
+        assert found.step_text.endswith("(± unknown)")
+        assert what in found.assumptions[-1]
+
+
+def test_each_known_error_is_of_settings_that_there_are() -> None:
+    names = {name for row in KNOWN_ERRORS for name in row.settings}
+    assert names < {knob.name for knob in knobs_of(Settings)}
+    assert all(0 < row.at_most < 1 and row.origin for row in KNOWN_ERRORS)

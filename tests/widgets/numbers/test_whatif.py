@@ -49,7 +49,11 @@ def test_steps_and_seed_do_not_keep_a_measured_run_from_its_prediction():
 
 def test_a_prediction_that_nobody_measured_has_no_error():
     run = measured()
-    assert "%" not in whatif_html(run, [predict(run, Settings(mode="lazy"))], [run])
+    made = predict(run, Settings(mode="lazy"))
+    table, _, assumed = whatif_html(run, [made], [run]).partition("assumed:")
+    assert "%" not in table
+    assert made.step_text in table
+    assert "nine of ten such predictions are off by at most 63%" in assumed
 
 
 def test_assumptions_are_said_once():

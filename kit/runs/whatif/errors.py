@@ -1,0 +1,89 @@
+"""How wrong the model is known to be, by the kind of change: measured figures, kept as data.
+
+`interval_ms` makes of them, and of the base run's own spread, where the measured step is expected.
+docs/what_if.md says how the figures were measured; what nobody has measured has none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kit.runs.change import step_interval
+from kit.runs.knob import knobs_of
+from kit.runs.run import Run
+from kit.runs.whatif.question import Question
+
+__all__ = ["KNOWN_ERRORS", "KnownError", "interval_ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownError:
+    """By how much predictions of one kind were off, of those of nine in ten settings at most."""
+
+    settings: tuple[str, ...]  # that differ from the run's
+    at_most: float  # of the measured step
+    origin: str  # where that was measured
+
+
+_UNFITTED = (
+    "measured on three small steps that no constant of the model was chosen on (18 pairs, a quiet "
+    "machine with 2 cores, NPROC=1)"
+)
+SAME = KnownError((), 0.12, _UNFITTED)  # a replay from a warm run
+KNOWN_ERRORS = (
+    SAME,
+    KnownError(
+        ("mode", "bulk_forward", "bulk_backward", "step_mode", "loss_scaling", "accumulate"),
+        0.63,
+        _UNFITTED,
+    ),
+)
+
+
+def interval_ms(step_ms: float, run: Run, asked: Question) -> tuple[float, float, str]:
+    """In which the measured step is expected in nine of ten cases, and why so wide, in words.
+
+    Args:
+        step_ms: what the model says.
+        run: what it says that from; its steps' spread counts, too.
+
+    Returns:
+        least, most and the words; nan, nan where nobody has measured such predictions.
+    """
+    unmeasured = [name for name in _changed(run, asked) if _known(name) is None]
+    low, high = step_interval(run)
+    if unmeasured or not low > 0:
+        what = f"no prediction with another {' or '.join(unmeasured)} was compared with a run"
+        why = what if unmeasured else "the run has too few steps to know their spread"
+        return math.nan, math.nan, f"how far off this is, is not known: {why}"
+    rows = [SAME, *(row for name in _changed(run, asked) if (row := _known(name)) is not None)]
+    worst = max(rows, key=lambda row: row.at_most)
+    half = math.hypot(math.log1p(worst.at_most), math.log(high / low) / 2)
+    return (
+        step_ms * math.exp(-half),
+        step_ms * math.exp(half),
+        f"the interval: nine of ten such predictions are off by at most {worst.at_most:.0%}, "
+        f"{worst.origin}; and the spread of the run's own steps",
+    )
+
+
+def _changed(run: Run, asked: Question) -> list[str]:
+    """What differs from the run: settings that say what is run, and arguments of `kit.predict`."""
+    mine, theirs = run.settings, asked.settings
+    found = [
+        knob.name
+        for knob in knobs_of(mine)
+        if not knob.is_measuring and getattr(mine, knob.name) != getattr(theirs, knob.name)
+    ]
+    others = {
+        "set of sync points": bool(asked.without),
+        "device speed": asked.device_speed != 1.0,
+        "launch time": asked.launch_ns is not None,
+        "wait time": asked.sync_ns is not None,
+    }
+    return [*found, *(name for name, is_asked in others.items() if is_asked)]
+
+
+def _known(name: str) -> KnownError | None:
+    return next((row for row in KNOWN_ERRORS if name in row.settings), None)
