@@ -146,7 +146,7 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the process and those that it has started, such as compilers."""
-    if hasattr(os, "killpg"):
+    if sys.platform != "win32":
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

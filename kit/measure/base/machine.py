@@ -14,6 +14,7 @@ import gc
 import math
 import os
 import platform
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,8 +84,9 @@ def read_machine() -> Reading:
         found["own_s"] = time.process_time() + sum(_of_children(own))
     with contextlib.suppress(*_UNREADABLE):
         found["threads_s"] = {t.id: t.user_time + t.system_time for t in own.threads()}
-    with contextlib.suppress(*_UNREADABLE):
-        found["load"] = os.getloadavg()[0]
+    if sys.platform != "win32":  # psutil has one there, which is 0 for the first five seconds
+        with contextlib.suppress(*_UNREADABLE):
+            found["load"] = os.getloadavg()[0]
     with contextlib.suppress(*_UNREADABLE):
         found["clock_mhz"] = float(psutil.cpu_freq().current)
     return Reading(**found)
