@@ -1,23 +1,56 @@
-"""The versions of torch, jax and the others that kit was tried with, and what lies outside of them.
+"""The versions of Python, torch and jax that kit was tried with, and what lies outside of them.
 
-They stand once, as the bounds in `pyproject.toml`. The standard library is enough to read them.
+They stand once, as the rows of `tried.csv`, which `scripts/matrix.py` writes; the bounds in
+`pyproject.toml` are held to them by a test. The standard library is enough to read both.
 """
 
 from __future__ import annotations
 
+import csv
+import platform
 import re
 import tomllib
 import warnings
-from importlib import metadata
+from functools import cache
+from importlib import metadata, resources
 from pathlib import Path
 
-__all__ = ["UntriedVersionWarning", "is_within", "needed", "warn_of_untried"]
+__all__ = [
+    "UntriedVersionWarning",
+    "is_within",
+    "minor",
+    "needed",
+    "tried",
+    "tried_text",
+    "warn_of_untried",
+]
 
 _SEEN: set[str] = set()  # packages that were looked at in this process
+_COLUMN = {"jaxlib": "jax"}  # package -> column of the table, if it has another name there
 
 
 class UntriedVersionWarning(UserWarning):
     """A package has a version that kit was never tried with."""
+
+
+@cache
+def tried(package: str) -> tuple[str, ...]:
+    """The versions of a package that kit was tried with, "torch" -> ("2.11.0", ...), in order."""
+    text = resources.files("kit").joinpath("tried.csv").read_text("utf-8")
+    column = _COLUMN.get(package, package)
+    found = {row[column] for row in csv.DictReader(text.splitlines()) if column in row}
+    return tuple(sorted(found, key=_numbers))
+
+
+def tried_text(package: str) -> str:
+    """`torch 2.11.0, 2.12.1 and 2.13.0`."""
+    *most, last = tried(package)
+    return f"{package} {', '.join(most)}{' and ' if most else ''}{last}"
+
+
+def minor(version: str) -> tuple[int, ...]:
+    """`2.13.0+cpu` -> (2, 13): what is tried with one counts for all of these."""
+    return _numbers(version)[:2]
 
 
 def needed() -> dict[str, str]:
@@ -49,24 +82,35 @@ def is_within(version: str, bounds: str) -> bool:
 
 
 def warn_of_untried(*packages: str) -> None:
-    """Warn, once in a process, of each package whose version kit was never tried with."""
+    """Warn, once in a process, of each package whose version kit was never tried with.
+
+    Args:
+        packages: as pip names them, or "python".
+    """
     fresh = [name for name in packages if name not in _SEEN]
-    if not fresh:
-        return
     _SEEN.update(fresh)
-    bounds = needed()
     for name in fresh:
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # used from a folder of its own: its version is not known
-        if name in bounds and not is_within(version, bounds[name]):
-            warnings.warn(
-                f"kit was never tried with {name} {version}. Should something fail that looks like "
-                f'the version\'s fault: pip install "{name}{bounds[name]}"',
-                UntriedVersionWarning,
-                stacklevel=3,
-            )
+        version = _installed(name)
+        if version is None or minor(version) in map(minor, tried(name)):
+            continue
+        bounds = needed().get(name, "")
+        cure = f': pip install "{name}{bounds}"' if bounds else ", take one that was tried"
+        warnings.warn(
+            f"kit was tried with {tried_text(name)}, never with {version}. Should something fail "
+            f"that looks like the version's fault{cure}",
+            UntriedVersionWarning,
+            stacklevel=3,
+        )
+
+
+def _installed(package: str) -> str | None:
+    """Its version; None where a package is used from a folder of its own and has none."""
+    if package == "python":
+        return platform.python_version()
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,16 +1,18 @@
-"""Does the kit work with these versions? One table for docs/versions.md.
+"""Does the kit work with these versions? The rows of kit/tried.csv, which docs/versions.md shows.
 
-    python scripts/matrix.py python3.13,torch==2.14.1,jax==0.11.2 python3.11,torch==2.13.0
+    python scripts/matrix.py --keep python3.13,torch==2.14.1,jax==0.11.2 python3.11,torch==2.13.0
 
 Each combination is a Python and what pip shall install, in commas. It gets a virtual environment of
 its own in `--folder`, which stays there for the next time, and runs the tests of `make quick`, the
 sample of torch's op tables, the step modes, and the main job in three modes. With `--here` the
-Python's own packages are used and nothing is installed. Logs lie beside the environments.
+Python's own packages are used and nothing is installed. Logs lie beside the environments. `--keep`
+puts the rows into the table that the kit warns by, and into the page.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
 import re
 import subprocess
@@ -18,6 +20,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "kit" / "tried.csv"
+PAGE = ROOT / "docs" / "versions.md"
+NOT_RUN = "-"
 NOT_QUICK = "not browser and not notebook and not slow and not alone"
 MAIN_JOB = """
 import math, kit
@@ -27,10 +32,15 @@ for mode in ("lazy", "bulked", "torch"):
     assert all(map(math.isfinite, run.losses)), run.losses
 print("3 passed")
 """
+HEAD = [
+    *("date", "python", "torch", "jax", "numpy"),
+    *("make quick", "ops", "step modes", "main job"),
+]
 VERSIONS = """
 import platform
 from importlib.metadata import version
-print(platform.python_version(), *(version(name) for name in ("torch", "jax", "numpy")))
+found = (version(name).split("+")[0] for name in ("torch", "jax", "numpy"))
+print(platform.python_version(), *found)
 """
 
 
@@ -41,6 +51,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--here", action="store_true", help="install nothing")
     parser.add_argument("--workers", default="2", help="of pytest")
+    parser.add_argument("--keep", action="store_true", help="in kit/tried.csv and on its page")
+    parser.add_argument("--parts", default="", help="only these columns, in commas")
     options = parser.parse_args()
     parts = {
         "make quick": pytest(options.workers, *quick_tests()),
@@ -48,8 +60,8 @@ def main() -> int:
         "step modes": pytest(options.workers, "tests/measure/test_step_modes.py"),
         "main job": ["-c", MAIN_JOB],
     }
-    say(f"| date | python | torch | jax | numpy | {' | '.join(parts)} |")
-    say("|" + " --- |" * (5 + len(parts)))
+    chosen = options.parts.split(",") if options.parts else list(parts)
+    say(markdown([HEAD]))
     is_well = True
     for text in options.combination:
         interpreter, *requirements = text.split(",")
@@ -58,11 +70,46 @@ def main() -> int:
         python = interpreter if options.here else installed(folder, interpreter, requirements)
         cells = [datetime.date.today().isoformat(), *said(python, "-c", VERSIONS).split()]
         for name, arguments in parts.items():
+            if name not in chosen:
+                cells.append(NOT_RUN)
+                continue
             log = folder / f"{name.replace(' ', '-')}.log"
             cells.append(result([python, *arguments], log))
             is_well &= "failed" not in cells[-1]
-        say(f"| {' | '.join(cells)} |")
+        say(line(cells))
+        if options.keep:
+            keep(cells)
     return 0 if is_well else 1
+
+
+def keep(cells: list[str]) -> None:
+    """Put a row into the table, in place of an older one of the same versions, and on the page."""
+    rows = [row for row in rows_of(TABLE) if row[1:4] != cells[1:4]]
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *sorted([*rows, cells])])
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), encoding="utf-8", newline="\n")
+
+
+def rows_of(table: Path) -> list[list[str]]:
+    """The rows of a table, without its head."""
+    return list(csv.reader(table.read_text("utf-8").splitlines()))[1:]
+
+
+def with_table(page: str) -> str:
+    """The page with the table of now."""
+    table = markdown([HEAD, *rows_of(TABLE)])
+    return re.sub(r"^\| date .*\n(?:\|.*\n)+", f"{table}\n", page, count=1, flags=re.MULTILINE)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """Rows as a table; the first one is its head."""
+    head, *rest = map(line, rows)
+    return "\n".join([head, line(["---"] * len(rows[0])), *rest])
+
+
+def line(cells: list[str]) -> str:
+    """One row."""
+    return f"| {' | '.join(cells)} |"
 
 
 def quick_tests() -> list[str]:

@@ -2,41 +2,88 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 import warnings
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kit import versions
-from kit.versions import UntriedVersionWarning, warn_of_untried
+from kit.versions import UntriedVersionWarning, minor, tried, tried_text, warn_of_untried
+from scripts import matrix
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_SEEN", set())
-    monkeypatch.setattr(versions, "needed", lambda: {"torch": ">=2.11,<2.15", "jax": ">=0.10"})
 
 
-@pytest.mark.parametrize("version", ["2.10.1", "2.15.0", "3.0.0.dev20270101+cpu"])
-def test_another_version_is_said_once_with_what_to_install(monkeypatch, version: str) -> None:
-    monkeypatch.setattr(metadata, "version", {"torch": version, "jax": "0.10.2"}.__getitem__)
-    with pytest.warns(UntriedVersionWarning, match="never tried with torch") as said:
-        warn_of_untried("torch", "jax")
-    assert len(said) == 1
-    assert version in str(said[0].message)
-    assert 'pip install "torch>=2.11,<2.15"' in str(said[0].message)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_of_untried("torch", "jax")
-
-
-def test_a_version_within_the_bounds_or_unknown_is_no_word_worth(monkeypatch) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
     def version(name: str) -> str:
-        if name == "jax":
+        if name not in found:
             raise metadata.PackageNotFoundError(name)
-        return "2.14.1"
+        return found[name]
 
     monkeypatch.setattr(metadata, "version", version)
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.99.0", "3.0.0.dev20270101+cpu"])
+def test_another_version_is_said_once_with_what_to_install(monkeypatch, version: str) -> None:
+    install(monkeypatch, torch=version, jax=tried("jax")[0])
+    with pytest.warns(UntriedVersionWarning, match="never with") as said:
+        warn_of_untried("torch", "jax")
+    assert len(said) == 1
+    text = str(said[0].message)
+    assert f"tried with {tried_text('torch')}, never with {version}" in text
+    assert f'pip install "torch{versions.needed()["torch"]}"' in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_untried("torch", "jax")
+
+
+def test_another_python_is_said_as_well(monkeypatch) -> None:
+    monkeypatch.setattr("platform.python_version", lambda: "3.99.1")
+    with pytest.warns(UntriedVersionWarning, match=r"never with 3\.99\.1.*take one that was tried"):
+        warn_of_untried("python")
+
+
+def test_what_differs_in_its_last_number_or_has_no_version_is_no_word_worth(monkeypatch) -> None:
+    last = tried("torch")[-1].rpartition(".")[0]
+    install(monkeypatch, torch=f"{last}.99+cpu")  # no jax: it is used from a folder of its own
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_untried("torch", "jax", "jaxlib")
+
+
+def test_the_bounds_allow_what_was_tried_and_nothing_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    bounds = dict(
+        re.match(r"([\w.-]+)\s*(.*)", line).groups() for line in project["dependencies"]
+    ) | {"python": project["requires-python"]}
+    for name in ("python", "torch", "jax", "jaxlib"):
+        known = sorted({minor(version) for version in tried(name)})
+        lowest, highest = known[0], known[-1]
+        assert known == [(lowest[0], n) for n in range(lowest[1], highest[1] + 1)], name
+        assert f">={lowest[0]}.{lowest[1]}" in bounds[name]
+        if name != "python":  # a newer Python is warned of, and not refused
+            assert f"<{highest[0]}.{highest[1] + 1}" in bounds[name]
+
+
+def test_the_page_shows_the_table_and_each_row_of_it_passed_something() -> None:
+    page = matrix.PAGE.read_text("utf-8")
+    assert matrix.with_table(page) == page
+    rows = matrix.rows_of(matrix.TABLE)
+    assert all(len(row) == len(matrix.HEAD) for row in rows)
+    assert all("passed" in " ".join(row[5:]) for row in rows)
+
+
+def test_the_workflow_tries_linux_macos_and_windows() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    elsewhere = jobs["elsewhere"]["strategy"]["matrix"]
+    assert elsewhere["system"] == ["macos-latest", "windows-latest"]
+    assert jobs["test"]["runs-on"] == "ubuntu-latest"

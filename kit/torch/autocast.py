@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from kit.torch.tensors.private import private
+
 __all__ = ["register_autocast"]
 
 LOWER = (
@@ -25,7 +27,8 @@ FLOAT32 = (
     "logsumexp", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "prod", "cumsum",
     "cumprod", "linalg_vector_norm", "cdist", "dist",
 )  # fmt: skip
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+_KEYS = private("torch._C.DispatchKeySet")(private("torch._C.DispatchKey.AutocastPrivateUse1"))
+_without = private("torch._C._ExcludeDispatchKeyGuard")
 
 
 def register_autocast() -> tuple[torch.library.Library, ...]:
@@ -50,7 +53,7 @@ def _cast_first(op: Any, dtype: torch.dtype | None) -> Any:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         target = dtype or torch.get_autocast_dtype("kit")
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with _without(_KEYS):
             return op(
                 *(_cast(a, target) for a in args),
                 **{k: _cast(v, target) for k, v in kwargs.items()},

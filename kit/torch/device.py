@@ -1,8 +1,8 @@
 """Register device "kit" with torch, once a process, and open sessions on it.
 
-Uses torch's experimental Python backend (`_setup_privateuseone_for_python_backend`). Tried with
-torch 2.13; `register` checks that it is there before it changes anything. The device guard is our
-own, so that an error of a hook in backward does not end the process.
+Uses torch's experimental Python backend (`_setup_privateuseone_for_python_backend`); `register`
+checks that it is there before it changes anything. The device guard is our own, so that an error of
+a hook in backward does not end the process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import backend_registration
 
 from kit.errors import SessionError
 from kit.runs.settings import Settings
@@ -27,6 +26,7 @@ from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
 from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
+from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
 from kit.torch.tensors.unwinding import DeviceQuestion
@@ -73,13 +73,9 @@ def register() -> None:
     """
     if getattr(torch, "kit", None) is not None:
         return
-    warn_of_untried("torch", "jax", "jaxlib")
-    setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
-    if setup is None:
-        raise SessionError(
-            f"torch {torch.__version__} has no Python device backend; kit needs torch 2.11 to 2.14"
-        )
-    taken = torch._C._get_privateuse1_backend_name()
+    warn_of_untried("python", "torch", "jax", "jaxlib")
+    setup = private("torch.utils.backend_registration._setup_privateuseone_for_python_backend")
+    taken = private("torch._C._get_privateuse1_backend_name")()
     if taken not in ("privateuseone", "kit"):
         raise SessionError(f"torch's spare device is already in use, by {taken!r}, in this process")
     module = Backend()
@@ -114,10 +110,8 @@ def register() -> None:
 def _guard(question: DeviceQuestion) -> Any:
     """What torch asks for the device whenever it changes streams."""
 
-    class Guard(torch._C._acc.DeviceGuard):  # not a class of the module: an old torch has none
-        type_ = question.answer
-
-    return Guard()
+    base = private("torch._C._acc.DeviceGuard")
+    return type("Guard", (base,), {"type_": question.answer})()
 
 
 def _tape(device: Any = None) -> Tape:

@@ -22,13 +22,14 @@ from kit.torch.ops.host import raise_as_cpu
 from kit.torch.ops.recipes import make_recipe
 from kit.torch.ops.schema import Recipe, has_static_floats
 from kit.torch.ops.stand_ins import stand_ins
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import is_lifted
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, View, wrap
 
 __all__ = ["Dispatcher", "tape_of"]
 
-_graph_task_id = torch._C._current_graph_task_id
+_graph_task_id: Callable[[], int] = private("torch._C._current_graph_task_id")
 _PLAIN = frozenset({int, bool, type(None), str, torch.dtype})
 _INTEGERS = {int}
 _NONE: dict[str, Any] = {}

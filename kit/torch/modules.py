@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from kit.runtime.recording.sites import is_kits
+from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["keep_parameters", "name_kits_data_parallel"]
@@ -27,7 +28,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 def keep_parameters() -> None:
     """Make a move of `nn.Module` to or from device kit reach all that shares its parameters."""
-    original: Any = nn.Module._apply
+    original = private("torch.nn.Module._apply")
 
     @functools.wraps(original)
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:

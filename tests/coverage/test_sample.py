@@ -57,20 +57,19 @@ def check(name: str, **how: Any) -> Verdict:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_an_entry_is_as_the_page_says_or_better(name: str) -> None:
-    if name not in by_name() and torch.__version__.split("+")[0] != MADE_WITH:
-        pytest.skip("this torch's tables have no such entry")
+    if name not in by_name():  # this torch's tables are others than the page's
+        assert torch.__version__.split("+")[0] != MADE_WITH
+        return
     found = check(name)
     assert found.verdict != "wrong", found.why
     if COMMITTED[name] != "untested":
         assert CLASSES.index(found.verdict) <= CLASSES.index(COMMITTED[name]), found.why
 
 
-@pytest.mark.skipif(
-    torch.__version__.split("+")[0] != MADE_WITH,
-    reason="the page was made with another torch, whose tables have other entries",
-)
 def test_the_page_lists_every_entry_of_torchs_tables() -> None:
-    assert set(COMMITTED) == set(by_name())
+    differ = set(COMMITTED) ^ set(by_name())
+    is_same = torch.__version__.split("+")[0] == MADE_WITH
+    assert len(differ) <= (0 if is_same else 0.1 * len(COMMITTED)), sorted(differ)
 
 
 def test_the_page_says_that_nothing_is_wrong_and_nine_tenths_of_the_ops_are_right() -> None:

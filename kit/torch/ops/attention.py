@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, wrap
@@ -22,6 +23,7 @@ from kit.torch.tensors.tensor import KitTensor, wrap
 __all__ = ["ATTENTION", "ATTENTION_SHAPES", "register_attention"]
 
 _aten = torch.ops.aten
+_may_override = private("torch._C._get_overrideable_sdp_enabled")
 
 
 def register_attention() -> torch.library.Library:
@@ -79,7 +81,7 @@ def _is_plain(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, grouped: bool)
         and 0 not in q.shape
         and 0 not in k.shape
         and (mask is None or (not is_causal and _mask_fits(mask, q, k)))
-        and torch._C._get_overrideable_sdp_enabled()
+        and _may_override()
     )
 
 
@@ -210,7 +212,13 @@ def _native_attention(
     return out, query.new_empty((batch, heads, length, key.shape[1]))
 
 
-# torch's own meta kernel gives an empty tensor where its CPU kernel gives no weights at all
+def _encoder_layer(x: Any, *more: Any, **kwargs: Any) -> Any:
+    return torch.empty_like(x)
+
+
 ATTENTION_SHAPES: dict[str, Callable[..., Any]] = {
+    # torch's own meta kernel gives an empty tensor where its CPU kernel gives no weights at all
     "aten._native_multi_head_attention.default": _native_attention,
+    # torch 2.11 has no meta kernel of it
+    "aten._transformer_encoder_layer_fwd.default": _encoder_layer,
 }

@@ -38,6 +38,7 @@ from kit.torch.ops.schema import (
 )
 from kit.torch.ops.sequences import CELL_SHAPES
 from kit.torch.ops.strict import check_types
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -98,7 +99,8 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
         return _inplace_recipe(call) if writes else _compute_recipe(call)
     if writes and (recipe := inplace_by_functional(func)) is not None:
         return recipe
-    decomposition = None if writes else torch._decomp.decomposition_table.get(func)
+    known = private("torch._decomp.decomposition_table")
+    decomposition = None if writes else known.get(func)
     if decomposition is None and func._can_decompose():
         decomposition = func.decompose
     return _host_recipe(func) if decomposition is None else _decomposed(func, decomposition)

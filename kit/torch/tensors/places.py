@@ -2,7 +2,7 @@
 
 Reads three things that torch offers to its own tracers: the sequence number that ties a backward
 node to the forward op that made it, the id of the running backward pass, and global module hooks.
-The first two are private (`torch._C`): tried with torch 2.13.
+The first two are private, see `kit/torch/tensors/private.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from kit.runtime.recording.bulk import Frame, Site
 from kit.runtime.recording.sites import is_kits, is_shipped_step, is_standard
+from kit.torch.tensors.private import private
 
 __all__ = ["ProgramPlace"]
 
@@ -29,9 +30,9 @@ _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_co
 MANY = 100_000  # forward ops whose places are remembered for their backward
 _THREADS = sys.modules["threading"].__file__  # every thread begins there
 _NOWHERE: Site = ("", 0)
-_graph_task_id = torch._C._current_graph_task_id
-_autograd_node = torch._C._current_autograd_node
-_sequence = torch._C._autograd._get_sequence_nr
+_graph_task_id = private("torch._C._current_graph_task_id")
+_autograd_node = private("torch._C._current_autograd_node")
+_sequence = private("torch._C._autograd._get_sequence_nr")
 
 
 class ProgramPlace:

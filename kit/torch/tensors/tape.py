@@ -19,11 +19,12 @@ from kit.runtime.recording.stream import Stream
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.session.session import Session
 from kit.torch.tensors.places import ProgramPlace
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 
 __all__ = ["Tape"]
 
-_graph_task_id = torch._C._current_graph_task_id
+_graph_task_id = private("torch._C._current_graph_task_id")
 Dispatch = Callable[[Any, Any, Any], Any]  # (op, args, kwargs) -> its result
 
 

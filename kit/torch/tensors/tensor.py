@@ -18,6 +18,7 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
 from kit.runtime.recording.template import HOLE
+from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.storage import LoadedStorage, Storage
 from kit.torch.tensors.tape import Tape
@@ -171,7 +172,7 @@ class KitTensor(torch.Tensor):
     spec: Spec
     tape: Tape
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = private("torch._C._disabled_torch_function_impl")
 
     @staticmethod
     def over(tape: Tape, ref: Buffer | View, spec: Spec) -> KitTensor:

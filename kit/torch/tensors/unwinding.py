@@ -15,7 +15,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-import torch
+from kit.torch.tensors.private import private
 
 __all__ = ["DeviceQuestion"]
 
@@ -39,7 +39,7 @@ class DeviceQuestion:
         fetch = ctypes.PYFUNCTYPE(ctypes.c_int)(("PyErr_Fetch", ctypes.pythonapi))
         # ctypes calls this with the number that `PyErr_Fetch` does not return: `getattr` takes it
         # for the default of an attribute that is always there.
-        fetch.restype = partial(getattr, torch._C._autograd.DeviceType, "PrivateUse1")
+        fetch.restype = partial(getattr, private("torch._C._autograd.DeviceType"), "PrivateUse1")
         places = [ctypes.byref(self._parts, _SIZE * i) for i in range(_PARTS * SLOTS)]
         slots = (cycle(places[part::_PARTS]) for part in range(_PARTS))
         self.answer: Any = map(fetch, *slots).__next__
