@@ -1,39 +1,43 @@
-"""The engine under stress: random programs on many threads for minutes; bounded, or it fails.
+"""A long mix of everything, in one process: nothing may be wrong, and nothing may grow.
 
-    python benchmarks/soak.py [--minutes 10]
+    python benchmarks/soak.py [--minutes 60] [--seed 0]
 
-Rounds of four pushing threads and one to four workers: random reads and writes, delays, failures,
-cancellations, waits, priorities, devices. After each round: every operation has run or was
-cancelled, none twice; each variable's log is in program order, alone among writers; the engine
-closes. Memory and threads must not grow. Then the same through sessions: threads that record ops on
-device "kit" and read them in each other's midst.
+What is done next is drawn from `ACTS`: random programs on the engine and in sessions with many
+threads, steps that are interrupted, ops that fail, sessions that nobody closes, explorers whose
+controls move, reports and files, processes that are killed while they save. Each minute one line
+says what the process holds.
 
-Exit code 0 and one line of totals, or the first thing that was wrong.
+Exit code 0 and the totals, or the first thing that was wrong, or what has grown.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import contextvars
-import ctypes
 import faulthandler
-import gc
 import random
-import resource
+import signal
+import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import kit
-from kit.errors import KitError
+from kit.errors import ExecutionError, KitError
 from kit.runtime.engine.engine import Engine
+from tests.reliability.growth import Held, grown
+from tests.reliability.interrupts import interrupt_at_random
+from tests.reliability.kinds import KINDS
+from tests.reliability.saves import fill_disk, kill_savers
 
 THREADS, VARIABLES, OPERATIONS = 4, 12, 400
-PATIENCE_S = 120  # a round takes a second or two; a deadlock takes for ever
+PATIENCE_S = 300  # an act takes some seconds; a deadlock takes for ever
 
 
 class Log:
@@ -159,38 +163,143 @@ def session_round(seed: int) -> int:
             return sum(pool.map(lambda k: contexts[k].run(work, k), range(4)))
 
 
-def memory_mb() -> float:
-    """Resident, once what is free has been given back."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # glibc's only
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    with open("/proc/self/statm") as stat:
-        return int(stat.read().split()[1]) * resource.getpagesize() / 1e6
+def interrupted_steps(seed: int) -> int:
+    """Steps of one kind, with Ctrl-C at random times; each next step is torch's."""
+    chance = random.Random(seed)
+    with KINDS[chance.choice(list(KINDS))]() as training:
+        return interrupt_at_random(training, 4, chance)
+
+
+def failing_ops(seed: int) -> int:
+    """An op whose rule raises, in the middle of others; these keep their numbers."""
+
+    def fail(x: Any) -> Any:
+        raise ValueError("as planned")
+
+    rules = kit.Rules({"aten.special_i0e.default": fail}).over(kit.DEFAULT_RULES)
+    with kit.Session(kit.Settings(bulk_forward=1 + seed % 5), rules=rules):
+        for _ in range(5):
+            before = torch.full((3,), 2.0, device="kit") * 3
+            bad = torch.special.i0e(before)
+            after = before + 1
+            try:
+                bad.tolist()
+            except (ExecutionError, KitError):
+                pass
+            else:
+                raise SystemExit("an op that fails was read")
+            if (before.tolist(), after.tolist()) != ([6.0] * 3, [7.0] * 3):
+                raise SystemExit("an op beside one that fails has a wrong value")
+    return 5
+
+
+def sessions_left_open(seed: int) -> int:
+    """Sessions that a thread enters and never closes."""
+
+    def leave() -> None:
+        session = kit.Session(kit.Settings(bulk_forward=3)).__enter__()
+        assert (torch.ones(50_000, device="kit") + seed).sum().item() == 50_000 * (1 + seed)
+        session.mark_step()
+
+    for _ in range(3):
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+    return 3
+
+
+def small_step(ctx: Any) -> Callable[[], Any]:
+    """A workload that an explorer runs in a moment."""
+    net = torch.nn.Linear(8, 8).to(ctx.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.ones(ctx.settings.batch_size, 8, device=ctx.device)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def moved_explorer(seed: int) -> int:
+    """An explorer whose controls are moved while it runs; the last settings are the ones shown."""
+    chance = random.Random(seed)
+    settings = kit.Settings(steps=2, warmup=1)
+    explorer = kit.Explorer(kit.workload(small_step), settings, compile_ahead=False)
+    try:
+        for _ in range(4):
+            explorer.set(batch_size=chance.choice((2, 4)), bulk_forward=chance.choice((3, 15)))
+            time.sleep(chance.uniform(0, 0.5))
+        run = explorer.wait(PATIENCE_S / 2)
+        if run.settings != explorer.settings:
+            raise SystemExit("an explorer shows a run of other settings")
+        with tempfile.TemporaryDirectory() as folder:
+            written_files(run, Path(folder))
+    finally:
+        explorer.close()
+    return 5
+
+
+def written_files(run: kit.Run, folder: Path) -> None:
+    """A run saved, exported and reported, and read again."""
+    run.save(folder / "run.kitrun")
+    if kit.Run.load(folder / "run.kitrun") != run:
+        raise SystemExit("a saved run is another one")
+    kit.export_trace(run, folder / "trace.json.gz")
+    if len(kit.open_trace(folder / "trace.json.gz").timeline) != len(run.timeline):
+        raise SystemExit("an exported trace has other spans")
+    page = kit.report([run], path=folder / "page.html")
+    if not page.read_text().endswith("</html>\n"):
+        raise SystemExit("a report was cut off")
+
+
+def killed_savers(seed: int) -> int:
+    """Processes that are killed while they save, and a full disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        kill_savers(1, random.Random(seed), Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        fill_disk(Path(folder))
+    return 2
+
+
+# What may be done -> how often among the others.
+ACTS: dict[Callable[[int], int], int] = {
+    engine_round: 8,
+    session_round: 4,
+    interrupted_steps: 4,
+    failing_ops: 3,
+    sessions_left_open: 3,
+    moved_explorer: 2,
+    killed_savers: 1,
+}
 
 
 def main() -> None:
+    """Do it, and say each minute what the process holds."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    end = time.monotonic() + 60 * parser.parse_args().minutes
-    rounds = operations = 0
-    first_mb = 0.0
-    threads = threading.active_count()
-    while time.monotonic() < end:
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background job has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    chance, done, looks = random.Random(asked.seed), Counter[str](), list[Held]()
+    begin = time.monotonic()
+    minute = 0
+    while (passed := time.monotonic() - begin) < 60 * asked.minutes:
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-        operations += engine_round(rounds)
-        if rounds % 4 == 0:
-            operations += session_round(rounds % 28)  # seven programs, compiled in each session
-        rounds += 1
-        if rounds == 40:  # caches and allocators have settled
-            first_mb = memory_mb()
+        act = chance.choices(list(ACTS), list(ACTS.values()))[0]
+        done[act.__name__] += act(chance.randrange(28))  # few programs, so that caches fill
+        if passed >= 60 * minute:
+            looks.append(Held.now())
+            print(f"minute {minute}: {looks[-1]}", flush=True)
+            minute = int(passed // 60) + 1
     faulthandler.cancel_dump_traceback_later()
-    grown = memory_mb() - first_mb if first_mb else 0.0
-    print(
-        f"{rounds} rounds, {operations:,} operations, memory {grown:+.1f} MB since round 40, "
-        f"{threading.active_count() - threads:+d} threads"
-    )
-    if grown > 60 or threading.active_count() > threads:
-        raise SystemExit("it grew")
+    print(", ".join(f"{count:,} {name}" for name, count in done.most_common()))
+    if more := grown(looks):
+        raise SystemExit("it grew: " + ", ".join(more))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
     │   ├── BadIndexError (IndexError)        ... given as an index or a label
     │   ├── BadValueError (RuntimeError)      ... given where torch raises a RuntimeError
     │   └── BadNumberError (FloatingPointError)   an op made NaN or an infinity; only if asked for
-    ├── EngineError (RuntimeError)        the engine was used as it cannot be: closed, forked, freed
+    ├── EngineError (RuntimeError)        an engine that is closed, forked or freed; no more threads
     ├── ScalerError (RuntimeError)        a gradient scaler was used in an order that it cannot be
     ├── GraphError (ValueError)           a graph breaks one of the rules in `Graph.check`
     ├── TimelineError (ValueError)        a question that this timeline cannot answer
@@ -128,7 +128,7 @@ class BadNumberError(DeviceCheckError, FloatingPointError):
 
 
 class EngineError(KitError, RuntimeError):
-    """The engine was used as it cannot be: closed, in a forked child, on a freed variable."""
+    """The engine is closed, a variable freed, this a forked child; or no thread can be started."""
 
 
 class ScalerError(KitError, RuntimeError):

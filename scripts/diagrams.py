@@ -33,6 +33,7 @@ BLUE, GREEN, RED, GREY = "#dce4fb", "#d8efe9", "#fbe3dd", "#eef1f4"
 PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
+    "threads": "a thread that runs, or a clear error",
     "files": "a file is written whole or not at all",
     "versions": "versions that were tried",
     "ir": "graph, plan",

@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_DATA = ["errors", "text", "files", "versions", "ir", "trace", "runs"]
+_DATA = ["errors", "threads", "text", "files", "versions", "ir", "trace", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
     *_RECORDING,
@@ -39,6 +39,7 @@ _CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_chec
 # folder -> the folders below it that it may import, its own aside: the picture of the house.
 BELOW: dict[str, list[str]] = {
     "errors": [],
+    "threads": ["errors"],
     "text": [],
     "files": [],
     "versions": [],

@@ -97,6 +97,7 @@ class LazyArray:
         Raises:
             SessionError: its session has been closed.
         """
+        self.session.streams.check()
         if not self.session.is_open:
             raise SessionError(
                 "this array belongs to a kit session that has been closed"

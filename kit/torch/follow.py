@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import finalize, ref
 
 import torch
 from torch.nn.modules import module as nn_module
@@ -16,16 +17,18 @@ __all__ = ["Follower"]
 
 
 class Follower:
-    """The hooks of one session, from when it is made until `close`."""
+    """The hooks of one session, from when it is made until `close`, or until that is freed."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._hooks: list[Any] = [
+        self._session = ref(session)  # torch holds the hooks, and these shall hold no session
+        hooks = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(prefer_fused),
             register_optimizer_step_pre_hook(self._enter_update),
         ]
+        self._unhook = finalize(session, _remove, hooks)
+        self._unhook.atexit = False
         # Backward runs in the thread that asks for it: torch sizes its pool of device threads at
         # the process's first backward, which may have been before device "kit" was registered.
         self._threads = torch.autograd.set_multithreading_enabled(False)
@@ -34,23 +37,30 @@ class Follower:
     def close(self) -> None:
         """The session closes: nothing is followed any more."""
         self._threads.__exit__(None, None, None)
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
 
     def _enter_module(self, module: Any, args: Any) -> None:
-        stream = self._session.here.stream
-        if stream is not None and stream.place is not None:
+        session = self._session()
+        stream = None if session is None else session.here.stream
+        if session is not None and stream is not None and stream.place is not None:
             if not stream.place.scope:
-                self._session.stepper.watch(module, of_module)
+                session.stepper.watch(module, of_module)
             stream.place.enter(module)
             stream.look()
 
     def _leave_module(self, module: Any, args: Any, output: Any) -> None:
-        stream = self._session.here.stream
+        session = self._session()
+        stream = None if session is None else session.here.stream
         if stream is not None and stream.place is not None:
             stream.place.leave(module)
             stream.look()
 
     def _enter_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._session.here.stream is not None:
-            self._session.stepper.watch(optimizer, of_optimizer)
+        session = self._session()
+        if session is not None and session.here.stream is not None:
+            session.stepper.watch(optimizer, of_optimizer)
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

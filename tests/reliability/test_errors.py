@@ -11,7 +11,11 @@ import torch
 
 import kit
 from kit.errors import EngineError
+from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
+from kit.torch.parallel.data_parallel import DataParallel
+from kit.widgets.explorer.rerun import Newest, Reruns
+from tests.factories import make_run
 from tests.reliability.errors import ACTS, try_lines
 
 
@@ -42,10 +46,41 @@ def test_a_worker_thread_that_cannot_start_is_an_error_and_not_a_wait(
     monkeypatch.setattr(threading.Thread, "start", start)
     with kit.Session():
         x = torch.ones(3, device="kit") + 1
-        with pytest.raises(EngineError, match="no worker thread could be started"):
+        with pytest.raises(EngineError, match="no thread for 'kit worker' could be started"):
             x.tolist()
         monkeypatch.undo()
         assert x.tolist() == [2.0] * 3  # and once there are threads again, nothing was lost
+
+
+@pytest.mark.parametrize("name", ["kit replica 1", "kit prefetch", "kit rerun", "newest"])
+def test_without_more_threads_each_part_says_so_and_works_once_there_are(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    newest = Newest(lambda item: done.set(), "newest")
+    reruns = Reruns(lambda settings, **_: make_run(settings, steps=1))
+    uses = {
+        "kit replica 1": lambda: DataParallel(torch.nn.Linear(2, 2), ["cpu:0"] * 2).open().close(),
+        "kit prefetch": lambda: next(prefetched(iter([1]), 1)),
+        "kit rerun": lambda: reruns.request(kit.Settings()),
+        "newest": lambda: (newest.put(1), done.wait()),
+    }
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(EngineError, match=f"no thread for '{name}' could be started"):
+        uses[name]()
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    uses[name]()
+    reruns.close()
+    newest.close()
 
 
 def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

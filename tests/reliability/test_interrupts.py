@@ -103,6 +103,19 @@ def test_a_session_inside_of_another_gives_the_handler_back() -> None:
         assert signal.getsignal(signal.SIGINT) == outer
 
 
+def test_without_pthread_kill_an_interrupt_is_raised_by_the_next_ops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows has none, so nothing looks a second time."""
+    monkeypatch.delattr(signal, "pthread_kill")
+    with kit.Session(kit.Settings(bulk_forward=2)):
+        x = torch.ones(3, device="kit")
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            x = ((x + 1) * 2 + 1).relu() + 1
+        assert (x + 1).tolist() == [2.0] * 3
+
+
 def test_a_postponed_interrupt_is_raised_at_the_end_of_the_block() -> None:
     done: list[int] = []
 

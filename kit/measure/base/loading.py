@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SettingsError
+from kit.threads import start_thread
 
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
@@ -101,10 +102,7 @@ def prefetched(batches: Iterator[Any], depth: int) -> Generator[Any]:
         except BaseException as error:  # noqa: BLE001 - raised where the batch is asked for
             offer((None, error))
 
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(prepare,), name="kit prefetch", daemon=True
-    )
-    thread.start()
+    thread = start_thread(contextvars.copy_context().run, "kit prefetch", args=(prepare,))
     try:
         while True:
             batch, error = ready.get()

@@ -17,10 +17,10 @@ The tests hold it against the same meaning without threads: each operation run w
 from __future__ import annotations
 
 import os
-import threading
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from kit.errors import EngineError
@@ -35,6 +35,7 @@ from kit.runtime.engine.operations import (
 )
 from kit.runtime.engine.ready import ReadyQueue
 from kit.text import check_whole_number
+from kit.threads import forked, start_thread
 
 __all__ = ["Engine"]
 
@@ -110,7 +111,7 @@ class Engine:
     def submit(self, op: Operation, *, is_held: bool = False) -> None:
         """Push an operation that has been made before: as `push`. All of it happens, or nothing."""
         if os.getpid() != self._pid:  # before the lock: it may be held by a thread left behind
-            raise EngineError(_FORKED)
+            raise forked("the engine")
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"the engine is closed; {op!r} cannot run")
@@ -209,8 +210,9 @@ class Engine:
         if op.state == DONE:
             return
         if os.getpid() != self._pid:
-            raise EngineError(_FORKED)
-        if any(t is threading.current_thread() for x in self._lanes.values() for t in x.threads):
+            raise forked("the engine")
+        me = get_ident()
+        if any(t.ident == me for x in self._lanes.values() for t in x.threads):
             raise EngineError(_INSIDE)
         gate = allocate_lock()
         gate.acquire()
@@ -293,8 +295,17 @@ class Engine:
                 while lane.idle:
                     lane.idle.pop().release()
         for thread in threads:
-            if thread is not threading.current_thread():
+            if thread.ident != get_ident():
                 thread.join()
+
+    def abandon(self) -> None:
+        """Nobody will wait for anything again: cancel what is pending, and end the threads.
+
+        For the garbage collector, which may come while this thread holds the engine's lock: the
+        work is done by a thread of its own.
+        """
+        with suppress(EngineError):  # no more threads: those of the engine are daemons
+            start_thread(partial(self.close, cancel=True), "kit end of a worker")
 
     # -- the workers -----------------------------------------------------------------------------
 
@@ -312,15 +323,10 @@ class Engine:
         try:
             for i in range(self.workers):
                 name = f"kit worker{where} {i}" if self.workers > 1 else f"kit worker{where}"
-                thread = threading.Thread(target=self._work, args=(lane,), name=name, daemon=True)
-                thread.start()
-                lane.threads.append(thread)
-        except (RuntimeError, MemoryError) as error:
+                lane.threads.append(start_thread(self._work, name, args=(lane,)))
+        except EngineError:
             if not lane.threads:
-                raise EngineError(
-                    f"no worker thread could be started ({error}), so nothing was issued: end "
-                    "other threads or raise the limit (ulimit -u), and try again"
-                ) from error
+                raise
         self._lanes[device] = lane
         return lane
 
@@ -430,8 +436,4 @@ def _number(failure: tuple[int, BaseException]) -> int:
 _INSIDE = (
     "an operation waits for the engine that runs it, so its thread could not run what it waits "
     "for: give what it needs as `reads` when it is pushed"
-)
-_FORKED = (
-    "this process was forked from the one that owns the engine, and threads do not survive a fork: "
-    "read what the child needs before forking, or start the child with the 'spawn' method"
 )

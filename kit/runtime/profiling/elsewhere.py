@@ -21,8 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, line_of_frame
+from kit.threads import start_thread
 from kit.trace import Span
 
 __all__ = ["Away", "Look", "elsewhere", "waits_of"]
@@ -70,10 +72,9 @@ def elsewhere() -> Iterator[list[Away]]:
         return
     try:
         looking = _Looking()
-    except (AttributeError, OSError):  # no such clock, or no file that says it
+    except (AttributeError, OSError, EngineError):  # no such clock, file, or thread
         yield found
         return
-    looking.thread.start()
     try:
         yield found
     finally:
@@ -117,12 +118,16 @@ class _Looking:
         self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/syscall", os.O_RDONLY)
         self._end = threading.Event()
         self._looks: list[Look] = []
-        self.thread = threading.Thread(target=self._look_on, name="kit: looks", daemon=True)
+        try:
+            self._thread = start_thread(self._look_on, "kit: looks")
+        except EngineError:
+            os.close(self._file)
+            raise
 
     def end(self) -> list[Look]:
         """Look no more; what was seen."""
         self._end.set()
-        self.thread.join()
+        self._thread.join()
         os.close(self._file)
         return self._looks
 

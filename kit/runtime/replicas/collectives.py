@@ -35,6 +35,7 @@ from kit.runtime.replicas.arrays import add_up, fit, in_words, moved, readable_o
 from kit.runtime.replicas.collective import Collective, Contribution
 from kit.runtime.replicas.group import Group, parted, replicas
 from kit.runtime.replicas.member import Member, note_replica
+from kit.threads import start_thread
 from kit.trace import Span
 
 __all__ = ["Collectives"]
@@ -134,10 +135,7 @@ class Collectives:
             collective.contributions[rank] = what
             collective.arrivals[place] = task
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="kit collectives", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread(self._work, "kit collectives")
             if len(collective.contributions) == group.count:
                 del self._open[key]  # no replica is missing
                 if group.processes is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from kit.errors import SessionError
 from kit.runtime.recording.sites import line_of
 from kit.runtime.replicas.group import Group, replicas
+from kit.threads import start_thread
 
 __all__ = ["Pool"]
 
@@ -42,15 +43,12 @@ class Pool:
         self._over = _held()  # released by the last replica to end
         self._count = allocate_lock()
         self._left = 0
-        self._threads = [
-            threading.Thread(target=self._live, args=(r,), name=f"kit replica {r}", daemon=True)
-            for r in group.ranks
-        ]
+        self._threads: list[threading.Thread] = []
         self._is_stuck = self._is_closed = False
         self._left = group.count
-        for thread in self._threads:
-            thread.start()
         try:
+            for r in group.ranks:
+                self._threads.append(start_thread(self._live, f"kit replica {r}", args=(r,)))
             self._finish()
         except BaseException:
             self.close()

@@ -23,6 +23,7 @@ from kit.runtime.compiling.disk_cache import use_disk_cache
 from kit.runtime.compiling.lower import Executable, np_dtype
 from kit.runtime.recording.bulk import Task
 from kit.runtime.session.executor import Executor
+from kit.threads import start_thread
 
 __all__ = ["Ahead", "NeededProgram", "PlanningExecutor"]
 
@@ -58,7 +59,7 @@ class PlanningExecutor(Executor):
         self._cancelled = cancelled
         self._tasks = 0
 
-    def start(self) -> None:
+    def start(self, owner: Any) -> None:
         use_disk_cache()
 
     def push(self, task: Task) -> None:
@@ -126,8 +127,7 @@ class Ahead:
             return 0
         job = _Job(self._cache, missing, self._around)
         # No daemon: Python would kill it inside of XLA at the program's end, which aborts.
-        self._thread = threading.Thread(target=job.work, name="kit compile ahead", daemon=False)
-        self._thread.start()
+        self._thread = start_thread(job.work, "kit compile ahead", is_daemon=False)
         told = -1
         while self._thread.is_alive():
             if job.done != told:

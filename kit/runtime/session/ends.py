@@ -1,6 +1,6 @@
 """The ends of a notebook cell and of Python: ops that are recorded and not issued are issued there.
 
-(The end of a bulk scope issues ops by itself, and in a forked child the engine runs nothing.)
+(The end of a bulk scope issues ops by itself, and in a forked child nothing is issued.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import ref
+from weakref import finalize, ref
 
 __all__ = ["watch_ends"]
 
@@ -65,6 +65,7 @@ def watch_ends(session: Session, begin_cell: Callable[[], None]) -> contextlib.E
         for event, callback in (("pre_run_cell", start_of_cell), ("post_run_cell", end_of_cell)):
             events.register(event, callback)
             undo.callback(_forget, events, event, callback)
+    finalize(session, undo.close).atexit = False  # it may be dropped without being closed
     return undo
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import finalize
 
 import jax
 import numpy as np
@@ -64,9 +65,10 @@ class Executor:
         self._checks = checks
         self.findings = Findings(self._note_failure)
 
-    def start(self) -> None:
-        """Get ready; the worker starts with the first task."""
+    def start(self, owner: Any) -> None:
+        """Get ready; the worker starts with the first task, and ends when its owner is freed."""
         use_disk_cache()
+        finalize(owner, self.engine.abandon).atexit = False
 
     def push(self, task: Task) -> None:
         """Hand a task over; returns at once."""

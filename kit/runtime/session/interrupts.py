@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
-__all__ = ["Interrupts", "postponed"]
+__all__ = ["Interrupts", "give_back_all", "no_session", "postponed"]
 
 QUIET_S = 0.05  # without an op recorded: then no op is under way
 RETRY_S = 0.02  # between two looks at an interrupt that is kept
@@ -73,14 +73,20 @@ class Interrupts:
 
     Attributes:
         kept: an entry for each interrupt that waits to be raised; shared as `_Retry` is.
+        before: the handler that this one stands for.
     """
 
     def __init__(self) -> None:
         self.kept: list[FrameType | None] = []
         self._retry = _Retry()
         self._is_due = False  # the session closes, and an interrupt must be raised after that
-        self._before: Any = None  # the handler that this one stands for
-        self._session: Callable[[], _Asked | None] = _nothing
+        self.before: Any = None
+        self._session: Callable[[], _Asked | None] = no_session
+
+    @property
+    def is_dropped(self) -> bool:
+        """True once the session has been freed without having been closed."""
+        return self._session() is None
 
     def watch(self, session: _Asked) -> contextlib.ExitStack:
         """Look after interrupts from now on; closing the result gives the handler of before back.
@@ -102,12 +108,14 @@ class Interrupts:
         """
         before = signal.getsignal(signal.SIGINT)
         outer = getattr(before, "__self__", None)
+        while isinstance(outer, Interrupts) and outer is not self and outer.is_dropped:
+            before, outer = outer.before, getattr(outer.before, "__self__", None)
         if isinstance(outer, Interrupts):
             self.kept, self._retry = outer.kept, outer._retry
         elif before is not signal.default_int_handler:
             return
         if outer is not self:
-            self._before = before
+            self.before = before
             signal.signal(signal.SIGINT, self.arrive)
 
     def _give_back(self) -> None:
@@ -116,7 +124,7 @@ class Interrupts:
         with self._retry.lock:  # no second look is sent from here on
             self._is_due = bool(self.kept)
             self.kept.clear()
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self.before)
 
     def arrive(self, number: int, frame: FrameType | None) -> None:
         """The handler: raises the interrupt now, or keeps it.
@@ -135,8 +143,9 @@ class Interrupts:
         if not is_again:
             self.kept.append(None)
             if len(self.kept) == 1:
-                with contextlib.suppress(RuntimeError):  # no more threads: `check` raises it
-                    _thread.start_new_thread(self._look_again, ())
+                # not on Windows, nor if there are no more threads: then `check` raises it
+                with contextlib.suppress(RuntimeError, AttributeError):
+                    _thread.start_new_thread(self._look_again, (signal.pthread_kill,))
 
     def _may_raise(self, session: _Asked, frame: FrameType | None, *, is_second: bool) -> bool:
         is_in_backward = session.is_in_backward()
@@ -150,7 +159,7 @@ class Interrupts:
             return False
         return is_second or not (is_in_backward or _is_recording(frame))
 
-    def _look_again(self) -> None:
+    def _look_again(self, send: Callable[[int, int], None]) -> None:
         """Have the handler called until the interrupt has been raised; a thread of its own."""
         main = threading.main_thread().ident
         while self.kept and main is not None:
@@ -158,7 +167,7 @@ class Interrupts:
             with self._retry.lock:
                 if self.kept:
                     self._retry.is_sent = True
-                    signal.pthread_kill(main, signal.SIGINT)
+                    send(main, signal.SIGINT)
 
     def check(self) -> None:
         """Nothing is half done here: raise the interrupt that was kept.
@@ -175,6 +184,16 @@ class Interrupts:
             with self._retry.lock:
                 self.kept.clear()
             raise KeyboardInterrupt
+
+
+def give_back_all() -> None:
+    """In a forked child: the handler of before all sessions, without the lock of a lost thread."""
+    before = handler = signal.getsignal(signal.SIGINT)
+    while isinstance(interrupts := getattr(handler, "__self__", None), Interrupts):
+        interrupts.kept.clear()
+        handler = interrupts.before
+    if handler is not before and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager
@@ -205,8 +224,8 @@ def postponed() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-def _nothing() -> None:
-    """No session has been entered."""
+def no_session() -> None:
+    """Stands for a reference to a session where none has been entered."""
 
 
 def _is_waiting(frame: FrameType | None) -> bool:

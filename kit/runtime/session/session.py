@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from kit.errors import SessionError
 from kit.ir import Aval
@@ -33,7 +34,9 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.ends import watch_ends
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.session.forks import watch_forks
 from kit.runtime.session.inputs import Inputs
+from kit.runtime.session.interrupts import no_session
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.reads import Reads
 from kit.runtime.session.redo import Redo
@@ -49,19 +52,18 @@ from kit.trace import SyncPoint
 
 __all__ = ["Session", "current_session"]
 
-_CURRENT: ContextVar[Session | None] = ContextVar("kit_session", default=None)
+_CURRENT: ContextVar[Callable[[], Session | None]] = ContextVar("kit_session", default=no_session)
 
 
 def current_session() -> Session | None:
     """The session of the innermost open `with kit.Session(...)`, if any."""
-    return _CURRENT.get()
+    return _CURRENT.get()()
 
 
 class Session:
     """A place where ops are recorded and run: open it with `with`.
 
-    It has one method for each verb of a front end or of a user, and so more than 25; what a method
-    does is done by the part that has the state for it.
+    It has a method for each verb; what that does is done by the part that has the state for it.
 
     Args:
         settings: bulk sizes, segment mode and device are read; see `kit.Settings`.
@@ -141,11 +143,12 @@ class Session:
         self._exits = contextlib.ExitStack()
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
+            watch_forks(self)
             undo.push(self.interrupts.watch(self))
-            self.issuer.executor.start()
+            self.issuer.executor.start(self)
             self.join()
             undo.callback(self.issuer.executor.close)
-            token = _CURRENT.set(self)
+            token = _CURRENT.set(ref(self))  # a session that its program has dropped is freed
             undo.callback(_CURRENT.reset, token)
             for frontend in self._frontends:
                 frontend.open(self)
@@ -157,10 +160,8 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         if self._thread != threading.get_ident() or current_session() is not self:
-            raise SessionError(
-                "sessions close in the thread that opened them, the innermost first; "
-                "use `with kit.Session():` blocks"
-            )
+            how = "in the thread that opened them, the innermost first"
+            raise SessionError(f"sessions close {how}; use `with kit.Session():` blocks")
         try:
             with contextlib.suppress(Exception):  # an error that no read has asked for
                 self.wait_all()
@@ -169,6 +170,14 @@ class Session:
             if self._exits is not None:
                 self._exits.close()
         self.interrupts.check()
+
+    def leave_behind(self) -> None:
+        """This is a forked child, where none of the session's threads is: every use raises."""
+        self.is_open = False
+        self.streams.leave_behind()
+        for frontend in self._frontends:
+            frontend.close()
+        self._exits = contextlib.ExitStack()  # what it would close is the parent's
 
     def at_end(self, close: Callable[[], None]) -> None:
         """Call this when the session closes, before its worker ends."""
@@ -240,18 +249,13 @@ class Session:
         """In a loader's thread: what it copies to the device is a batch for a later step."""
         return self.inputs.loading()
 
-    # -- sizes of bulks --------------------------------------------------------------------------
-
     @property
     def bulk_sizes(self) -> BulkSizes:
         """The sizes in force in this thread."""
         return self.stream.sizes
 
     def set_bulk_size(self, size: int | tuple[int, int]) -> int | tuple[int, int]:
-        """Ops a segment from now on, in this thread; gives the size of before.
-
-        Args:
-            size: for everything, or (forward, backward); inference takes the forward one.
+        """Ops a segment from now on in this thread, or (forward, backward); gives the ones before.
 
         Raises:
             SettingsError: it is not a whole number of at least 1.
@@ -270,6 +274,7 @@ class Session:
                 self._set_sizes(before)
 
     def _set_sizes(self, sizes: BulkSizes) -> BulkSizes:
+        self.streams.check()
         if not self.is_open:
             raise SessionError("the session is closed; a bulk size belongs inside its `with` block")
         with self.lock:
@@ -282,8 +287,6 @@ class Session:
     def is_in_backward(self) -> bool:
         """True while torch's autograd runs in this thread."""
         return any(frontend.is_in_backward() for frontend in self._frontends)
-
-    # -- random numbers --------------------------------------------------------------------------
 
     @property
     def seed(self) -> int:
@@ -312,6 +315,7 @@ class Session:
 
     def mark_step(self) -> None:
         """End the step: cut and issue. Waits only if the device is more than a step behind."""
+        self.streams.check()
         with self.lock:
             self.flush("mark_step")
             self.issuer.end_step()
@@ -367,12 +371,12 @@ class Session:
         """Block until everything that was recorded has run.
 
         Raises:
-            ExecutionError, LoweringError: a segment failed since the last `wait_all`, and no read
-                has raised that; the first such error.
+            ExecutionError, LoweringError: the first failure since then that no read has raised.
         """
         self.reads.wait_all()
 
     def _check_open(self) -> None:
+        self.streams.check()
         if not self.is_open:
             raise SessionError(
                 "this tensor belongs to a kit session that has been closed. Read it inside the "
@@ -417,10 +421,7 @@ class Session:
         return self.report.environment()
 
     def overheads(self) -> dict[str, float]:
-        """What one launch and one wait cost here and now, measured; nanoseconds.
-
-        Keys: `overhead.launch_ns`, `overhead.sync_ns`, as in a run's metrics.
-        """
+        """Nanoseconds of one launch and one wait here and now, by their keys in a run's metrics."""
         self.wait_all()
         return self.report.overheads()
 
@@ -443,7 +444,6 @@ class Session:
     def plan(self, step: Callable[[], Any], *, steps: int = 3) -> OpStream:
         """Record steps without running them; gives the ops of the last one, to be cut by `plan`.
 
-        What a step reads must be computed all the same, and a note says where. Afterwards the
-        session only holds what was recorded: nothing of it will run.
+        What a step reads is computed all the same, and a note says where; nothing else will run.
         """
         return self.tracer.plan(step, self.mark_step, steps=steps)

@@ -6,13 +6,14 @@ import time
 from typing import Any
 from weakref import ref
 
-from kit.errors import SessionError
+from kit.errors import KitError, SessionError
 from kit.runs.bulk_sizes import BulkSizes
 from kit.runtime.recording.bulk import Bulk, Cell, Cut, Task, Value
 from kit.runtime.recording.stream import CutPolicy, Stream, ThreadState
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.steps.stepper import Stepper
+from kit.threads import forked
 
 __all__ = ["ThreadStreams"]
 
@@ -41,7 +42,7 @@ class ThreadStreams:
         self._stepper = stepper
         self._redo = redo
         self._streams: list[Stream] = []
-        self._lost: BaseException | None = None  # what came where nothing can be taken back
+        self._refusal: KitError | None = None  # why nothing can be recorded or issued any more
 
     @property
     def current(self) -> Stream:
@@ -55,6 +56,7 @@ class ThreadStreams:
 
     def join(self) -> Stream:
         """This thread records from now on too: its bulk and its bulk sizes are its own."""
+        self.check()
         with self._lock:
             made = Stream(self, self._policy, self._sizes, is_main=not self._streams)
             self._streams = [
@@ -66,6 +68,7 @@ class ThreadStreams:
 
     def flush(self, reason: str, *, everywhere: bool = False) -> None:
         """Cut what this thread has recorded, or every thread, and issue it."""
+        self.check()
         with self._lock:
             for stream in list(self._streams) if everywhere else [self.current]:
                 self.cut(stream, reason, keep_views=stream is not self.here.stream)
@@ -112,7 +115,12 @@ class ThreadStreams:
                 redo.note_split(whole, at, bulk)
             redo.note(*self._issue(stream, bulk, reason, keep_views=keep_views))
         except BaseException as error:
-            self._lost = error  # parts of a bulk are issued, and what they may have to redo is not
+            # parts of a bulk are issued, and what they may have to redo is not
+            self._refusal = SessionError(
+                f"this session cannot go on: {type(error).__name__} came while it issued ops. Open "
+                "a new one with kit.Session(...)"
+            )
+            self._refusal.__cause__ = error
             raise
 
     def _issue(
@@ -162,16 +170,18 @@ class ThreadStreams:
         self._issuer.note(chosen)
 
     def check(self) -> None:
-        """Refuse to go on after an error in the middle of what cannot be taken back.
+        """Refuse to go on where that is impossible; before the lock is taken.
 
         Raises:
-            SessionError: there was one.
+            SessionError: an error has come in the middle of what cannot be taken back.
+            EngineError: this is a forked child.
         """
-        if self._lost is not None:
-            raise SessionError(
-                f"this session cannot go on: {type(self._lost).__name__} came while it issued ops. "
-                "Open a new one with kit.Session(...)"
-            ) from self._lost
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
+    def leave_behind(self) -> None:
+        """This is a forked child, without the threads that run what is recorded."""
+        self._refusal = forked("this kit session")
 
     def mend(self) -> None:
         """An error has ended a call in this thread: leave out what was recorded of it in part."""

@@ -7,6 +7,7 @@ recorded lies above, in `kit.torch.dispatch`; the tape holds it as the function 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from kit.runtime.recording.bulk import Op, Value
 from kit.runtime.recording.stream import Stream
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.session.session import Session
+from kit.threads import forked
 from kit.torch.tensors.places import ProgramPlace
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
@@ -54,6 +56,7 @@ class Tape:
         self.on_backward: Callable[..., None] | None = None
         self._kept: BaseException | None = None  # the error of a backward pass
         self._specs: dict[Any, Spec] = {}
+        self._owner = os.getpid()  # the process of the session
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -63,8 +66,11 @@ class Tape:
 
         Raises:
             SessionError: it has been closed.
+            EngineError: this is a forked child.
         """
         if self.opened is None:
+            if os.getpid() != self._owner:
+                raise forked("this tensor and its kit session")
             raise SessionError(
                 "this tensor belongs to a kit session that has been closed. Work with it inside "
                 "the `with kit.Session(...)` block, or keep a copy with .cpu() before it ends"
@@ -73,7 +79,7 @@ class Tape:
 
     def open(self, session: Session) -> None:
         """The session opens: tensors of this tape can be made."""
-        self.opened = session
+        self.opened, self._owner = session, os.getpid()
         self.follow(session.stream)
 
     def close(self) -> None:

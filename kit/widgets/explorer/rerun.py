@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from kit.errors import Cancelled, ExecutionError, SessionError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.threads import start_thread
 
 __all__ = ["Newest", "PrepareStep", "Reruns", "RunStep"]
 
@@ -101,7 +102,7 @@ def _awaited() -> Iterator[None]:
                 return
         done.wait(MOST_S)
 
-    threading.Thread(target=wait, name="kit rerun awaited", daemon=False).start()
+    start_thread(wait, "kit rerun awaited", is_daemon=False)
     try:
         yield
     finally:
@@ -164,8 +165,7 @@ class Reruns:
             self._is_busy = True
             self._stop_spare.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="kit rerun", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._work, "kit rerun")
             self._changed.notify_all()
 
     def answer(self, run: Run) -> None:
@@ -327,8 +327,7 @@ class Newest:
         with self._changed:
             self._items = [item]
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._work, self._name)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -1,0 +1,62 @@
+"""Sessions in a forked child: refused there, because none of their threads is in the child.
+
+A lock that another thread of the parent held is held for ever in the child, so a session must
+refuse before it takes one: at the fork, not at the next use.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Protocol
+from weakref import WeakSet
+
+from kit.runtime.session.interrupts import give_back_all
+from kit.threads import forked
+
+__all__ = ["watch_forks"]
+
+
+class Session(Protocol):
+    """What a fork leaves behind."""
+
+    def leave_behind(self) -> None:
+        """Refuse every use from now on."""
+
+
+class _Entered:
+    """The sessions that were entered in this process.
+
+    Attributes:
+        is_child: this is a fork of the process that entered them.
+    """
+
+    def __init__(self) -> None:
+        self.open: WeakSet[Session] = WeakSet()
+        self.is_child = False
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+            os.register_at_fork(after_in_child=self._refuse)
+
+    def _refuse(self) -> None:
+        self.is_child = True
+        give_back_all()
+        for session in self.open:
+            session.leave_behind()
+
+
+@cache
+def _entered() -> _Entered:
+    """One for the process: a hook of forks cannot be taken back."""
+    return _Entered()
+
+
+def watch_forks(session: Session) -> None:
+    """A session is entered: a forked child will not use it.
+
+    Raises:
+        EngineError: this is the forked child of a process in which one was entered.
+    """
+    entered = _entered()
+    if entered.is_child:
+        raise forked("kit's and XLA's threads")
+    entered.open.add(session)

@@ -1,0 +1,144 @@
+"""A session that is dropped is freed; a forked child is refused by name, and never waits."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+
+import kit
+from kit.errors import EngineError
+from kit.runtime.session.session import current_session
+
+IGNORED = "ignore:.*fork"  # the warnings of jax, and of Python 3.12: to fork is the point here
+
+
+def dropped() -> tuple[Any, Any]:
+    """References to a session that was entered and to a cell of it, both left behind."""
+    session = kit.Session(kit.Settings(bulk_forward=4)).__enter__()
+    x = torch.ones(1000, device="kit") + 1
+    assert x.sum().item() == 2000.0
+    net = torch.nn.Linear(4, 4).to("kit")
+    session.mark_step()
+    assert net(torch.ones(2, 4, device="kit")).shape == (2, 4)
+    return ref(session), ref(x.kit_value().cell)
+
+
+def await_true(claim: Callable[[], bool]) -> None:
+    """Wait until something has happened that another thread does; a test that hangs is killed."""
+    while not claim():
+        time.sleep(0.01)
+
+
+def test_a_session_that_was_entered_and_dropped_is_freed() -> None:
+    threads, handler = threading.active_count(), signal.getsignal(signal.SIGINT)
+    for _ in range(3):
+        session, cell = dropped()
+        gc.collect()
+        assert session() is None
+        assert cell() is None
+        assert current_session() is None
+    await_true(lambda: threading.active_count() == threads)
+    with kit.Session():  # and the next one stands for the handler of before them all
+        assert (torch.ones(2, device="kit") + 1).tolist() == [2.0, 2.0]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_session_inside_of_one_that_was_dropped_ends_well() -> None:
+    outer = kit.Session().__enter__()
+    with kit.Session():
+        del outer
+        gc.collect()
+        assert (torch.ones(2, device="kit") + 1).tolist() == [2.0, 2.0]
+    assert current_session() is None
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def in_child(use: Callable[[], object]) -> str:
+    """What a forked child says after it has tried that."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the child's own process
+        said = "nothing was raised"
+        try:
+            use()
+        except BaseException as error:  # noqa: BLE001 - the parent looks at it
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_every_use_of_a_session_in_a_forked_child_is_refused() -> None:
+    """Also while another thread of the parent holds the session's lock."""
+    with kit.Session(kit.Settings(mode="lazy")) as session:
+        x = torch.ones(3, device="kit") + 1
+        y = kit.jax.step(lambda x: x + 1)(np.ones(2, np.float32))
+        uses: dict[str, Callable[[], object]] = {
+            "record": lambda: x + 1,
+            "make": lambda: torch.ones(2, device="kit"),
+            "read": x.tolist,
+            "read jax": lambda: np.asarray(y),
+            "mark_step": session.mark_step,
+            "wait_all": session.wait_all,
+            "bulk": lambda: kit.bulk(5).__enter__(),
+            "enter": lambda: kit.Session().__enter__(),
+        }
+        held, free = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with session.lock:
+                held.set()
+                free.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        try:
+            said = {name: in_child(use) for name, use in uses.items()}
+        finally:
+            free.set()
+            thread.join()
+        assert {name: text for name, text in said.items() if "was forked from" not in text} == {}
+        assert all(text.startswith("EngineError") for text in said.values())
+        assert x.tolist() == [2.0] * 3  # and the parent goes on
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_a_forked_child_leaves_the_block_and_is_stopped_by_ctrl_c_at_once() -> None:
+    def leave() -> None:
+        session.__exit__()
+        assert (torch.ones(3) + 1).tolist() == [2.0] * 3
+        signal.raise_signal(signal.SIGINT)
+
+    with kit.Session() as session:
+        assert in_child(leave).startswith("KeyboardInterrupt")
+
+
+def _double(x: torch.Tensor) -> list[float]:
+    with pytest.raises(EngineError, match="was forked from"):
+        torch.ones(1, device="kit")
+    return (torch.nn.Linear(3, 3)(x) * 0 + x * 2).tolist()
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_a_pool_that_forks_works_on_the_host() -> None:
+    with kit.Session():
+        assert (torch.ones(3, device="kit") + 1).tolist() == [2.0] * 3
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(_double, (torch.ones(3),)) == [2.0] * 3
