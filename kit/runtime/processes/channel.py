@@ -158,7 +158,7 @@ class Channel:
         for _ in range(_PINGS):
             with self._changed:
                 self._pongs.clear()
-            self._send("ping", time.perf_counter_ns())
+            self._links.soon(lambda: self._send("ping", time.perf_counter_ns()))
             with self._changed:
                 self._changed.wait_for(lambda: self._pongs or self.failure, self.timeout_s)
                 if not self._pongs:

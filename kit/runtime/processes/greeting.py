@@ -6,7 +6,6 @@ itself is never sent, and a greeting that was heard once is worth nothing in ano
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import os
@@ -17,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kit.errors import SettingsError
-from kit.runtime.processes.wire import frame, read_message
+from kit.runtime.processes.wire import Wire, frame
 from kit.text import safe_terminal
 
 __all__ = ["GREETING_S", "Badge", "admit", "checked_secret", "introduce", "new_secret"]
 
 GREETING_S = 10.0  # after which a connection that has not proved itself is closed
 _GREETING = "overlap-kit"
-_MAX_BYTES = 4000  # of each message of a greeting
 _SHORTEST = 16  # characters: a shorter secret could be guessed from one greeting
 _NAME, _FILE = "KIT_RUN_SECRET", "KIT_RUN_SECRET_FILE"
 _CURE = (
@@ -94,12 +92,7 @@ def _read(file: Path) -> str:
         raise SettingsError(f"{_FILE}: {name!r} cannot be read ({error})") from error
 
 
-async def admit(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    badge: Badge,
-    objection: Callable[[int, int, str], str],
-) -> int:
+async def admit(wire: Wire, badge: Badge, objection: Callable[[int, int, str], str]) -> int:
     """Process 0's half of a greeting: the rank of a process that has proved itself; -1: refused.
 
     Args:
@@ -107,38 +100,36 @@ async def admit(
             one that has proved itself is asked about, and is told.
 
     Raises:
-        EOFError, OSError, ValueError: it is a stranger, or went away.
+        EOFError, ValueError: it is a stranger, or went away.
     """
     drawn = secrets.token_hex(16)
-    writer.write(frame([_GREETING, drawn]))
-    match await read_message(reader, limit=_MAX_BYTES, timeout_s=GREETING_S):
+    wire.send(frame([_GREETING, drawn]))
+    match await wire.receive():
         case [int(rank), int(count), str(run), str(theirs), str(proof)]:
             if not badge.is_proof(proof, "join", drawn, rank, count, run, theirs):
                 raise ValueError("it does not know the secret")
         case _:
             raise ValueError("it does not greet")
     why = objection(rank, count, run)
-    writer.write(frame([why, badge.proof("answer", drawn, theirs, rank, why)]))
+    wire.send(frame([why, badge.proof("answer", drawn, theirs, rank, why)]))
     return -1 if why else rank
 
 
-async def introduce(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, badge: Badge
-) -> str:
+async def introduce(wire: Wire, badge: Badge) -> str:
     """The half of a process that comes to process 0: why it may not join, "" if it may.
 
     Raises:
-        EOFError, OSError, ValueError: the other end is not process 0 of this run.
+        EOFError, ValueError: the other end is not process 0 of this run.
     """
-    match await read_message(reader, limit=_MAX_BYTES, timeout_s=GREETING_S):
+    match await wire.receive():
         case [str(name), str(drawn)] if name == _GREETING:
             mine = secrets.token_hex(16)
         case _:
             raise ValueError("what answers there is no process of a run")
     who = (badge.rank, badge.count, badge.run, mine)
-    writer.write(frame([*who, badge.proof("join", drawn, *who)]))
+    wire.send(frame([*who, badge.proof("join", drawn, *who)]))
     try:
-        answer = await read_message(reader, limit=_MAX_BYTES, timeout_s=GREETING_S)
+        answer = await wire.receive()
     except EOFError:
         raise ValueError(f"the process there has another secret ({_NAME})") from None
     match answer:

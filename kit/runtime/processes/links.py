@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from kit.errors import SessionError
 from kit.runtime.processes.greeting import GREETING_S, Badge, admit, introduce
-from kit.runtime.processes.wire import MAX_BYTES, frame, read_message
+from kit.runtime.processes.wire import Wire, frame
 
 __all__ = ["BEAT_S", "Links", "Listener", "free_port", "in_words"]
 
@@ -28,6 +28,7 @@ _SILENCE_S = 30.0  # without one, a process is taken for dead
 _GONE = (
     "has gone: its connection was closed. It was killed, or it crashed; its own output may say why"
 )
+_BROKE = "broke the rules between the processes of a run: it sent "
 _FAREWELL_S = 2.0  # for what was sent before the end to arrive
 _STRANGERS = 64  # connections that have not proved themselves; of more, the oldest is closed
 
@@ -61,10 +62,8 @@ class Links:
         self._listener, self._timeout_s = listener, timeout_s
         # below the timeout, so that a wait ends with "it hangs" and not with "too late"
         self._silence_s = max(min(_SILENCE_S, 0.75 * timeout_s), 3 * BEAT_S)
-        self._writers: dict[int, asyncio.StreamWriter] = {}  # by rank
-        self._heard: dict[int, float] = {}  # by rank, when the last sign of life came
-        self._strangers: dict[asyncio.StreamWriter, None] = {}  # the oldest first
-        self._readers: set[asyncio.Task[Any]] = set()
+        self._wires: dict[int, Wire] = {}  # by rank
+        self._strangers: dict[Wire, asyncio.Task[None]] = {}  # the oldest first
         self._backlog: list[bytes] = []  # what process 0 sent before all had come, for the late
         self._refused = 0  # connections
         self._twice = ""  # of a process that came again, in words
@@ -96,7 +95,13 @@ class Links:
         if threading.current_thread() is self._thread:
             write()
         else:
-            self._soon(write)
+            self.soon(write)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call in the thread of the connections."""
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody listens any more
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(call)
 
     def give_up(self, why: str) -> None:
         """Wait no longer for processes that have not come yet."""
@@ -105,26 +110,21 @@ class Links:
             self._why_not = self._why_not or why
             self._settled.set()
 
-        self._soon(settle)
+        self.soon(settle)
 
     def is_answered(self) -> bool:
         """Whether a sign of life has come lately from each process with a connection."""
         now = time.monotonic()
-        heard = (at for rank, at in self._heard.copy().items() if rank not in self.gone)
-        return all(now - at < 3 * BEAT_S for at in heard)
+        here = (wire for rank, wire in self._wires.copy().items() if rank not in self.gone)
+        return all(now - wire.heard < 3 * BEAT_S for wire in here)
 
     def close(self) -> None:
         """Send what is still to be sent, and end the connections and the thread."""
         self._is_closed = True
         if self._thread is None:
             return
-        self._soon(self._end)
+        self.soon(self._end)
         self._thread.join(3 * _FAREWELL_S)
-
-    def _soon(self, call: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody listens any more
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(call)
 
     # -- in the thread of the connections ----------------------------------------------------------
 
@@ -157,14 +157,15 @@ class Links:
     async def _say_goodbye(self) -> None:
         """Read on until the others have read all: an end before that would take it from them."""
         for stranger in list(self._strangers):
-            stranger.close()
-        for writer in self._writers.values():
-            with contextlib.suppress(OSError, RuntimeError):  # the other end may have gone
-                writer.write_eof()
-        if self._readers:
-            await asyncio.wait(self._readers, timeout=_FAREWELL_S)
-        for writer in self._writers.values():
-            writer.transport.abort()
+            stranger.transport.abort()
+        wires = [wire for wire in self._wires.values() if not wire.over.done()]
+        for wire in wires:
+            with contextlib.suppress(OSError, RuntimeError):  # it may be closing
+                wire.transport.write_eof()
+        if wires:
+            await asyncio.wait([wire.over for wire in wires], timeout=_FAREWELL_S)
+        for wire in wires:
+            wire.transport.abort()
 
     def _unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._listener.fail(context.get("exception") or RuntimeError(context["message"]))
@@ -178,12 +179,13 @@ class Links:
                 f"process 0 cannot listen at {host}:{port} ({error}): the coordinator's address "
                 "must be one of its own host, with a port that is free"
             ) from error
-        server = await asyncio.start_server(self._greet, sock=listening)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Wire(self._meet), sock=listening)
         try:
             if self.badge.count > 1:
                 await asyncio.wait_for(self._settled.wait(), self._timeout_s)
         except TimeoutError:
-            missing = [r for r in range(1, self.badge.count) if r not in self._writers]
+            missing = [r for r in range(1, self.badge.count) if r not in self._wires]
             why = f"{in_words(missing)} did not come within {self._timeout_s:g} s" + self._twice
             if self._refused:
                 why += (
@@ -196,24 +198,26 @@ class Links:
         if self._why_not:
             raise SessionError(self._why_not)
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a new connection: of a process of this run, or of a stranger, which is closed."""
-        self._strangers[writer] = None
-        if len(self._strangers) > _STRANGERS:
-            next(iter(self._strangers)).close()
+    def _meet(self, wire: Wire) -> None:
+        """Serve a new connection: of a process of this run, or of a stranger."""
+        if len(self._strangers) >= _STRANGERS:
+            next(iter(self._strangers)).transport.abort()
+        self._strangers[wire] = asyncio.create_task(self._greet(wire))
+
+    async def _greet(self, wire: Wire) -> None:
         rank = -1
         try:
             async with asyncio.timeout(GREETING_S):
-                rank = await admit(reader, writer, self.badge, self._objection)
+                rank = await admit(wire, self.badge, self._objection)
         except (OSError, EOFError, ValueError):
             self._refused += 1
         finally:
-            del self._strangers[writer]
+            del self._strangers[wire]
         if rank < 0:
-            writer.close()
+            wire.transport.close()
             return
-        self._add(rank, reader, writer)
-        if len(self._writers) == self.badge.count - 1:
+        self._add(rank, wire)
+        if len(self._wires) == self.badge.count - 1:
             self._settled.set()
             self._backlog.clear()
 
@@ -226,24 +230,24 @@ class Links:
             why = f"process {rank} says that there are {count} processes, process 0 {here.count}"
             self.give_up(why)
             return why
-        if rank in self._writers or not 0 < rank < count:
+        if rank in self._wires or not 0 < rank < count:
             self._twice = f"; process {rank} came twice"
             return f"process {rank} came twice: give each its own number, from 0 to {count - 1}"
         return ""
 
     async def _reach(self, host: str, port: int) -> None:
         """Connect to process 0, as soon as it is there."""
-        until, said = time.monotonic() + self._timeout_s, ""
+        loop, until, said = asyncio.get_running_loop(), time.monotonic() + self._timeout_s, ""
         while True:
-            writer = None
+            wire = None
             try:
                 async with asyncio.timeout(max(until - time.monotonic(), 0.1)):
-                    reader, writer = await asyncio.open_connection(host, port)
-                    why = await introduce(reader, writer, self.badge)
+                    _, wire = await loop.create_connection(Wire, host, port)
+                    why = await introduce(wire, self.badge)
                 break
             except (OSError, EOFError, ValueError) as error:
-                if writer is not None:
-                    writer.close()
+                if wire is not None:
+                    wire.transport.close()
                 said = str(error) or said  # a timeout has no text
                 if time.monotonic() > until:
                     raise SessionError(
@@ -253,64 +257,55 @@ class Links:
                     ) from error
                 await asyncio.sleep(0.1)
         if why:
-            writer.close()
+            wire.transport.close()
             raise SessionError(why)
-        self._add(0, reader, writer)
+        self._add(0, wire)
 
-    def _add(self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A small message leaves at once: TCP would keep it until the one before is acknowledged.
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._writers[rank] = writer
+    def _add(self, rank: int, wire: Wire) -> None:
+        self._wires[rank] = wire
         for data in self._backlog:
-            writer.write(data)
-        self._note(rank)
-        task = asyncio.create_task(self._read(rank, reader))
-        self._readers.add(task)
-        task.add_done_callback(self._readers.discard)
+            wire.send(data)
+        wire.deliver(partial(self._take, rank), partial(self._ended, rank))
 
-    def _note(self, rank: int) -> None:
-        self._heard[rank] = time.monotonic()
-
-    async def _read(self, rank: int, reader: asyncio.StreamReader) -> None:
-        """Take the messages of one process, until its connection ends."""
-        note = partial(self._note, rank)
+    def _take(self, rank: int, message: list[Any]) -> None:
         try:
-            while True:
-                message = await read_message(
-                    reader, limit=MAX_BYTES, timeout_s=self._timeout_s, on_part=note
-                )
-                note()
-                self._listener.take(rank, message)
-        except (EOFError, OSError):
-            self.gone.add(rank)
-            self._listener.lose(rank, "gone", _GONE)
-        except ValueError as error:
-            self.gone.add(rank)
-            why = f"broke the rules between the processes of a run: it sent {error}"
-            self._listener.lose(rank, "", why)
+            self._listener.take(rank, message)
+        except ValueError:
+            raise  # the sender's error
         except Exception as error:  # noqa: BLE001 - an error of this process: it ends the run
             self._listener.fail(error)
-        finally:
-            self.gone.add(rank)
-            self._writers[rank].close()  # after what is still to be sent
+
+    def _ended(self, rank: int, error: Exception) -> None:
+        self.gone.add(rank)
+        if isinstance(error, ValueError):
+            self._listener.lose(rank, "", f"{_BROKE}{error}")
+        else:
+            self._listener.lose(rank, "gone", _GONE)
 
     def _write(self, data: bytes, to: int | None, but: int) -> None:
         if to is None and self.badge.rank == 0 and not self._settled.is_set():
             self._backlog.append(data)
-        for rank, writer in self._writers.items():
-            if rank != but and to in (None, rank) and not writer.is_closing():
-                writer.write(data)
+        for rank, wire in self._wires.items():
+            if rank != but and to in (None, rank):
+                wire.send(data)
 
     async def _beat(self) -> None:
         while True:
             self._listener.beat()
             now = time.monotonic()
-            for rank in self._heard.keys() - self.gone:
-                if now - self._heard[rank] > self._silence_s:
-                    self._heard[rank] = now
-                    why = f"was silent for {self._silence_s:g} s: it hangs, or its host cannot be "
-                    self._listener.lose(rank, "silent", why + "reached")
+            for rank in self._wires.keys() - self.gone:
+                self._watch(rank, self._wires[rank], now)
             await asyncio.sleep(BEAT_S)
+
+    def _watch(self, rank: int, wire: Wire, now: float) -> None:
+        if now - wire.heard > self._silence_s:
+            wire.heard = now
+            why = f"was silent for {self._silence_s:g} s: it hangs, or its host cannot be reached"
+            self._listener.lose(rank, "silent", why)
+        elif wire.frames.began and now - wire.frames.began > self._timeout_s:
+            why = f"half a message, and no more of it within {self._timeout_s:g} s"
+            self._ended(rank, ValueError(why))
+            wire.transport.close()
 
 
 def in_words(ranks: list[int]) -> str:
