@@ -42,8 +42,8 @@ def work(numbers: list[int]) -> None:
 
     from kit.runtime.session.executor import ExecutableCache
     from tests.torch.fuzz.outcome import outcome
-    from tests.torch.fuzz.program import program
     from tests.torch.fuzz.shrink import shrunk
+    from tests.torch.fuzz.writer import program
 
     torch.set_num_threads(1)
     cache = ExecutableCache()
@@ -107,7 +107,7 @@ def table(said: list[dict[str, Any]]) -> str:
 
 def show(number: int) -> None:
     from tests.torch.fuzz.outcome import outcome
-    from tests.torch.fuzz.program import program
+    from tests.torch.fuzz.writer import program
 
     made = program(Random(number))
     print(made.script())

@@ -71,6 +71,34 @@ PROGRAMS: dict[str, Program] = {
     ),
     "imaginary parts": written(COMPLEX, wide, lambda v: v.imag[:, 1].fill_(2)),
     "imaginary parts, conjugated": written(COMPLEX, wide, lambda v: v.conj().imag[:, 1].fill_(2)),
+    "halves of an expanded column": written(
+        COLUMN, lambda x: wide(x).view(torch.int32), lambda v: v[0].fill_(1)
+    ),
+    "halves of windows": written(
+        FIVE, lambda x: windows(x).view(torch.int16), lambda v: v[1].fill_(7)
+    ),
+    "windows of halves": written(
+        FIVE, lambda x: x.view(torch.int16).unfold(0, 3, 1), lambda v: v[1].fill_(7)
+    ),
+    "windows of pairs": written(
+        torch.arange(8.0),
+        lambda x: x.view(torch.float64).as_strided((2, 2), (1, 1)),
+        lambda v: v[1].fill_(7),
+    ),
+    "windows as complex numbers": written(
+        FIVE, lambda x: torch.view_as_complex(windows(x)), lambda v: v[1:2].fill_(7)
+    ),
+    "complex numbers, expanded": written(
+        torch.zeros(3, 2),
+        lambda x: torch.view_as_complex(x).expand(3, 3),
+        lambda v: v[1].fill_(7),
+    ),
+    "imaginary parts by strides": written(
+        COMPLEX.clone(), lambda x: x.imag.as_strided((2, 2), (2, 2), 1), lambda v: v[1].fill_(7)
+    ),
+    "conjugated numbers by strides": written(
+        COMPLEX.clone(), lambda x: x.conj().as_strided((2, 2), (1, 1)), lambda v: v[1].fill_(7 + 1j)
+    ),
     "refused: all of an expanded column": written(COLUMN, wide, lambda v: v.add_(1)),
     "refused: a copy": written(COLUMN, wide, lambda v: v.copy_(torch.ones(3, 3).to(v.device))),
     "refused: a number": written(COLUMN, wide, lambda v: v.__setitem__(slice(None), 5.0)),
@@ -83,6 +111,9 @@ PROGRAMS: dict[str, Program] = {
     "refused: beyond the memory": written(FIVE, lambda x: x.as_strided((6,), (1,)), list),
     "refused: beyond, of a part": written(FIVE, lambda x: x[1:].as_strided((5,), (1,), 1), list),
     "refused: beyond, in place": written(FIVE, lambda x: x.as_strided_((6,), (1,)), list),
+    "refused: conjugated numbers as floats": written(
+        COMPLEX, lambda x: x.conj().view(torch.float32), list
+    ),
     "refused: backwards": written(FIVE, lambda x: x.as_strided((2,), (-1,)), list),
     "nothing beyond the memory": written(
         FIVE, lambda x: x.as_strided((0,), (1,), 7), lambda v: v.fill_(1)
@@ -175,9 +206,15 @@ def test_memory_with_gaps_is_memory_too() -> None:
     check(program)
 
 
-def test_a_write_through_numbers_of_another_type_is_refused_where_places_repeat() -> None:
-    with open_session(), pytest.raises(RuntimeError, match=r"view.dtype.*clone"):
-        torch.zeros(3, 1, device="kit").expand(3, 2).view(torch.int32)[0].fill_(1)
+def test_parts_of_conjugated_numbers_are_not_shown_by_strides() -> None:
+    with open_session(), pytest.raises(RuntimeError, match=r"conjugated numbers.*clone"):
+        COMPLEX.to("kit").conj().imag.as_strided((2,), (2,), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_complex_numbers_are_not_shown_as_integers(dtype: torch.dtype) -> None:
+    with open_session(), pytest.raises(RuntimeError, match=r"smallest numbers.*view_as_real"):
+        COMPLEX.to("kit").view(dtype)
 
 
 def test_the_first_part_of_an_empty_tensor_is_empty() -> None:

@@ -146,15 +146,30 @@ def _write_through(
             memory = VIEW_RULES[view](memory).reshape(-1)
             places = jnp.stack([2 * places, 2 * places + 1], -1)
             turned, conjugate = conjugate, False
+        elif view == "aten.view_as_complex.default":
+            memory, places = lax.complex(memory[::2], memory[1::2]), places[..., 0] // 2
+        elif view == "aten.view.dtype":
+            before, memory = memory.size, memory.view(*args)
+            places = _recast_places(places, memory.size, before)
         else:
             places = VIEW_RULES[view](places, *args, **kwargs)
     new = jnp.conj(new) if conjugate else new
     new = -new if negative else new
     new = jnp.where(places % 2 == 1, -new, new) if turned else new
     memory = memory.at[places.reshape(-1)].set(new.reshape(-1))
-    if memory.dtype != base.dtype:
-        memory = lax.complex(memory[::2], memory[1::2])
-    return memory.reshape(base.shape)
+    return memory.view(base.dtype).reshape(base.shape)
+
+
+def _recast_places(places: Array, now: int, before: int) -> Array:
+    """Where the numbers lie, once the memory is `now` numbers of another type, not `before`."""
+    if now == before:
+        return places
+    if now > before:
+        each = now // before
+        parts = each * places[..., None] + jnp.arange(each)
+        return parts.reshape(*places.shape[:-1], -1)
+    each = before // now
+    return places[..., ::each] // each
 
 
 _REORDERINGS = frozenset({

@@ -20,8 +20,11 @@ from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
     KitTensor,
+    View,
     check_sessions,
     check_writable,
+    part_of,
+    shows_memory,
     strided,
     to_host,
     unwritten,
@@ -184,25 +187,78 @@ def _unbind(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]
     return [tape.dispatch(aten, (tensor, dim, i), {}) for i in range(tensor.shape[dim])]
 
 
-def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
+def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """Strides count in the memory of the whole buffer, whatever view it is called on."""
     tensor, size, stride = args[0], args[1], args[2]
     given = args[3] if len(args) > 3 else kwargs.get("storage_offset")
     offset = tensor.spec.offset if given is None else given
-    base = tensor.ref.base
     spec = tape.spec(tuple(size), tuple(stride), offset, tensor.dtype)
-    return strided(tape, base, spec)
+    base = tensor.ref.base
+    if tensor.dtype is base.spec.dtype:
+        shown = strided(tape, base, spec)
+    else:
+        memory = _recast(tape, strided(tape, base, _flat(tape, base.spec)), tensor.dtype)
+        spec.check_inside(memory.spec)
+        shown = KitTensor.over(tape, View(memory.ref, tape.strided(memory.spec, spec)), spec)
+    return shown if shows_memory(tensor.ref) else _as_seen(tensor.ref, shown)
+
+
+def _flat(tape: Tape, memory: Spec) -> Spec:
+    return tape.spec((memory.reach,), (1,), 0, memory.dtype)
+
+
+def _as_seen(ref: Any, shown: torch.Tensor) -> torch.Tensor:
+    """Conjugated or negated, as the views on the way to `ref` do it."""
+    while isinstance(ref, View):
+        if ref.op.name == "aten._conj.default":
+            if not shown.is_complex():
+                raise RuntimeError(
+                    "device kit has no as_strided of parts of conjugated numbers: take .clone() of "
+                    "them first"
+                )
+            shown = torch.conj(shown)
+        elif ref.op.name == "aten._neg_view.default":
+            shown = torch._neg_view(shown)
+        ref = ref.parent
+    return shown
+
+
+def _recast(tape: Tape, tensor: KitTensor, dtype: torch.dtype) -> KitTensor:
+    """The same bytes as numbers of another type."""
+    spec = tape.cached_spec(
+        ("view", tensor.spec, dtype), lambda: torch.ops.aten.view.dtype(tensor.spec.meta(), dtype)
+    )
+    template: Any = ((HOLE, spec.aval.dtype), {})
+    op = tape.session.intern(
+        "aten.view.dtype", template, (tensor.spec.aval,), (spec.aval,), 0, is_view=True
+    )
+    return KitTensor.over(tape, View(tensor.ref, op), spec)
+
+
+def _view_dtype(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
+    tensor, dtype = args[0], args[1]
+    if dtype is not tensor.dtype and not shows_memory(tensor.ref):
+        raise RuntimeError(
+            "torch.Tensor.view is not supported for conjugate view tensors when converting to a "
+            "different dtype."
+        )
+    whole = [d for d in (dtype, tensor.dtype) if not d.is_floating_point and not d.is_complex]
+    if whole and (dtype.is_complex or tensor.is_complex()):
+        raise RuntimeError(
+            f"device kit cannot show {tensor.dtype} as {dtype}: XLA would make zeros of the "
+            "smallest numbers on the way. Go through torch.view_as_real and a float type"
+        )
+    return _recast(tape, tensor, dtype)
 
 
 def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     """A copy of the whole memory, with `source` written where the strides say."""
-    tensor, source, size, stride = args[:4]
-    given = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    tensor, source, *where = args
     base = tensor.ref.base
-    whole = wrap(tape, base.read(tape), base.spec)
-    offset = tensor.spec.offset if given is None else given
-    torch.as_strided(whole, size, stride, offset).copy_(source)
-    return torch.as_strided(whole, tensor.spec.shape, tensor.spec.stride, tensor.spec.offset)
+    whole: Any = KitTensor.over(tape, base, base.spec)
+    twin = KitTensor.over(tape, part_of(whole.clone().ref, tensor.ref), tensor.spec)
+    torch.as_strided(twin, *where, **kwargs).copy_(source)
+    return twin
 
 
 def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
@@ -299,6 +355,7 @@ SPECIAL: dict[str, Special] = {
     "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
     "aten.arange.start_out": _arange,
     "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
+    "aten.view.dtype": _view_dtype,
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,

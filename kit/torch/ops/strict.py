@@ -37,7 +37,7 @@ _ALWAYS = frozenset(
 )  # fmt: skip
 # Not all types of floating point will do either: these want integers, no halves, or no truths.
 _CHOOSY = re.compile(
-    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky|rsub)"
+    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky|r?sub[_.])"
 )
 
 

@@ -24,12 +24,15 @@ from kit.torch.tensors.storage import LoadedStorage, Storage
 from kit.torch.tensors.tape import Tape
 
 __all__ = [
+    "OTHER_NUMBERS",
     "Buffer",
     "KitTensor",
     "View",
     "check_sessions",
     "check_writable",
     "empty",
+    "part_of",
+    "shows_memory",
     "strided",
     "to_host",
     "unwritten",
@@ -91,9 +94,8 @@ _WHOLE = _SAME | {
 
 # Views that may show one place of memory several times.
 _REPEATING = frozenset({"aten.expand.default", "aten.unfold.default", "aten.as_strided.default"})
-# Views whose elements are not elements of what is below them, or are other numbers.
-_RECAST = frozenset({"aten.view.dtype", "aten.view_as_complex.default"})
-_OTHER_NUMBERS = frozenset({"aten._conj.default", "aten._neg_view.default"})
+# Views that show numbers other than those in memory.
+OTHER_NUMBERS = frozenset({"aten._conj.default", "aten._neg_view.default"})
 
 
 class View:
@@ -147,12 +149,6 @@ class View:
         views: list[Op] = []
         ref: Buffer | View = self
         while isinstance(ref, View):
-            if ref.op.name in _RECAST:
-                raise RuntimeError(
-                    f"device kit cannot write through {ref.op.name} together with a view that may "
-                    "show one place of memory several times (expand, unfold, as_strided): write "
-                    "into a .clone() of it"
-                )
             views.insert(0, ref.op)
             ref = ref.parent
         ref.write(tape, tape.write_through(views, ref.read(tape), value))
@@ -207,7 +203,7 @@ class KitTensor(torch.Tensor):
     def shows_what(self, other: KitTensor) -> bool:
         """Do both show the same memory, element for element?"""
         is_same = self.ref.base is other.ref.base and self.spec is other.spec
-        return is_same and _shows_memory(self.ref) and _shows_memory(other.ref)
+        return is_same and shows_memory(self.ref) and shows_memory(other.ref)
 
     def kit_value(self) -> Value:
         """The runtime's value, one that the end of a bulk does not drop.
@@ -294,7 +290,7 @@ class KitTensor(torch.Tensor):
         if id(base) not in memo:  # tensors that share memory share its copy
             whole: Any = KitTensor.over(self.tape, base, base.spec)
             memo[id(base)] = whole.clone().ref
-        copy: Any = KitTensor.over(self.tape, _part_of(memo[id(base)], self.ref), self.spec)
+        copy: Any = KitTensor.over(self.tape, part_of(memo[id(base)], self.ref), self.spec)
         if isinstance(self, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy, self.requires_grad)
         else:
@@ -339,16 +335,16 @@ class KitTensor(torch.Tensor):
         self.ref, self.spec, self.tape = other.ref, other.spec, other.tape
 
 
-def _shows_memory(ref: Buffer | View) -> bool:
+def shows_memory(ref: Buffer | View) -> bool:
     """False where a view on the way to the memory shows its numbers conjugated or negated."""
-    while isinstance(ref, View) and ref.op.name not in _OTHER_NUMBERS:
+    while isinstance(ref, View) and ref.op.name not in OTHER_NUMBERS:
         ref = ref.parent
     return not isinstance(ref, View)
 
 
-def _part_of(memory: Buffer, ref: Buffer | View) -> Buffer | View:
+def part_of(memory: Buffer, ref: Buffer | View) -> Buffer | View:
     """The part of other memory that `ref` shows of its own."""
-    return View(_part_of(memory, ref.parent), ref.op) if isinstance(ref, View) else memory
+    return View(part_of(memory, ref.parent), ref.op) if isinstance(ref, View) else memory
 
 
 def wrap(tape: Tape, value: Value, spec: Spec) -> KitTensor:

@@ -39,6 +39,15 @@ CORPUS: dict[str, str] = {
     """,
     "a number of truth minus floats": "t0 = True - torch.arange(3.0).to(device)",
     "a number of truth minus truths": "t0 = False - torch.tensor([True]).to(device)",
+    "a truth from floats in place": """
+        t0 = torch.arange(3.0).to(torch.bfloat16).to(device)
+        t0 -= True
+    """,
+    "conjugated numbers by strides": """
+        t0 = torch.tensor([1 + 2j, 3 - 1j, 2 + 0j]).to(device).conj()
+        t1 = t0.as_strided((2,), (2,))
+        t2 = torch.as_strided_scatter(t0, t1 + 1, (2,), (1,), 1)
+    """,
     "complex numbers are not rounded": "t0 = torch.tensor([1 + 2j]).to(device).floor()",
     "truths have no largest": "t0 = torch.tensor([True]).to(device).argmax()",
 }

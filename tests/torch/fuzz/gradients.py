@@ -39,10 +39,12 @@ def _backward(d: Draw) -> str:
 def _grad(d: Draw) -> str:
     """First or second derivatives."""
     x, leaf = _graph(d), _leaf(d)
-    first = f"torch.autograd.grad({_scalar(d, x)}, {leaf}, create_graph=True, allow_unused=True)[0]"
+    more = "create_graph=True, allow_unused=True"  # no strides of gradients are promised
+    first = f"t = torch.autograd.grad({_scalar(d, x)}, {leaf}, {more})[0].contiguous()"
     if d.random.random() < 0.5:
-        return f"t = {first}"
-    return f"t = {first}; t = torch.autograd.grad((t * t).real.sum(), {leaf}, allow_unused=True)[0]"
+        return first
+    again = f"torch.autograd.grad((t * t).real.sum(), {leaf}, allow_unused=True)[0]"
+    return f"{first}; t = {again}.contiguous()"
 
 
 def _hook(d: Draw) -> str:
@@ -125,7 +127,7 @@ def _item(d: Draw) -> str:
 
 
 def _related(d: Draw) -> str:
-    x = d.tensor()
+    x = d.tensor(lambda t: t.numel() > 0)
     y = d.tensor(lambda t: t.shape == d.names[x].shape)
     form = d.random.choice(
         forms("""

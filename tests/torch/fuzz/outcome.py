@@ -17,6 +17,7 @@ from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.torch.device import open_session
 from tests.torch.fuzz.program import Program, namespace, run_line, tensors
+from tests.torch.fuzz.steps import run_steps
 
 __all__ = ["Outcome", "outcome"]
 
@@ -58,13 +59,14 @@ def outcome(program: Program, cache: Any = None, rules: Rules = DEFAULT_RULES) -
     with open_session(Settings(**program.how), cache=cache, rules=rules) as session:
         here = namespace("cpu")
         there = namespace("kit", mark=session.mark_step)
-        found = _in_lockstep(program, here, there)
-    if found.kind == "different" and _is_unstable(program, found):
+        found = _in_lockstep(program, here, there, session)
+    is_of_numbers = re.search(r"shape|strides|requires_grad|is_leaf|Error", found.what) is None
+    if found.kind == "different" and is_of_numbers and _is_unstable(program, found):
         return Outcome("unstable", found.line, found.what)
     return found
 
 
-def _in_lockstep(program: Program, here: Any, there: Any) -> Outcome:
+def _in_lockstep(program: Program, here: Any, there: Any, session: Any) -> Outcome:
     for i, line in enumerate(program.lines):
         expected, got = run_line(line, here), run_line(line, there)
         if is_refusal(got) and type(got) is not type(expected):
@@ -75,7 +77,33 @@ def _in_lockstep(program: Program, here: Any, there: Any) -> Outcome:
             return Outcome("different", i, f"{show(got)} instead of {show(expected)}")
         if line.startswith("r = ") and got is None and (what := _other(there["r"], here["r"])):
             return Outcome("different", i, f"read: {what}")
-    return _other_tensors(program, here, there)
+    return _other_steps(program, here, there, session) or _other_tensors(program, here, there)
+
+
+def _other_steps(program: Program, here: Any, there: Any, session: Any) -> Outcome | None:
+    """How a step of the program differs, if one does."""
+    if not program.step:
+        return None
+    line = len(program.lines)
+    expected, got = _attempt(program, here), _attempt(program, there, session)
+    if isinstance(expected, Exception) or isinstance(got, Exception):
+        if type(expected) is type(got):
+            return Outcome("same")
+        kind = "refused" if is_refusal(got) else "different"
+        return Outcome(kind, line, f"{show(got)} instead of {show(expected)}")
+    for number, pair in enumerate(zip(got, expected, strict=True)):
+        if what := _other(*pair):
+            return Outcome("different", line, f"step {number}: {what}")
+    return None
+
+
+def _attempt(program: Program, names: Any, session: Any = None) -> Any:
+    """What the steps return, or the error of one."""
+    try:
+        found = run_steps(program, names, session)
+        return [[t.cpu() for t in result] for result in found]
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return error
 
 
 def _other_tensors(program: Program, here: Any, there: Any) -> Outcome:
@@ -125,13 +153,17 @@ def _other_tensor(got: Any, expected: torch.Tensor) -> str:
     if not isinstance(got, torch.Tensor):
         return f"{type(got).__name__} instead of a tensor"
     traits = ["shape", "dtype"]
-    if expected.is_floating_point():  # torch lets integers want gradients by some ways
+    # Torch lets integers want gradients by some ways; what a fused backward op gives may want them
+    # where none of the simpler ops' results would.
+    if expected.is_floating_point() and (expected.requires_grad or not got.requires_grad):
         traits += ["requires_grad", "is_leaf"]
     for trait in traits:
         if getattr(got, trait) != getattr(expected, trait):
             return f"{trait} {getattr(got, trait)} instead of {getattr(expected, trait)}"
+    # Torch's meta kernels lay out halves otherwise than its CPU does.
+    is_laid_out = expected.numel() and expected.dtype not in (torch.float16, torch.bfloat16)
     lies = zip(got.shape, got.stride(), expected.stride(), strict=True)
-    if expected.numel() and any(n > 1 and s != t for n, s, t in lies):
+    if is_laid_out and any(n > 1 and s != t for n, s, t in lies):
         return f"strides {got.stride()} instead of {expected.stride()}"
     x = got.detach().cpu().resolve_conj().resolve_neg()
     y = expected.detach().resolve_conj().resolve_neg()
@@ -178,6 +210,11 @@ def _is_unstable(program: Program, found: Outcome) -> bool:
             return True
     if found.line < len(program.lines):
         return False
+    if program.step:
+        expected, got = _attempt(program, here), None
+        with _Shaken():
+            got = _attempt(program, shaken)
+        return isinstance(got, list) and bool(_other(got, expected))
     name = re.match(r"(\w+)(\.grad)?:", found.what)
     if name is None:
         return False

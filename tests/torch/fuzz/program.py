@@ -1,25 +1,15 @@
-"""Random programs of torch, as text: a list of lines that run on any device.
-
-A line is drawn from what the tensors are at that point of a run on the CPU, so most lines are
-right; some raise, and then device kit must raise the same.
-"""
+"""Programs of torch as text: lines that run on any device, and what they may name."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 
 import torch
 
-from tests.torch.fuzz.computes import COPIES, EXACT, SMOOTH
-from tests.torch.fuzz.draw import DTYPES, Draw, NoLine
-from tests.torch.fuzz.gradients import GRADIENTS, READS
-from tests.torch.fuzz.views import VIEWS
-from tests.torch.fuzz.writes import WRITES
-
-__all__ = ["Program", "namespace", "program", "run_line"]
+__all__ = ["Program", "function", "namespace", "run_line", "tensors"]
 
 PRELUDE = """\
 import copy, io, pickle
@@ -76,30 +66,63 @@ def saved(x):
     torch.save(x, file)
     return torch.load(io.BytesIO(file.getvalue()), map_location=device)
 """
-HOWS: tuple[dict[str, Any], ...] = (
-    {"mode": "lazy"},
-    {"mode": "imperative"},
-    {"bulk_forward": 2, "bulk_backward": 2},
-    {"bulk_forward": 15, "bulk_backward": 15},
-    {"bulk_forward": 3, "bulk_backward": 1, "segment_mode": "launch"},
-)
-LINES = 14  # of a program, at most
-LARGEST = 1000.0  # number in a program
 
 
 @dataclass(frozen=True)
 class Program:
-    """Lines of Python, and the settings of the session that runs them."""
+    """Lines of Python, and the settings of the session that runs them.
+
+    Attributes:
+        lines: run once, one after the other.
+        step: after those, the lines of a step that runs `STEPS` times, each time with other data.
+        how: the settings.
+    """
 
     lines: tuple[str, ...]
     how: dict[str, Any] = field(default_factory=dict)
+    step: tuple[str, ...] = ()
 
     def script(self) -> str:
         """The program as a user would write it, but for `device`."""
-        return "\n".join([f"# kit.Settings(**{self.how})", *self.lines])
+        step = [function(self)] if self.step else []
+        return "\n".join([f"# kit.Settings(**{self.how})", *self.lines, *step])
+
+    def __len__(self) -> int:
+        return len(self.lines) + len(self.step)
 
     def without(self, line: int) -> Program:
-        return replace(self, lines=self.lines[:line] + self.lines[line + 1 :])
+        """The program without one line, of the step if there are no more others."""
+        before = len(self.lines)
+        if line < before:
+            return replace(self, lines=self.lines[:line] + self.lines[line + 1 :])
+        line -= before
+        return replace(self, step=self.step[:line] + self.step[line + 1 :])
+
+
+def function(program: Program) -> str:
+    """The step of a program as a function of Python, and one that changes a number it holds."""
+    state = ", ".join(sorted(names_in(program.lines)))
+    new = sorted(names_in(program.step) - names_in(program.lines), key=lambda name: int(name[1:]))
+    return "\n".join(
+        [
+            "def made():",
+            "    k = 1",
+            "    def step():",
+            f"        global {state or 'unused'}",
+            *(f"        {line}" for line in program.step),
+            f"        return [{', '.join(f'{name}.detach().clone()' for name in new)}]",
+            "    def change():",
+            "        nonlocal k",
+            "        k = 2",
+            "    return step, change",
+            "step, change = made()",
+        ]
+    )
+
+
+def names_in(lines: tuple[str, ...]) -> set[str]:
+    """The names that these lines give to tensors."""
+    return set(re.findall(r"\b(t\d+) = ", "\n".join(lines)))
 
 
 def namespace(device: str, **more: Any) -> dict[str, Any]:
@@ -135,77 +158,3 @@ def _is_usable(tensor: torch.Tensor) -> bool:
         return tensor.is_leaf or tensor.grad_fn is not None
     except RuntimeError:
         return False
-
-
-def program(random: Random) -> Program:
-    """A program. One that computes smooth functions asks nothing that a rounding could decide."""
-    kinds = [random.choice(DTYPES), random.choice(DTYPES)]
-    is_smooth = random.random() < 0.35
-    if is_smooth:
-        kinds = ["float32", random.choice(["float32", "float32", "float64", "float16", "bfloat16"])]
-    tables = [(VIEWS, 5), (SMOOTH if is_smooth else EXACT, 5), (COPIES, 1)]
-    if not is_smooth or random.random() < 0.5:
-        tables.append((WRITES, random.choice([2, 6])))
-    if is_smooth or random.random() < 0.3:
-        tables.append((GRADIENTS, random.choice([3, 6])))
-    if not is_smooth:
-        tables.append((READS, 1))
-    how = dict(random.choice(HOWS))
-    writer = _Writer(random, kinds, tables)
-    return Program(tuple(writer.lines), how)
-
-
-class _Writer:
-    """Writes one program, line by line, and runs it on the CPU meanwhile."""
-
-    def __init__(self, random: Random, dtypes: list[str], tables: list[Any]) -> None:
-        self.lines: list[str] = []
-        self._draw = Draw(random, dtypes)
-        self._random = random
-        self._names = namespace("cpu")
-        self._count = 0
-        for _ in range(random.randint(1, 2)):
-            self._add(f"@ = {self._draw.start()}")
-        if tables[-1][0] is not READS and random.random() < 0.8:
-            self._try(GRADIENTS[0], GRADIENTS)
-        wanted = random.randint(2, LINES)
-        for _ in range(3 * LINES):
-            if len(self.lines) >= wanted or not self._is_small():
-                break
-            ((table, _),) = random.choices(tables, [weight for _, weight in tables])
-            if random.random() < 0.04:
-                self._add("mark()")
-            else:
-                self._try(random.choice(table), table)
-        if not self._is_small():
-            self.lines.pop()
-
-    def _try(self, line: Any, table: Any) -> None:
-        try:
-            text = line(self._draw)
-        except NoLine:
-            return
-        if table is READS:
-            self._add(f"r = {text}")
-        elif table in (WRITES, GRADIENTS):
-            self._add(text)
-        else:
-            self._add(f"@ = {text}")
-
-    def _add(self, text: str) -> None:
-        name = f"t{self._count}"
-        line = text.replace("t = ", f"{name} = ").replace("(t * t)", f"({name} * {name})")
-        line = line.replace("@ =", f"{name} =")
-        error = run_line(line, self._names)
-        if error is not None and self._random.random() < 0.8:
-            return
-        self.lines.append(line)
-        self._count += 1
-        self._draw.names = tensors(self._names)
-
-    def _is_small(self) -> bool:
-        """No number has grown large: rounding is not what is tested here."""
-        for t in tensors(self._names).values():
-            if t.is_floating_point() and t.numel() and t.detach().abs().max() > LARGEST:
-                return False
-        return True

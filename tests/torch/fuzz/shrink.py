@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.torch.fuzz.program import Program
 
@@ -11,13 +12,12 @@ __all__ = ["shrunk"]
 
 def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
     """The program without the lines that its failure does not need."""
-    line = len(program.lines) - 1
+    line = len(program) - 1
     while line >= 0:
         shorter = program.without(line)
         if fails(shorter):
             program = shorter
-            line = min(line, len(program.lines))
+            line = min(line, len(program))
         line -= 1
-    if fails(plain := Program(program.lines, {"mode": "imperative"})):
-        return plain
-    return program
+    plain = replace(program, how={**program.how, "mode": "imperative"})
+    return plain if fails(plain) else program

@@ -11,13 +11,17 @@ from textwrap import dedent
 
 import pytest
 
+from kit.runs.settings import Settings
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 from kit.runtime.session.executor import ExecutableCache
+from kit.torch.device import open_session
 from tests.torch.fuzz.corpus import CORPUS
 from tests.torch.fuzz.outcome import outcome
-from tests.torch.fuzz.program import Program, program
+from tests.torch.fuzz.program import Program, namespace, run_line
 from tests.torch.fuzz.shrink import shrunk
+from tests.torch.fuzz.steps import STEPS, run_steps
+from tests.torch.fuzz.writer import program
 
 PROGRAMS = 300
 CACHE = ExecutableCache()  # programs of single ops are alike
@@ -34,8 +38,8 @@ def test_what_once_failed_does_not(claim: str, mode: str) -> None:
 def test_programs_give_what_cpu_torch_gives() -> None:
     for number in range(PROGRAMS):
         made = program(Random(number))
-        if number % 6:  # most of them op by op: each whole program is one more to compile
-            made = replace(made, how={"mode": "imperative"})
+        if number % 10:  # most of them op by op: each whole program is one more to compile
+            made = replace(made, how={**made.how, "mode": "imperative"})
         found = outcome(made, CACHE)
         assert found.kind != "different", f"program {number}: {found.what}\n{made.script()}"
 
@@ -60,6 +64,20 @@ def test_a_wrong_rule_is_found_and_the_program_shrunk_to_what_shows_it() -> None
     assert short.lines == ("t0 = torch.arange(3.0).to(device)", "t1 = t0 + 1", "t2 = -t1")
     assert "t2" in outcome(short, rules=wrong).what
     assert outcome(short).kind == "same"
+
+
+def test_steps_are_replayed_with_other_data_and_another_number() -> None:
+    made = Program(
+        ("t0 = torch.ones(2, 3).to(device)",),
+        {"step_mode": "replay"},
+        ("t1 = fetch() * k", "t0 += t1"),
+    )
+    assert outcome(made, CACHE).kind == "same"
+    with open_session(Settings(step_mode="replay")) as session:
+        names = namespace("kit")
+        assert run_line(made.lines[0], names) is None
+        assert len(run_steps(made, names, session)) == STEPS
+        assert session.metrics()["replay.steps"] > 0
 
 
 def test_a_program_is_the_same_each_time() -> None:

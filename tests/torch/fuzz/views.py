@@ -113,11 +113,10 @@ def _part(d: Draw) -> str:
 
 
 def _recast(d: Draw) -> str:
-    x = d.tensor(lambda t: t.numel() > 0)
+    x = d.tensor(lambda t: t.numel() > 0 and t.dtype is not torch.bool)
     size = d.names[x].element_size()
-    wanted = {1: ["int8", "uint8", "bool"], 2: ["int16", "float16", "bfloat16"], 8: ["int64"]}
+    wanted = {1: ["int8", "uint8"], 2: ["int16", "float16", "bfloat16"], 8: ["int64", "float64"]}
     same = wanted.get(size, ["int32", "float32"])
-    same = [n for n in same if n != "bool" or d.names[x].dtype is torch.bool]
     other = ["int16", "int32", "uint8"]
     return f"{x}.view(torch.{d.random.choice(same if d.random.random() < 0.7 else other)})"
 
