@@ -100,7 +100,7 @@ def _cumulative_extreme(larger: bool) -> Rule:
 
 
 def _cumprod(x: Array, dim: int, *, dtype: str | None = None) -> Array:
-    return jnp.cumprod(x if dtype is None else x.astype(dtype), dim)
+    return jnp.cumprod(x if dtype is None else cast(x, dtype), dim)
 
 
 def _logcumsumexp(x: Array, dim: int) -> Array:

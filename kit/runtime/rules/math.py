@@ -207,7 +207,7 @@ def _axes(dim: Dims) -> Any:
 def _wide(x: Array, dtype: str | None) -> Array:
     """The dtype that torch accumulates in."""
     if dtype is not None:
-        return x.astype(dtype)
+        return cast(x, dtype)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.int64)
 
 

@@ -48,6 +48,13 @@ CORPUS: dict[str, str] = {
         t1 = t0.as_strided((2,), (2,))
         t2 = torch.as_strided_scatter(t0, t1 + 1, (2,), (1,), 1)
     """,
+    "negative numbers are summed as bytes": """
+        t0 = (torch.arange(4.0) - 2).to(device)
+        t1 = t0.sum(dtype=torch.uint8)
+        t2 = t0.cumsum(0, dtype=torch.uint8)
+        t3 = t0[:2].cumprod(0, dtype=torch.uint8)
+        t4 = t0[:2].prod(dtype=torch.uint8)
+    """,
     "complex numbers are not rounded": "t0 = torch.tensor([1 + 2j]).to(device).floor()",
     "truths have no largest": "t0 = torch.tensor([True]).to(device).argmax()",
 }

@@ -160,8 +160,8 @@ def _other_tensor(got: Any, expected: torch.Tensor) -> str:
     for trait in traits:
         if getattr(got, trait) != getattr(expected, trait):
             return f"{trait} {getattr(got, trait)} instead of {getattr(expected, trait)}"
-    # Torch's meta kernels lay out halves otherwise than its CPU does.
-    is_laid_out = expected.numel() and expected.dtype not in (torch.float16, torch.bfloat16)
+    # Torch promises no strides of what is computed: its own meta kernels differ from its CPU.
+    is_laid_out = expected.numel() and expected._is_view()
     lies = zip(got.shape, got.stride(), expected.stride(), strict=True)
     if is_laid_out and any(n > 1 and s != t for n, s, t in lies):
         return f"strides {got.stride()} instead of {expected.stride()}"
