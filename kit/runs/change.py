@@ -11,7 +11,8 @@ by, which no number of steps in one run can tell: it is taken to be what blocks 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
+from kit.runs.labels import cell_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
 from kit.text import format_ms, format_percent
 
@@ -205,11 +207,16 @@ def doubt_of(*runs: Run) -> str:
 
 
 class StepTimes:
-    """The steps of many runs, worked out once, to be compared pair by pair."""
+    """The steps of many runs, worked out once, to be compared pair by pair.
+
+    Where runs of one label and the same settings are among them, what these differ by takes the
+    place of what reruns are assumed to differ by.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        self._sides = [_log_times([run]).side for run in runs]
+        learned = _learned(runs)
+        self._sides = [_log_times([run], learned).side for run in runs]
 
     def difference(self, old: int, new: int) -> Difference:
         """As `step_difference` of these two runs; by the sample where their steps hold others."""
@@ -270,9 +277,11 @@ class _LogTimes:
         return cls(middle_of(known), side)
 
 
-def _log_times(runs: Sequence[Run], *, by_sample: bool = False) -> _LogTimes:
+def _log_times(
+    runs: Sequence[Run], learned: Rerun | None = None, *, by_sample: bool = False
+) -> _LogTimes:
     times = [_times(run) for run in runs]
-    reruns = [_rerun(t) for t in times]
+    reruns = [learned or _rerun(t) for t in times]
     parts = [_samples(run) if by_sample else 1 for run in runs]
     return _LogTimes.of([t / n for t, n in zip(times, parts, strict=True)], reruns)
 
@@ -286,6 +295,22 @@ def _rerun(times_ms: NDArray[Any]) -> Rerun:
     """What a run of these steps differs by from its next rerun."""
     is_short = float(np.nansum(times_ms)) < SHORT_MS
     return Rerun(RERUN_SHORT if is_short else RERUN, wanders=True)
+
+
+def _learned(runs: Sequence[Run]) -> Rerun | None:
+    """What reruns of one label and the same settings differ by; None where there are too few.
+
+    Runs without a label may be of before and after a change, so they are no reruns.
+    """
+    groups: dict[Hashable, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.label and run.step_ms > 0:
+            groups[run.label, *cell_of(run)].append(math.log(run.step_ms))
+    freedom = sum(len(group) - 1 for group in groups.values())
+    if freedom < TURNS - 1:
+        return None
+    squares = sum(float(np.var(group)) * len(group) for group in groups.values())
+    return Rerun(max(math.sqrt(2 * squares / freedom), RERUN), float(freedom))
 
 
 def _times(run: Run) -> NDArray[Any]:

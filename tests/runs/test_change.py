@@ -23,6 +23,7 @@ from kit.runs.change import (
     steps_difference,
 )
 from kit.runs.conditions import Conditions
+from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.steady import enough_steps
 from kit.widgets.base.tables import headline_html
@@ -111,6 +112,30 @@ def test_there_turns_find_ten_percent_and_do_not_find_nothing() -> None:
     kinds = kinds_of(10, 1.0, turns=9, is_one_session=True)
     assert kinds.count("more") + kinds.count("less") <= 5
     assert kinds.count("same") >= 90
+
+
+def labelled(label: str, *speeds: float) -> list[Run]:
+    """Runs of one label, each still in itself."""
+    run = replace(make_run(), label=label)
+    times = [tuple(round(speed * t) for t in run.step_times_ns) for speed in speeds]
+    return [replace(run, step_times_ns=each) for each in times]
+
+
+def test_what_reruns_of_one_label_differ_by_is_learned() -> None:
+    wild = [*labelled("before", 1.0, 1.15, 0.9, 1.07), *labelled("after", 1.2)]
+    assert StepTimes([wild[0], wild[-1]]).difference(0, 1).kind == "more"  # nothing tells of it
+    assert StepTimes(wild).difference(0, 4).kind == "unclear"
+    calm = [*labelled("before", 1.0, 1.01, 0.99, 1.0), *labelled("after", 1.2)]
+    assert StepTimes(calm).difference(0, 4).kind == "more"
+    unlabelled = [replace(run, label="") for run in wild]  # they may be of other code
+    assert StepTimes(unlabelled).difference(0, 4).kind == "more"
+
+
+def test_learned_reruns_replace_what_a_short_run_cannot_know() -> None:
+    runs = [*labelled("before", *(1.0, 1.01, 0.99) * 3), *labelled("after", 1.2)]
+    short = [replace(run, step_times_ns=run.step_times_ns[:20]) for run in runs]
+    assert StepTimes(short[-2:]).difference(0, 1).kind == "unclear"
+    assert StepTimes(short).difference(0, 9).kind == "more"
 
 
 def test_steps_that_fill_too_short_a_time_cannot_know_the_next_phase() -> None:
