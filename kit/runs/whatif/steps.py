@@ -183,7 +183,7 @@ class _Steps:
         arrays = [costs.launch_value * (len(s.reads) + len(s.writes)) for s in shape.segments]
         self._launches = [costs.launch + ns for ns in arrays]
         self._again = [costs.sync + AGAIN * ns for ns in arrays]
-        self._plan = [
+        self._phases = [
             [
                 (phase, len(list(ops)))
                 for phase, ops in groupby(shape.graph.nodes[i].phase for i in s.nodes)
@@ -210,7 +210,7 @@ class _Steps:
             self._guess(0)
         for k, segment in enumerate(self._shape.segments):
             took = 0.0
-            for phase, ops in self._plan[k]:
+            for phase, ops in self._phases[k]:
                 took += self._costs.record.get(phase, 0.0) * ops
                 self._recorded(phase, self._costs.record.get(phase, 0.0) * ops)
             # A guessed segment has been issued before, so its cut wakes no worker.
