@@ -19,6 +19,8 @@ from kit.runtime.recording.sites import is_kits
 __all__ = ["DeviceNames"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_MODULES = os.path.join(_TORCH, "nn", "modules", "module.py")
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
 _ACCELERATORS = ("cuda", "mps", "xpu")
 
 
@@ -27,7 +29,7 @@ class DeviceNames(TorchFunctionMode):
 
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
     the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
-    and so is `.cpu()`. torch's own files, and kit's, are left to mean the CPU.
+    and so is `.cpu()`. What torch's own files, kit's and installed packages say of the CPU is left.
     """
 
     def __init__(self) -> None:
@@ -84,15 +86,10 @@ class DeviceNames(TorchFunctionMode):
 
 
 def _is_asked_by_user() -> bool:
-    """The call comes from the user's code, perhaps by a module's or a loader's, not from kit's."""
+    """The line that says "cpu" is the user's, or a module's `to`: torch means the CPU by it."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    if frame is None or is_kits(frame.f_code.co_filename):
-        return False
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_TORCH) and not is_kits(name):  # kit's is in a module's `to`
-            return f"{os.sep}site-packages{os.sep}" not in name
-        frame = frame.f_back
-    return False
+    name = "" if frame is None else frame.f_code.co_filename
+    is_library = name.startswith(_TORCH) or is_kits(name) or _PACKAGES in name
+    return name == _MODULES or not is_library
