@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from kit.errors import RunFileError
@@ -53,6 +55,8 @@ def decoder(hint: Any) -> Decoder:
     if is_dataclass(hint):
         return _dataclass(hint)
     arguments = get_args(hint)
+    if isinstance(hint, UnionType):
+        return _either([decoder(x) for x in arguments])
     if get_origin(hint) is tuple and arguments[-1] is Ellipsis:
         return _sequence(decoder(arguments[0]))
     if get_origin(hint) is tuple:
@@ -96,6 +100,16 @@ def _float(value: Any, where: str) -> float:
     if type(value) is int and -_INT <= value < _INT:
         return float(value)
     raise _no(where, "a number", value)
+
+
+def _either(items: list[Decoder]) -> Decoder:
+    def read(value: Any, where: str) -> Any:
+        for item in items[:-1]:
+            with suppress(RunFileError):
+                return item(value, where)
+        return items[-1](value, where)
+
+    return read
 
 
 def _sequence(item: Decoder) -> Decoder:
