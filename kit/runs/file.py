@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import struct
@@ -41,6 +42,8 @@ MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
 MAX_NS = 1 << 53  # 104 days: beyond it a float64, as plots use, is no longer exact
 
+MAX_RATIO = 200  # real runs are packed 5 to 30 times; zeros 1000 times
+_FREE_BYTES = 8 << 20  # so much may be unpacked from any file
 _JSON = "run.json"
 _MEMBERS = {_JSON: MAX_JSON_BYTES} | {
     f"timeline/{column}.npy": MAX_SPANS * np.dtype(dtype).itemsize + 128
@@ -139,6 +142,12 @@ def _members(data: bytes) -> dict[str, bytes]:
                         f"{m.filename} would unpack to {m.file_size:,} bytes, more "
                         f"than {_MEMBERS[m.filename]:,}"
                     )
+            total = sum(m.file_size for m in members)
+            if total > max(_FREE_BYTES, MAX_RATIO * len(data)):
+                raise RunFileError(
+                    f"it would unpack to {total:,} bytes, more than {MAX_RATIO} times its size, as "
+                    "no run does: it was made to fill the memory"
+                )
             return {m.filename: archive.read(m) for m in members}
     except RunFileError:
         raise
@@ -217,6 +226,7 @@ def _check(run: Any) -> None:
     _within(t.kind, "kind", 0, len(KINDS))
     _within(t.lane, "lane", 0, len(t.lanes))
     _within(t.name, "name", 0, len(t.names))
+    _check_numbers(run)
     for column in ("start_ns", "stop_ns"):
         _within(getattr(t, column), column, -MAX_NS, MAX_NS)
     _within(t.segment, "segment", -1 << 31, 1 << 31)
@@ -242,6 +252,29 @@ def _check(run: Any) -> None:
     for sync in (*t.syncs, *run.sync_points):
         if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
             raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")
+
+
+def _check_numbers(run: Any) -> None:
+    """What a file may say and no measurement can: views compute with these numbers."""
+    _one_within(run.metrics.get("parallel.devices", 1), "metrics['parallel.devices']", 1, 1 << 31)
+    _one_within(run.predicted_ms, "predicted_ms", 0, MAX_NS)
+    for i, time in enumerate(run.step_times_ns):
+        _one_within(time, f"step_times_ns[{i}]", 0, MAX_NS)
+    for i, segment in enumerate(run.segments):
+        _one_within(segment.index, f"segments[{i}].index", -1 << 31, 1 << 31)
+    for f in fields(run.conditions):
+        if not math.isnan(value := getattr(run.conditions, f.name)):  # nan: not known
+            _one_within(value, f"conditions.{f.name}", -1, MAX_NS)
+    for g, graph in enumerate(run.graphs):
+        for n, node in enumerate(graph.nodes):
+            for shape in {aval.shape for aval in node.avals}:
+                if min(shape, default=0) < 0 or math.prod(shape) >= MAX_NS:
+                    raise RunFileError(f"graphs[{g}].nodes[{n}] has an impossible shape: {shape}")
+
+
+def _one_within(value: float, name: str, least: int, end: int) -> None:
+    if not least <= value < end:
+        raise RunFileError(f"{name} is not in [{least}, {end}): {value}")
 
 
 def _within(column: NDArray[Any], name: str, least: int, end: int) -> None:

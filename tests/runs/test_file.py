@@ -103,6 +103,41 @@ def test_a_loss_that_is_not_a_number_survives_saving(tmp_path):
     assert np.isnan(Run.load(str(tmp_path / "a")).losses[0])
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("metrics/parallel.devices", "nan"),
+        ("metrics/parallel.devices", "inf"),
+        ("metrics/parallel.devices", -2.0),
+        ("conditions/warmup_steps", "inf"),
+        ("conditions/others", "-inf"),
+        ("predicted_ms", 1e300),
+        ("step_times_ns/0", -1),
+        ("step_times_ns/0", 1 << 62),
+        ("segments/0/index", 1 << 31),
+        ("graphs/0/nodes/0/avals/0/shape/0", 1 << 62),
+        ("graphs/0/nodes/0/avals/0/shape/0", -1),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_refused_with_its_name(where, value, tmp_path):
+    *path, last = [int(x) if x.isdigit() else x for x in where.split("/")]
+
+    def change(head):
+        for step in path:
+            head = head[step]
+        head[last] = value
+
+    name = next(x for x in reversed(where.split("/")) if not x.isdigit() and x != "shape")
+    with pytest.raises(RunFileError, match="nodes" if name == "avals" else name):
+        load_changed(change, tmp_path)
+
+
+def test_a_small_file_that_would_unpack_to_much_is_refused(tmp_path):
+    zeros = MEMBERS["timeline/node.npy"][:128].replace(b"(6,)", b"(3,)") + bytes(14 << 20)
+    with pytest.raises(RunFileError, match="times its size"):
+        load_members(MEMBERS | {"timeline/node.npy": zeros}, tmp_path)
+
+
 @given(
     st.text(max_size=30),
     st.dictionaries(st.text(max_size=9), st.floats(allow_nan=False)),
