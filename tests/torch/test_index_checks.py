@@ -159,6 +159,54 @@ def test_the_dimension_is_that_of_the_tensor() -> None:
         X.to("kit")[:, ids(1, 12).to("kit")].cpu()
 
 
+class Picked(torch.autograd.Function):
+    """Its gradient takes rows that are not there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.index_select(0, *ctx.saved_tensors), None
+
+
+def test_an_op_of_the_backward_pass_is_checked_too() -> None:
+    with kit.Session():
+        x = torch.ones(2, device="kit", requires_grad=True)
+        Picked.apply(x, ids(1, 5).to("kit")).sum().backward()
+        assert x.grad is not None
+        with pytest.raises(IndexError, match=r"index_select\.default at .* was given 5"):
+            x.grad.cpu()
+
+
+@kit.hybridize
+def doubled(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return table[rows] * 2
+
+
+def test_an_op_inside_of_a_hybrid_is_named() -> None:
+    with kit.Session():
+        rows = doubled(X.to("kit"), ids(1, 12).to("kit"))
+        with pytest.raises(IndexError, match=r"aten\.index\.Tensor at test_index_checks\.py"):
+            rows.cpu()
+
+
+def test_the_checks_are_no_ops_of_the_graph() -> None:
+    def build(ctx: kit.Context) -> Callable[[], torch.Tensor]:
+        table, rows = X.to(ctx.device), ids(1, 2).to(ctx.device)
+        return lambda: table[rows].sum()
+
+    runs = [
+        kit.run(build, kit.Settings(steps=1, warmup=1, check_indices=asked))
+        for asked in ("on", "off")
+    ]
+    (checked,), (plain,) = (run.graphs for run in runs)
+    assert [n.op for n in checked] == [n.op for n in plain]
+    assert checked.hash == plain.hash
+
+
 def test_an_index_that_nothing_reads_is_found_by_a_wait_for_all() -> None:
     with kit.Session() as session:
         memory = torch.zeros(4, device="kit")
@@ -238,6 +286,18 @@ def test_a_step_that_reads_nothing_is_stopped_soon(
         other = Lookup(session)
         other.run(5)
         assert torch.isfinite(other.table.weight.cpu()).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["retrace", "replay", "speculate"])
+def test_a_gpu_finds_a_bad_index_without_a_wait(mode: str) -> None:
+    settings = kit.Settings(mode="lazy", step_mode=mode, device="gpu")
+    with open_session(settings) as session:
+        steps = Lookup(session, at=6)
+        steps.run(6)
+        with pytest.raises(IndexError, match=r"was given 12 in step 6"):
+            steps.run(20)
+        assert not session.syncs
 
 
 def test_a_step_that_is_taken_back_has_made_no_error() -> None:
