@@ -30,6 +30,7 @@ _WAITS = frozenset({
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
     "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
     "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
+    "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
 })  # fmt: skip
 _LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
              "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip

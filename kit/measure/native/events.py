@@ -22,7 +22,11 @@ CPU = "on a CPU a tensor is ready when the call that makes it returns"
 Place = tuple[str, str]  # the user's line, and the library line that it called
 Nanoseconds = Callable[[float], int]
 
-_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_WAITS = (
+    *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
+    *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize"),
+    "hipMemcpyWithStream",  # torch on AMD: the copy, and the wait for it
+)
 _ENGINE = "autograd::engine::evaluate_function"
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
