@@ -153,7 +153,17 @@ def _safe_softmax(x: Array, dim: int, dtype: str | None = None) -> Array:
     return jnp.where(empty, 0, jax.nn.softmax(x if dtype is None else x.astype(dtype), axis=dim))
 
 
+def _weight_norm_backward(grad: Array, v: Array, g: Array, norms: Array, dim: int) -> Any:
+    """Of `w = g * v / norms`, where there is a norm for each place along `dim`."""
+    axes = tuple(d for d in range(v.ndim) if d != dim % v.ndim)
+    wide = norms.astype(jnp.promote_types(norms.dtype, jnp.float32))
+    along = jnp.sum(grad * v, axis=axes, keepdims=True).astype(wide.dtype) / wide
+    to_v = (g / wide) * (grad - v * (along / wide))
+    return to_v.astype(v.dtype), along.astype(g.dtype)
+
+
 LAYERS = Rules({
+    "aten._weight_norm_interface_backward.default": _weight_norm_backward,
     "aten._safe_softmax.default": _safe_softmax,
     "aten._softmax.default": _softmax, "aten._log_softmax.default": _log_softmax,
     "aten._softmax_backward_data.default": _softmax_backward,

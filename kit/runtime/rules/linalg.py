@@ -17,6 +17,33 @@ from kit.runtime.rules.table import Rules
 __all__ = ["FFT_RULES", "LINALG_RULES"]
 
 
+# A group is a part of what is summed over: (rows, summed) x (summed, columns).
+_SUMMED = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), (1,), ())
+
+
+def _grouped_mm(
+    x: Array,
+    y: Array,
+    offs: Array | None = None,
+    bias: Array | None = None,
+    out_dtype: str | None = None,
+) -> Array:
+    """`offs` says where each group ends; what has three dimensions has one matrix for each."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    if offs is None:
+        out = jnp.matmul(x, y, preferred_element_type=wide)
+    else:
+        sizes = jnp.diff(offs, prepend=jnp.zeros(1, offs.dtype)).astype(jnp.int32)
+        if y.ndim == 3:  # groups of rows
+            out = lax.ragged_dot(x, y, sizes, preferred_element_type=wide)
+        elif x.ndim == 3:  # groups of columns
+            turned = jnp.swapaxes(x, 1, 2)
+            out = lax.ragged_dot(y.T, turned, sizes, preferred_element_type=wide).T
+        else:
+            out = lax.ragged_dot_general(x, y, sizes, _SUMMED, preferred_element_type=wide)
+    return out.astype(out_dtype or x.dtype)
+
+
 def _flag(a: Array, *parts: Array) -> Array:
     """LAPACK's `info`: 0 for each matrix that worked, 1 where numbers that are no numbers came."""
     bad = jnp.zeros(a.shape[:-2], bool)
@@ -153,6 +180,7 @@ def _cross(x: Array, y: Array, *, dim: int = -1) -> Array:
 
 
 LINALG_RULES = Rules({
+    "aten._grouped_mm.default": _grouped_mm,
     "aten.linalg_cholesky_ex.default": _cholesky_ex, "aten.cholesky.default": _cholesky,
     "aten.linalg_inv_ex.default": _inv_ex, "aten.linalg_lu_factor_ex.default": _lu_factor_ex,
     "aten.linalg_lu_solve.default": _lu_solve, "aten.lu_unpack.default": _lu_unpack,

@@ -271,6 +271,7 @@ REDUCTIONS = Rules({
     "aten.argmax.default": _arg(jnp.argmax), "aten.argmin.default": _arg(jnp.argmin),
     "aten.prod.default": lambda x, *, dtype=None: jnp.prod(_wide(x, dtype)),
     "aten.any.default": jnp.any, "aten.all.default": jnp.all,
+    "aten._is_any_true.default": jnp.any, "aten._is_all_true.default": jnp.all,
     "aten.any.dim": lambda x, d, k=False: jnp.any(x, d, keepdims=k),
     "aten.all.dim": lambda x, d, k=False: jnp.all(x, d, keepdims=k),
     "aten.linalg_vector_norm.default": vector_norm,

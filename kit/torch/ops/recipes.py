@@ -234,9 +234,25 @@ def _linear_backward(x: Any, grad: Any, weight: Any, mask: Any) -> Any:
     )
 
 
+def _grouped_mm(x: Any, y: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Torch's own shape function asks for what one of its CUDA kernels wants."""
+    shape = [x.shape[-2], y.shape[-1]]
+    if x.dim() == y.dim():
+        shape.insert(0, x.shape[0] if offs is None else offs.shape[0])
+    return x.new_empty(shape, dtype=out_dtype or x.dtype)
+
+
+def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    return torch.empty_like(v), torch.empty_like(g)
+
+
 # what ops return that have no meta kernel in torch
 _META: dict[str, Callable[..., Any]] = {
     "aten.linear_backward.default": _linear_backward,
+    "aten._grouped_mm.default": _grouped_mm,
+    "aten._weight_norm_interface_backward.default": _weight_norm_backward,
+    "aten._is_all_true.default": torch.all,
+    "aten._is_any_true.default": torch.any,
     **CELL_SHAPES,
     **ATTENTION_SHAPES,
     **LOSS_SHAPES,
