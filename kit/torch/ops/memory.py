@@ -263,6 +263,7 @@ def _as_strided_scatter(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _turn(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     """`x.transpose_(0, 1)`: the same memory, from now on seen another way."""
+    tape.session.stepper.note_obstacle("the step turns a tensor in place; give it a new name")
     twin = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::")[:-1])
     args[0].data = twin(*args, **kwargs)
     return args[0]  # type: ignore[no-any-return]

@@ -55,6 +55,13 @@ CORPUS: dict[str, str] = {
         t3 = t0[:2].cumprod(0, dtype=torch.uint8)
         t4 = t0[:2].prod(dtype=torch.uint8)
     """,
+    "a norm of halves learns": """
+        t0 = torch.arange(8.0).reshape(2, 4).to(torch.bfloat16).to(device).requires_grad_()
+        t1 = F.layer_norm(t0, (4,), t0[0])
+        (t1 * t1).sum().backward()
+        F.batch_norm(t0, None, None, training=True).sum().backward()
+        t2 = t0.grad + 1
+    """,
     "complex numbers are not rounded": "t0 = torch.tensor([1 + 2j]).to(device).floor()",
     "truths have no largest": "t0 = torch.tensor([True]).to(device).argmax()",
 }

@@ -80,5 +80,12 @@ def test_steps_are_replayed_with_other_data_and_another_number() -> None:
         assert session.metrics()["replay.steps"] > 0
 
 
+def test_a_step_that_turns_its_state_is_not_replayed() -> None:
+    made = Program(
+        ("t0 = torch.ones(2, 3).to(device)",), {"step_mode": "replay"}, ("t0.unsqueeze_(0)",)
+    )
+    assert outcome(made, CACHE).kind == "same"
+
+
 def test_a_program_is_the_same_each_time() -> None:
     assert program(Random(7)) == program(Random(7))
