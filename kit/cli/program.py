@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["knows_kit", "run_program"]
 
+STEPS = 10  # measured ones, unless asked otherwise
 _OF_MEASURING = frozenset({"steps", "warmup"})
 
 
@@ -92,7 +93,9 @@ def run_program(
         )
     from kit.measure.attached.loop import watch
 
-    steps = settings.steps if options.steps is None else options.steps
+    steps = options.steps
+    if steps is None:  # a watch counts its steps, where a run may take as many as it needs
+        steps = settings.steps if settings.steps > 0 else STEPS
     skip = settings.warmup if options.skip is None and "warmup" in named else options.skip
     enough = _leave if options.stop else None
     watching = watch(steps, skip=skip, name=options.script.name, when_complete=enough)
