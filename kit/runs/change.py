@@ -121,8 +121,10 @@ class Difference:
             return "not measured in both"
         word = more if self.amount > 0 else less
         amount = form(abs(self.amount)) if math.isfinite(self.amount) else "from 0"
+        is_none = amount == form(0.0)
         if math.isnan(self.spread):
-            return f"maybe {amount} {word}: too few steps to know the spread"
+            seen = "no change seen" if is_none else f"maybe {amount} {word}"
+            return f"{seen}: too few steps to know the spread"
         spread = f"± {form(self.spread)}"
         if self.is_ratio and self.spread > 1:
             spread = "± more than all of it"
@@ -130,6 +132,8 @@ class Difference:
             sign = "+" if self.amount >= 0 else "−"
             return f"no change beyond the spread ({sign}{amount} {spread})"
         why = f": {self.doubt}" if self.doubt else ""
+        if kind == "unclear" and is_none:
+            return f"no change seen ({spread}){why}"
         return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"
 
 

@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -29,6 +30,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 def keep_parameters() -> None:
     """Make a move of `nn.Module` to or from device kit reach all that shares its parameters."""
     original = private("torch.nn.Module._apply")
+    one_at_a_time = threading.Lock()  # a thread that lists all objects holds the others' parameters
 
     @functools.wraps(original)
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
@@ -39,7 +41,8 @@ def keep_parameters() -> None:
         moved = _share(before)
         before.clear()  # or the table would count as one that holds the old parameters
         if moved and _is_outermost(sys._getframe().f_code):
-            _follow(self, moved)
+            with one_at_a_time:
+                _follow(self, moved)
         return result
 
     nn.Module._apply = _apply  # type: ignore[method-assign]

@@ -108,5 +108,9 @@ def test_an_error_inside_backward_is_raised_and_the_process_lives() -> None:
         torch.autograd.grad(loss, x)  # no method of ours: the next op raises
         with pytest.raises(UnsupportedOp, match="polygamma"):
             y + 1
+        loss = torch.digamma(x).sum()
+        (gradient,) = torch.autograd.grad(loss, x)
+        with pytest.raises(UnsupportedOp, match="polygamma"):
+            gradient.numpy()  # no op of torch
         assert (y + 1).tolist() == [2.0, 2.0]
         assert session.is_open

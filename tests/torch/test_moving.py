@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
+import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -102,6 +105,26 @@ def test_a_recurrent_layers_own_list_is_no_reason_to_warn(inside: bool) -> None:
         layer(torch.ones(2, 1, 2, device="kit"))[0].sum().backward()
         optimizer.step()
         assert not torch.equal(layer.weight_hh_l0.detach().cpu(), before)
+
+
+def test_models_that_threads_move_at_once_are_no_reason_to_warn() -> None:
+    """Each thread looks for optimizers among all objects, the others' parameters among them."""
+
+    def move() -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters())
+        model.to("kit")
+        assert optimizer.param_groups[0]["params"][0] is model[0].weight
+
+    before = sys.getswitchinterval()
+    with open_session(), warnings.catch_warnings(), ThreadPoolExecutor(3) as pool:
+        warnings.simplefilter("error")
+        sys.setswitchinterval(1e-5)
+        try:
+            contexts = [contextvars.copy_context() for _ in range(12)]
+            list(pool.map(lambda c: c.run(move), contexts))
+        finally:
+            sys.setswitchinterval(before)
 
 
 def test_the_last_parameter_of_a_loop_is_no_reason_to_warn() -> None:

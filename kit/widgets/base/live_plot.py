@@ -28,6 +28,11 @@ class LivePlot(BokehModel):
         self._view_count = 0  # from now on the front end counts its views
         plot.on_change("inner_width", self._laid_out)
 
+    def close(self) -> None:
+        """Remove it from the page; also twice, as when a closed widget is freed."""
+        if self.comm is not None:
+            super().close()
+
     @traitlets.observe("_view_count")
     def _shown(self, change: dict[str, Any]) -> None:
         if (change["new"] or 0) > (change["old"] or 0):

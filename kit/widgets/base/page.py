@@ -233,6 +233,12 @@ class View(VBox):
         """What is shown now, as one HTML document: write it to a file, or put it into a report."""
         return self._page(in_notebook=False)
 
+    def close(self) -> None:
+        """Remove the view and the widgets in it: ipywidgets keeps each that is not closed."""
+        for child in self.children:
+            _close(child)
+        super().close()
+
     def store(self) -> None:
         """Have the notebook keep what is shown now, if a cell shows this view."""
         if self._is_stored:
@@ -283,6 +289,15 @@ class View(VBox):
             transient={"display_id": f"kit-{self.model_id}"},
             update=update,
         )
+
+
+def _close(widget: Widget) -> None:
+    """Close a widget and what it is made of."""
+    parts = (getattr(widget, name, None) for name in ("layout", "style"))
+    for part in (*getattr(widget, "children", ()), *parts):
+        if isinstance(part, Widget):
+            _close(part)
+    widget.close()
 
 
 def _plots(view: Widget) -> list[Plot]:

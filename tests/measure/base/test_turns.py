@@ -60,6 +60,8 @@ def test_who_comes_first_measures_first_and_a_cancel_leaves_the_queue_whole():
     assert str(measurers[2].error) == "cancelled while it waited for cell [0]"
     for n in (0, 1, 3, 4):
         until(lambda n=n: order[-1] == f"cell [{n}]")
+        for other in measurers[3:] if n in (0, 1) else ():
+            until(lambda n=n, other=other: f"waits for cell [{n}]" in other.told)
         measurers[n].end()
     assert order == ["cell [0]", "cell [1]", "cell [3]", "cell [4]"]
     assert measurers[0].told == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import re
+import weakref
 from base64 import b64decode
 from html import unescape
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from bokeh.embed import components
-from ipywidgets import HTML, Button, HBox, IntSlider, VBox
+from ipywidgets import HTML, Button, HBox, IntSlider, VBox, Widget
 
 from kit.ir.plan import OpStream
 from kit.runs.compiles import Compile
@@ -19,6 +21,7 @@ from kit.widgets.base.page import View, framed, packed, static_page
 from kit.widgets.numbers.compiles import CompileView
 from kit.widgets.numbers.gaps import GapView
 from kit.widgets.numbers.plan import PlanView
+from kit.widgets.numbers.source import SourceView
 from kit.widgets.numbers.whatif import WhatIfView
 from kit.widgets.timeline.view import TimelineView
 from tests.factories import HOSTILE, make_run
@@ -41,6 +44,21 @@ def test_texts_stay_and_controls_go_with_their_labels():
     assert "<b>a heading</b>" in page
     assert "batch size" not in page
     assert "Run again" not in page
+
+
+def widgets_of(widget: Widget) -> list[Widget]:
+    children = [w for child in getattr(widget, "children", ()) for w in widgets_of(child)]
+    return [widget, *children]
+
+
+@pytest.mark.parametrize("kind", [TimelineView, GapView, CompileView, WhatIfView, SourceView])
+def test_a_closed_view_keeps_no_widget_alive(kind: type[View]):
+    view = kind(make_run())
+    parts = [weakref.ref(part) for part in widgets_of(view)]
+    view.close()
+    del view
+    gc.collect()
+    assert [part() for part in parts if part() is not None] == []
 
 
 def test_what_is_hidden_stays_hidden():
