@@ -160,6 +160,8 @@ class _Dies(torch.utils.data.Dataset[torch.Tensor]):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
+# torch raises wherever its handler of SIGCHLD finds Python, also while psutil opens a file
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_loses_nothing() -> None:
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
