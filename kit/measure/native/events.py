@@ -64,10 +64,13 @@ def timeline_of(
     if device == "cpu":
         spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
         if reads := sum(map(_is_read, host)) / len(steps):
-            notes.append(
-                f"{reads:.3g} reads of a number a step (.item(){_where(places or {})}) wait for "
-                f"nothing: {CPU}"
+            said = (
+                "1 read of a number a step"
+                if reads == 1
+                else f"{reads:.3g} reads of a number a step"
             )
+            does = "waits" if reads == 1 else "wait"
+            notes.append(f"{said} (.item(){_where(places or {})}) {does} for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns))
         if not kernels:

@@ -97,7 +97,7 @@ def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
     )
     assert run.environment["a step ends at"] == f"AdamW.step(), test_native.py:{line}"
     assert "optimizer.step()" in "".join(run.sources[0].lines)
-    assert f"1 reads of a number a step (.item(), at test_native.py:{line + 1})" in summary(run)
+    assert f"1 read of a number a step (.item(), at test_native.py:{line + 1})" in summary(run)
     run.save(tmp_path / "watched.kitrun")
     assert Run.load(tmp_path / "watched.kitrun").timeline == run.timeline
     assert "aten::linear" in run.to_markdown()
