@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from kit.runtime.processes.greeting import checked_secret, new_secret
 from kit.runtime.processes.join import Processes
 from kit.runtime.processes.links import free_port
 from kit.text import check_whole_number
+from kit.threads import start_thread
 
 __all__ = ["Team", "run_processes"]
 
@@ -147,7 +147,7 @@ class _Task:
         What jax and gloo write goes to a log, and so does what all but process 0 print.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        start_thread(_end_with_parent, "kit parent")
         if rank == 0:
             sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         log = os.open(self.log(rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from kit.errors import SessionError
 from kit.runtime.processes.greeting import GREETING_S, Badge, admit, introduce
 from kit.runtime.processes.wire import Wire, frame
+from kit.threads import start_thread
 
 __all__ = ["BEAT_S", "Links", "Listener", "free_port", "in_words"]
 
@@ -28,6 +29,7 @@ _SILENCE_S = 30.0  # without one, a process is taken for dead
 _GONE = (
     "has gone: its connection was closed. It was killed, or it crashed; its own output may say why"
 )
+_CLOSED_EARLY = "the channel was closed while it opened"
 _BROKE = "broke the rules between the processes of a run: it sent "
 _FAREWELL_S = 2.0  # for what was sent before the end to arrive
 _STRANGERS = 64  # connections that have not proved themselves; of more, the oldest is closed
@@ -83,10 +85,7 @@ class Links:
         Raises:
             SessionError: a process does not connect in time, or is refused.
         """
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live(host, port)), name="kit channel", daemon=True
-        )
-        self._thread.start()
+        start_thread(lambda: asyncio.run(self._live(host, port)), "kit channel")
         self._opened.result()
 
     def send(self, message: list[Any], *, to: int | None = None, but: int = -1) -> None:
@@ -129,8 +128,10 @@ class Links:
     # -- in the thread of the connections ----------------------------------------------------------
 
     async def _live(self, host: str, port: int) -> None:
+        self._thread = threading.current_thread()
         self._loop, self._life = asyncio.get_running_loop(), asyncio.current_task()
         if self._is_closed:
+            self._opened.set_exception(SessionError(_CLOSED_EARLY))
             return
         self._loop.set_exception_handler(self._unexpected)
         beat = asyncio.create_task(self._beat())
@@ -148,7 +149,7 @@ class Links:
             beat.cancel()
             await self._say_goodbye()
             if not self._opened.done():
-                self._opened.set_exception(SessionError("the channel was closed while it opened"))
+                self._opened.set_exception(SessionError(_CLOSED_EARLY))
 
     def _end(self) -> None:
         assert self._life is not None
