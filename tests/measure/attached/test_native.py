@@ -21,14 +21,7 @@ from kit.runs.run import Run
 from kit.widgets.base.tables import run_notes_html
 from tests.waiting import until
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Two torch threads on a busy machine spin for each other; nothing here measures speed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class Loop:

@@ -24,16 +24,9 @@ from kit.widgets.base.tables import sync_table_html
 from kit.workloads import bert, mlp
 from kit.workloads.text import IGNORE, MaskedText
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 NATIVE = Settings(mode="torch", device="cpu", steps=4, warmup=1, batch_size=4)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """Two torch threads on a busy machine spin for each other; nothing here measures speed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def phases(timeline: Timeline) -> list[str]:
