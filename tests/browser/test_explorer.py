@@ -42,6 +42,11 @@ NAMES = """() => [...document.querySelectorAll('.kit-explorer')].flatMap(root =>
 # of the graph's figure; the timeline draws on a canvas of its own, which listens to the same event
 GROUND = """() => Bokeh.documents.flatMap(d => d.roots()).filter(r => r.name === 'graph')
   .map(r => r.background_fill_color.value ?? r.background_fill_color)"""
+LAB_GROUND = """() => { const shown = document.querySelector('.jp-Notebook');
+  const rgb = getComputedStyle(shown).backgroundColor.match(/[0-9]+/g).map(Number);
+  return '#' + rgb.map(x => x.toString(16).padStart(2, '0')).join(''); }"""
+OTHER_GROUND = """() => { document.body.style.setProperty('--jp-layout-color0', 'rgb(27, 40, 56)');
+  document.body.classList.add('other-theme'); }"""
 OVERFLOW = """() => { const e = document.querySelector('.kit-explorer');
   return e.scrollWidth - e.clientWidth; }"""
 
@@ -118,8 +123,10 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
 
         # the theme: figures follow it and back, without a run
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
-        theme("JupyterLab Dark")
-        assert set(page.evaluate(GROUND)) == {"#171b21"}
+        theme("JupyterLab Dark")  # one black: the figures stand on that of the lab
+        assert set(page.evaluate(GROUND)) == {page.evaluate(LAB_GROUND)} == {"#111111"}
+        page.evaluate(OTHER_GROUND)  # as another dark theme would
+        page.wait_for_function(f"({GROUND})().every(color => color === '#1b2838')")
         theme("JupyterLab Light")
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
         assert browser.errors() == []

@@ -19,12 +19,16 @@ test("a colour is mixed with white, and gets a text that can be read", () => {
 });
 
 test("pale colours have dark twins, strong and kept ones stay", () => {
-  const twins = new DarkTwins({twins: {"#ffffff": "#171b21", ink: "#1f2933", muted: "#66727f",
-    "#1f2933": "#e6eaf0"}, kept: ["#f0e28c"], darkGround: "#171b21"});
+  const twins = new DarkTwins({twins: {ink: "#1f2933", muted: "#66727f", "#1f2933": "#e6eaf0"},
+    kept: ["#f0e28c"], ground: "#171b21"});
   assert.equal(twins.of("#ffffff"), "#171b21");
   assert.equal(twins.of("#f0e28c"), "#f0e28c");
   assert.equal(twins.of("#5674d8"), "#5674d8");
   assert.notEqual(twins.of("#eaeef3"), "#eaeef3");
   assert.equal(twins.of("transparent"), "transparent");
   assert.equal(twins.inkOn("#ffffff"), "#e6eaf0");
+  const before = twins.of("#eaeef3");
+  twins.standOn("#111111"); // another dark theme
+  assert.equal(twins.of("#ffffff"), "#111111");
+  assert.notEqual(twins.of("#eaeef3"), before);
 });

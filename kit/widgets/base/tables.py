@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 INK = "var(--jp-ui-font-color1, #1f2933)"
-PANEL = "var(--jp-layout-color1, #ffffff)"
+PANEL = "var(--jp-layout-color0, #ffffff)"
 LINE = "var(--jp-border-color2, #dfe3e8)"
 TRACK = "var(--jp-layout-color2, #eef1f4)"
 FONT = "var(--jp-ui-font-family, Inter, 'Helvetica Neue', Helvetica, Arial, sans-serif)"

@@ -62,8 +62,9 @@ FOCUS = "#2f6db5"  # where the keyboard is
 PICKED, PICKED_EDGE = "#f5b12e44", "#c98a12"  # what belongs to the selection
 MODEL, MODEL_EDGE = "#8a6109", "#b07d12"  # what a model says: a mark with white text, a frame
 
-# What the neutral colours are where the page is dark. Everything pale that is not here becomes as
-# faint on the dark ground as it was on white; `DarkTwins` in js/colors.js works it out.
+# What the neutral colours are where the page is dark; the ground is the page's own where its theme
+# names one. Everything pale that is not here becomes as faint on the dark ground as it was on
+# white; `DarkTwins` in js/colors.js works it out.
 DARK = MappingProxyType(
     {
         INK: "#e6eaf0",
@@ -71,7 +72,6 @@ DARK = MappingProxyType(
         FAINT: "#6b7784",
         GRID: "#2b323b",
         BACKGROUND: "#171b21",
-        PALE: "#1d2229",
     }
 )
 
@@ -172,7 +172,7 @@ def page_js() -> str:
     colors = {
         "twins": {**DARK, "ink": INK, "muted": MUTED},
         "kept": [*COLORS.values(), *SEGMENT_COLORS, OTHER],
-        "darkGround": DARK[BACKGROUND],
+        "ground": DARK[BACKGROUND],
     }
     made = f"({script('widgets/base/js/page.js')}).makePage({json.dumps(colors)})"
     return f"window.kitPage ??= {made};"

@@ -1,7 +1,7 @@
 // Colours: mixing them, reading on them, and their twins where the page is dark.
 
 const HEX = /^#[0-9a-f]{6}$/i;
-const DARK_INK = "#1f2933", LIGHT_INK = "#ffffff";
+const DARK_INK = "#1f2933", LIGHT_INK = "#ffffff", WHITE = "#ffffff";
 
 /** @param {string} color @returns {number[]} red, green and blue, 0 to 255 */
 function channels(color) {
@@ -11,6 +11,17 @@ function channels(color) {
 /** @param {number[]} rgb @returns {string} */
 function hex(rgb) {
   return "#" + rgb.map((x) => Math.round(x).toString(16).padStart(2, "0")).join("");
+}
+
+/** @param {string} color any colour of CSS @returns {string | null} it, as #rrggbb; else null */
+export function hexOf(color) {
+  if (HEX.test(color)) return color;
+  const asked = document.createElement("i");
+  asked.style.color = color;
+  document.body.append(asked);
+  const rgb = getComputedStyle(asked).color.match(/^rgb\((\d+), (\d+), (\d+)\)$/);
+  asked.remove();
+  return rgb && asked.style.color ? hex(rgb.slice(1).map(Number)) : null;
 }
 
 /** @param {string} color @returns {number} 0 to 255 */
@@ -40,13 +51,19 @@ export function inkOn(color) {
  * text that stands on it.
  */
 export class DarkTwins {
-  /** @param {{twins: Record<string, string>, kept: string[], darkGround: string}} given */
-  constructor({twins, kept, darkGround}) {
+  /** @param {{twins: Record<string, string>, kept: string[], ground: string}} given */
+  constructor({twins, kept, ground}) {
     this.twins = twins;
     this.kept = new Set(kept);
-    this.ground = channels(darkGround).map((x) => x / 255);
+    this.ground = ground;
     /** @type {Map<string, string>} */
     this.known = new Map();
+  }
+
+  /** @param {string} ground what white becomes from now on, as #rrggbb */
+  standOn(ground) {
+    this.ground = ground;
+    this.known.clear();
   }
 
   /** @param {any} color @returns {any} */
@@ -54,7 +71,7 @@ export class DarkTwins {
     if (typeof color !== "string" || !HEX.test(color)) return color;
     let found = this.known.get(color);
     if (found === undefined) {
-      found = this.twins[color] ?? this.mixed(color);
+      found = color === WHITE ? this.ground : this.twins[color] ?? this.mixed(color);
       this.known.set(color, found);
     }
     return found;
@@ -67,7 +84,8 @@ export class DarkTwins {
     if (this.kept.has(color) || most > 0.26) return color;
     const hue = depth.map((x) => (most > 0 ? 1 - x / most : 1));
     const part = 0.1 + most * 0.75;
-    return hex(this.ground.map((g, i) => 255 * (g + (hue[i] * 0.6 + 0.25 - g) * part)));
+    const ground = channels(this.ground).map((x) => x / 255);
+    return hex(ground.map((g, i) => 255 * (g + (hue[i] * 0.6 + 0.25 - g) * part)));
   }
 
   /** @param {string} fill @returns {string} the text colour on a fill, once that is dark */

@@ -25,6 +25,15 @@ export class FigurePainter {
     for (const model of figure.references()) this.paintModel(model, toDark, sources.get(model));
   }
 
+  /** Before the dark twins change: all figures are light again, and no twin is kept. */
+  forgetDark() {
+    const isDark = this.isDark;
+    this.isDark = () => false;
+    this.paintAll();
+    this.isDark = isDark;
+    this.painted = new WeakMap();
+  }
+
   paintAll() {
     for (const figure of this.figures) {
       if (figure.document === null) this.figures.delete(figure);

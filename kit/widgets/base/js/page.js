@@ -1,13 +1,16 @@
 // What every page with a view of kit needs once: figures that follow the page's theme, controls
 // with names for screen readers, keys for undo and redo. Runs in JupyterLab and in a saved report.
-import {DarkTwins} from "./colors.js";
+import {DarkTwins, hexOf} from "./colors.js";
 import {nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter} from "./figures.js";
 import css from "./page.css";
 
+// What the ground of a page is called, where its theme says so: JupyterLab and reports, VS Code.
+const GROUNDS = ["--jp-layout-color0", "--vscode-editor-background"];
+
 /**
  * Prepare the page and return what `window.kitPage` offers to the views in it.
- * @param {{twins: Record<string, string>, kept: string[], darkGround: string}} colors
+ * @param {{twins: Record<string, string>, kept: string[], ground: string}} colors
  */
 export function makePage(colors) {
   const darkMedia = matchMedia("(prefers-color-scheme: dark)");
@@ -25,7 +28,20 @@ export function makePage(colors) {
   const twins = new DarkTwins(colors);
   const painter = new FigurePainter(twins, isDark);
 
+  /** The dark ground of figures is the page's own: one black, not one beside another. */
+  function standOnPage() {
+    const style = getComputedStyle(document.body);
+    const named = GROUNDS.map((name) => style.getPropertyValue(name).trim()).find(Boolean);
+    const ground = (named && hexOf(named)) || colors.ground;
+    if (ground !== twins.ground) {
+      painter.forgetDark();
+      twins.standOn(ground);
+    }
+    document.documentElement.style.setProperty("--kit-ground", ground);
+  }
+
   function paintAll() {
+    if (isDark()) standOnPage();
     document.documentElement.dataset.kitTheme = isDark() ? "dark" : "light";
     painter.paintAll();
     window.dispatchEvent(new Event("kit-theme")); // for views that draw without figures

@@ -9,7 +9,7 @@ export const OVERVIEW = 34;
 const LIGHT = {ink: "#1f2933", muted: "#66727f", line: "#e3e8ee", ground: "#ffffff", edge: "#c3ccd6",
   strip: "#f4f6f8", even: "#eaeef3", odd: "#dde3ea"};
 
-/** @typedef {Record<keyof LIGHT | "accent" | "card", string>} Tones */
+/** @typedef {Record<keyof LIGHT | "accent", string>} Tones */
 
 /** @param {string} color @returns {string} the colour as the page's theme wants it */
 export function tone(color) {
@@ -24,6 +24,5 @@ export function isDark() {
 /** @returns {Tones} */
 export function tonesNow() {
   const tones = Object.fromEntries(Object.entries(LIGHT).map(([name, color]) => [name, tone(color)]));
-  const own = isDark() ? {accent: "#6aa9f4", card: "#20262e"} : {accent: "#1664c0", card: "#ffffff"};
-  return /** @type {Tones} */ ({...tones, ...own});
+  return /** @type {Tones} */ ({...tones, accent: isDark() ? "#6aa9f4" : "#1664c0"});
 }
