@@ -24,18 +24,23 @@ from kit.files import write_whole
 from kit.reports.grid import Axis, axes_of, baselines
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.diff import diff_runs
-from kit.runs.change import StepTimes, step_interval
+from kit.runs.analysis.headline import Headlines, has_other_samples
+from kit.runs.analysis.sentence import change_sentence
+from kit.runs.analysis.story import best_of, story_of
+from kit.runs.change import step_interval
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import LISTING_CSS
 from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import script
+from kit.widgets.base.tables import headline_changes
 from kit.widgets.numbers.run_diff import run_diff_html
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
 
 _DIFF = "diff"  # the section that says what changed since another run
+MOST_PAIRS = 4000  # of runs, compared in full; where there are more, by their step times
 MAX_SPANS = 200_000  # of all timelines; beyond, the shortest are joined, and the page says so
 
 
@@ -52,7 +57,8 @@ def write_report(
 
     Args:
         title: heading of the page; the workload's name if not given.
-        current: the run to show first; the last one if not given.
+        current: the run to show first; if not given, the one that loses most device time to
+            waits. It stands beside the fastest. Of runs before and after a change, the last one.
 
     Raises:
         SettingsError: there are no runs.
@@ -76,14 +82,15 @@ def report_html(
     runs = list(runs)
     if not runs:
         raise SettingsError("there is nothing to report: no runs")
-    first = _position(runs, current)
     axes = axes_of(runs)
+    compared = baselines(axes)
+    opening = _opening(runs, current, compared)
     title = title or f"Where does the step go? {_shared_name(runs)}".strip()
-    figures = _Figures(views, runs[first])
+    figures = _Figures(views, runs[opening["first"]])
     index = {
         "axes": [a.as_dict() for a in axes],
         "cells": [_cell(run, i, axes) for i, run in enumerate(runs)],
-        "first": first,
+        **opening,
         "parts": [_DIFF, *(row.key for row in views if row.html is not None)],
         "models": figures.models,
     }
@@ -95,7 +102,7 @@ def report_html(
         **{place.upper(): _sections(views, place, figures) for place in PLACES},
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
-        "RUNS": "\n".join(_run_blocks(runs, views, baselines(axes))),
+        "RUNS": "\n".join(_run_blocks(runs, views, compared)),
         "JS": f"{script('reports/js/page.js')}.startReport();",
     }
     page = _asset("page.html")
@@ -145,9 +152,22 @@ def _shared_name(runs: Sequence[Run]) -> str:
     return " ".join(w[0] for w in takewhile(lambda same: len(set(same)) == 1, words)).rstrip(",:")
 
 
-def _position(runs: Sequence[Run], current: Run | None) -> int:
-    """Where the run to show first is; the last one if it is not among them."""
-    return next((i for i, run in enumerate(runs) if run is current), len(runs) - 1)
+def _opening(
+    runs: Sequence[Run], current: Run | None, compared: Sequence[int | None]
+) -> dict[str, Any]:
+    """The run to show first, and the one beside it: what it is compared with, and what that is."""
+    wanted = [i for i, run in enumerate(runs) if run is current]
+    if not wanted and any(old is not None for old in compared):
+        wanted = [len(runs) - 1]  # after the change
+    story = story_of(runs)
+    first = wanted[0] if wanted else len(runs) - 1 if story is None else story
+    beside = compared[first] if first < len(compared) else None
+    said = "the run to compare with"
+    if beside is None:
+        beside = best_of(runs, runs[first])
+        is_mixed = any(has_other_samples(run, runs[first]) for run in runs)
+        said = f"the fastest run{' with as many samples a step' if is_mixed else ''}"
+    return {"first": first, "beside": None if beside == first else beside, "besideName": said}
 
 
 def _cell(run: Run, number: int, axes: Sequence[Axis]) -> dict[str, Any]:
@@ -167,10 +187,10 @@ def _run_blocks(
     """A packed block of each run, and one of the columns that graphs of several runs share."""
     pool: dict[str, int] = {}
     most = max(MAX_SPANS // len(runs), 2500)
-    steps = StepTimes(runs)
+    headlines = Headlines(runs)
     for i, run in enumerate(runs):
         block: dict[str, Any] = {row.key: row.text(run) for row in views if row.html is not None}
-        block["changes"] = [steps.text(old, i) for old in range(len(runs))]
+        block["changes"] = [_change(runs, headlines, old, i) for old in range(len(runs))]
         old = compared[i] if i < len(compared) else None
         block[_DIFF] = "" if old is None else run_diff_html(diff_runs(runs[old], run))
         for row in views:
@@ -178,6 +198,18 @@ def _run_blocks(
                 block[row.key] = _figure_block(row.key, row.figure, run, pool, most)
         yield packed(f"run-{i}", _json(block))
     yield packed("pool", _json([json.loads(column) for column in pool]))
+
+
+def _change(runs: Sequence[Run], headlines: Headlines, old: int, new: int) -> dict[str, Any]:
+    """What the page says if it showed `old` before: a sentence, and the change of each card."""
+    if old == new:
+        return {}
+    if len(runs) ** 2 > MOST_PAIRS:
+        return {"said": headlines.steps.text(old, new), "cards": {}}
+    found = headlines.differences(old, new)
+    by_sample = has_other_samples(runs[old], runs[new])
+    said = change_sentence(found, unit="sample" if by_sample else "step")
+    return {"said": said, "cards": headline_changes(found, is_by_sample=by_sample)}
 
 
 def _figure_block(key: str, figure: Figure, run: Run, pool: dict[str, int], most: int) -> Any:

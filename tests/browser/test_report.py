@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     second = press(offline, "batch_size", "ArrowRight", first["selected"])
     assert second["bars"] != first["bars"]
     assert second["headline"] != first["headline"]
-    assert re.search(r"→ .+ a sample: .+%", second["status"])
+    assert re.match(r"batch size 4 → 8: a sample takes .+ instead of .+%", second["status"])
     third = press(offline, "loss_scaling", "ArrowDown", second["selected"])
     assert third["selected"] not in (first["selected"], second["selected"])
     back = press(offline, "batch_size", "ArrowLeft", third["selected"])
@@ -71,6 +72,28 @@ def test_a_slider_redraws_the_plots_and_the_numbers(offline: Browser, report: Pa
     assert (back["selected"], back["bars"]) == (first["selected"], first["bars"])
     assert offline.errors() == []
     assert offline.outside == []
+
+
+def test_a_report_opens_on_the_run_that_waits_beside_the_fastest(offline: Browser, tmp_path: Path):
+    waiting = make_run(Settings(loss_scaling="dynamic, host check"), syncs=2)
+    free = make_run(Settings(loss_scaling="none"), syncs=0, seed=1)
+    fast = replace(free, step_times_ns=tuple(t // 2 for t in free.step_times_ns))
+    free = make_run(Settings(loss_scaling="static"), syncs=0, seed=1)
+    first = open_report(offline, write_report([fast, waiting, free], tmp_path / "story.html"))
+    assert first["status"].startswith("Beside the fastest run (")
+    assert "there is a red wait of " in first["status"]
+    assert "worse" in first["headline"]
+    offline.page.get_by_role("button", name="Show that run").click()
+    offline.page.wait_for_function(
+        f"document.documentElement.dataset.shown !== {first['selected']!r}"
+    )
+    second = shown(offline)
+    assert "the red wait is gone (it took " in second["status"]
+    assert "better" in second["headline"]
+    assert "worse" not in second["headline"]
+    control = offline.page.locator("#controls select").first
+    assert control.evaluate("(e) => e.selectedOptions[0].text") == "none"
+    assert offline.errors() == []
 
 
 def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(

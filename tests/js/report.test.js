@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import {missingText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
+import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
 
 const axes = [{name: "batch", label: "batch size", number: true, values: ["4", "8", "16"]},
@@ -16,6 +16,11 @@ test("the nearest run has as many of the settings as can be", () => {
   assert.equal(missingText(axes, cells[1], [1, 0]), "");
   assert.equal(missingText(axes, cells[1], [1, 1]), "Not recorded: batch size 8, loss scaling dynamic. "
     + "Showing the nearest that was: batch size 8, loss scaling none. ");
+});
+
+test("what was moved is named with its values before and after", () => {
+  assert.equal(movedText(axes, [0, 0], [2, 1]), "batch size 4 → 16, loss scaling none → dynamic");
+  assert.equal(movedText(axes, [1, 1], [1, 1]), "");
 });
 
 test("a sweep has a line for each mode, and leaves out what was not measured", () => {

@@ -5,7 +5,9 @@
  * between which a rerun's are to be expected.
  * @typedef {{at: number[], step: number | null, low?: number | null, high?: number | null}} Cell
  * @typedef {{name: string, label: string, number: boolean, values: string[]}} Axis
- * @typedef {{axes: Axis[], cells: Cell[], first: number, parts: string[],
+ * `beside`: the run that the first one is compared with on opening, and what it is called.
+ * @typedef {{axes: Axis[], cells: Cell[], first: number, beside?: number | null, besideName?: string,
+ *   parts: string[],
  *   models: Record<string, Record<string, string>>}} Index
  */
 
@@ -26,6 +28,13 @@ export function nearest(cells, at) {
 /** @param {Axis[]} axes @param {number[]} at @returns {string} "batch size 8, loss scaling none" */
 export function settingsAt(axes, at) {
   return axes.map(({label, values}, k) => `${label} ${values[at[k]]}`).join(", ");
+}
+
+/** @param {Axis[]} axes @param {number[]} before @param {number[]} now
+ * @returns {string} what was moved: "batch size 8 → 16, loss scaling none → static" */
+export function movedText(axes, before, now) {
+  return axes.flatMap(({label, values}, k) =>
+    (before[k] === now[k] ? [] : [`${label} ${values[before[k]]} → ${values[now[k]]}`])).join(", ");
 }
 
 /** What to say if a setting was not recorded; "" if it was.

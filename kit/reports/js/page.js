@@ -3,7 +3,7 @@ import {element} from "../../widgets/base/js/dom.js";
 import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
 import {drawGraph, highlightGraph, onGraphPick} from "../../widgets/graph/js/page.js";
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
-import {missingText, nearest} from "./grid.js";
+import {missingText, movedText, nearest, settingsAt} from "./grid.js";
 import {sweepCharts} from "./sweep.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
@@ -60,8 +60,11 @@ class Report {
     this.blocks = new Blocks();
     this.wanted = [...index.cells[index.first].at];
     this.shown = -1;
+    this.beside = index.beside ?? -1; // the run that the shown one is compared with
     this.ticket = 0; // the newest choice wins: an older one that unpacks late is dropped
     this.selected = NOTHING;
+    /** @type {(() => void)[]} */
+    this.controls = []; // each shows what is wanted
   }
 
   /** The models of a figure, by name. @param {string} which @returns {Record<string, any>} */
@@ -107,11 +110,12 @@ class Report {
     const mine = ++this.ticket, i = nearest(cells, this.wanted);
     const data = await this.blocks.get(i);
     if (mine !== this.ticket) return;
-    this.sayStatus(i, data.changes);
+    if (this.shown >= 0 && this.shown !== i) this.beside = this.shown;
     this.shown = i;
     for (const part of parts) {
       byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
     }
+    this.sayStatus(i, data.changes);
     this.select(NOTHING);
     drawTimeline(data.timeline, this.models("timeline"));
     drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.graph));
@@ -119,13 +123,35 @@ class Report {
     document.documentElement.dataset.shown = String(i);
   }
 
-  /** @param {number} i the run that is shown now @param {string[]} changes since each other run */
+  /** What changed since the run beside it: in a sentence, and on each card of the headline.
+   * @param {number} i the run that is shown now
+   * @param {{said?: string, cards?: Record<string, string>}[]} changes since each other run */
   sayStatus(i, changes) {
-    const {axes, cells} = this.index, before = this.shown;
+    const {index: {axes, cells, first, beside: best}, beside} = this;
     const missing = missingText(axes, cells[i], this.wanted);
-    const change = before >= 0 && before !== i ? changes[before] : "";
+    const change = (beside >= 0 && beside !== i && changes[beside]) || {};
+    for (const slot of byId("headline").querySelectorAll("[data-change]")) {
+      slot.innerHTML = change.cards?.[slot.dataset.change] ?? ""; // made by kit, like the cards
+    }
+    const isOpening = i === first && beside === best;
+    const where = axes.length && beside >= 0 ? movedText(axes, cells[beside].at, cells[i].at) : "";
+    const head = isOpening ? `Beside ${this.index.besideName} (${settingsAt(axes, cells[Math.max(beside, 0)].at)}): `
+      : `${where || "Since the run before"}: `;
     byId("status").replaceChildren(...(missing ? [element("span", {class: "missing"}, missing)] : []),
-      ...(change ? [element("b", {}, change), " than the setting shown before."] : []));
+      ...(change.said ? [head, element("b", {}, change.said), "."] : []),
+      ...(isOpening && change.said ? [" ", this.showButton(beside)] : []));
+  }
+
+  /** A button that moves the controls to another run. @param {number} i */
+  showButton(i) {
+    return element("button", {type: "button", onclick: () => this.moveTo(this.index.cells[i].at)}, "Show that run");
+  }
+
+  /** Set all controls at once. @param {number[]} at */
+  moveTo(at) {
+    this.wanted = [...at];
+    for (const control of this.controls) control();
+    return this.show();
   }
 
   /** @param {import("./grid.js").Axis} axis @param {number} k */
@@ -139,11 +165,12 @@ class Report {
       value.textContent = axis.values[this.wanted[k]];
       input.setAttribute("aria-valuetext", value.textContent);
     };
-    if (axis.number) {
-      name.append(value);
-      say();
-    }
-    input.value = this.wanted[k];
+    if (axis.number) name.append(value);
+    this.controls.push(() => {
+      input.value = this.wanted[k];
+      if (axis.number) say();
+    });
+    this.controls[this.controls.length - 1]();
     input.addEventListener("input", () => {
       this.wanted[k] = Number(input.value);
       if (axis.number) say();

@@ -8,7 +8,7 @@ dark notebook and in a plain page. Text from programs and traces goes through `s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 
 import numpy as np
@@ -17,6 +17,7 @@ from kit.runs.analysis.advice import sync_cure
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.change import Difference
 from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
@@ -32,6 +33,7 @@ from kit.widgets.base.theme import COLORS, FAINT
 __all__ = [
     "breakdown_html",
     "failure_html",
+    "headline_changes",
     "headline_html",
     "row_attributes",
     "run_notes_html",
@@ -77,7 +79,8 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step"),
     ]  # fmt: skip
     body = "".join(
-        _card(label, value, note, changes.get(field, "")) for label, value, note, field in cards
+        _card(label, value, note, field, changes.get(field, ""))
+        for label, value, note, field in cards
     )
     return (
         f"{_doubt(run)}"
@@ -295,9 +298,15 @@ def _coverage(run: Run) -> str:
 
 
 def _changes(old: Run, new: Run) -> dict[str, str]:
-    """The change of each card, by its field."""
-    found = headline_differences(old, new)
-    steps = ("better a sample", "worse a sample") if has_other_samples(old, new) else _WORDS
+    is_by_sample = has_other_samples(old, new)
+    return headline_changes(headline_differences(old, new), is_by_sample=is_by_sample)
+
+
+def headline_changes(
+    found: Mapping[str, Difference], *, is_by_sample: bool = False
+) -> dict[str, str]:
+    """The change of each card of the headline as HTML, by its field."""
+    steps = ("better a sample", "worse a sample") if is_by_sample else _WORDS
     return {
         field: change_html(
             difference,
@@ -313,7 +322,7 @@ def _points(fraction: float) -> str:
     return f"{100 * fraction:,.0f} points"
 
 
-def _card(label: str, value: str, note: str, change: str) -> str:
+def _card(label: str, value: str, note: str, field: str, change: str) -> str:
     return (
         f'<div style="background:{PANEL};border:1px solid {LINE};border-radius:8px;'
         f'padding:9px 12px">'
@@ -321,7 +330,8 @@ def _card(label: str, value: str, note: str, change: str) -> str:
         f'<div style="font-size:clamp(16px,2.9cqi,22px);line-height:1.35;font-weight:600;'
         f'white-space:nowrap;font-variant-numeric:tabular-nums">{value}</div>'
         f'<div style="font-size:11px;line-height:1.4;color:{MUTED}">{note}</div>'
-        f'<div style="font-size:12px;line-height:1.4;min-height:17px">{change}</div></div>'
+        f'<div data-change="{field}" style="font-size:12px;line-height:1.4;min-height:17px">'
+        f"{change}</div></div>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The headline of a run: five numbers and their change, marked where a model gave them."""
+"""The headline of a run: five numbers, what changed, and a mark where a model gave them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Layout
 
+from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.sentence import change_sentence
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.whatif.predict import Prediction
 from kit.text import safe_html
@@ -14,7 +17,7 @@ from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, MUTED, headline_html
 from kit.widgets.base.theme import BACKGROUND, MODEL, MODEL_EDGE, error_html
 
-__all__ = ["HeadlineView", "modelled_html"]
+__all__ = ["HeadlineView", "changed_html", "modelled_html"]
 
 
 class HeadlineView(View):
@@ -52,11 +55,37 @@ class HeadlineView(View):
     @traitlets.observe("run")
     def _draw(self, _: Any = None) -> None:
         try:
-            said = "" if self._prediction is None else modelled_html(self._prediction)
             run = self.run
-            self.html.value = "" if run is None else said + headline_html(run, self._before)
+            self.html.value = (
+                "" if run is None else self._above(run) + headline_html(run, self._before)
+            )
         except Exception as error:  # noqa: BLE001 - shown in the view, the cell stays alive
             self.html.value = error_html("headline", error)
+
+    def _above(self, run: Run) -> str:
+        """What stands above the cards: whose numbers they are, or what changed."""
+        if self._prediction is not None:
+            return modelled_html(self._prediction)
+        return "" if self._before is None else changed_html(self._before, run)
+
+
+def changed_html(old: Run, new: Run) -> str:
+    """Which settings were moved, and what that changed, in one sentence."""
+    names = knobs_of(new.settings)
+    moved = [
+        f"{k.label} {k.shown(getattr(old.settings, k.name))} → "
+        f"{k.shown(getattr(new.settings, k.name))}"
+        for k in names
+        if getattr(old.settings, k.name) != getattr(new.settings, k.name)
+    ]
+    head = ", ".join(moved) or "Since the run before"
+    unit = "sample" if has_other_samples(old, new) else "step"
+    said = change_sentence(headline_differences(old, new), unit=unit)
+    return (
+        f'<div class="kit-changed" style="font:13px/1.45 {FONT};color:{INK};margin-bottom:8px">'
+        f'<span style="color:{MUTED}">{safe_html(head, 300)}:</span> <b>{safe_html(said, 600)}</b>.'
+        "</div>"
+    )
 
 
 def modelled_html(prediction: Prediction) -> str:

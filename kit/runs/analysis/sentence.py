@@ -1,0 +1,68 @@
+"""What changed from one run to another, in one sentence, by the one rule for "changed".
+
+Only what the spread exceeds is told; where there is nothing, the sentence says that. A sync point
+that is gone or new is a count, which has no spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kit.runs.change import Difference
+from kit.text import format_ms, format_number
+
+__all__ = ["NOTHING", "change_sentence"]
+
+NOTHING = "nothing that can be told from noise"
+
+
+def change_sentence(found: Mapping[str, Difference], *, unit: str = "step") -> str:
+    """`the red wait is gone (it took 2 ms a step); the device is busy 97 % instead of 71 %`.
+
+    Args:
+        found: what `headline_differences` gives.
+        unit: what step times are compared by, "step" or "sample".
+    """
+    step = found["step_ms"]
+    parts = [_of_step(step, unit) if step.is_changed else "", _of_waits(found)]
+    busy, overlap = found["device_busy_fraction"], found["overlap_fraction"]
+    if busy.is_changed:
+        parts.append(f"the device is busy {_percent(busy.new)} instead of {_percent(busy.old)}")
+    if overlap.is_changed:
+        hidden = f"{_percent(overlap.new)} of recording instead of {_percent(overlap.old)}"
+        parts.append(f"{hidden} is hidden under the device's work")
+    told = [part for part in parts if part]
+    if step.is_changed:
+        return "; ".join(told)
+    if not told and all(d.kind == "unknown" for d in found.values()):
+        return "not measured in both"
+    said = f"a {unit}: {step.text()}"
+    return f"{'; '.join(told) or NOTHING}; {said}"
+
+
+def _of_step(step: Difference, unit: str) -> str:
+    times = f"{format_ms(step.new)} instead of {format_ms(step.old)}"
+    return f"a {unit} takes {times} ({step.text()})"
+
+
+def _of_waits(found: Mapping[str, Difference]) -> str:
+    wait, count = found["sync_wait_ms"], found["syncs_per_step"]
+    if count.is_changed and not count.new:
+        what = "the red wait" if wait.is_changed else "the sync point"
+        return f"{what} is gone (it took {format_ms(wait.old)} a step)"
+    if count.is_changed and not count.old:
+        what = "a red wait" if wait.is_changed else "a sync point"
+        return f"there is {what} of {format_ms(wait.new)} a step, where there was none"
+    parts = []
+    if wait.is_changed:
+        parts.append(
+            f"the host waits {format_ms(wait.new)} a step instead of {format_ms(wait.old)}"
+        )
+    if count.is_changed:
+        numbers = f"{format_number(count.new)} sync points a step instead of"
+        parts.append(f"there are {numbers} {format_number(count.old)}")
+    return "; ".join(parts)
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"

@@ -1,0 +1,113 @@
+"""What changed, in one sentence: only what the spread exceeds, and counts, which have none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from kit.runs.analysis.headline import headline_differences
+from kit.runs.analysis.sentence import change_sentence
+from kit.runs.analysis.story import best_of, lost_ms, story_of
+from kit.runs.change import Difference
+from kit.runs.run import Run
+from kit.runs.settings import Settings
+from kit.widgets.numbers.headline import changed_html
+from tests.factories import empty_run, make_run
+
+
+def difference(
+    old: float, new: float, *, spread: float = 0.0, is_ratio: bool = False
+) -> Difference:
+    middle = new / old if is_ratio else new - old
+    return Difference(old, new, middle - spread, middle + spread, is_ratio=is_ratio)
+
+
+def said(**changed: Difference) -> str:
+    """The sentence where all else is the same."""
+    same = {
+        "step_ms": difference(10.0, 10.1, spread=0.03, is_ratio=True),
+        "device_busy_fraction": difference(0.7, 0.71, spread=0.05),
+        "overlap_fraction": difference(0.5, 0.5, spread=0.05),
+        "sync_wait_ms": difference(0.0, 0.0),
+        "syncs_per_step": difference(0.0, 0.0),
+    }
+    return change_sentence(same | changed)
+
+
+def test_a_wait_that_is_gone_and_a_busier_device_are_told():
+    found = said(
+        step_ms=difference(144.0, 94.0, spread=0.02, is_ratio=True),
+        device_busy_fraction=difference(0.71, 0.97, spread=0.05),
+        sync_wait_ms=difference(50.0, 0.0, spread=2.0),
+        syncs_per_step=difference(1.0, 0.0),
+    )
+    assert found == (
+        "a step takes 94 ms instead of 144 ms (35% ± 2% faster); the red wait is gone "
+        "(it took 50 ms a step); the device is busy 97 % instead of 71 %"
+    )
+
+
+def test_what_the_spread_does_not_exceed_is_nothing():
+    assert said() == (
+        "nothing that can be told from noise; a step: no change beyond the spread (+1% ± 3%)"
+    )
+    wide = said(device_busy_fraction=difference(0.5, 0.9, spread=0.5))
+    assert wide.startswith("nothing that can be told from noise; ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ((0.001, 1), (0.0, 0), "the sync point is gone (it took 1 µs a step)"),
+        ((0.0, 0), (8.0, 1), "there is a red wait of 8 ms a step, where there was none"),
+        ((8.0, 1), (2.0, 1), "the host waits 2 ms a step instead of 8 ms"),
+        ((8.0, 1), (8.0, 3), "there are 3 sync points a step instead of 1"),
+        ((8.0, 1), (2.0, 2), "the host waits 2 ms a step instead of 8 ms; there are 2 sync points"),
+    ],
+)
+def test_a_wait_is_told_by_its_time_and_its_count(old, new, told):
+    found = said(
+        sync_wait_ms=difference(old[0], new[0], spread=0.01),
+        syncs_per_step=difference(old[1], new[1]),
+    )
+    assert found.startswith(told)
+
+
+def test_a_run_that_another_program_disturbed_changes_nothing_but_counts():
+    busy = {"step_ms": replace(difference(10.0, 20.0, is_ratio=True), doubt="busy cores")}
+    assert said(**busy).startswith("nothing that can be told from noise; a step: maybe 100%")
+    assert said(**busy).endswith("busy cores")
+
+
+def test_runs_without_numbers_say_so():
+    assert change_sentence(headline_differences(empty_run(), empty_run())) == "not measured in both"
+
+
+def test_the_sentence_of_two_runs_names_the_setting_that_was_moved():
+    old = make_run(Settings(loss_scaling="dynamic, host check"))
+    html = changed_html(old, make_run(Settings(loss_scaling="none"), syncs=0))
+    assert "loss scaling dynamic, host check → none:" in html
+    assert "the red wait is gone (it took " in html
+    assert "Since the run before:" in changed_html(old, old)
+    assert "<img" not in changed_html(make_run(hostile=True), make_run(hostile=True, seed=1))
+
+
+def timed(run: Run, factor: float) -> Run:
+    return replace(run, step_times_ns=tuple(round(t * factor) for t in run.step_times_ns))
+
+
+def test_the_story_is_where_most_device_time_is_lost_to_waits():
+    waits, free = make_run(syncs=2), make_run(syncs=0)
+    runs = [free, waits, timed(waits, 3), timed(free, 0.5)]
+    assert lost_ms(free) == 0
+    assert lost_ms(waits) > 0
+    assert story_of(runs) == 2
+    assert best_of(runs) == 3
+    assert story_of([free]) is None
+    assert math.isnan(lost_ms(empty_run()))
+    assert (story_of([empty_run()]), best_of([empty_run()])) == (None, None)
+    large = replace(timed(free, 0.9), settings=Settings(batch_size=80))
+    assert best_of([*runs, large]) == 4  # by the sample
+    assert best_of([*runs, large], like=waits) == 3
