@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from kit.measure.attached.recorder import Recorded
-from kit.measure.native.events import FINISH, STEP, Place, timeline_of
+from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.measure.native.torch import TRACED_STEPS, environment
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
+from kit.runtime.profiling.elsewhere import Look
 from kit.runtime.recording.sites import format_site
 from kit.trace import Timeline
 
@@ -47,6 +48,7 @@ class NativeRecorder:
         self._places: dict[str, list[Place]] = {}
         self._profiler: Profiler | None = None  # while it runs
         self._events: list[Any] = []
+        self._looks: list[Look] = []
         self._traced = 0
 
     def begin_clock(self) -> None:
@@ -75,11 +77,12 @@ class NativeRecorder:
             self._profiler = Profiler(self._device)
             self._profiler.start()
             return False
+        assert self._profiler is not None, "it has been started"
         after = self._traced - (_LOOK + _LEAD_IN + TRACED_STEPS)
         if after == 0 and self._device == "cuda":
             with torch.profiler.record_function(FINISH):
                 torch.cuda.synchronize()
-        with torch.profiler.record_function(MARK):
+        with self._profiler.region(MARK):
             pass
         return after == _LEAD_OUT
 
@@ -89,7 +92,7 @@ class NativeRecorder:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
-            self._events = profiler.events()
+            self._events, self._looks = profiler.events(), profiler.looks()
 
     def make_run(self, recorded: Recorded) -> Run:
         """The run of what was recorded."""
@@ -113,7 +116,9 @@ class NativeRecorder:
             else (),
             environment={**environment(self._device), **recorded.environment},
             name=recorded.name,
-            sources=snippets_of([recorded.site], format_site),
+            sources=snippets_of(
+                [recorded.site, *blocking_lines(timeline, self._looks)], format_site
+            ),
             conditions=recorded.conditions,
         )
 
@@ -131,7 +136,9 @@ class NativeRecorder:
         if not steps:
             return Timeline.of([], [], "recorded", notes)
         events = [e for e in self._events if e.name != MARK and e.time_range.start < marks[-1]]
-        found = timeline_of([*events, *steps], device=self._device, places=self._places)
+        found = timeline_of(
+            [*events, *steps], device=self._device, places=self._places, looks=self._looks
+        )
         return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
 
 

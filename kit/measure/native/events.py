@@ -9,15 +9,25 @@ one is inside "kit finish".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from kit.runtime.profiling.elsewhere import Look, blocked_of
+from kit.runtime.recording.bulk import Site
+from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
 
-__all__ = ["FINISH", "STEP", "Place", "timeline_of"]
+__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "timeline_of"]
 
 STEP = "kit step "
 FINISH = "kit finish"
+UNSEEN = (
+    "what the host waits for beside the device is not seen (these steps are too short, or this "
+    "system does not tell): a sleep, a file or a lock counts as recording"
+)
 CPU = "on a CPU a tensor is ready when the call that makes it returns"
 Place = tuple[str, str]  # the user's line, and the library line that it called
 Nanoseconds = Callable[[float], int]
@@ -28,6 +38,7 @@ _WAITS = (
     "hipMemcpyWithStream",  # torch on AMD: the copy, and the wait for it
 )
 _ENGINE = "autograd::engine::evaluate_function"
+_COMPILED = "## Call CompiledFxGraph"  # what torch.compile has made
 _LOADER = "enumerate(DataLoader)#"
 _OPTIMIZER = "Optimizer."  # torch names them Optimizer.step#SGD.step, Optimizer.zero_grad#...
 
@@ -37,6 +48,7 @@ def timeline_of(
     *,
     device: str = "cpu",
     places: Mapping[str, Sequence[Place]] | None = None,
+    looks: Sequence[Look] | None = None,
 ) -> Timeline:
     """The steps among the events, on one clock that starts with the first of them.
 
@@ -44,6 +56,8 @@ def timeline_of(
         device: "cuda": kernels are what the GPU ran; "cpu": they are the ops themselves.
         places: for each cause, the places of one step's waits, in order; a wait has no place
             if their number is not that of the waits: no line is better than a wrong one.
+        looks: at the thread of the steps, in nanoseconds of the events' clock; none if it was
+            looked at in vain, None if nobody did.
     """
     events = list(events)
     host = [e for e in events if e.device_type.name == "CPU"]
@@ -78,11 +92,25 @@ def timeline_of(
         syncs = list(_syncs(host, steps, places or {}, ns))
         waits = [Span("host/main", s.cause, "wait", s.at_ns, s.at_ns + s.wait_ns) for s in syncs]
         spans += kernels + waits
+    if looks is not None:
+        spans += _away(host, steps, looks, device)
+        notes += [] if len(looks) > 1 and looks[0].queued_ns >= 0 else [UNSEEN]
     return Timeline.of(spans, syncs, "profiled", notes)
+
+
+def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
+    """The lines at which the host waits elsewhere, with their whole paths."""
+    names = {timeline.names[i] for i in timeline.name[timeline.where(kind="elsewhere")].tolist()}
+    return [site for site in dict.fromkeys(x.site for x in looks) if format_site(site) in names]
 
 
 def _span(lane: str, name: str, kind: str, event: Any, ns: Nanoseconds) -> Span:
     return Span(lane, name, kind, ns(event.time_range.start), ns(event.time_range.end))
+
+
+def _ends(event: Any) -> tuple[int, int]:
+    """In nanoseconds of the events' own clock."""
+    return round(event.time_range.start * 1000), round(event.time_range.end * 1000)
 
 
 def _ancestors(event: Any) -> Iterator[Any]:
@@ -105,6 +133,27 @@ def _where(places: Mapping[str, Sequence[Place]]) -> str:
 def _is_input(event: Any) -> bool:
     """A loader makes the next batch, or waits for its workers."""
     return bool(event.name.startswith(_LOADER))
+
+
+def _away(
+    host: Iterable[Any], steps: Sequence[Any], looks: Sequence[Look], device: str
+) -> Iterator[Span]:
+    """When the host was blocked, but not by what the events tell of."""
+    known = [_ends(e) for e in host if _is_torchs(e, device)]
+    first = min(_ends(step)[0] for step in steps)
+    last = max(_ends(step)[1] for step in steps)
+    for away in blocked_of(looks, np.array(known, np.int64).reshape(-1, 2)):
+        start, stop = max(away.start_ns, first), min(away.stop_ns, last)
+        if start < stop:
+            yield replace(away, start_ns=start - first, stop_ns=stop - first).span
+
+
+def _is_torchs(event: Any, device: str) -> bool:
+    """What torch does or waits for itself: its threads compute an op together, and a backward pass
+    on a GPU is issued by a thread of its own, for which the main one waits.
+    """
+    works = ("aten::", _COMPILED, *([_ENGINE, "cuda", "hip"] if device == "cuda" else []))
+    return bool(event.name.startswith(works)) or _is_input(event)
 
 
 def _is_read(event: Any) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
+from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.interrupts import postponed
 
@@ -95,13 +98,19 @@ def _user_line() -> Place:
 
 
 class Profiler:
-    """torch's profiler, without the lines that it writes to the terminal."""
+    """torch's profiler, without the lines that it writes to the terminal, and looks at the thread.
+
+    The profiler sees torch's work; the looks see when the thread that starts it is blocked.
+    """
 
     def __init__(self, device: str) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if device == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, acc_events=True)
+        self._open = contextlib.ExitStack()
+        self._looks: list[Look] = []
+        self._began: dict[str, list[int]] = {}  # name of a region -> when each began
 
     def start(self) -> None:
         """Profile this thread, and those of its backward passes, from now on.
@@ -113,15 +122,39 @@ class Profiler:
             raise SettingsError("the program runs under a profiler of torch's already")
         with postponed(), _quiet():
             self._profile.start()
+        self._looks = self._open.enter_context(looks())
 
     def stop(self) -> None:
         """In the thread that has started it."""
         with postponed(), _quiet():
+            self._open.close()
             self._profile.stop()
+
+    @contextlib.contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """An event of this name; by these the profiler's clock and Python's are compared."""
+        self._began.setdefault(name, []).append(time.perf_counter_ns())
+        with torch.profiler.record_function(name):
+            yield
 
     def events(self) -> list[Any]:
         """What was seen, once it has stopped."""
         return list(self._profile.events())
+
+    def looks(self) -> list[Look]:
+        """What the thread did, on the clock of the events; none where that is not known."""
+        events: dict[str, list[float]] = {name: [] for name in self._began}
+        for event in self._profile.events():
+            if event.name in events and event.device_type.name == "CPU":
+                events[event.name].append(event.time_range.start)
+        apart = [
+            began - round(start * 1000)
+            for name, starts in events.items()
+            if len(starts) == len(self._began[name])
+            for began, start in zip(self._began[name], sorted(starts), strict=True)
+        ]
+        # An event begins after its look at the clock: the closest pair is the best.
+        return [replace(x, at_ns=x.at_ns - max(apart)) for x in self._looks] if apart else []
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
-from kit.measure.native.events import FINISH, STEP, Place, timeline_of
+from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -56,9 +56,9 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         progress("tracing", 0.95)
     places = _places(step) if clock else {}
     pace.finish()
-    timeline = timeline_of(
-        _profile(step, settings.settling, device, pace.finish), device=device, places=places
-    )
+    profiler = _profile(step, settings.settling, device, pace.finish)
+    looks = profiler.looks()
+    timeline = timeline_of(profiler.events(), device=device, places=places, looks=looks)
     per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
@@ -69,7 +69,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         sync_points=timeline.syncs[:per_step] * len(timed.times),
         environment=environment(device),
         name=chosen.name,
-        sources=snippets_of((), format_site, step=step),
+        sources=snippets_of(blocking_lines(timeline, looks), format_site, step=step),
         conditions=conditions_of([watch.end()], timed.warmup),
     )
 
@@ -108,7 +108,7 @@ def _places(step: Callable[[], Any]) -> dict[str, list[Place]]:
 
 def _profile(
     step: Callable[[], Any], settling: int, device: str, finish: Callable[[], object]
-) -> list[Any]:
+) -> Profiler:
     profiler = Profiler(device)
     with contextlib.ExitStack() as undo:
         with postponed():
@@ -117,9 +117,9 @@ def _profile(
         for _ in range(settling):
             step()
         for i in range(TRACED_STEPS):
-            with torch.profiler.record_function(f"{STEP}{i}"):
+            with profiler.region(f"{STEP}{i}"):
                 step()
                 if i == TRACED_STEPS - 1:
                     with torch.profiler.record_function(FINISH):
                         finish()
-    return profiler.events()
+    return profiler

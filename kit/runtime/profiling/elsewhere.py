@@ -6,6 +6,9 @@ thread that sleeps lets go of Python's lock, so it is seen just then; recording 
 A thread that is ready to run and has no core is not waiting, and one whose innermost line is the
 kit's own has a span of its own for that.
 
+A recording thread has spans for what else it waits for. Of a program that torch or jax runs nothing
+is known but the looks, so `blocked_of` takes all time off the processor, less what is known.
+
 Only Linux tells of another thread what it waits in; elsewhere nothing is seen.
 """
 
@@ -17,17 +20,21 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import Literal
+
+import numpy as np
 
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, line_of_frame
 from kit.threads import start_thread
 from kit.trace import Span
+from kit.trace.active import Ints, without
 
-__all__ = ["Away", "Look", "elsewhere", "waits_of"]
+__all__ = ["Away", "Look", "blocked_of", "elsewhere", "looks", "waits_of"]
 
 EVERY_S = 0.001
 LEAST_NS = 1_000_000  # what is shorter is not worth a span
@@ -35,6 +42,7 @@ TOUCH_NS = 100_000  # stretches of one line that are closer are one
 LONG_NS = 3_000_000  # between two looks
 RAN_NS = 200_000  # to wake and sleep again takes less
 LATE_NS = 500_000  # a look that comes so much later had to wait for Python's lock
+SHORT_NS = 100_000  # off the processor between two looks: the looks themselves may do as much
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
 
@@ -46,6 +54,9 @@ class Look:
     cpu_ns: int  # processor time that it has had so far
     waits: bool  # for something that is not Python's lock
     site: Site = ("", 0)  # the user's line; ("", 0): none, or the kit's own code
+    queued_ns: int = 0  # time in which it had no core, so far; -1 where nobody tells
+    held_ns: int = 0  # time in which the looks may have held it up, so far
+    call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,18 @@ class Away:
 def elsewhere() -> Iterator[list[Away]]:
     """Look at the thread that enters the block; the list has its waits when the block has ended."""
     found: list[Away] = []
+    with looks() as seen:
+        yield found
+    found += waits_of(seen)
+
+
+@contextlib.contextmanager
+def looks() -> Iterator[list[Look]]:
+    """Look at the thread that enters the block; the list is filled when the block has ended.
+
+    It stays empty where the system does not tell of threads.
+    """
+    found: list[Look] = []
     if sys.platform != "linux":
         yield found
         return
@@ -78,7 +101,7 @@ def elsewhere() -> Iterator[list[Away]]:
     try:
         yield found
     finally:
-        found += waits_of(looking.end())
+        found += looking.end()
 
 
 def waits_of(looks: Sequence[Look]) -> list[Away]:
@@ -108,6 +131,78 @@ def waits_of(looks: Sequence[Look]) -> list[Away]:
     return [a for a in found if a.is_sure and a.stop_ns - a.start_ns >= LEAST_NS]
 
 
+def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
+    """All time off the processor that is not known already, by the lines that waited.
+
+    How long the thread was blocked between two looks is exact: the time that passed, less the
+    processor time, less the time without a core. Where in between, a look tells that saw it wait;
+    a stretch that no look saw has a line only if both looks saw the same.
+
+    Args:
+        known: what the thread is known to do in these times. A wait for a lock may be for threads
+            that compute an op with this one, so it is taken to lie there before anywhere else.
+
+    Shape:
+        known (n, 2): starts and stops
+    """
+    if len(looks) < 2 or looks[0].queued_ns < 0:
+        return []
+    ends = np.array([[looks[0].at_ns, looks[-1].at_ns]], np.int64)
+    free = [(start, stop) for start, stop in without(ends, known).tolist() if stop > start]
+    # A thread that has no core just now is told of that time when it has one again.
+    blocked = np.array([x.at_ns - x.cpu_ns - x.queued_ns for x in looks], np.int64)
+    blocked = np.minimum.accumulate(blocked[::-1])[::-1]
+    found: list[Away] = []
+    first = 0
+    for (before, now), off in zip(pairwise(looks), np.diff(blocked).tolist(), strict=True):
+        while first < len(free) and free[first][1] <= before.at_ns:
+            first += 1
+        inside = list(_inside(islice(free, first, None), before.at_ns, now.at_ns))
+        seen = now if now.call else before
+        slept = before.call and now.call and before.cpu_ns == now.cpu_ns
+        left = off if slept else off - (now.held_ns - before.held_ns)
+        if seen.call != "other":
+            left -= now.at_ns - before.at_ns - sum(stop - start for start, stop in inside)
+        if left < SHORT_NS:
+            continue
+        site = seen.site if seen.call or before.site == now.site else ("", 0)
+        if seen.call and not site[0]:
+            continue  # the kit's own
+        found += _laid(inside, left, site, is_early=seen is before and bool(seen.call))
+    return _joined(found)
+
+
+def _inside(free: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The parts of the free stretches that lie between two times."""
+    for low, high in free:
+        if low >= stop:
+            return
+        yield max(low, start), min(high, stop)
+
+
+def _laid(
+    inside: Sequence[tuple[int, int]], length: int, site: Site, *, is_early: bool
+) -> list[Away]:
+    """So much time of these stretches: the earliest, or else the latest."""
+    found: list[Away] = []
+    for start, stop in inside if is_early else reversed(inside):
+        part = min(stop - start, length)
+        length -= part
+        if part:
+            found.append(Away(site, *((start, start + part) if is_early else (stop - part, stop))))
+    return found if is_early else found[::-1]
+
+
+def _joined(parts: Sequence[Away]) -> list[Away]:
+    """Neighbours of one line as one."""
+    found: list[Away] = []
+    for part in parts:
+        if found and found[-1].site == part.site and part.start_ns == found[-1].stop_ns:
+            part = Away(part.site, found.pop().start_ns, part.stop_ns)
+        found.append(part)
+    return found
+
+
 class _Looking:
     """The second thread, and what it has seen."""
 
@@ -115,20 +210,25 @@ class _Looking:
         assert sys.platform == "linux"
         self._of = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._of)
-        self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/syscall", os.O_RDONLY)
+        self._held_ns = 0
         self._end = threading.Event()
         self._looks: list[Look] = []
-        try:
+        folder = f"/proc/self/task/{threading.get_native_id()}"
+        with contextlib.ExitStack() as undo:
+            self._call = os.open(f"{folder}/syscall", os.O_RDONLY)
+            undo.callback(os.close, self._call)
+            self._schedule = -1
+            with contextlib.suppress(FileNotFoundError):  # a Linux that does not count it
+                self._schedule = os.open(f"{folder}/schedstat", os.O_RDONLY)
+                undo.callback(os.close, self._schedule)
             self._thread = start_thread(self._look_on, "kit: looks")
-        except EngineError:
-            os.close(self._file)
-            raise
+            self._files = undo.pop_all()
 
     def end(self) -> list[Look]:
         """Look no more; what was seen."""
         self._end.set()
         self._thread.join()
-        os.close(self._file)
+        self._files.close()
         return self._looks
 
     def _look_on(self) -> None:
@@ -136,16 +236,24 @@ class _Looking:
             while not self._end.is_set():
                 before = time.perf_counter_ns()
                 time.sleep(EVERY_S)
-                late = time.perf_counter_ns() - before - EVERY_S * 1e9 > LATE_NS
-                self._looks.append(self._look(late))
+                woken = time.perf_counter_ns()
+                self._look(woken, woken - before - EVERY_S * 1e9 > LATE_NS)
 
-    def _look(self, late: bool) -> Look:
+    def _look(self, woken_ns: int, late: bool) -> None:
         assert sys.platform == "linux"
-        call = os.pread(self._file, 16, 0).split()[0]
+        call = os.pread(self._call, 16, 0).split()[0]
+        queued = -1
+        if self._schedule >= 0:
+            queued = int(os.pread(self._schedule, 64, 0).split()[1])
         frame = sys._current_frames().get(self._of)
+        site = ("", 0) if frame is None else line_of_frame(frame)
         at, cpu = time.perf_counter_ns(), time.clock_gettime_ns(self._clock)
-        if not call.isdigit() or frame is None:  # "running": it runs, or is ready to
-            return Look(at, cpu, False)
+        is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
-        waits = int(call) != _FUTEX or not late
-        return Look(at, cpu, waits, line_of_frame(frame))
+        waits = call.isdigit() and frame is not None and not (is_lock and late)
+        kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
+        self._held_ns += at - woken_ns
+        self._looks.append(
+            Look(at, cpu, waits, site, queued, self._held_ns, kind if call.isdigit() else "")
+        )
+        self._held_ns += time.perf_counter_ns() - at

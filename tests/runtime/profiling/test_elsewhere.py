@@ -7,14 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kit
-from kit.runtime.profiling.elsewhere import Look, elsewhere, waits_of
+from kit.runtime.profiling.elsewhere import Look, blocked_of, elsewhere, waits_of
 from kit.runtime.recording.sites import format_site
 
 MS = 1_000_000
@@ -68,6 +72,83 @@ def test_two_lines_are_two_stretches() -> None:
         (1, 0, 2),
         (2, 2, 5),
     ]
+
+
+def seen(*rows: tuple[float, float, str], queued: float = 0) -> list[Look]:
+    """(time, processor time, the call that it waits in), in milliseconds."""
+    known = int(queued * MS)
+    return [
+        Look(int(at * MS), int(cpu * MS), bool(call), HERE, known, 0, call)  # type: ignore[arg-type]
+        for at, cpu, call in rows
+    ]
+
+
+def blocked(found: list[Look], *known: tuple[float, float]) -> list[tuple[float, float]]:
+    return ends(blocked_of(found, (np.array(known).reshape(-1, 2) * MS).astype(np.int64)))
+
+
+def test_what_no_look_saw_is_counted_by_the_clocks() -> None:
+    """Six short sleeps in three milliseconds: each look finds the thread at work."""
+    rows = [(float(t), 0.4 * t, "") for t in range(4)]
+    assert blocked(seen(*rows)) == [(0.4, 1), (1.4, 2), (2.4, 3)]
+
+
+def test_a_sleep_is_one_stretch_from_where_it_begins_to_where_it_ends() -> None:
+    rows = [(0, 0, ""), (1, 0.4, "other"), (2, 0.4, "other"), (3, 0.7, "")]
+    assert blocked(seen(*rows)) == [(0.4, 2.7)]
+
+
+def test_time_without_a_core_is_not_blocked_even_if_told_late() -> None:
+    """The system counts it when the thread has a core again: 3 ms after the first look here."""
+    late = [Look(t * MS, 0 if t < 3 else 1 * MS, False, HERE, 0 if t < 3 else 2 * MS)
+            for t in range(4)]  # fmt: skip
+    assert blocked(late) == []
+
+
+def test_what_a_look_itself_holds_up_is_not_blocked() -> None:
+    held = [Look(t * MS, int(0.8 * t * MS), False, HERE, 0, int(0.15 * t * MS)) for t in range(5)]
+    assert blocked(held) == []
+
+
+def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:
+    """In the op, wherever the looks place it; but a sleep is none of the op's."""
+    for call, stays in (("lock", []), ("", []), ("other", [(0.7, 1)])):
+        rows = [(0, 0, ""), (1, 0.5, call), (2, 1.5, "")]
+        assert blocked(seen(*rows), (0, 0.7)) == stays, call
+
+
+def test_a_lock_is_seen_beside_an_op_and_rather_too_short_than_too_long() -> None:
+    rows = [(0, 0, ""), (1, 0.5, "lock"), (2, 0.5, "lock"), (3, 0.6, "")]
+    assert blocked(seen(*rows), (0, 0.5), (2.9, 3)) == [(1, 2.8)]
+
+
+def test_where_the_system_does_not_count_time_without_a_core_nothing_is_said() -> None:
+    assert blocked(seen((0, 0, ""), (5, 0, "other"), queued=-1e-6)) == []
+    assert blocked([]) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.sampled_from(["runs", "blocked", "queued"])), min_size=1
+    ),
+    st.sets(st.integers(0, 60)),
+)
+def test_the_clocks_give_all_time_that_was_blocked_and_no_more(
+    pieces: list[tuple[int, str]], cuts: set[int]
+) -> None:
+    """Against counting: a thread runs, is blocked or has no core, and looks come when they come."""
+    ticks = [what for length, what in pieces for _ in range(length)]
+    at = sorted({0, len(ticks), *(c for c in cuts if c < len(ticks))})
+
+    def had(what: str, until: int) -> int:
+        return sum(t == what for t in ticks[:until]) * MS
+
+    looked = [Look(t * MS, had("runs", t), False, HERE, had("queued", t)) for t in at]
+    found = blocked_of(looked, np.zeros((0, 2), np.int64))
+    assert sum(a.stop_ns - a.start_ns for a in found) == had("blocked", len(ticks))
+    for before, now in pairwise(at):
+        inside = sum(max(0, min(a.stop_ns, now * MS) - max(a.start_ns, before * MS)) for a in found)
+        assert inside == had("blocked", now) - had("blocked", before)
 
 
 def compute(seconds: float) -> None:

@@ -1,0 +1,225 @@
+"""Native loops that wait for something else than the device, and loops that only compute."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import kit
+from kit.measure.native.events import timeline_of
+from kit.runs.analysis.advice import advise
+from kit.runs.run import Run
+from kit.runtime.profiling.elsewhere import Look
+from kit.trace.limits import limited_by
+from tests.measure.native.test_torch import Event, gpu_step
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does"),
+    pytest.mark.usefixtures("one_torch_thread"),
+]
+WAIT_S = 0.008
+FILE = Path(__file__).name
+
+
+def watched(work: Callable[[], object], batches: Any = None) -> Run:
+    """A loop of plain torch that does this in each step."""
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with kit.watch(steps=1, skip=1) as watch:
+        for x in batches or [torch.ones(4, 8)] * 8:
+            loss = net(x).sum()
+            work()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return watch.run
+
+
+def share(run: Run, category: str) -> float:
+    return {row.category: row.share for row in run.breakdown()}.get(category, 0.0)
+
+
+def line_of(code: str) -> str:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return f"{FILE}:{next(i for i, line in enumerate(lines, 1) if line.strip() == code)}"
+
+
+def sleeps() -> None:
+    time.sleep(WAIT_S)
+
+
+def sleeps_shortly() -> None:
+    for _ in range(20):
+        time.sleep(WAIT_S / 20)
+
+
+def reads_a_file() -> None:
+    """A file that is slow: nobody has written to the other end yet."""
+    out, into = os.pipe()
+    writer = threading.Timer(WAIT_S, os.write, (into, b"x"))
+    writer.start()
+    os.read(out, 1)
+    writer.join()
+    os.close(out)
+    os.close(into)
+
+
+def takes_a_lock() -> None:
+    lock = threading.Lock()
+    with held_for(lock, WAIT_S), lock:
+        pass
+
+
+@contextmanager
+def held_for(lock: threading.Lock, seconds: float) -> Iterator[None]:
+    """Another thread has the lock, and lets go of it after this time."""
+    has = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            has.set()
+            time.sleep(seconds)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    has.wait()
+    yield
+    holder.join()
+
+
+WAITS = {
+    sleeps: "time.sleep(WAIT_S)",
+    sleeps_shortly: "time.sleep(WAIT_S / 20)",
+    reads_a_file: "os.read(out, 1)",
+    takes_a_lock: "with held_for(lock, WAIT_S), lock:",
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_loop_that_waits_says_so_and_at_which_line(wait: Callable[[], None]) -> None:
+    run = watched(wait)
+    (cost,) = [row for row in kit.line_costs(run) if row.site == line_of(WAITS[wait])]
+    assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
+    assert sum(row.share for row in run.breakdown()) == pytest.approx(1)
+    assert share(run, "device busy") < 0.5
+    assert limited_by(run.timeline).what == "elsewhere"
+    (advice,) = [a for a in advise(run) if a.rule == "host waits elsewhere"]
+    assert advice.site == cost.site
+    line = int(cost.site.rpartition(":")[2])
+    shown = {s.first + i: text for s in run.sources for i, text in enumerate(s.lines)}
+    assert WAITS[wait] in shown[line]
+
+
+def computes_python() -> None:
+    sum(i * i for i in range(60_000))
+
+
+def computes_with_many_threads() -> None:
+    torch.mm(LARGE, LARGE)
+
+
+LARGE = torch.ones(400, 400)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("compute", [computes_python, computes_with_many_threads])
+def test_a_loop_that_computes_waits_for_nothing(compute: Callable[[], None]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        run = watched(compute)
+    finally:
+        torch.set_num_threads(threads)
+    assert share(run, "host waits elsewhere") < 0.1
+    limit = limited_by(run.timeline).what
+    assert limit == ("recording" if compute is computes_python else "device")
+
+
+class _Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(WAIT_S)
+        return torch.ones(4, 8)
+
+
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_step_that_waits_for_its_loader_is_input_bound(workers: int) -> None:
+    loader = torch.utils.data.DataLoader(_Slow(), batch_size=None, num_workers=workers)
+    run = watched(lambda: None, loader)
+    assert share(run, "input") > share(run, "host waits elsewhere")
+    assert limited_by(run.timeline).what == "input"
+
+
+def test_a_native_step_of_a_builder_that_sleeps_says_so_too() -> None:
+    @kit.workload
+    def sleepy(ctx: kit.Context) -> Callable[[], Any]:
+        weight = torch.nn.Parameter(torch.ones(8, 8, device=ctx.device))
+
+        def step() -> Any:
+            sleeps()
+            return (weight @ weight).sum()
+
+        return step
+
+    run = kit.run(sleepy, kit.Settings(mode="torch", device="cpu", steps=1, warmup=1))
+    (cost,) = [r for r in kit.line_costs(run) if r.site == line_of(WAITS[sleeps])]
+    assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
+
+
+# Events and looks made by hand: a GPU's.
+
+
+def looks_at(*rows: tuple[float, str]) -> list[Look]:
+    """(microseconds, the call that the thread is in): it never runs."""
+    us = 1_000_000  # each unit of `gpu_step` is stretched to a millisecond
+    return [
+        Look(int(at * us), 0, bool(call), ("mine.py", 5), 0, 0, call)  # type: ignore[arg-type]
+        for at, call in rows
+    ]
+
+
+def stretched(events: list[Event]) -> list[Event]:
+    for event in events:
+        event.start, event.stop = event.start * 1000, event.stop * 1000
+    return events
+
+
+def test_a_thread_that_waits_for_the_gpu_waits_nowhere_else() -> None:
+    """Blocked all of the step: in a copy, a read, kit's own wait, a backward pass, and a sleep."""
+    engine = Event("autograd::engine::evaluate_function: Mul", 61, 65)
+    events = stretched([*gpu_step(0), engine])
+    found = timeline_of(
+        events, device="cuda", looks=looks_at(*((float(t), "other") for t in range(101)))
+    )
+    away = found.intervals(kind="elsewhere") / 1e6
+    np.testing.assert_array_equal(away, [[0, 1], [9, 20], [60, 61], [65, 71], [99, 100]])
+
+
+def test_looks_from_outside_the_steps_say_nothing() -> None:
+    events = stretched(gpu_step(50))
+    looks = looks_at((0.0, "other"), (49.0, "other"), (50.0, "other"), (200.0, ""), (300.0, ""))
+    assert timeline_of(events, device="cuda", looks=looks[:2]).where(kind="elsewhere").sum() == 0
+    found = timeline_of(events, device="cuda", looks=looks)
+    assert found.intervals(kind="elsewhere").max() <= found.intervals(kind="step").max()
+
+
+def test_where_nothing_is_seen_the_run_says_so() -> None:
+    for looks in ([], [Look(0, 0, False)], [Look(t, 0, False, queued_ns=-1) for t in range(9)]):
+        notes = timeline_of(gpu_step(0), device="cuda", looks=looks).notes
+        assert any("counts as recording" in note for note in notes)
+    assert timeline_of(gpu_step(0), device="cuda").notes == ()
