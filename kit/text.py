@@ -27,6 +27,7 @@ __all__ = [
     "safe_label",
     "safe_markdown",
     "safe_terminal",
+    "terminal_table",
 ]
 
 UNKNOWN = "unknown"
@@ -95,6 +96,26 @@ def markdown_table(
     rest = "---:" if has_numbers else "---"
     lines = [head, ["---", *[rest] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def terminal_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
+) -> str:
+    """Aligned columns, two spaces apart; nothing is left behind at the ends of lines.
+
+    Args:
+        left: the columns that are aligned to the left.
+    """
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    shown = [
+        "  ".join(
+            x.ljust(w) if i in left else x.rjust(w)
+            for i, (x, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])
 
 
 def format_ns(ns: float, unknown: str = UNKNOWN) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_DATA = ["errors", "threads", "text", "files", "versions", "ir", "trace", "runs"]
+_DATA = ["errors", "threads", "text", "files", "versions", "ir", "trace", "trace/ranks", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
     *_RECORDING,
@@ -45,11 +45,13 @@ BELOW: dict[str, list[str]] = {
     "versions": [],
     "ir": ["errors", "text"],
     "trace": ["errors", "text", "ir"],
+    "trace/ranks": ["errors", "text", "ir", "trace"],
     "runs": ["errors", "text", "files", "ir", "trace"],
     "runs/analysis": _DATA,
     "runs/whatif": [*_DATA, "runs/analysis"],
     "formats": [*_DATA, "runs/analysis", "formats/chrome"],
     "formats/chrome": _DATA,
+    "formats/ranks": [*_DATA, "runs/analysis", "formats/chrome", "formats"],
     "runtime/rules": _DATA,
     "runtime/engine": _DATA,
     "runtime/recording": [*_DATA, "runtime/rules", "runtime/engine"],

@@ -21,7 +21,7 @@ from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab
 from kit.cli.run import run
-from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
+from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_ranks, write_report
 from kit.errors import KitError
 from kit.formats.readers import readers_text
 
@@ -131,9 +131,19 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _view(options: argparse.Namespace) -> int:
-    """Print what a trace or a saved run says; nothing of it is executed."""
-    import kit
+    """Print what a trace or a saved run says; nothing of it is executed.
 
+    Of a folder with a trace for each rank: the ranks side by side, and who kept the others waiting.
+    """
+    import kit
+    from kit.formats.ranks.files import is_folder_of_ranks
+
+    if is_folder_of_ranks(options.trace):
+        ranks = kit.open_ranks(options.trace, step_by=options.step_by)
+        say(ranks.to_text())
+        if options.output:
+            write_ranks(ranks, options.output)
+        return 0
     run = kit.open_trace(options.trace, step_by=options.step_by)
     say(summary_of(run))
     if options.output:
@@ -246,7 +256,7 @@ _VIEW = (
         "trace",
         type=Path,
         metavar="TRACE",
-        help=readers_text(),
+        help=f"{readers_text()}; or a folder with one of these for each rank",
     ),
     Argument("-o", "--output", type=Path, metavar="PAGE.html", help="also write an HTML page"),
     Argument(

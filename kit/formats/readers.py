@@ -19,7 +19,7 @@ from kit.text import markdown_table
 if TYPE_CHECKING:
     from kit.runs.run import Run
 
-__all__ = ["READERS", "Reader", "open_trace", "readers_table", "readers_text"]
+__all__ = ["READERS", "Reader", "open_trace", "readers_table", "readers_text", "reads_chrome"]
 
 DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
@@ -95,6 +95,11 @@ def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
             "writes has its own steps"
         )
     return _read_chrome(file, step_by)
+
+
+def reads_chrome(file: Path) -> bool:
+    """Would `open_trace` read this as a Chrome trace?"""
+    return _reader_of(file) is _CHROME
 
 
 def _reader_of(file: Path) -> Reader:

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.trace.communication import Collective
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Spans", "cut_name"]
+__all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Member", "Spans",
+           "cut_name"]  # fmt: skip
 
 MAX_SPANS = 4_000_000  # what a saved run may hold, too
 MAX_LANES = 200  # a plot has no room for more
@@ -22,6 +24,16 @@ MAX_NAME = 1_000  # characters
 MAX_SYNCS = 20_000
 
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a trace says of the job of several ranks that its program was one of."""
+
+    rank: int = -1  # -1: the file does not say
+    world: int = 0  # ranks in all; 0: the file does not say
+    zero_ns: int = 0  # on the clock of the file, where the timeline is 0
+    collectives: tuple[Collective, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Imported:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     step_times_ns: tuple[int, ...] | None = None  # None: the timeline's own steps
+    member: Member = Member()
 
 
 def cut_name(name: object) -> str:

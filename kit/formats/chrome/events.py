@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.steps import is_asked
+from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, cut_name
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint
@@ -38,6 +40,7 @@ _COPIES = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hip
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 _HOST = frozenset({"cpu_op", "operator", "user_annotation"})
+_ON_HOST = ("gloo:", "mpi:", "ucc:")
 _KNOWN = _GPU | _CALLS | _HOST
 
 
@@ -47,6 +50,8 @@ class Role:
     OTHER, STEP, UPDATE, ENGINE, ATEN, READ, COPY, FINISH, INPUT, COMPILE = range(10)
     PYTHON, LAUNCH, TRANSFER, WAIT, KERNEL = range(10, 15)
     ANNOTATION = 15  # of the program: it may stand for a step
+    COLLECTIVE = 16  # of a library that communicates on the host
+    ASKED = 17  # the op that launches a collective: says what it is
     OWN = 20  # our own spans: OWN + the number of their kind
     OWN_SYNC = 50
 
@@ -66,6 +71,7 @@ class Events:
         self.names: list[str] = []
         self.threads: dict[Any, int] = {}  # (process, thread), or the lane of a stream
         self.thread_names: dict[Any, str] = {}
+        self.messages = Messages()
         self.own_syncs: list[SyncPoint] = []
         self.left_out: Counter[str] = Counter()  # category -> events that become no span
         self.repairs: Counter[str] = Counter()
@@ -148,11 +154,16 @@ class Events:
                 return
             if role >= Role.OWN:
                 link, node = _whole(args.get("segment")), _whole(args.get("node"))
+            elif role == Role.ASKED:
+                self.messages.ask(args)
+                return
             else:
                 link = _whole(args.get("correlation"))
         key: Any = (event.get("pid"), event.get("tid"))
         if role == Role.KERNEL:
             key = self._stream(args, key)
+        if role == Role.COLLECTIVE or (role == Role.KERNEL and self.messages.sends[number]):
+            self.messages.add(len(self.role), self.names[number], args)
         self.role.append(role)
         self.name.append(number)
         self.thread.append(self._thread(key))
@@ -174,6 +185,7 @@ class Events:
             number = self._name_of.setdefault(text, len(self.names))
             if number == len(self.names):
                 self.names.append(text)
+                self.messages.sends.append(communicates(text))
                 self._chars += len(text)
         if len(text) < MAX_NAME and len(category) < MAX_NAME:  # a longer one would stay in memory
             self._roles[category, name] = role, number
@@ -262,6 +274,10 @@ def _role_of_host(name: str) -> int:
         if name in ("aten::item", "aten::_local_scalar_dense"):
             return Role.READ
         return Role.COPY if name == "aten::copy_" else Role.ATEN
+    if name.startswith(_ON_HOST):
+        return Role.COLLECTIVE
+    if name == "record_param_comms":
+        return Role.ASKED
     for start, role in _BY_START:
         if name.startswith(start):
             return role

@@ -19,13 +19,14 @@ from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events, Role
 from kit.formats.chrome.json import read_events
 from kit.formats.chrome.torch import torch_timeline
-from kit.trace.imported import Imported, Spans, cut_name
+from kit.trace.imported import Imported, Member, Spans, cut_name
 from kit.trace.timeline import Timeline
 
 __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
 
 FORMAT = "overlap-kit trace"  # in "otherData" of what kit exports
 VERSION = 1
+MAX_RANKS = 65_536
 _MAX_NS = 1 << 53
 
 
@@ -56,7 +57,10 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
-        imported = Imported(torch_timeline(events), "torch.profiler", _environment(head))
+        timeline, member = torch_timeline(events)
+        imported = Imported(
+            timeline, "torch.profiler", _environment(head), member=_placed(member, head)
+        )
     else:
         raise TraceFileError(
             "its events are neither torch.profiler's nor kit's own. Of a jax profile open the "
@@ -71,6 +75,22 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         )
         notes.append(f"events that are no span of a step were left out: {most}")
     return _noted(imported, notes)
+
+
+def _placed(member: Member, head: dict[str, Any]) -> Member:
+    """With the rank and the clock that the file names."""
+    info = head.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    return replace(
+        member,
+        rank=_whole(info.get("rank"), MAX_RANKS, -1),
+        world=_whole(info.get("world_size"), MAX_RANKS, 0),
+        zero_ns=member.zero_ns + _whole(head.get("baseTimeNanoseconds"), 1 << 62, 0),
+    )
+
+
+def _whole(value: Any, most: int, unknown: int) -> int:
+    return value if type(value) is int and 0 <= value <= most else unknown
 
 
 def _noted(imported: Imported, notes: list[str]) -> Imported:

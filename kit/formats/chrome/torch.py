@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events, Role
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
-from kit.trace.imported import Spans
+from kit.trace.communication import Collective
+from kit.trace.imported import Member, Spans
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["torch_timeline"]
@@ -35,12 +36,15 @@ _DEEPEST = 200  # frames to look at
 _ROUNDING_NS = 1000  # older files have whole microseconds
 
 
-def torch_timeline(events: Events) -> Timeline:
-    """Steps, phases, kernels, launches and waits of a trace that torch.profiler wrote."""
+def torch_timeline(events: Events) -> tuple[Timeline, Member]:
+    """Steps, phases, kernels, launches and waits of a trace that torch.profiler wrote.
+
+    And its collectives; rank and clock are not known here.
+    """
     start, stop, kept = events.times()
     role = events.column("role").astype(np.int8)
     trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
-    return trace.timeline()
+    return trace.timeline(), trace.member()
 
 
 @dataclass
@@ -79,9 +83,32 @@ class _Trace:
             times = np.array([[begin], [end]], np.int64)
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
         syncs = list(self._syncs())
-        parts += [_waits(self, syncs), self._kernels(lanes)]
+        parts += [_waits(self, syncs), *self._kernels(lanes)]
         self._say()
         return Spans.timeline(parts, lanes, self.names, [s for s, _ in syncs], self.notes)
+
+    def member(self) -> Member:
+        """The collectives, and the time on the file's clock where the timeline is 0."""
+        link = self.events.column("link").astype(np.int64)
+        calls = self._of(Role.LAUNCH, Role.TRANSFER)
+        called = dict(zip(link[calls].tolist(), self.start[calls].tolist(), strict=True))
+        is_kept = np.zeros(len(self.role), dtype=bool)
+        is_kept[self.kept] = True
+        found = [
+            Collective(
+                message.channel,
+                int(self.start[i]),
+                int(self.stop[i]),
+                message.size_bytes,
+                message.number,
+                called.get(int(link[i]), -1) if link[i] > 0 else -1,
+            )
+            for i, message in self.events.messages.items()
+            if is_kept[i] and self.is_gpu == (self.role[i] == Role.KERNEL)
+        ]
+        zero_us = self.events.column("start_us")[self.kept]
+        zero_ns = round(float(zero_us.min()) * 1e3) if len(zero_us) else 0
+        return Member(zero_ns=zero_ns, collectives=tuple(found))
 
     def _of(self, *roles: int) -> NDArray[np.intp]:
         """Indices of the usable events of these roles, in the file's order."""
@@ -136,7 +163,7 @@ class _Trace:
                 lane = f"{lane} ({key[0]}, {key[1]})"
             taken.add(lane)
             lanes.append(lane)
-        return [*lanes, "device/0 torch cpu"]
+        return [*lanes, "device/0 torch cpu", "device/0 collectives"]
 
     def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
@@ -183,13 +210,17 @@ class _Trace:
         ):
             yield self._spans(self._of(*roles), kind)
 
-    def _kernels(self, lanes: Sequence[str]) -> Spans:
-        """What a GPU ran; without one the ops that no other op called."""
+    def _kernels(self, lanes: Sequence[str]) -> Iterator[Spans]:
+        """What a GPU ran; without one the ops that no other op called, and collectives."""
         if self.is_gpu:
-            return self._spans(self.kernels, "kernel")
-        chosen = self._top_ops()
-        spans = self._spans(chosen, "kernel")
-        return Spans(len(lanes) - 1, "kernel", spans.name, spans.start_ns, spans.stop_ns)
+            yield self._spans(self.kernels, "kernel")
+            return
+        for lane, chosen in (
+            (len(lanes) - 2, self._top_ops()),
+            (len(lanes) - 1, self._of(Role.COLLECTIVE)),
+        ):
+            spans = self._spans(chosen, "kernel")
+            yield Spans(lane, "kernel", spans.name, spans.start_ns, spans.stop_ns)
 
     def _top_ops(self) -> NDArray[np.intp]:
         ops = self._of(Role.ATEN, Role.COPY, Role.READ)

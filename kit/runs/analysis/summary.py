@@ -6,13 +6,19 @@ are replaced. Nothing here draws or measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_plus
 
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
 from kit.runs.run import Run
-from kit.text import UNKNOWN, format_ms, format_number, format_percent, safe_terminal
+from kit.text import (
+    UNKNOWN,
+    format_ms,
+    format_number,
+    format_percent,
+    safe_terminal,
+    terminal_table,
+)
 from kit.trace import count_devices, idle_table, sync_table
 from kit.trace.kernels import kernel_table
 
@@ -80,7 +86,7 @@ def _breakdown(run: Run) -> str:
     ]
     whole = sum(r.exposed_ms for r in rows)
     cells.append(["step", format_number(whole), f"{sum(r.share for r in rows):.1%}", ""])
-    return _table(("where the traced step goes", "charged ms", "share", "in all ms"), cells)
+    return terminal_table(("where the traced step goes", "charged ms", "share", "in all ms"), cells)
 
 
 def _syncs(run: Run, limit: int) -> str:
@@ -104,7 +110,7 @@ def _syncs(run: Run, limit: int) -> str:
         for r in rows[:limit]
     ]
     heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
-    return _table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
+    return terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
 
 
 def _gaps(run: Run) -> str:
@@ -119,7 +125,7 @@ def _gaps(run: Run) -> str:
     if not cells:
         return ""
     heads = ("why the device was idle", "line", unit, "share")
-    return _table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "causes")
+    return terminal_table(heads, cells, left=(0, 1)) + _more(len(rows) - _FEW, "causes")
 
 
 def _kernels(run: Run, limit: int) -> str:
@@ -137,7 +143,7 @@ def _kernels(run: Run, limit: int) -> str:
     if not cells:
         return ""
     heads = ("kernel", "runs", unit, "of busy time")
-    return _table(heads, cells) + _more(len(rows) - limit, "kernels")
+    return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
 
 
 def _steps(run: Run) -> tuple[int, str]:
@@ -161,7 +167,9 @@ def _lines(run: Run, limit: int) -> str:
         times = map(format_number, parts)
         cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
     heads = ["line", "record ms", "device ms", "wait ms", *["elsewhere ms"] * is_away, ""]
-    return _table(heads, cells, left=(0, len(heads) - 1)) + _more(len(rows) - limit, "lines")
+    return terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
+        len(rows) - limit, "lines"
+    )
 
 
 def _start_of(code: str, limit: int = 60) -> str:
@@ -183,17 +191,3 @@ def _advice(found: Verdict | None) -> str:
 
 def _more(count: int, what: str) -> str:
     return f"\n({count:,} more {what})" if count > 0 else ""
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Aligned columns, two spaces apart; nothing is left behind at the ends of lines."""
-    lines = [list(heads), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    shown = [
-        "  ".join(
-            x.ljust(w) if i in left else x.rjust(w)
-            for i, (x, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([shown[0], "-" * max(map(len, shown)), *shown[1:]])

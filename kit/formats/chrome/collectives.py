@@ -1,0 +1,125 @@
+"""What a trace of torch's says of collectives: operation, process group, bytes, number.
+
+torch writes these into the arguments of NCCL's kernels, and into `record_param_comms`, the op
+that has launched them; of gloo there are annotations, "gloo:all_reduce", with the shapes of the
+inputs. Everything is taken as a stranger's: of the wrong type it is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
+from kit.trace.imported import cut_name
+
+__all__ = ["Message", "Messages"]
+
+# The bytes of one element, by torch's names of types as C++ and as Python spell them.
+_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("half", "bfloat16", "short", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float", "int", "float32", "int32", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("double", "long", "float64", "int64", "uint64", "complexfloat"), 8),
+    **dict.fromkeys(("complex64", "long int"), 8),
+    **dict.fromkeys(("complexdouble", "complex128"), 16),
+}
+MAX_COLLECTIVES = 200_000  # of a file; the rest is not compared
+_MAX_MEMBERS = 65_536
+_MAX_BYTES = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What the arguments of an event say of its collective."""
+
+    channel: Channel
+    size_bytes: int = BYTES_UNKNOWN
+    number: int = -1
+
+
+class Messages:
+    """What the events of a file say of their collectives, by the place of each event."""
+
+    def __init__(self) -> None:
+        self.sends = array("b")  # of each name: is it one of a library that communicates?
+        self._said: dict[int, Message] = {}
+        self._external: dict[int, int] = {}  # event -> the op that has launched it
+        self._asked: dict[int, Message] = {}  # op -> what it asked for
+
+    def add(self, event: int, name: str, args: Mapping[str, Any]) -> None:
+        """A kernel or an annotation that communicates."""
+        if len(self._said) < MAX_COLLECTIVES:
+            self._said[event] = _message_of(name, args)
+            self._external[event] = _count(args.get("External id"), 1 << 62)
+
+    def ask(self, args: Any) -> None:
+        """The op that launches a collective."""
+        if type(args) is dict and len(self._asked) < MAX_COLLECTIVES:
+            self._asked[_count(args.get("External id"), 1 << 62)] = _message_of("", args)
+
+    def items(self) -> Iterator[tuple[int, Message]]:
+        """Event -> what is known of its collective; older files say it of the op only."""
+        for event, message in self._said.items():
+            asked = self._asked.get(self._external[event])
+            is_known = bool(message.channel.group) or message.size_bytes != BYTES_UNKNOWN
+            yield event, asked if asked is not None and not is_known else message
+
+
+def _message_of(name: str, args: Mapping[str, Any]) -> Message:
+    """What is known of a collective from an event's name and arguments."""
+    operation = operation_of(cut_name(args.get("Collective name"))) or operation_of(name)
+    members = _members(args.get("Process Group Ranks"))
+    size = _count(args.get("Group size"), _MAX_MEMBERS)
+    if members and len(members) != size:  # torch shortens a long list
+        members, size = ((), size) if size > 0 else (members, len(members))
+    group = cut_name(args.get("Process Group Name"))
+    shapes = args.get("Input Dims")
+    if "In msg nelems" in args:
+        elements = max(_count(args.get(k), _MAX_BYTES) for k in ("In msg nelems", "Out msg nelems"))
+        width = _BYTES.get(cut_name(args.get("dtype")).lower(), 0)
+    else:  # gloo's
+        elements, width = _elements(shapes, args.get("Input type"))
+    known = elements >= 0 and width > 0
+    return Message(
+        Channel(operation, group, members, max(size, 0)),
+        min(elements * width, _MAX_BYTES) if known else BYTES_UNKNOWN,
+        _count(args.get("Seq"), 1 << 62),
+    )
+
+
+def _members(value: Any) -> tuple[int, ...]:
+    """The ranks of a list, or of a text that holds one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if len(value) < 1 << 20 else None
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(value, list) or len(value) > _MAX_MEMBERS:
+        return ()
+    ranks = tuple(x for x in value if _count(x, _MAX_MEMBERS) >= 0)
+    return ranks if len(ranks) == len(value) else ()
+
+
+def _count(value: Any, most: int) -> int:
+    """A whole number from 0 on, or -1."""
+    return value if type(value) is int and 0 <= value <= most else -1
+
+
+def _elements(shapes: Any, types: Any) -> tuple[int, int]:
+    """Elements and bytes of each, of inputs that have one type."""
+    if not isinstance(shapes, list) or not isinstance(types, list) or not types:
+        return -1, 0
+    if len({cut_name(t) for t in types}) != 1 or len(shapes) > 10_000:
+        return -1, 0
+    counts = []
+    for shape in shapes:
+        if not isinstance(shape, list) or any(_count(x, _MAX_BYTES) < 0 for x in shape[:64]):
+            return -1, 0
+        counts.append(math.prod(shape[:64]))
+    return sum(counts), _BYTES.get(cut_name(types[0]).lower(), 0)

@@ -1,0 +1,67 @@
+"""Which files hold the ranks of a job, and which rank a file's name says that it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from kit.errors import TraceFileError
+
+__all__ = ["MAX_RANKS", "is_folder_of_ranks", "rank_files", "rank_in_name"]
+
+MAX_RANKS = 4_096  # files that are read in one go
+_SUFFIXES = (".json", ".json.gz", ".kitrun", ".xplane.pb")
+_RANK = re.compile(r"(?:rank|worker|gpu)[\s_.=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
+
+Path_ = str | os.PathLike[str]
+
+
+def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
+    """The files of a folder, or those that are given, each once, in the order of their names.
+
+    Raises:
+        TraceFileError: there are none, or more than `MAX_RANKS`; says what is looked for.
+        OSError: there is no such file or folder.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found: dict[str, Path] = {}
+    for path in map(Path, given):
+        for file in _in_folder(path) if path.is_dir() else [path]:
+            os.stat(file)  # says that it is not there
+            found[os.path.realpath(file)] = file
+    if not found:
+        where = ", ".join(repr(os.fspath(path)) for path in given[:3]) or "nothing"
+        raise TraceFileError(
+            f"{where} holds no trace: a folder of ranks has one file for each rank, "
+            f"{', '.join('*' + suffix for suffix in _SUFFIXES)}"
+        )
+    if len(found) > MAX_RANKS:
+        raise TraceFileError(f"{len(found):,} files are more than {MAX_RANKS:,} ranks")
+    return sorted(found.values(), key=_order)
+
+
+def is_folder_of_ranks(path: Path) -> bool:
+    """Is this a folder of traces of torch's or of saved runs, and not a profile of jax?"""
+    if not path.is_dir():
+        return False
+    files = _in_folder(path)
+    return bool(files) and not any(file.name.endswith(".xplane.pb") for file in files)
+
+
+def rank_in_name(file: Path) -> int:
+    """3 of "rank3.json" and of "trace_rank-3.pt.trace.json.gz"; -1 if it says none."""
+    match = _RANK.search(file.name)
+    return int(match[1]) if match else -1
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """The traces in a folder; if it holds none, those of its folders: one for each rank."""
+    here = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
+    below = (file for file in folder.glob("*/*") if file.name.endswith(_SUFFIXES))
+    return here or [file for file in below if file.is_file()]
+
+
+def _order(file: Path) -> tuple[int, str, str]:
+    return rank_in_name(file), file.name, os.fspath(file)

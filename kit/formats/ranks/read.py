@@ -1,0 +1,147 @@
+"""Read the traces of ranks: several files at a time, each in a process that ends with its file.
+
+A process gives back what `RankTrace` keeps, as JSON; so the memory of all is bounded by that of the
+few files that are being read, whatever a file holds. Small files are read here: to start a process
+takes longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from kit.errors import KitError, TraceFileError
+from kit.formats.ranks.files import Path_, rank_files
+from kit.formats.ranks.member import read_rank
+from kit.text import check_whole_number, format_count
+from kit.trace.ranks.one import RankTrace
+from kit.trace.ranks.ranks import Ranks
+
+__all__ = ["open_ranks"]
+
+SMALL_BYTES = 4 << 20  # a file of so much takes as long as a process to start
+_FAILED = "could not be read"
+
+
+def open_ranks(
+    paths: Path_ | Iterable[Path_], *, step_by: str = "", workers: int | None = None
+) -> Ranks:
+    """The ranks of one job, each from its own trace, compared on one clock.
+
+    `ranks = kit.open_ranks("traces/"); print(ranks.to_text())`. `ranks.ranks`, `ranks.steps` and
+    `ranks.collectives` are the tables; docs/ranks.md says how each number is found and how sure it
+    is. A rank that is missing, damaged or there twice is named in `ranks.problems`, and the others
+    are shown.
+
+    Args:
+        paths: a folder with a trace for each rank, or the files: whatever `kit.open_trace` reads.
+        step_by: as of `kit.open_trace`.
+        workers: files that are read at the same time; by default one for each core. Each takes the
+            memory that its file needs while it is read.
+
+    Raises:
+        TraceFileError: there is no trace, or none that can be read; the message says why.
+        OSError: there is no such file or folder.
+    """
+    if workers is not None:
+        check_whole_number(TraceFileError, "workers", workers)
+    files = rank_files(paths)
+    count = workers or min(len(files), os.cpu_count() or 1)
+    with ThreadPoolExecutor(count) as pool:
+        found = list(pool.map(lambda file: _read(file, step_by), files))
+    read = [one for one in found if isinstance(one, RankTrace)]
+    problems = [one for one in found if isinstance(one, str)]
+    if not read:
+        raise TraceFileError(
+            f"none of {format_count(len(files), 'file')} could be read: {problems[0]}"
+        )
+    traces, doubled = _one_each(read)
+    problems += doubled
+    problems += _missing(traces)
+    return Ranks(_name(paths, files), tuple(traces), tuple(problems))
+
+
+def _read(file: Path, step_by: str) -> RankTrace | str:
+    """The rank, or in words why there is none."""
+    try:
+        if file.stat().st_size <= SMALL_BYTES or not sys.executable:
+            return read_rank(file, step_by)
+        return _read_apart(file, step_by)
+    except (KitError, OSError) as error:
+        return f"{file.name!r} {_FAILED}: {error}"
+
+
+def _read_apart(file: Path, step_by: str) -> RankTrace:
+    """Read a file in a process of its own, whose memory is free again afterwards."""
+    command = [sys.executable, "-m", "kit.formats.ranks.member", os.fspath(file), step_by]
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    if done.returncode < 0:
+        raise TraceFileError(
+            f"the process that read it was killed by signal {-done.returncode}, perhaps for want "
+            "of memory: give fewer workers"
+        )
+    try:
+        said = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise TraceFileError(f"the process that read it has failed: {last}") from None
+    if "error" in said:
+        raise TraceFileError(said["error"])
+    return RankTrace.of_json(said)
+
+
+def _one_each(read: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """Each rank once, and which were in several files; what names no rank gets the next free."""
+    by_rank: dict[int, list[RankTrace]] = defaultdict(list)
+    for trace in read:
+        by_rank[trace.rank].append(trace)
+    unnamed = by_rank.pop(-1, [])
+    problems = [
+        f"rank {rank} is in {len(several)} files: {_short(several[0])} is shown, not "
+        + ", ".join(map(_short, several[1:4]))
+        for rank, several in sorted(by_rank.items())
+        if len(several) > 1
+    ]
+    traces = [several[0] for several in by_rank.values()]
+    free = (number for number in range(len(read)) if number not in by_rank)
+    for trace, rank in zip(unnamed, free, strict=False):
+        traces.append(replace(trace, rank=rank))
+        problems.append(f"neither {_short(trace)} nor its name says its rank: called rank {rank}")
+    return sorted(traces, key=lambda trace: trace.rank), problems
+
+
+def _short(trace: RankTrace) -> str:
+    return repr(Path(trace.file).name)
+
+
+def _missing(traces: Sequence[RankTrace]) -> list[str]:
+    there = {trace.rank for trace in traces}
+    world = max(max(trace.world for trace in traces), max(there) + 1)
+    absent = [rank for rank in range(min(world, 65_536)) if rank not in there]
+    if not absent:
+        return []
+    shown = ", ".join(map(str, absent[:12])) + (", ..." if len(absent) > 12 else "")
+    return [
+        f"{format_count(len(absent), 'rank')} of {world:,} missing: {shown}. What is said of the "
+        "others holds without them only"
+    ]
+
+
+def _name(paths: Path_ | Iterable[Path_], files: Sequence[Path]) -> str:
+    if isinstance(paths, str | os.PathLike):
+        return Path(paths).resolve().name or os.fspath(paths)
+    return os.path.basename(os.path.commonpath([file.parent.resolve() for file in files]))

@@ -1,0 +1,213 @@
+"""What a device does: computes, sends to other devices, or moves memory; how much is hidden.
+
+A kernel of a communication library (NCCL, RCCL, gloo, a collective of XLA's) occupies the device,
+but computes nothing: most of its time it waits for the slowest of its group. So time is divided in
+the order compute, communication, memory, idle: what communicates while something computes costs
+nothing, and the rest is exposed. The four parts add up to the steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kit.trace.active import Ints, Mask, without
+from kit.trace.timeline import Timeline
+
+__all__ = [
+    "BYTES_UNKNOWN",
+    "Channel",
+    "Collective",
+    "DeviceTime",
+    "Work",
+    "communicates",
+    "device_time",
+    "device_work",
+    "joined",
+    "moves_memory",
+    "operation_of",
+    "within",
+]
+
+# Kernels of libraries that communicate: NCCL, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, torch's symmetric
+# memory, gloo, MPI, UCC; and what XLA calls its collectives.
+_LIBRARY = re.compile(
+    r"(void )?(nccl|rccl|mscclKernel|oneccl|hccl|nvshmem|gloo:|mpi:|ucc:|nccl:)"
+    r"|.*(ncclKernel|ncclDevKernel|(one|two)_shot_all_reduce|multimem_|cross_device_reduce)"
+    r"|(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
+    r"(-start|-done)?(\.\d+)*$",
+    re.DOTALL,
+)
+BYTES_UNKNOWN = -1
+_MEMORY = re.compile(r"Mem(cpy|set)\b|memcpy|memset|CopyHostToDevice|CopyDeviceToHost")
+# The first whose letters occur in a name, without its underscores and capitals, is its operation.
+_OPERATIONS = {
+    "reducescatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "crossdevicereduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "collectivepermute": "permute",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "sendrecv": "send_recv",
+    "recv": "recv",
+    "send": "send",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+}
+
+
+def communicates(name: str) -> bool:
+    """Is this the name of a kernel that sends to, or waits for, other devices?"""
+    return _LIBRARY.match(name) is not None
+
+
+def moves_memory(name: str) -> bool:
+    """Is this the name of a copy, or of filling memory?"""
+    return _MEMORY.match(name) is not None
+
+
+def operation_of(name: str) -> str:
+    """Of "ncclDevKernel_AllReduce_Sum_f32" and of "_allreduce": "all_reduce"; "" if unknown."""
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    return next((said for letters, said in _OPERATIONS.items() if letters in plain), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What makes collectives comparable between ranks: the operation and the process group."""
+
+    operation: str  # "all_reduce"; "" if not known
+    group: str = ""  # as the file names it; "" if it does not
+    members: tuple[int, ...] = ()  # ranks of the group, if the file says so
+    size: int = 0  # of the group; 0 if not known
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of one rank, as its trace shows it.
+
+    Units:
+        nanoseconds of the rank's own timeline; bytes of the largest buffer that a rank has, as
+        nccl-tests counts them
+    """
+
+    channel: Channel
+    start_ns: int
+    stop_ns: int
+    size_bytes: int = BYTES_UNKNOWN
+    number: int = -1  # in its group, if the file says so
+    called_ns: int = -1  # when the host asked for it; -1 if not known
+
+
+@dataclass(frozen=True)
+class Work:
+    """When a device does what: unions, in order, without overlap. Shape: each (n, 2)."""
+
+    compute: Ints
+    communication: Ints
+    memory: Ints
+
+    @property
+    def exposed(self) -> Ints:
+        """Communication under which nothing computes."""
+        return without(self.communication, self.compute)
+
+    @property
+    def busy(self) -> Ints:
+        """Whatever the device does."""
+        return joined(np.concatenate([self.compute, self.communication, self.memory]))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Where the time of the steps went; compute + exposed communication + exposed memory + idle is
+    all of it.
+
+    Units:
+        nanoseconds, over all steps together
+    """
+
+    steps_ns: int
+    compute_ns: int
+    communication_ns: int  # all of it
+    exposed_ns: int  # of communication: nothing computed
+    memory_ns: int
+    exposed_memory_ns: int  # nothing computed or communicated
+    idle_ns: int
+
+    @property
+    def overlap(self) -> float:
+        """The part of communication that is hidden under compute; nan without communication."""
+        if not self.communication_ns:
+            return float("nan")
+        return 1 - self.exposed_ns / self.communication_ns
+
+
+def device_work(timeline: Timeline) -> Work:
+    """What the devices of a timeline do; several count as one."""
+    kernel = timeline.where(kind="kernel")
+    sent = kernel & _named(timeline, communicates) | timeline.where(kind="reduction")
+    moved = kernel & ~sent & _named(timeline, moves_memory)
+    times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
+    return Work(*(joined(times[mask]) for mask in (kernel & ~sent & ~moved, sent, moved)))
+
+
+def device_time(timeline: Timeline) -> DeviceTime:
+    """Where the time of all steps went; without steps, that of the whole timeline."""
+    steps = joined(timeline.intervals(kind="step"))
+    if not len(steps) and len(timeline):
+        steps = np.array([[timeline.start_ns.min(), timeline.stop_ns.max()]], np.int64)
+    work = device_work(timeline)
+
+    def inside(times: Ints) -> int:
+        return int(within(times, steps).sum())
+
+    whole, busy = inside(steps), inside(work.busy)
+    compute, sent, exposed = map(inside, (work.compute, work.communication, work.exposed))
+    return DeviceTime(
+        steps_ns=whole,
+        compute_ns=compute,
+        communication_ns=sent,
+        exposed_ns=exposed,
+        memory_ns=inside(work.memory),
+        exposed_memory_ns=busy - compute - exposed,
+        idle_ns=whole - busy,
+    )
+
+
+def joined(times: Ints) -> Ints:
+    """The union of intervals: in order, none touches another. Shape: (n, 2)."""
+    times = times[times[:, 1] > times[:, 0]]
+    if not len(times):
+        return np.zeros((0, 2), np.int64)
+    times = times[np.argsort(times[:, 0], kind="stable")]
+    latest = np.maximum.accumulate(times[:, 1])
+    first = np.flatnonzero(np.append(True, times[1:, 0] > latest[:-1]))
+    return np.stack([times[first, 0], latest[np.append(first[1:] - 1, len(times) - 1)]], axis=1)
+
+
+def within(times: Ints, windows: Ints) -> Ints:
+    """How long disjoint intervals in order last inside of each window. Shape: (windows,)."""
+    if not len(times):
+        return np.zeros(len(windows), np.int64)
+    passed = np.append(0, np.cumsum(times[:, 1] - times[:, 0]))
+
+    def until(at: Ints) -> Ints:
+        i = np.searchsorted(times[:, 0], at, "right")
+        last = np.maximum(i - 1, 0)
+        part = np.minimum(at, times[last, 1]) - times[last, 0]
+        return np.where(i > 0, passed[last] + part, 0)
+
+    return until(windows[:, 1]) - until(windows[:, 0])
+
+
+def _named(timeline: Timeline, is_one: Callable[[str], bool]) -> Mask:
+    """The spans with such a name."""
+    named = np.array([is_one(name) for name in timeline.names], dtype=bool)
+    return named[timeline.name] if len(named) else np.zeros(len(timeline), dtype=bool)

@@ -1,0 +1,301 @@
+"""Ranks compared: what each did, which one was the slowest in each step, who came last to what.
+
+A rank that waits in a collective is not slow: it waits for the slow one. So a rank's *own* time of
+a step is the step without the time in which it did nothing but wait for ranks that came later. The
+rank with the most of it is the slowest, and what it did longer than the middle one of the others is
+why. Arrivals that are closer than the clocks are known, and own times that are, name nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.trace.active import Ints
+from kit.trace.communication import BYTES_UNKNOWN, Channel, joined, within
+from kit.trace.ranks.clocks import TOGETHER, Clock, align
+from kit.trace.ranks.match import Matched, match
+from kit.trace.ranks.one import RankTrace, common
+
+__all__ = ["CollectiveRow", "Compared", "RankRow", "StepRow", "bus_bytes", "compare_ranks"]
+
+ROUGH = 0.2  # a rate is not shown if the clocks are wrong by more than this part of its time
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank; means of its steps.
+
+    compute + exposed + memory + the idle times are the step.
+
+    Units:
+        milliseconds a step; fractions in [0, 1], nan where there is nothing to divide
+    """
+
+    rank: int
+    file: str
+    steps: int
+    step_ms: float
+    compute_ms: float
+    communication_ms: float  # all of it, hidden or not
+    exposed_ms: float  # communication under which nothing computed
+    waited_ms: float  # of that: others had not come yet; nan if no clock says so
+    memory_ms: float  # under which nothing computed or communicated
+    idle_ms: Mapping[str, float]  # by cause
+    overlap: float  # of communication, under compute
+    last: int  # collectives to which it came last, for sure
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step of all ranks.
+
+    Units:
+        milliseconds
+    """
+
+    name: str
+    step_ms: float  # of the rank that took longest
+    slowest: int  # the rank with the most time of its own; -1 if none stands out
+    own_ms: float  # of that rank
+    over_ms: float  # by which it is above the next
+    error_ms: float  # of `over_ms`, from the clocks
+    why: str  # what it did longer than the middle one of the others; "" if nothing
+    why_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One collective on all its ranks, on the reference's clock.
+
+    Units:
+        nanoseconds on the clock of the reference's file; bytes; bytes a second
+    """
+
+    channel: Channel
+    step: str
+    place: int  # in the step, or its number if the file gives one
+    start_ns: Mapping[int, int]  # by rank
+    stop_ns: Mapping[int, int]
+    last: int  # the rank that came last; -1 if several may have
+    missing: int  # ranks of the group that are not here: one of them may have come later
+    late_ns: int  # after the one before it; what they all would gain were it as early
+    spread_ns: int  # after the first: the longest that one has waited
+    error_ns: float  # of these two, from the clocks
+    size_bytes: int  # -1: not known
+    bus_rate: float  # from the last arrival to the last end; nan if not known
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All ranks on one clock."""
+
+    ranks: tuple[RankRow, ...]
+    steps: tuple[StepRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    notes: tuple[str, ...]
+
+
+def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
+    """The tables of some ranks, in the order of their numbers."""
+    traces = sorted(traces, key=lambda trace: trace.rank)
+    matched = match(traces)
+    together = np.array([key[0].operation in TOGETHER for key in matched.keys], dtype=bool)
+    clocks = align(
+        [trace.rank for trace in traces],
+        matched.start[together],
+        matched.stop[together],
+        matched.seen[together],
+    )
+    fit = _fit(matched, clocks)
+    rows = tuple(_collective(traces, matched, clocks, i) for i in np.flatnonzero(fit).tolist())
+    waits = [_Waits(traces, r, clocks, matched, fit) for r in range(len(traces))]
+    notes = list(matched.notes)
+    if bad := int((~fit).sum()):
+        notes.append(
+            f"{bad:,} collectives end on one rank before they begin on another, by more than the "
+            "clocks are wrong: they are not the same ones, and were not compared"
+        )
+    return Compared(
+        tuple(_rank(*each, rows) for each in zip(traces, clocks, waits, strict=True)),
+        tuple(_steps(traces, waits)),
+        rows,
+        tuple(notes),
+    )
+
+
+def _fit(matched: Matched, clocks: Sequence[Clock]) -> NDArray[np.bool_]:
+    """Which collectives can be one: on known clocks, no rank ends before another has begun."""
+    offset = np.array([clock.offset_ns for clock in clocks], np.int64)
+    error = np.array([clock.error_ns for clock in clocks])
+    known = matched.seen & ~np.isnan(error)
+    never = np.iinfo(np.int64).max // 2
+    error_ns = np.nan_to_num(error).astype(np.int64)
+    earliest = np.where(known, matched.start + offset - error_ns, -never).max(
+        axis=1, initial=-never
+    )
+    end = np.where(known, matched.stop + offset + error_ns, never).min(axis=1, initial=never)
+    fits: NDArray[np.bool_] = (earliest <= end) & (known.sum(axis=1) > 1)
+    return fits
+
+
+def bus_bytes(channel: Channel, size_bytes: int, ranks: int) -> float:
+    """The bytes that each link carries at least, as nccl-tests counts them; nan if not known."""
+    n = channel.size or ranks
+    if size_bytes == BYTES_UNKNOWN or n < 2:
+        return math.nan
+    share = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n,
+             "reduce_scatter": (n - 1) / n, "all_to_all": (n - 1) / n,
+             "broadcast": 1.0, "reduce": 1.0}.get(channel.operation, math.nan)  # fmt: skip
+    return size_bytes * share
+
+
+def _collective(
+    traces: Sequence[RankTrace], matched: Matched, clocks: Sequence[Clock], row: int
+) -> CollectiveRow:
+    channel, step, place = matched.keys[row]
+    known = [r for r in np.flatnonzero(matched.seen[row]).tolist() if clocks[r].is_known]
+    start = {r: int(matched.start[row, r]) + clocks[r].offset_ns for r in known}
+    stop = {r: int(matched.stop[row, r]) + clocks[r].offset_ns for r in known}
+    order = sorted(start, key=lambda r: start[r])
+    first, before, last = order[0], order[-2], order[-1]
+    late = start[last] - start[before]
+    error = clocks[last].error_ns + clocks[before].error_ns
+    world = max(trace.world for trace in traces) if not channel.group else 0
+    missing = max((channel.size or world) - len(known), 0)
+    sizes = {traces[r].collectives[int(matched.which[row, r])].size_bytes for r in known}
+    size = sizes.pop() if len(sizes) == 1 else BYTES_UNKNOWN
+    length = max(stop.values()) - start[last]
+    is_exact = error < ROUGH * length
+    rate = bus_bytes(channel, size, len(known)) / length * 1e9 if is_exact else math.nan
+    return CollectiveRow(
+        channel,
+        step,
+        place,
+        {traces[r].rank: at for r, at in start.items()},
+        {traces[r].rank: at for r, at in stop.items()},
+        traces[last].rank if late > error else -1,
+        missing,
+        late,
+        start[last] - start[first],
+        error,
+        size,
+        math.nan if missing else rate,
+    )
+
+
+class _Waits:
+    """What one rank waited for others, step by step. Shape: each (steps,)."""
+
+    def __init__(
+        self,
+        traces: Sequence[RankTrace],
+        r: int,
+        clocks: Sequence[Clock],
+        matched: Matched,
+        fit: NDArray[np.bool_],
+    ) -> None:
+        trace, clock = traces[r], clocks[r]
+        offset = np.array([c.offset_ns for c in clocks], np.int64)
+        known = matched.seen & np.array([c.is_known for c in clocks])
+        mine = fit & known[:, r]
+        self.is_known = clock.is_known and bool(mine.any())
+        aligned = np.where(known, matched.start + offset, np.iinfo(np.int64).min)[mine]
+        shift = clock.offset_ns + trace.zero_ns  # from the rank's own timeline to the reference's
+        last = aligned.max(axis=1, initial=np.iinfo(np.int64).min) - shift
+        start = matched.start[mine, r] - trace.zero_ns
+        stop = matched.stop[mine, r] - trace.zero_ns
+        waited = np.stack([start, np.maximum(start, np.minimum(last, stop))], axis=1)
+        self.exposed = within(common(joined(waited), trace.exposed), trace.steps)
+        count = np.searchsorted(np.sort(start), trace.steps)
+        worst = max((c.error_ns for c in clocks if c.is_known), default=0.0)
+        self.error = (count[:, 1] - count[:, 0]) * (np.nan_to_num(clock.error_ns) + worst)
+        self.own = trace.steps[:, 1] - trace.steps[:, 0] - self.exposed
+
+
+def _rank(trace: RankTrace, clock: Clock, waits: _Waits, rows: Sequence[CollectiveRow]) -> RankRow:
+    parts, count = trace.parts, len(trace.steps)
+
+    def mean(values: Ints) -> float:
+        return float(values.sum()) / count / 1e6 if count else math.nan
+
+    sent = int(parts.communication.sum())
+    return RankRow(
+        rank=trace.rank,
+        file=trace.file,
+        steps=count,
+        step_ms=mean(trace.steps[:, 1] - trace.steps[:, 0]),
+        compute_ms=mean(parts.compute),
+        communication_ms=mean(parts.communication),
+        exposed_ms=mean(parts.exposed),
+        waited_ms=mean(waits.exposed) if waits.is_known else math.nan,
+        memory_ms=mean(parts.memory),
+        idle_ms={cause: mean(ns) for cause, ns in parts.causes.items()},
+        overlap=1 - int(parts.exposed.sum()) / sent if sent else math.nan,
+        last=sum(row.last == trace.rank for row in rows),
+        clock=clock,
+    )
+
+
+def _steps(traces: Sequence[RankTrace], waits: Sequence[_Waits]) -> list[StepRow]:
+    """The steps that at least two ranks have, in the order of the first rank that has each."""
+    names = dict.fromkeys(name for trace in traces for name in trace.step_names)
+    rows = []
+    for name in names:
+        at = {r: t.step_names.index(name) for r, t in enumerate(traces) if name in t.step_names}
+        if len(at) > 1:
+            rows.append(_step(name, traces, waits, at))
+    return rows
+
+
+def _step(
+    name: str, traces: Sequence[RankTrace], waits: Sequence[_Waits], at: Mapping[int, int]
+) -> StepRow:
+    own = {r: int(waits[r].own[i]) for r, i in at.items()}
+    *_, second, slowest = sorted(own, key=lambda r: own[r])
+    over = own[slowest] - own[second]
+    error = float(waits[slowest].error[at[slowest]] + waits[second].error[at[second]])
+    is_sure = over > error and all(waits[r].is_known for r in at)
+    lengths = [int(traces[r].steps[i, 1] - traces[r].steps[i, 0]) for r, i in at.items()]
+    why, why_ns = _why(traces, waits, at, slowest) if is_sure else ("", 0.0)
+    return StepRow(
+        name=name,
+        step_ms=max(lengths) / 1e6,
+        slowest=traces[slowest].rank if is_sure else -1,
+        own_ms=own[slowest] / 1e6,
+        over_ms=over / 1e6,
+        error_ms=error / 1e6,
+        why=why,
+        why_ms=why_ns / 1e6,
+    )
+
+
+def _why(
+    traces: Sequence[RankTrace], waits: Sequence[_Waits], at: Mapping[int, int], slowest: int
+) -> tuple[str, float]:
+    """What the slowest rank did longer than the middle one of the others, and by how much."""
+    parts = {r: _named_parts(traces[r], waits[r], i) for r, i in at.items()}
+    mine = parts.pop(slowest)
+    causes = dict.fromkeys([*mine, *(cause for other in parts.values() for cause in other)])
+    more = {
+        cause: mine.get(cause, 0)
+        - float(np.median([other.get(cause, 0) for other in parts.values()]))
+        for cause in causes
+    }
+    why = max(more, key=lambda cause: more[cause])
+    return (why, more[why]) if more[why] > 0 else ("", 0.0)
+
+
+def _named_parts(trace: RankTrace, waits: _Waits, step: int) -> dict[str, int]:
+    parts = trace.parts
+    return {
+        "compute": int(parts.compute[step]),
+        "communication": int(parts.exposed[step] - waits.exposed[step]),
+        "memory": int(parts.memory[step]),
+        **{f"idle: {cause}": int(ns[step]) for cause, ns in parts.causes.items()},
+    }

@@ -1,0 +1,170 @@
+"""`kit.open_ranks` and `kit view FOLDER`: made jobs whose numbers are known, and bad folders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import kit
+from kit.cli.main import main
+from kit.errors import TraceFileError
+from kit.formats.ranks import read
+from tests.factories import make_run
+from tests.formats.made_ranks import LAYERS, Job, write_ranks
+
+JOB = Job(
+    ranks=4,
+    steps=3,
+    slow={3: 1.25},
+    late={(1, 1): 2_000.0},
+    clock_us={1: 350.0, 2: -90_000.0, 3: 4.0},
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("ranks")
+    write_ranks(made, JOB)
+    return made
+
+
+def test_known_clocks_late_comers_and_reasons_are_found(folder: Path):
+    ranks = kit.open_ranks(folder)
+    assert ranks.problems == ()
+    offsets = {row.rank: row.clock.offset_ns / 1e3 for row in ranks.ranks}
+    first = next(row.rank for row in ranks.ranks if row.clock.how == "the reference")
+    base = JOB.clock_us.get(first, 0.0)
+    for row in ranks.ranks:
+        wrong_us = abs(offsets[row.rank] - (base - JOB.clock_us.get(row.rank, 0.0)))
+        assert wrong_us <= JOB.jitter_us
+        assert row.clock.error_ns <= JOB.jitter_us * 1e3
+    said = {step.name: (step.slowest, step.why) for step in ranks.steps}
+    assert said == {
+        "step 10": (3, "compute"),
+        "step 11": (1, "idle: input"),
+        "step 12": (3, "compute"),
+    }
+    assert len(ranks.collectives) == JOB.steps * LAYERS
+    assert {row.last for row in ranks.collectives if row.step != "step 11"} == {3}
+    assert {row.size_bytes for row in ranks.collectives} == {JOB.elements * 4}
+
+
+def test_exposed_communication_is_what_no_kernel_hides(folder: Path):
+    for row in kit.open_ranks(folder).ranks:
+        raw = json.loads((folder / f"rank{row.rank}.json").read_text("utf-8"))["traceEvents"]
+        marks = [e for e in raw if e["name"].startswith("ProfilerStep")]
+        sent = [e for e in raw if e["name"].startswith("nccl")]
+        computed = [e for e in raw if e["cat"] == "kernel" and not e["name"].startswith("nccl")]
+        exposed = sum(
+            any(e["ts"] <= t < e["ts"] + e["dur"] for e in sent)
+            and not any(e["ts"] <= t < e["ts"] + e["dur"] for e in computed)
+            for mark in marks
+            for t in _every(mark, 5.0)
+        )
+        assert row.exposed_ms == pytest.approx(exposed * 5e-3 / JOB.steps, abs=0.05)
+
+
+def test_collectives_without_arguments_are_matched_by_their_order(tmp_path: Path):
+    write_ranks(tmp_path, Job(ranks=3, slow={2: 1.5}, has_args=False))
+    ranks = kit.open_ranks(tmp_path)
+    assert {row.last for row in ranks.collectives} == {2}
+    assert {row.size_bytes for row in ranks.collectives} == {-1}
+
+
+def test_files_read_in_processes_of_their_own_give_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here = kit.open_ranks(folder)
+    monkeypatch.setattr(read, "SMALL_BYTES", 0)
+    apart = kit.open_ranks(sorted(folder.iterdir())[:2])
+    assert [t.to_json() for t in apart.traces] == [t.to_json() for t in here.traces[:2]]
+
+
+def test_a_missing_a_cut_and_a_doubled_rank_are_named_and_the_rest_is_shown(
+    folder: Path, tmp_path: Path
+):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "rank0.json").unlink()
+    cut = (tmp_path / "rank1.json").read_bytes()
+    (tmp_path / "rank1.json").write_bytes(cut[: len(cut) // 2])
+    (tmp_path / "again.json.gz").write_bytes(gzip.compress((tmp_path / "rank2.json").read_bytes()))
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [2, 3]
+    broken, doubled, missing = ranks.problems
+    assert "'rank1.json' could not be read" in broken
+    assert "cut off" in broken
+    assert "rank 2 is in 2 files" in doubled
+    assert "again.json.gz" in doubled
+    assert missing.startswith("2 ranks of 4 missing: 0, 1.")
+    assert {row.missing for row in ranks.collectives} == {2}
+
+
+def test_the_file_says_its_rank_then_its_name_then_nothing(folder: Path, tmp_path: Path):
+    content = json.loads((folder / "rank2.json").read_text("utf-8"))
+    (tmp_path / "rank7.json").write_text(json.dumps(content))
+    del content["distributedInfo"]
+    (tmp_path / "worker_5.pt.trace.json").write_text(json.dumps(content))
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [0, 2, 5]
+    assert any("called rank 0" in problem for problem in ranks.problems)
+
+
+def test_saved_runs_are_ranks_too(tmp_path: Path):
+    for rank in range(2):
+        make_run().save(tmp_path / f"rank{rank}.kitrun")
+    ranks = kit.open_ranks(tmp_path)
+    assert [row.rank for row in ranks.ranks] == [0, 1]
+    assert "no collective" in ranks.ranks[1].clock.how
+
+
+def test_a_folder_without_traces_and_one_with_bad_ones_are_errors(tmp_path: Path):
+    with pytest.raises(TraceFileError, match="holds no trace"):
+        kit.open_ranks(tmp_path)
+    (tmp_path / "rank0.json").write_text("{")
+    with pytest.raises(TraceFileError, match=r"none of 1 file could be read: 'rank0\.json'"):
+        kit.open_ranks(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        kit.open_ranks(tmp_path / "none")
+    with pytest.raises(TraceFileError, match="workers"):
+        kit.open_ranks(tmp_path, workers=0)
+
+
+def test_kit_view_of_a_folder_prints_the_ranks(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["view", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("4 ranks", "idle: input", "all_reduce", "the reference", "step 12"):
+        assert text in shown
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"Process Group Ranks": "[[[", "In msg nelems": -5, "dtype": []},
+        {"Process Group Ranks": ["x"], "Group size": 1e300, "In msg nelems": 2**70, "Seq": True},
+        {"Process Group Name": {}, "Collective name": ["a"], "External id": "x"},
+        {"Input Dims": [[10**9] * 60], "Input type": ["float"]},
+        {"Input Dims": [1, "x"], "Input type": [[], {}]},
+        None,
+        [],
+    ],
+)
+def test_arguments_of_the_wrong_type_are_not_known(tmp_path: Path, args: object):
+    write_ranks(tmp_path, Job(ranks=2))
+    for file in tmp_path.iterdir():
+        trace = json.loads(file.read_text("utf-8"))
+        for event in trace["traceEvents"]:
+            if event["name"].startswith("nccl"):
+                event["args"] = args
+        trace["distributedInfo"] = {"rank": [], "world_size": -3}
+        trace["baseTimeNanoseconds"] = "now"
+        file.write_text(json.dumps(trace))
+    assert [row.rank for row in kit.open_ranks(tmp_path).ranks] == [0, 1]
+
+
+def _every(mark: dict[str, float], each: float) -> list[float]:
+    return [mark["ts"] + each * i for i in range(int(mark["dur"] / each))]

@@ -1,0 +1,76 @@
+"""Clocks that disagree are set by collectives: made ends with known offsets, and what is proven."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.trace.ranks.clocks import align
+
+EPOCH = 1_790_857_026_000_000_000
+OFFSETS = st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=5)
+
+
+def _made(offsets: list[int], jitter: int, count: int, seed: int):
+    """Starts and stops of collectives: a rank's clock shows the true time plus its offset."""
+    rng = np.random.default_rng(seed)
+    shape = (count, len(offsets))
+    begin = EPOCH + np.arange(count)[:, None] * 10_000_000 + rng.integers(0, 4_000_000, shape)
+    end = begin.max(axis=1, keepdims=True) + 500_000 + rng.integers(0, jitter + 1, shape)
+    shift = np.array(offsets, np.int64)
+    return begin + shift, end + shift
+
+
+@settings(max_examples=40, deadline=None)
+@given(OFFSETS, st.integers(0, 5_000), st.integers(1, 30), st.integers(0, 99))
+def test_known_offsets_are_found_within_what_ends_differ_by(offsets, jitter, count, seed):
+    start, stop = _made(offsets, jitter, count, seed)
+    clocks = align(list(range(len(offsets))), start, stop, np.ones(start.shape, bool))
+    for offset, clock in zip(offsets, clocks, strict=True):
+        wrong = abs(clock.offset_ns - (offsets[0] - offset))
+        assert wrong <= jitter
+        assert count >= 5 or wrong <= clock.error_ns  # of few collectives the error is proven
+
+
+@settings(max_examples=40, deadline=None)
+@given(OFFSETS, st.integers(5, 30), st.integers(0, 99))
+def test_the_stated_error_holds_nine_of_ten_ends(offsets, count, seed):
+    start, stop = _made(offsets, 8_000, count, seed)
+    clocks = align(list(range(len(offsets))), start, stop, np.ones(start.shape, bool))
+    for r, clock in enumerate(clocks[1:], start=1):
+        apart = np.abs(stop[:, r] + clock.offset_ns - stop[:, 0])
+        assert sum(d <= clock.error_ns for d in apart.tolist()) >= math.floor(0.9 * count)
+
+
+def test_ranks_without_a_common_collective_are_set_through_a_third():
+    start, stop = _made([0, 500, -70_000], 0, 12, 1)
+    seen = np.ones(start.shape, bool)
+    seen[:6, 2] = False  # rank 1 has all, rank 0 the first, rank 2 the last
+    seen[6:, 0] = False
+    clocks = align([0, 1, 2], start, stop, seen)
+    assert [c.offset_ns for c in clocks] == [500, 0, 70_500]
+    assert clocks[1].how == "the reference"
+    assert clocks[2].how == "6 collectives with rank 1"
+
+
+def test_a_rank_that_shares_no_collective_has_no_known_clock():
+    start, stop = _made([0, 5, 9], 0, 6, 2)
+    seen = np.ones(start.shape, bool)
+    seen[:, 2] = False
+    clocks = align([0, 1, 2], start, stop, seen)
+    assert clocks[1].is_known
+    assert not clocks[2].is_known
+    assert "no collective" in clocks[2].how
+
+
+def test_a_clock_that_runs_faster_has_a_larger_error():
+    start, stop = _made([0, 0], 100, 20, 3)
+    drift = (np.arange(20) * 50_000)[:, None] * np.array([0, 1])
+    steady, drifting = (
+        align([0, 1], start + d, stop + d, np.ones(start.shape, bool))[1] for d in (0, drift)
+    )
+    assert steady.error_ns <= 100
+    assert 400_000 <= drifting.error_ns <= 500_000

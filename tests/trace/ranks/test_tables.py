@@ -1,0 +1,180 @@
+"""Ranks compared: late-comers, waits and slow ranks of made jobs are found, and no others."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.trace import Span, Timeline
+from kit.trace.communication import Channel, Collective
+from kit.trace.ranks.one import RankTrace, rank_trace
+from kit.trace.ranks.ranks import Ranks
+from kit.trace.ranks.tables import bus_bytes, compare_ranks
+
+ALL = Channel("all_reduce", "0")
+NCCL = "ncclDevKernel_AllReduce_Sum_f32"
+ARRIVALS = st.lists(
+    st.lists(st.integers(0, 5_000_000), min_size=3, max_size=3), min_size=1, max_size=4
+)
+
+
+def job(arrivals: list[list[int]], offsets: list[int], channel: Channel = ALL) -> list[RankTrace]:
+    """A step of 10 ms for each row: ranks compute until they arrive, and end together."""
+    traces = []
+    for r, offset in enumerate(offsets):
+        spans, sent = [], []
+        for i, row in enumerate(arrivals):
+            t = i * 10_000_000
+            stop = t + max(row) + 1_000_000
+            spans += [
+                Span("host/main", f"step {i}", "step", t, t + 10_000_000),
+                Span("device/0 stream 7", "gemm", "kernel", t, t + row[r]),
+                Span("device/0 stream 20", NCCL, "kernel", t + row[r], stop),
+            ]
+            sent.append(Collective(channel, t + row[r], stop, 1 << 20))
+        traces.append(rank_trace(Timeline.of(spans), sent, rank=r, zero_ns=10**18 + offset))
+    return traces
+
+
+@settings(max_examples=40, deadline=None)
+@given(ARRIVALS, st.lists(st.integers(-(10**8), 10**8), min_size=3, max_size=3))
+def test_who_came_last_and_what_the_others_waited_is_a_count(arrivals, offsets):
+    found = compare_ranks(job(arrivals, offsets))
+    for row, collective in zip(arrivals, found.collectives, strict=True):
+        *_, before, last = sorted(row)
+        assert collective.late_ns == last - before
+        assert collective.spread_ns == last - min(row)
+        if last - before > collective.error_ns:
+            assert row[collective.last] == last
+        else:
+            assert collective.last == -1
+    for r, rank in enumerate(found.ranks):
+        waited = sum(max(row) - row[r] for row in arrivals) / len(arrivals) / 1e6
+        assert rank.waited_ms == pytest.approx(waited)
+        exposed = sum(max(row) - row[r] + 1_000_000 for row in arrivals) / len(arrivals) / 1e6
+        assert rank.exposed_ms == pytest.approx(exposed)
+        idle = sum(rank.idle_ms.values())
+        parts = rank.compute_ms + rank.exposed_ms + rank.memory_ms + idle
+        assert parts == pytest.approx(rank.step_ms)
+
+
+def test_the_slowest_rank_of_a_step_is_named_with_what_it_did_longer():
+    found = compare_ranks(job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 7_000, -9_000]))
+    for step in found.steps:
+        assert (step.slowest, step.why) == (2, "compute")
+        assert step.why_ms == pytest.approx(1.0)
+        assert step.over_ms == pytest.approx(1.0)
+    assert [rank.last for rank in found.ranks] == [0, 0, 6]
+
+
+def test_equal_ranks_name_nobody():
+    found = compare_ranks(job([[2_000_000] * 3] * 6, [0, 7_000, -9_000]))
+    assert {step.slowest for step in found.steps} == {-1}
+    assert {row.last for row in found.collectives} == {-1}
+
+
+def test_arrivals_closer_than_the_clocks_are_known_name_nobody():
+    traces = job([[2_000_000, 2_000_000, 2_000_400]] * 2, [0, 0, 0])
+    found = compare_ranks(traces)
+    assert all(row.late_ns <= row.error_ns and row.last == -1 for row in found.collectives)
+
+
+def test_steps_with_uneven_numbers_of_collectives_are_not_compared_and_named():
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    lost = traces[1].collectives
+    traces[1] = _with(traces[1], collectives=(*lost[:2], lost[2], *_twice(lost[2]), *lost[3:]))
+    found = compare_ranks(traces)
+    assert [row.step for row in found.collectives] == [f"step {i}" for i in (0, 1, 3, 4, 5)]
+    assert any("step 2" in note for note in found.notes)
+
+
+def test_numbers_of_collectives_are_believed_over_their_order():
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    numbered = [
+        tuple(_numbered(c, i + 40) for i, c in enumerate(trace.collectives)) for trace in traces
+    ]
+    numbered[0] = numbered[0][2:]  # the first two were not traced on rank 0
+    found = compare_ranks([_with(t, collectives=c) for t, c in zip(traces, numbered, strict=True)])
+    assert [row.place for row in found.collectives] == [40, 41, 42, 43, 44, 45]
+    assert [len(row.start_ns) for row in found.collectives] == [2, 2, 3, 3, 3, 3]
+
+
+def test_collectives_that_cannot_be_one_are_left_out():
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 12, [0, 0, 0])
+    moved = [
+        c if i != 4 else Collective(ALL, c.start_ns + 4_500_000, c.stop_ns + 4_500_000, 1)
+        for i, c in enumerate(traces[2].collectives)
+    ]
+    traces[2] = _with(traces[2], collectives=tuple(moved))
+    found = compare_ranks(traces)
+    assert "step 4" not in {row.step for row in found.collectives}
+    assert any("not the same" in note for note in found.notes)
+
+
+def test_a_rank_that_is_not_here_may_have_come_later():
+    group = Channel("all_reduce", "0", (0, 1, 2, 3), 4)
+    found = compare_ranks(job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0], group))
+    assert {row.missing for row in found.collectives} == {1}
+    assert all(math.isnan(row.bus_rate) for row in found.collectives)
+
+
+def test_the_bus_rate_is_nccls():
+    group = Channel("all_reduce", "0", (0, 1, 2), 3)
+    found = compare_ranks(job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0], group))
+    expected = (1 << 20) * 2 * 2 / 3 / 1e-3  # two thirds, there and back, in a millisecond
+    assert found.collectives[0].bus_rate == pytest.approx(expected)
+    assert bus_bytes(Channel("all_gather", "", (), 4), 100, 4) == 75
+    assert math.isnan(bus_bytes(Channel("all_reduce"), -1, 4))
+    assert math.isnan(bus_bytes(Channel("send"), 100, 4))
+
+
+def test_one_rank_alone_has_a_row_and_no_comparison():
+    found = compare_ranks(job([[2_000_000] * 3] * 2, [0, 0, 0])[:1])
+    assert len(found.ranks) == 1
+    assert not found.steps
+    assert not found.collectives
+    assert math.isnan(found.ranks[0].waited_ms)
+    assert found.ranks[0].exposed_ms == pytest.approx(1.0)
+
+
+def test_an_empty_trace_is_a_row_of_nothing():
+    empty = rank_trace(Timeline.of([]), (), rank=0)
+    row = compare_ranks([empty]).ranks[0]
+    assert row.steps == 0
+    assert math.isnan(row.step_ms)
+
+
+def test_a_rank_goes_through_json_and_back():
+    (trace, *_) = job([[2_000_000, 1, 2]] * 3, [5, 6, 7])
+    back = RankTrace.of_json(json.loads(json.dumps(trace.to_json())))
+    assert back.to_json() == trace.to_json()
+    assert back.collectives == trace.collectives
+    np.testing.assert_array_equal(back.exposed, trace.exposed)
+
+
+def test_text_of_a_trace_is_neither_obeyed_nor_markup():
+    evil = Channel("all_reduce", "\x1b[31m<b>|x|")
+    ranks = Ranks("\x1b[2Jname", tuple(job([[1, 2, 900_000]] * 6, [0, 0, 0], evil)), ("\x1b bad",))
+    assert "\x1b" not in ranks.to_text()
+    assert "\x1b" not in ranks.to_markdown()
+    assert "<b>" not in ranks.to_markdown()
+    assert "3 ranks" in repr(ranks)
+
+
+def _with(trace: RankTrace, **changes: object) -> RankTrace:
+    from dataclasses import replace
+
+    return replace(trace, **changes)
+
+
+def _twice(one: Collective) -> list[Collective]:
+    return [Collective(one.channel, one.start_ns + 1, one.stop_ns, one.size_bytes)]
+
+
+def _numbered(one: Collective, number: int) -> Collective:
+    return Collective(one.channel, one.start_ns, one.stop_ns, one.size_bytes, number)

@@ -1,0 +1,109 @@
+"""Device time by what it is for: compute, communication, memory, idle; held against a count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.trace import Span, Timeline
+from kit.trace.communication import (
+    communicates,
+    device_time,
+    joined,
+    moves_memory,
+    operation_of,
+    within,
+)
+
+NAMES = ("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "Memcpy HtoD (Pinned -> Device)")
+SPAN = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 20))
+STEP = st.tuples(st.integers(0, 60), st.integers(1, 20))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(SPAN, max_size=12), st.lists(STEP, min_size=1, max_size=3))
+def test_each_instant_of_the_steps_is_counted_once(kernels, steps):
+    spans = [Span(f"device/0 stream {n}", NAMES[n], "kernel", a, a + w) for n, a, w in kernels]
+    spans += [Span("host/main", f"step {i}", "step", a, a + w) for i, (a, w) in enumerate(steps)]
+    found = device_time(Timeline.of(spans))
+    counted = {"compute": 0, "communication": 0, "exposed": 0, "memory": 0, "moved": 0, "idle": 0}
+    for t in range(100):
+        if not any(a <= t < a + w for a, w in steps):
+            continue
+        on = [any(n == m and a <= t < a + w for m, a, w in kernels) for n in range(3)]
+        counted["compute"] += on[0]
+        counted["communication"] += on[1]
+        counted["memory"] += on[2]
+        counted["exposed"] += on[1] and not on[0]
+        counted["moved"] += on[2] and not (on[0] or on[1])
+        counted["idle"] += not any(on)
+    assert found.compute_ns == counted["compute"]
+    assert found.communication_ns == counted["communication"]
+    assert found.exposed_ns == counted["exposed"]
+    assert found.memory_ns == counted["memory"]
+    assert found.exposed_memory_ns == counted["moved"]
+    assert found.idle_ns == counted["idle"]
+    if counted["communication"]:
+        assert found.overlap == 1 - counted["exposed"] / counted["communication"]
+    else:
+        assert math.isnan(found.overlap)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEP, max_size=8), st.lists(STEP, max_size=5))
+def test_time_within_windows_is_a_count_of_instants(times, windows):
+    pairs, seen = ([(a, a + w) for a, w in x] for x in (times, windows))
+    found = within(joined(_array(pairs)), _array(seen))
+    for (low, high), length in zip(seen, found.tolist(), strict=True):
+        assert length == sum(any(a <= t < b for a, b in pairs) for t in range(low, high))
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)", "all_gather"),
+        ("void rccl_main_kernel_ReduceScatter", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
+        ("gloo:all_reduce", "all_reduce"),
+        ("all-gather-start.3", "all_gather"),
+        ("reduce-scatter.1", "reduce_scatter"),
+        ("collective-permute-done", "permute"),
+        ("void multimem_all_reduce_kernel<float>", "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<half, 8>", "all_reduce"),
+        ("ncclDevKernel_Generic", ""),
+    ],
+)
+def test_kernels_of_libraries_that_communicate_are_known(name: str, operation: str):
+    assert communicates(name)
+    assert operation_of(name) == operation
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sgemm_128x64", "void at::native::reduce_kernel<512, 1>", "reduce.3", "all-reduce-fusion x",
+     "hipLaunchKernel", "void gatherTopK", "broadcast_in_dim.4", "scatter.1"],
+)  # fmt: skip
+def test_kernels_that_compute_do_not_communicate(name: str):
+    assert not communicates(name)
+
+
+@pytest.mark.parametrize("name", ["Memcpy DtoD (Device -> Device)", "Memset (Device)"])
+def test_copies_move_memory(name: str):
+    assert moves_memory(name)
+    assert not communicates(name)
+    assert not moves_memory("memory_efficient_attention")
+
+
+@pytest.mark.parametrize("said", ["allreduce", "_allgather_base", "reduce_scatter_tensor_coalesced",
+                                  "all_to_allv", "broadcast", "barrier"])  # fmt: skip
+def test_torchs_names_of_collectives_are_known(said: str):
+    assert operation_of(said)
+
+
+def _array(pairs: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(pairs, np.int64).reshape(-1, 2)
