@@ -15,6 +15,7 @@ __all__ = [
     "KINDS",
     "LEGEND",
     "LIMITS",
+    "OF_WORKERS",
     "RECORDING",
     "SPAN_KINDS",
     "Category",
@@ -36,6 +37,7 @@ LIMITS = (
     "program",
     "unknown",
 )
+OF_WORKERS = "next batch, of workers"  # an input span: other processes prepare them
 RECORDING = "recording"  # of a phase: each phase has a category of its own
 
 

@@ -19,6 +19,7 @@ from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.kinds import OF_WORKERS
 
 __all__ = ["FINISH", "STEP", "Place", "blocking_lines", "timeline_of"]
 
@@ -72,7 +73,7 @@ def timeline_of(
 
     spans = [_span("host/main", e.name.removeprefix("kit "), "step", e, ns) for e in steps]
     spans += _phases(host, steps, ns)
-    spans += [_span("host/main", "next batch", "input", e, ns) for e in host if _is_input(e)]
+    spans += [_span("host/main", _batch(e), "input", e, ns) for e in host if _is_input(e)]
     notes: list[str] = []
     syncs: list[SyncPoint] = []
     if device == "cpu":
@@ -133,6 +134,11 @@ def _where(places: Mapping[str, Sequence[Place]]) -> str:
 def _is_input(event: Any) -> bool:
     """A loader makes the next batch, or waits for its workers."""
     return bool(event.name.startswith(_LOADER))
+
+
+def _batch(event: Any) -> str:
+    """What a wait for the next batch is called: torch has a class for loaders with workers."""
+    return OF_WORKERS if "MultiProcessing" in event.name else "next batch"
 
 
 def _away(

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from kit.runs.labels import is_of_strangers
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms
 from kit.trace import SyncRow, count_devices, idle_table, sync_table
 from kit.trace.gaps import ELSEWHERE
-from kit.trace.kinds import CATEGORY_ROWS
+from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import together_ns
 
 __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
@@ -26,6 +29,7 @@ __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
+_OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
 
@@ -59,7 +63,14 @@ def advise(run: Run) -> tuple[Advice, ...]:
                 found.append(advice)
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
+    found = [replace(advice, change=_known(run, advice.change)) for advice in found]
     return tuple(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
+
+
+def _known(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a change this run's program would obey."""
+    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
+    return {name: value for name, value in change.items() if name not in left_out}
 
 
 def sync_cure(row: SyncRow, run: Run) -> Advice:
@@ -73,9 +84,8 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     can_guess = run.settings.mode != "torch" and run.devices == 1
     cost = row.wait_ms_per_step if math.isnan(idle) else idle
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
-    return Advice(
-        cure.rule, f"{text}: {_filled(cure, row, run, can_guess)}", row.site, cost, change
-    )
+    said = f"{text}: {_filled(cure, row, run, can_guess)}"
+    return Advice(cure.rule, said, row.site, cost, _known(run, change))
 
 
 def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
@@ -83,12 +93,16 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
     later = f", look one step later (loss_scaling={DEFERRED!r})"
     keep = ", keep the read and hide it (step_mode='speculate')"
     hide = "; step_mode='speculate' keeps the read and hides most of the wait"
+    by_device = f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True"
+    own = "an optimizer with fused=True, whose step takes found_inf"
+    is_own = is_of_strangers(run)
     return cure.text.format(
         via=row.via,
         cause=row.cause,
-        on_device=ON_DEVICE,
+        on_device=own if is_own else by_device,
+        several="several batches" if is_own else "several batches (accumulate)",
         op=row.cause.removeprefix("unlowered op aten."),
-        later=later if run.devices == 1 else "",
+        later=later if run.devices == 1 and not is_own else "",
         keep=keep if can_guess else "",
         hide=hide if can_guess else "",
     )
@@ -123,8 +137,7 @@ SYNC_CURES = (
         "loss scale check",
         _through("torch/amp/grad_scaler.py"),
         "GradScaler reads whether a gradient was infinite before it lets the optimizer step. Let "
-        "the device decide (loss_scaling={on_device!r}, or an optimizer with fused=True)"
-        "{later}{keep}, or pay it once for several batches (accumulate).",
+        "the device decide ({on_device}){later}{keep}, or pay it once for {several}.",
         {"loss_scaling": ON_DEVICE},
     ),
     SyncCure(
@@ -238,7 +251,9 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
     ms = seen.exposed_ms("input")
     if ms < SHARE * seen.step_ms or not ms:
         return
-    if run.settings.prefetch == 0:
+    if is_of_strangers(run):
+        yield _loader(run, ms)
+    elif run.settings.prefetch == 0:
         text = (
             f"the device waits {format_ms(ms)} a step while the next batch is prepared and copied: "
             "let a thread do that ahead of the step (prefetch=2)."
@@ -254,6 +269,29 @@ def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("input", text, ms=ms)
 
 
+def _loader(run: Run, ms: float) -> Advice:
+    """What a script says to its own loader."""
+    t = run.timeline
+    inputs = np.unique(t.name[t.where(kind="input")])
+    names = [t.names[i] for i in inputs.tolist()]
+    on_gpu = run.settings.device == "gpu"
+    pinned = " pin_memory=True lets their copies to the GPU go beside its work." if on_gpu else ""
+    if any(name == OF_WORKERS or "_MultiProcessing" in name for name in names):  # torch's name
+        text = (
+            f"the step waits {format_ms(ms)} for its batch though the DataLoader has workers: they "
+            "are slower than the step, or begin anew with each epoch. Give it more of them "
+            "(num_workers), more batches ahead (prefetch_factor) and persistent_workers=True, or "
+            f"make its items cheaper.{pinned}"
+        )
+    else:
+        text = (
+            f"the step waits {format_ms(ms)} for its batch: let processes of the DataLoader "
+            "prepare batches ahead of the step (num_workers=2, prefetch_factor=2, "
+            f"persistent_workers=True), or make its items cheaper.{pinned}"
+        )
+    return Advice("input", text, ms=ms)
+
+
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
     steps = max(int(run.timeline.where(kind="step").sum()), 1) * count_devices(run.timeline)
     for row in idle_table(run.timeline):
@@ -261,10 +299,12 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
         if row.cause != ELSEWHERE or ms < SHARE * seen.step_ms:
             continue
         what = "the devices then have" if run.devices > 1 else "the device then has"
+        batch = "a DataLoader's num_workers" if is_of_strangers(run) else "prefetch=2"
         text = (
-            f"{row.site} makes the host wait for something else than the device (it sleeps, reads "
-            f"a file or takes a lock), and {what} nothing to do for {format_ms(ms)} a step. Do "
-            "that in another thread ahead of the step (a batch: prefetch=2), or less often."
+            f"{row.site or 'An unknown line'} makes the host wait for something else than the "
+            f"device (it sleeps, reads a file or takes a lock), and {what} nothing to do for "
+            f"{format_ms(ms)} a step. Do that in another thread ahead of the step (a batch: "
+            f"{batch}), or less often."
         )
         yield Advice("host waits elsewhere", text, row.site, ms)
 

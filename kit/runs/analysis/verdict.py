@@ -66,7 +66,8 @@ LIMIT_ROWS = {
     "input": LimitRow(
         "The step waits for its batches",
         "prepare them ahead (prefetch=2), or make the loader faster",
-        "prepare them ahead: a DataLoader with num_workers and pin_memory=True",
+        "prepare them ahead: a DataLoader with num_workers, prefetch_factor, "
+        "persistent_workers=True and pin_memory=True",
     ),
     "elsewhere": LimitRow(
         "The host neither computes nor waits for the device: it sleeps, reads a file or takes a "

@@ -113,7 +113,6 @@ def test_a_loop_that_waits_says_so_and_at_which_line(wait: Callable[[], None]) -
     assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
     assert sum(row.share for row in run.breakdown()) == pytest.approx(1)
     assert share(run, "device busy") < 0.5
-    assert limited_by(run.timeline).what == "elsewhere"
     (advice,) = [a for a in advise(run) if a.rule == "host waits elsewhere"]
     assert advice.site == cost.site
     line = int(cost.site.rpartition(":")[2])
@@ -163,6 +162,8 @@ def test_a_step_that_waits_for_its_loader_is_input_bound(workers: int) -> None:
     run = watched(lambda: None, loader)
     assert share(run, "input") > share(run, "host waits elsewhere")
     assert limited_by(run.timeline).what == "input"
+    (advice,) = [a for a in advise(run) if a.rule == "input"]
+    assert ("though the DataLoader has workers" in advice.text) == (workers > 0)
 
 
 def test_a_native_step_of_a_builder_that_sleeps_says_so_too() -> None:
@@ -181,7 +182,31 @@ def test_a_native_step_of_a_builder_that_sleeps_says_so_too() -> None:
     assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
 
 
-# Events and looks made by hand: a GPU's.
+# Events and looks made by hand.
+
+
+def test_a_step_of_three_ms_that_sleeps_for_two_is_limited_by_that() -> None:
+    """And no word of recording, whose rows are what the thread really ran."""
+    step = Event("kit step 0", 0, 3000, is_user_annotation=True)
+    ops = [Event("aten::mm", 100, 300, step), Event("aten::mm", 2700, 2800, step)]
+    ran = [(0, 0, ""), (1000, 500, "other"), (2000, 500, "other"), (3000, 1000, "")]
+    looks = [
+        Look(at * 1000, cpu * 1000, bool(call), ("mine.py", 5), 0, 0, call)  # type: ignore[arg-type]
+        for at, cpu, call in ran
+    ]
+    run = kit.Run(
+        kit.Settings(mode="torch"), (), (3_000_000,), timeline_of([step, *ops], looks=looks)
+    )
+    assert {row.category: row.exposed_ms for row in run.breakdown() if row.exposed_ms} == {
+        "device busy": pytest.approx(0.3),
+        "host waits elsewhere": 2.0,
+        "forward recording": pytest.approx(0.7),
+    }
+    limit = run.limited_by()
+    assert (limit.what, limit.share) == ("elsewhere", pytest.approx(2 / 3))
+    assert [(a.rule, a.site, a.ms) for a in run.advice()] == [
+        ("host waits elsewhere", "mine.py:5", pytest.approx(2))
+    ]
 
 
 def looks_at(*rows: tuple[float, str]) -> list[Look]:

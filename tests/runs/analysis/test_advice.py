@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import kit
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis import advice as advice_rules
-from kit.runs.analysis.advice import RULES, Advice, AdviceRule, SyncCure, advise
+from kit.runs.analysis.advice import RULES, Advice, AdviceRule, SyncCure, advise, sync_cure
 from kit.runs.analysis.summary import summary
-from kit.trace import Span, SyncPoint, Timeline
+from kit.trace import Span, SyncPoint, Timeline, sync_table
+from kit.trace.kinds import OF_WORKERS
 from kit.widgets.numbers.advice import advice_html
 from kit.workloads import bert
 
@@ -202,6 +203,41 @@ def test_waiting_for_batches_asks_for_prefetch_and_then_for_a_faster_loader() ->
     assert (ahead.rule, ahead.change) == ("input", {})
     assert "slower than the step" in ahead.text
     assert synthetic([busy(0, 10), host("input", 6, 10, "next batch")]).advice() == ()
+
+
+@pytest.mark.parametrize("settings", [LAZY, LAZY.replace(mode="torch")])
+def test_a_script_is_told_of_its_own_loader(settings: kit.Settings) -> None:
+    """It has no setting `prefetch`, nor `loss_scaling`."""
+    script = {"watched": "complete"}
+    alone = [busy(0, 6), host("input", 6, 10, "next batch")]
+    (advice,) = synthetic(alone, settings, environment=script).advice()
+    assert (advice.rule, advice.change, advice.ms) == ("input", {}, 4.0)
+    assert "(num_workers=2, prefetch_factor=2, persistent_workers=True)" in advice.text
+    assert "pin_memory" not in advice.text
+    for name in (OF_WORKERS, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        waits = [busy(0, 6), host("input", 6, 10, name)]
+        (advice,) = synthetic(waits, settings.replace(device="gpu"), environment=script).advice()
+        assert "though the DataLoader has workers" in advice.text
+        assert "pin_memory=True" in advice.text
+    sleeps = [busy(0, 4), host("record", 0, 10), host("elsewhere", 4, 10, "mine.py:3")]
+    (advice,) = synthetic(sleeps, settings, environment=script).advice()
+    assert "(a batch: a DataLoader's num_workers)" in advice.text
+    assert "prefetch=2" in synthetic(sleeps, settings).advice()[0].text
+
+
+@pytest.mark.parametrize("via", ["torch/amp/grad_scaler.py:1", ""])
+def test_a_script_is_offered_no_setting_of_a_builder(via: str) -> None:
+    cause = "item" if via else "copy_to_device"
+    syncs = (SyncPoint(0, 5 * MS, cause, "mine.py:3", via),)
+    spans = [busy(0, 3), host("wait", 0, 5, cause), host("record", 0, 10)]
+    ours = synthetic(spans, sync_points=syncs)
+    (row,) = sync_table(syncs, steps=1, timeline=ours.timeline)
+    assert set(sync_cure(row, ours).change) & {"prefetch", "loss_scaling"}
+    script = replace(ours, environment={"watched": "complete"})
+    cure = sync_cure(row, script)
+    assert not set(cure.change) & {"prefetch", "loss_scaling"}
+    assert "loss_scaling=" not in cure.text
+    assert "accumulate" not in cure.text
 
 
 def test_a_device_that_waits_for_recording_asks_for_replay() -> None:
