@@ -6,6 +6,7 @@ refuse before it takes one: at the fork, not at the next use.
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
 from typing import Protocol
@@ -39,9 +40,20 @@ class _Entered:
 
     def _refuse(self) -> None:
         self.is_child = True
+        _collect_without_xla()
         give_back_all()
         for session in self.open:
             session.leave_behind()
+
+
+def _collect_without_xla() -> None:
+    """Let the garbage collector leave alone what is the parent's: freeing an array asks XLA, whose
+    threads are not there; and jax's own hook takes a lock that one of them may have held."""
+    gc.freeze()
+    owners = [getattr(hook, "__module__", None) or "" for hook in gc.callbacks]
+    gc.callbacks[:] = [
+        hook for hook, owner in zip(gc.callbacks, owners, strict=True) if owner[:3] != "jax"
+    ]
 
 
 @cache

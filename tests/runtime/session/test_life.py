@@ -119,6 +119,37 @@ def test_every_use_of_a_session_in_a_forked_child_is_refused() -> None:
         assert x.tolist() == [2.0] * 3  # and the parent goes on
 
 
+class Cycle:
+    """Holds itself, and an array of the device: only the garbage collector can free it."""
+
+    def __init__(self, held: object) -> None:
+        self.held, self.own = held, self
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_a_forked_child_collects_no_array_of_its_parent() -> None:
+    """To free one asks XLA, whose threads are not there: a loader's worker would hang in it."""
+    gc.disable()
+    try:
+        with kit.Session(kit.Settings(mode="lazy")):
+            x = torch.ones(3, device="kit") + 1
+            assert x.tolist() == [2.0] * 3
+            cell = ref(Cycle(x.kit_value().cell).held)
+            del x
+
+            def collect() -> None:
+                own = ref(Cycle(object()))
+                gc.collect()
+                assert cell() is not None
+                assert own() is None, "the child's own objects are collected"
+
+            assert in_child(collect) == "nothing was raised"
+    finally:
+        gc.enable()
+    gc.collect()
+    assert cell() is None
+
+
 @pytest.mark.filterwarnings(IGNORED)
 def test_a_forked_child_leaves_the_block_and_is_stopped_by_ctrl_c_at_once() -> None:
     def leave() -> None:
