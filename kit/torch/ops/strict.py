@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["check_number", "check_types"]
 
@@ -59,6 +60,10 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
 
     def blank(item: Any) -> Any:
         if isinstance(item, torch.Tensor):
+            if isinstance(item, KitTensor) and item.spec.repeats and id(item) in written:
+                # torch looks at shared places before it looks at types
+                memory = torch.zeros(item.spec.reach, dtype=item.dtype, device="cpu")
+                return memory.as_strided(item.shape, item.stride())
             if is_small or id(item) in written:
                 return torch.zeros(item.shape, dtype=item.dtype, device="cpu")
             return torch.zeros((), dtype=item.dtype, device="cpu").expand(item.shape)

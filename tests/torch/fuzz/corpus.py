@@ -64,4 +64,8 @@ CORPUS: dict[str, str] = {
     """,
     "complex numbers are not rounded": "t0 = torch.tensor([1 + 2j]).to(device).floor()",
     "truths have no largest": "t0 = torch.tensor([True]).to(device).argmax()",
+    "what overlaps is refused before its type is": """
+        t0 = torch.ones(()).to(torch.complex64).to(device).expand((2,))
+        t0 ^= True
+    """,
 }

@@ -138,7 +138,7 @@ class Draw:
             text = f"(torch.arange({count}) % {self.random.randint(2, 3)} == 0).reshape({shape})"
         if self.names and self.random.random() < 0.15:
             return f"torch.full({shape}, {count % 3}, dtype={dtype}, device=device)"
-        return f"{text}.to(device)"
+        return f"{text}.to(device, copy=True)"  # on the CPU, too: a view of nothing
 
 
 def _broadcasts(small: Any, large: Any) -> bool:

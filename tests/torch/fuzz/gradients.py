@@ -37,13 +37,18 @@ def _backward(d: Draw) -> str:
 
 
 def _grad(d: Draw) -> str:
-    """First or second derivatives."""
+    """First or second derivatives; no strides of gradients are promised.
+
+    What no path leads to has no gradient; where one op of a device stands for two of the CPU's,
+    such as `linear`, a path may lead there that brings zeros: `materialize_grads` makes both zeros.
+    """
     x, leaf = _graph(d), _leaf(d)
-    more = "create_graph=True, allow_unused=True"  # no strides of gradients are promised
-    first = f"t = torch.autograd.grad({_scalar(d, x)}, {leaf}, {more})[0].contiguous()"
+    unused = "allow_unused=True, materialize_grads=True"
+    first = f"t = torch.autograd.grad({_scalar(d, x)}, {leaf}, create_graph=True, {unused})[0]"
+    first += ".contiguous()"
     if d.random.random() < 0.5:
         return first
-    again = f"torch.autograd.grad((t * t).real.sum(), {leaf}, allow_unused=True)[0]"
+    again = f"torch.autograd.grad((t * t).real.sum(), {leaf}, {unused})[0]"
     return f"{first}; t = {again}.contiguous()"
 
 

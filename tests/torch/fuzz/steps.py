@@ -49,4 +49,7 @@ def change(program: Program, names: dict[str, Any]) -> None:
     if first is not None and which == 2:
         run_line(f"with torch.no_grad(): {first}.fill_(1)", names)
     if first is not None and which == 3:
-        run_line(f"{first} = {first}.detach().clone()", names)
+        # It wants gradients as the old one did: a replay runs none of the step's Python, so it
+        # does not ask a new tensor for what the step asked the old one.
+        wants = f"requires_grad_({first}.requires_grad)"
+        run_line(f"{first} = {first}.detach().clone().{wants}", names)

@@ -143,7 +143,17 @@ def _turned(d: Draw) -> str:
             {x}.swapaxes_(0, -1)  {x}.detach_()  {x}.requires_grad_(False)
         """)
     )
+    if "grad_" in form or "detach_" in form:
+        x = d.tensor(lambda t: not _has_views(d, t))
     return form.format(x=x)
+
+
+def _has_views(d: Draw, base: torch.Tensor) -> bool:
+    """Do others show its memory and learn? Torch itself fails an assertion when such a view is
+    used after its base was cut off and written, on all devices that are written in Python.
+    """
+    return any(t is not base and t.requires_grad and shares_memory(t, base)
+               for t in d.names.values())  # fmt: skip
 
 
 def _data(d: Draw) -> str:
