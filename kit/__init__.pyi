@@ -64,6 +64,7 @@ from kit.widgets.numbers.run_diff import RunDiffView as RunDiffView
 from kit.widgets.numbers.segments import SegmentView as SegmentView
 from kit.widgets.numbers.source import SourceView as SourceView
 from kit.widgets.numbers.whatif import WhatIfView as WhatIfView
+from kit.widgets.ranks.view import RanksView as RanksView
 from kit.widgets.timeline.view import TimelineView as TimelineView
 
 __version__: str

@@ -19,6 +19,7 @@ from kit.files import check_target
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.progress import bar_when_told, in_kernel, progress_or_bar
 
 if TYPE_CHECKING:
@@ -397,7 +398,7 @@ def report(
     """Write one HTML file whose sliders move over recorded runs, with no kernel and no network.
 
     Args:
-        source: a workload, which is run for each combination in `sweep`; or a run; or several.
+        source: a workload, which is run for each combination in `sweep`; a run; several; or ranks.
         sweep: values by setting; nine to thirty runs make a good report.
         path: the file; it is replaced only when the new one is complete.
         devices, processes, options: of each run, as for `kit.run`.
@@ -407,9 +408,11 @@ def report(
         OSError: the file cannot be written, or `path` is a pipe, a device or a folder.
     """
     from kit.reports.html import write_report
+    from kit.reports.ranks import write_ranks
 
     check_target(path)  # before minutes of measuring
-
+    if isinstance(source, Ranks):
+        return write_ranks(source, path, title=title)
     if isinstance(source, Run) or (
         isinstance(source, Sequence) and all(isinstance(x, Run) for x in source)
     ):
@@ -422,23 +425,20 @@ def report(
         placement = _placement(source, devices, processes, options)
         grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}
         runs = measure(placement, grid, settings or Settings(), progress=progress)
-    if not runs:
-        raise SettingsError("there is nothing to report: no runs")
     return write_report(runs, path, title=title)
 
 
 def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
     """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
 
-    `run = kit.open_trace("trace.json.gz"); kit.TimelineView(run)`. docs/traces.md says what
-    becomes of each event. What had to be repaired or left out stands in `run.timeline.notes`.
+    `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says what becomes of each
+    event. What had to be repaired or left out stands in `run.timeline.notes`.
 
     Args:
         path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
             one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
-        step_by: of torch's traces, what a step is: the name of an annotation or function that
-            repeats, or a range of milliseconds, "12.5..80". By default what torch has marked, an
-            annotation that covers the time, optimizer step to optimizer step, or the whole trace.
+        step_by: of torch's traces, what a step is: an annotation or function that repeats, or
+            milliseconds, "12.5..80". By default what torch has marked, else what fits best.
 
     Raises:
         TraceFileError: it is damaged, of another format, or too large; the message says which.

@@ -21,7 +21,7 @@ from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab
 from kit.cli.run import run
-from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_ranks, write_report
+from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
 from kit.errors import KitError
 from kit.formats.readers import readers_text
 
@@ -142,7 +142,7 @@ def _view(options: argparse.Namespace) -> int:
         ranks = kit.open_ranks(options.trace, step_by=options.step_by)
         say(ranks.to_text())
         if options.output:
-            write_ranks(ranks, options.output)
+            write_report(ranks, options.output)
         return 0
     run = kit.open_trace(options.trace, step_by=options.step_by)
     say(summary_of(run))

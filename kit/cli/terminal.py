@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.errors import SettingsError
-from kit.files import write_whole
 from kit.text import safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
     from kit.trace.ranks.ranks import Ranks
 
-__all__ = ["INTERRUPTED", "complain", "say", "summary_of", "write_ranks", "write_report"]
+__all__ = ["INTERRUPTED", "complain", "say", "summary_of", "write_report"]
 
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
@@ -38,16 +36,8 @@ def summary_of(run: Run) -> str:
     return summary(run)
 
 
-def write_ranks(ranks: Ranks, path: Path) -> None:
-    """The tables of ranks as Markdown."""
-    if path.suffix.lower() != ".md":
-        raise SettingsError(f"{path.name!r}: of ranks the page is Markdown, a name ending in .md")
-    write_whole(path, ranks.to_markdown().encode(errors="backslashreplace"))
-    say(f"wrote {path}")
-
-
-def write_report(runs: list[Run], path: str | os.PathLike[str]) -> None:
-    """One HTML page of runs."""
+def write_report(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> None:
+    """One HTML page of runs, or of the ranks of a job."""
     import kit
 
     say(f"wrote {kit.report(runs, path=Path(path))}")

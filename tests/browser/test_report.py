@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import kit
 from kit.reports.html import write_report
 from kit.runs.settings import Settings
 from tests.browser.labserver import Browser
 from tests.factories import make_run
+from tests.formats.made_ranks import Job, write_ranks
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -190,4 +192,22 @@ def test_a_bar_or_a_box_that_is_clicked_is_the_selection_of_all_views(
     }""")
     page.wait_for_function("kitReport.selected.label.startsWith('kernel ')")
     assert page.locator("#source .kit-picked").count() >= 1
+    assert offline.errors() == []
+
+
+def test_a_rank_that_is_picked_is_marked_and_its_row_opens(tmp_path: Path, offline: Browser):
+    write_ranks(tmp_path / "ranks", Job(ranks=3, slow={2: 1.5}))
+    path = kit.report(kit.open_ranks(tmp_path / "ranks"), path=tmp_path / "page.html")
+    page = offline.page
+    page.goto(path.as_uri())
+    lane = page.get_by_text("device/2 stream 20").first
+    assert not lane.is_visible()
+    page.locator("summary").nth(2).click()
+    assert lane.is_visible()
+    page.locator("[data-row]", has_text="rank 2").first.click()
+    marked = page.locator(".kit-picked").all_inner_texts()
+    assert len(marked) > 5
+    assert all("rank 2" in text or text.split()[0] == "2" for text in marked)
+    page.keyboard.press("Escape")
+    assert page.locator(".kit-picked").count() == 0
     assert offline.errors() == []

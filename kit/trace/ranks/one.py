@@ -17,7 +17,7 @@ from kit.trace.communication import Channel, Collective, device_work, joined, wi
 from kit.trace.gaps import count_devices, idle_gaps
 from kit.trace.timeline import COLUMNS, Timeline
 
-__all__ = ["Lane", "Parts", "RankTrace", "common", "rank_trace"]
+__all__ = ["Lane", "Parts", "RankTrace", "coarse", "common", "rank_trace"]
 
 MAX_PIECES = 2_000  # of one kind on one lane: more than a screen has pixels
 MAX_LANES = 12  # of one rank
@@ -198,7 +198,7 @@ def _lanes(timeline: Timeline) -> tuple[Lane, ...]:
     for name in names[:MAX_LANES]:
         work = device_work(_only(timeline, name))
         found += [
-            Lane(name, what, _coarse(getattr(work, what)))
+            Lane(name, what, coarse(getattr(work, what), MAX_PIECES))
             for what in NAMES
             if len(getattr(work, what))
         ]
@@ -210,13 +210,13 @@ def _only(timeline: Timeline, lane: str) -> Timeline:
     return replace(timeline, **{column: getattr(timeline, column)[mask] for column in COLUMNS})
 
 
-def _coarse(times: Ints) -> Ints:
-    """The same with its smallest gaps closed, so that few pieces are left."""
-    if len(times) <= MAX_PIECES:
+def coarse(times: Ints, most: int) -> Ints:
+    """The same with its smallest gaps closed, so that at most so many pieces are left."""
+    if len(times) <= most:
         return times
     gaps = times[1:, 0] - times[:-1, 1]
-    least = np.sort(gaps)[-(MAX_PIECES - 1)]
-    first = np.flatnonzero(np.append(True, gaps >= least))
+    largest = np.argsort(gaps, kind="stable")[len(gaps) - (most - 1) :]
+    first = np.append(0, np.sort(largest) + 1)
     return np.stack([times[first, 0], times[np.append(first[1:] - 1, len(times) - 1), 1]], axis=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,9 +87,27 @@ class Ranks:
         )
         return (*self.problems, *self.compared.notes, *of_ranks)
 
+    @property
+    def said(self) -> str:
+        """Which rank is slow and why, in one sentence."""
+        named = [row for row in self.steps if row.slowest >= 0]
+        if not self.steps:
+            return "No step is in the traces of two ranks: there is nothing to compare."
+        if not named:
+            return "In no step one rank stands out as the slowest."
+        parts = []
+        for rank, count in Counter(row.slowest for row in named).most_common(3):
+            mine = [row for row in named if row.slowest == rank and row.why]
+            why, times = Counter(row.why for row in mine).most_common(1)[0] if mine else ("", 0)
+            ms = sum(row.why_ms for row in mine if row.why == why) / max(times, 1)
+            more = f" ({why} {format_ms(ms)} longer than in the others)" * bool(why)
+            parts.append(f"rank {rank} in {count}{more}")
+        return f"Of {format_count(len(self.steps), 'step')} the slowest was {', '.join(parts)}."
+
     def to_markdown(self) -> str:
         """The tables as Markdown."""
         parts = [f"# {safe_markdown(self.name)}: {format_count(len(self.traces), 'rank')}"]
+        parts.append(safe_markdown(self.said, 600))
         parts += [f"- {safe_markdown(note, 300)}" for note in self.notes]
         for title, heads, rows in self._tables(safe_markdown, len(self.collectives)):
             parts += [f"## {title}", markdown_table(heads, rows) if rows else "none"]
@@ -97,6 +116,7 @@ class Ranks:
     def to_text(self) -> str:
         """The same for a terminal; of the collectives those that cost most."""
         parts = [f"{safe_terminal(self.name)}: {format_count(len(self.traces), 'rank')}"]
+        parts[0] += f"\n{safe_terminal(self.said, 600)}"
         parts += [f"note: {safe_terminal(problem, 300)}" for problem in self.problems]
         for title, heads, rows in self._tables(safe_terminal, MAX_ROWS):
             body = terminal_table(heads, rows, left=(0, 1)) if rows else "none"

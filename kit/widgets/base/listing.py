@@ -15,6 +15,7 @@ from ipywidgets import HTML, Box, Layout, Text
 
 from kit.runs.run import Run
 from kit.text import safe_html
+from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.page import View
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Selection
@@ -48,14 +49,16 @@ Drawn = tuple[str, Sequence[Selection]]  # the HTML, and what each row of it sta
 class Listing(View):
     """What `draw` makes of `run`; assigning `run` redraws. Picking a row sets `selection`.
 
+    What is drawn may be the ranks of a job in the place of one run.
+
     Picking the same row again picks nothing. Assigning `selection` marks the rows that belong to
     it: those that share a line or a node with it.
     """
 
-    run = traitlets.Instance(Run, allow_none=True)
+    run = traitlets.Union([traitlets.Instance(Run), traitlets.Instance(Ranks)], allow_none=True)
     selection = traitlets.Instance(Selection)
 
-    def __init__(self, name: str, draw: Callable[[Run], Drawn], run: Run | None = None) -> None:
+    def __init__(self, name: str, draw: Callable[[Any], Drawn], run: Any = None) -> None:
         self.html = HTML(layout=Layout(width="auto"))
         self._marks, self._field = HTML(), Text()
         self._field.add_class("kit-listing-pick")

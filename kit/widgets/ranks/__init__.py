@@ -1,0 +1,1 @@
+"""Pictures of many ranks: who was slow, who waited, on one clock."""

@@ -1,0 +1,189 @@
+"""One row a rank, all on one clock: what it computed and sent, and when it waited for others.
+
+A row is a line of the page that opens to the rank's own lanes, by `<details>`: a saved page needs
+no script for that. Each kind of work is one path of an SVG.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kit.text import format_ms, safe_html
+from kit.trace.active import Ints
+from kit.trace.communication import joined
+from kit.trace.ranks.one import NAMES, RankTrace, coarse
+from kit.trace.ranks.ranks import Ranks
+from kit.trace.ranks.tables import RankRow
+from kit.widgets.base.tables import LINE, MUTED, TRACK
+from kit.widgets.base.theme import COLORS
+
+__all__ = ["KEYS", "lanes_html"]
+
+WIDTH = 1_000  # units of the picture, which is as wide as the page
+MAX_PIECES = 100_000  # of all rows together
+_HEIGHT, _BAR = 22, 13  # of a row in pixels: compute and memory above, communication below
+COLOR = {
+    "compute": COLORS["kernel"],
+    "memory": COLORS["input"],
+    "communication": COLORS["reduction"],
+    "waited": COLORS["wait"],
+}
+KEYS = {
+    "compute": "computes",
+    "memory": "copies",
+    "communication": "communicates",
+    "waited": "waits in a collective for ranks that have not come",
+}
+
+
+def lanes_html(ranks: Ranks, attributes: list[str]) -> str:
+    """The rows of all ranks; `attributes`: of each rank's label, see `row_attributes`."""
+    picture = _Picture(ranks)
+    rows = "".join(
+        f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);align-items:start">'
+        f'<div {attributes[i]} style="padding:3px 4px;white-space:nowrap">rank {trace.rank}</div>'
+        f'<details><summary style="display:block;cursor:pointer" title="open its lanes">'
+        f"{picture.rank(trace, row)}</summary>{picture.lanes(trace)}</details></div>"
+        for i, (trace, row) in enumerate(zip(ranks.traces, ranks.ranks, strict=True))
+    )
+    keys = "".join(
+        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
+        f"width:11px;height:11px;border-radius:2px;margin-right:5px;background:{COLOR[key]};"
+        f'border:1px solid #8886"></span>{said}</span>'
+        for key, said in KEYS.items()
+    )
+    return (
+        f'<div style="font-size:12px;color:{MUTED};margin-bottom:4px">{keys}</div>'
+        f"{picture.axis()}{rows}"
+    )
+
+
+class _Picture:
+    """The rows on one axis, from the first to the last step."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.shift = _shifts(ranks)
+        edges = [t.steps + s for t, s in zip(ranks.traces, self.shift, strict=True)]
+        edges += [
+            lane.times + s
+            for t, s in zip(ranks.traces, self.shift, strict=True)
+            for lane in t.lanes
+            if not len(t.steps)
+        ]
+        whole = np.concatenate([*edges, np.zeros((0, 2), np.int64)])
+        self.low, self.high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 1)
+        self.places = {id(trace): s for trace, s in zip(ranks.traces, self.shift, strict=True)}
+        lanes = sum(3 + len(trace.lanes) for trace in ranks.traces)
+        self.most = max(MAX_PIECES // max(lanes, 1), 50)
+        self.waits = _waits(ranks)
+        self.first = ranks.traces[0]
+
+    def axis(self) -> str:
+        """The steps of the first rank, by name, and how long all of it is."""
+        names = []
+        for name, (start, stop) in zip(self.first.step_names, self._steps(self.first), strict=True):
+            left, width = self._x(start), self._x(stop) - self._x(start)
+            if width > 45:
+                names.append(
+                    f'<span style="position:absolute;left:{left / 10:.2f}%;width:{width / 10:.2f}%;'
+                    f'overflow:hidden;white-space:nowrap">{safe_html(name, 40)}</span>'
+                )
+        whole = format_ms((self.high - self.low) / 1e6)
+        return (
+            f'<div style="display:grid;grid-template-columns:72px minmax(0,1fr);font-size:12px;'
+            f'color:{MUTED}"><span>{whole}</span><div style="position:relative;height:17px">'
+            f"{''.join(names)}</div></div>"
+        )
+
+    def rank(self, trace: RankTrace, row: RankRow) -> str:
+        """Compute and memory above, communication and waits below."""
+        place = self.places[id(trace)]
+        paths = []
+        for what in NAMES:
+            mine = [lane.times for lane in trace.lanes if lane.what == what]
+            times = joined(np.concatenate([*mine, np.zeros((0, 2), np.int64)])) + place
+            below = what == "communication"
+            paths.append(self._path(times, what, *((_BAR + 1, 8) if below else (1, _BAR - 1))))
+        waited = self.waits.get(trace.rank, np.zeros((0, 2), np.int64))
+        paths.append(self._path(joined(waited), "waited", _BAR + 1, 8))
+        ticks = "".join(f"M{self._x(at):.2f} 0v{_HEIGHT}" for at in self._steps(trace)[:, 0])
+        paths.append(f'<path d="{ticks}" stroke="#8889" fill="none" stroke-width="1" '
+                     'vector-effect="non-scaling-stroke"/>')  # fmt: skip
+        said = (
+            f"rank {trace.rank}: a step {format_ms(row.step_ms)}, compute "
+            f"{format_ms(row.compute_ms)}, exposed communication {format_ms(row.exposed_ms)}"
+        )
+        return self._svg("".join(paths), _HEIGHT, said)
+
+    def lanes(self, trace: RankTrace) -> str:
+        """The lanes of a rank, one below the other."""
+        place, by_name = self.places[id(trace)], dict[str, list[str]]()
+        for lane in trace.lanes:
+            path = self._path(lane.times + place, lane.what, 1, _BAR - 1)
+            by_name.setdefault(lane.name, []).append(path)
+        return "".join(
+            f'<div style="font-size:11px;color:{MUTED};margin-top:2px">{safe_html(name, 80)}</div>'
+            + self._svg("".join(paths), _BAR + 1, name)
+            for name, paths in by_name.items()
+        )
+
+    def _steps(self, trace: RankTrace) -> Ints:
+        return trace.steps + self.places[id(trace)]
+
+    def _x(self, at: float) -> float:
+        return (at - self.low) / max(self.high - self.low, 1) * WIDTH
+
+    def _path(self, times: Ints, what: str, top: int, height: int) -> str:
+        times = times[(times[:, 1] > self.low) & (times[:, 0] < self.high)]
+        drawn = "".join(
+            f"M{self._x(a):.2f} {top}h{max(self._x(b) - self._x(a), 0.05):.2f}v{height}"
+            f"H{self._x(a):.2f}z"
+            for a, b in coarse(times, self.most).clip(self.low, self.high).tolist()
+        )
+        return f'<path d="{drawn}" fill="{COLOR[what]}"/>' if drawn else ""
+
+    def _svg(self, body: str, height: int, said: str) -> str:
+        return (
+            f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" role="img" '
+            f'aria-label="{safe_html(said, 200)}" style="display:block;width:100%;'
+            f'height:{height}px;background:{TRACK};border-bottom:1px solid {LINE}">'
+            f"<title>{safe_html(said, 200)}</title>{body}</svg>"
+        )
+
+
+def _shifts(ranks: Ranks) -> list[int]:
+    """From each rank's own time to that of the picture, whose 0 is the first step of the first.
+
+    A rank whose clock is not known begins where the first one does.
+    """
+    known = [
+        trace.zero_ns + row.clock.offset_ns
+        for trace, row in zip(ranks.traces, ranks.ranks, strict=True)
+    ]
+    begun = [int(t.steps[0, 0]) if len(t.steps) else 0 for t in ranks.traces]
+    reference = next((i for i, row in enumerate(ranks.ranks) if row.clock.is_known), 0)
+    zero = known[reference] + begun[reference]
+    return [
+        shift - zero if row.clock.is_known else -begin
+        for shift, begin, row in zip(known, begun, ranks.ranks, strict=True)
+    ]
+
+
+def _waits(ranks: Ranks) -> dict[int, Ints]:
+    """When each rank waited in a collective for the last one, on the picture's clock."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    zero = _zero(ranks)
+    for row in ranks.collectives:
+        last = max(row.start_ns.values())
+        for rank, start in row.start_ns.items():
+            found.setdefault(rank, []).append((start - zero, min(last, row.stop_ns[rank]) - zero))
+    return {rank: np.array(times, np.int64) for rank, times in found.items()}
+
+
+def _zero(ranks: Ranks) -> int:
+    """The picture's 0 on the reference's clock."""
+    for trace, row in zip(ranks.traces, ranks.ranks, strict=True):
+        if row.clock.is_known:
+            begin = int(trace.steps[0, 0]) if len(trace.steps) else 0
+            return trace.zero_ns + row.clock.offset_ns + begin
+    return 0

@@ -1,0 +1,127 @@
+"""Many ranks as one page: what is slow, a row a rank on one clock, and the tables of all three.
+
+    kit.RanksView(kit.open_ranks("traces/"))
+
+Picking a rank anywhere marks it everywhere: in the rows, in the tables, in other views that share
+the selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit.text import format_count, safe_html
+from kit.trace.ranks.ranks import (
+    MAX_ROWS,
+    Ranks,
+    collective_cells,
+    collective_heads,
+    costliest,
+    rank_cells,
+    rank_heads,
+    step_cells,
+    step_heads,
+)
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.base.tables import row_attributes, section, sentence, table
+from kit.widgets.ranks.lanes import lanes_html
+
+__all__ = ["RanksView", "of_rank", "ranks_drawn"]
+
+
+def of_rank(rank: int) -> Selection:
+    """What is picked by picking a rank."""
+    return Selection(sites=frozenset({f"rank {rank}"}), label=f"rank {rank}")
+
+
+def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
+    """The page's HTML, and what each of its rows stands for."""
+    rows = _Rows()
+    lanes = [rows.add(trace.rank) for trace in ranks.traces]
+    parts = [
+        f'<p style="margin:0 0 8px;font-size:15px"><b>{safe_html(ranks.said, 600)}</b></p>',
+        "".join(sentence(safe_html(problem, 400)) for problem in ranks.problems[:8]),
+        section("Ranks on one clock", lanes_html(ranks, lanes) + sentence(_HINT)),
+        _ranks(ranks, rows),
+        _steps(ranks, rows),
+        _collectives(ranks, rows),
+    ]
+    rest = ranks.notes[len(ranks.problems) :]
+    parts += [sentence(safe_html(note, 400)) for note in rest[:8]]
+    return "".join(parts), rows.picks
+
+
+_HINT = (
+    "A row is a rank: computing above, communicating below. Click its bars to open its lanes, its "
+    "name to mark it in all tables. Bars that are close together are drawn as one."
+)
+
+
+class _Rows:
+    """The rows that can be picked, numbered through the page."""
+
+    def __init__(self) -> None:
+        self.picks: list[Selection] = []
+
+    def add(self, rank: int) -> str:
+        """The attributes of a row that stands for a rank; below 0 for none."""
+        self.picks.append(of_rank(rank) if rank >= 0 else NOTHING)
+        return row_attributes(len(self.picks) - 1, self.picks[-1]) if rank >= 0 else ""
+
+
+def _ranks(ranks: Ranks, rows: _Rows) -> str:
+    cells = [_safe(rank_cells(row)) for row in ranks.ranks]
+    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 7, 6, 15, 8, 7, 19),
+                 attributes=[rows.add(row.rank) for row in ranks.ranks])  # fmt: skip
+    note = (
+        "Means of the steps in ms: compute, exposed communication, memory and idle add up to the "
+        "step. Waited: others had not come to the collective yet. The clock is what is added to "
+        "the times of a rank, and what collectives disagree by."
+    )
+    return section("Ranks", made + sentence(note))
+
+
+def _steps(ranks: Ranks, rows: _Rows) -> str:
+    if not ranks.steps:
+        return ""
+    few = ranks.steps[:MAX_ROWS]
+    made = table(step_heads, [_safe(step_cells(row)) for row in few], "lrlrrl",
+                 widths=(16, 10, 17, 13, 20, 24),
+                 attributes=[rows.add(row.slowest) for row in few])  # fmt: skip
+    note = (
+        "A rank's own time is its step without what it only waited for others. Where the next rank "
+        f"is closer than the clocks are known, none is named.{_more(ranks.steps, few, 'step')}"
+    )
+    return section("Which rank was the slowest", made + sentence(note))
+
+
+def _collectives(ranks: Ranks, rows: _Rows) -> str:
+    if not ranks.collectives:
+        return section("Collectives", sentence("No collective is in the traces of two ranks."))
+    few = costliest(ranks.collectives)[:MAX_ROWS]
+    made = table(collective_heads, [_safe(collective_cells(row)) for row in few], "llllrrrr",
+                 widths=(13, 13, 15, 12, 17, 12, 9, 9),
+                 attributes=[rows.add(row.last) for row in few])  # fmt: skip
+    note = (
+        "Those that cost most. After the next: what all would gain, were the last rank as early as "
+        "the one before it. After the first: the longest that one has waited."
+        f"{_more(ranks.collectives, few, 'collective')}"
+    )
+    return section("Who came last to a collective", made + sentence(note))
+
+
+def _more(rows: Sequence[object], few: Sequence[object], what: str) -> str:
+    more = len(rows) - len(few)
+    return f" Not shown: {format_count(more, what)}." * (more > 0)
+
+
+def _safe(cells: Sequence[str]) -> list[str]:
+    return [f'<div style="overflow-wrap:anywhere">{safe_html(cell)}</div>' for cell in cells]
+
+
+class RanksView(Listing):
+    """The ranks of a job; assigning `run` other ranks redraws. `selection` is the rank picked."""
+
+    def __init__(self, ranks: Ranks | None = None) -> None:
+        super().__init__("ranks", ranks_drawn, ranks)
