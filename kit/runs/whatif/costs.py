@@ -7,8 +7,8 @@ brings them to what the untraced steps took.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.segments import SegmentCost, segment_costs
 from kit.trace import Timeline
+from kit.trace.kinds import AWAY
 from kit.trace.metrics import union_ns
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Costs:
     device: NDArray[np.float64]  # each op's share of the device's time
     program: float  # device time of a program besides its ops
     border: float  # for each byte that a segment hands to another one
+    away: Mapping[str, float] = field(default_factory=dict)  # phase -> a wait for neither, an op
+    stretch: float = 1.0  # how many times the untraced steps took what all of this comes to
 
     def scaled(self, by: float, *, overheads: bool = False) -> Costs:
         """What the trace showed so many times as dear; overheads were measured without a trace."""
@@ -115,6 +118,7 @@ def costs_of(run: Run) -> Costs:
         device=device,
         program=program,
         border=_border(timeline, graph),
+        away=_away(run),
     )
 
 
@@ -150,9 +154,7 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
     """
     timeline, graph = run.timeline, run.graphs[0]
     ops = Counter(graph.nodes[i].phase for i in graph.ops)
-    away = np.concatenate(
-        [timeline.intervals(kind=k, lane="host/main") for k in ("wait", "input", "ahead")]
-    )
+    away = np.concatenate([timeline.intervals(kind=k, lane="host/main") for k in AWAY])
     share = _beside(timeline, away)
     others: Counter[str] = Counter()
     cuts = Counter(graph.nodes[s.nodes[-1]].phase for s in run.segments)
@@ -171,6 +173,29 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
         rest = max(rest / 2, rest - wake * cuts[phase])
         found[phase] = max(rest, 0.3 * least) / ops[phase]
     return found
+
+
+def _away(run: Run) -> dict[str, float]:
+    """Sleeping, a file or a lock, for each op of a phase: by the step that had least of it."""
+    timeline, graph = run.timeline, run.graphs[0]
+    ops = Counter(graph.nodes[i].phase for i in graph.ops)
+    away = timeline.intervals(kind="elsewhere", lane="host/main")
+    if not len(away) or run.settings.step_mode == "replay":
+        return {}
+    found = {}
+    for phase in ops:
+        spans = _of_phase(timeline, phase)
+        in_steps = [
+            _length(inside) - _without(inside, away)
+            for begin, end in timeline.intervals(kind="step")
+            if len(inside := spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
+        ]
+        found[phase] = min(in_steps, default=0.0) / ops[phase]
+    return found
+
+
+def _length(spans: NDArray[np.int64]) -> float:
+    return float(union_ns(spans))
 
 
 def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:

@@ -30,6 +30,7 @@ _UNFITTED = (
     "measured on three small steps that no constant of the model was chosen on (18 pairs, a quiet "
     "machine with 2 cores, NPROC=1)"
 )
+WORTH_SAYING = 1.2  # a stretch of the measured steps
 SAME = KnownError((), 0.12, _UNFITTED)  # a replay from a warm run
 KNOWN_ERRORS = (
     SAME,
@@ -41,12 +42,17 @@ KNOWN_ERRORS = (
 )
 
 
-def interval_ms(step_ms: float, run: Run, asked: Question) -> tuple[float, float, str]:
+def interval_ms(
+    step_ms: float, run: Run, asked: Question, stretch: float = 1.0
+) -> tuple[float, float, str]:
     """In which the measured step is expected in nine of ten cases, and why so wide, in words.
 
     Args:
         step_ms: what the model says.
         run: what it says that from; its steps' spread counts, too.
+        stretch: how many times the run's steps took what the model makes of its traced parts. A
+            trace only slows, so what is above 1 is something that no part shows, and under other
+            settings it may be there or not.
 
     Returns:
         least, most and the words; nan, nan where nobody has measured such predictions.
@@ -60,12 +66,19 @@ def interval_ms(step_ms: float, run: Run, asked: Question) -> tuple[float, float
     rows = [SAME, *(row for name in _changed(run, asked) if (row := _known(name)) is not None)]
     worst = max(rows, key=lambda row: row.at_most)
     half = math.hypot(math.log1p(worst.at_most), math.log(high / low) / 2)
-    return (
-        step_ms * math.exp(-half),
-        step_ms * math.exp(half),
+    said = (
         f"the interval: nine of ten such predictions are off by at most {worst.at_most:.0%}, "
-        f"{worst.origin}; and the spread of the run's own steps",
+        f"{worst.origin}; and the spread of the run's own steps"
     )
+    if _changed(run, asked) and stretch > 1.0:
+        half = math.hypot(half, math.log(stretch))
+        if stretch >= WORTH_SAYING:
+            said += (
+                f". It is wider because the measured steps took {stretch:.1f} times what their "
+                "traced parts come to, and what the rest was is not known: measure again when "
+                "nothing else runs"
+            )
+    return step_ms * math.exp(-half), step_ms * math.exp(half), said
 
 
 def _changed(run: Run, asked: Question) -> list[str]:

@@ -154,7 +154,7 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
         shape = replace(shape, device=tuple(d / speed for d in shape.device))
     costs = _with_overheads(base, costs, asked.launch_ns, asked.sync_ns, notes)
     step, timeline = modelled(shape, costs, notes)
-    low, high, why = interval_ms(step / 1e6, base, asked)
+    low, high, why = interval_ms(step / 1e6, base, asked, costs.stretch)
     return Prediction(
         settings=wanted,
         step_ms=step / 1e6,
@@ -176,12 +176,14 @@ def calibrated(run: Run) -> Costs:
     costs = costs_of(run)
     if math.isnan(run.step_ms) or not run.step_ms > 0:
         raise SettingsError("the run has no measured step, so nothing says how long its parts take")
+    ratio = run.step_ms * 1e6 / _replayed_ns(run, costs)
+    costs = replace(costs, stretch=ratio)
     for _ in range(_ROUNDS):
-        ratio = run.step_ms * 1e6 / _replayed_ns(run, costs)
         if abs(ratio - 1) < _CLOSE:
             return costs
         costs = costs.scaled(ratio)
-    return costs.scaled(run.step_ms * 1e6 / _replayed_ns(run, costs), overheads=True)
+        ratio = run.step_ms * 1e6 / _replayed_ns(run, costs)
+    return costs.scaled(ratio, overheads=True)
 
 
 def _replayed_ns(run: Run, costs: Costs) -> float:

@@ -212,6 +212,7 @@ class _Steps:
             took = 0.0
             for phase, ops in self._phases[k]:
                 took += self._costs.record.get(phase, 0.0) * ops
+                self._away(phase, ops)
                 self._recorded(phase, self._costs.record.get(phase, 0.0) * ops)
             # A guessed segment has been issued before, so its cut wakes no worker.
             cut_ns = self._costs.cut if guessing else self._costs.cut_after(took)
@@ -268,6 +269,11 @@ class _Steps:
     def _recorded(self, phase: str, ns: float) -> None:
         for left in range(round(ns), 0, -SWITCH_NS):
             self._host(phase, "record", min(left, SWITCH_NS))
+
+    def _away(self, phase: str, ops: int) -> None:
+        """A sleep, a file or a lock of the program's: the worker may run Python meanwhile."""
+        if ns := self._costs.away.get(phase, 0.0) * ops:
+            self._put(_HOST, "as in the measured run", "elsewhere", ns)
 
     def _name(self, k: int) -> str:
         wait = self._shape.waits[k]

@@ -16,10 +16,12 @@ from kit.ir.plan import OpStream, plan
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runs.whatif.costs import costs_of
 from kit.runs.whatif.errors import KNOWN_ERRORS
 from kit.runs.whatif.predict import SCALER, Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import accumulated
 from kit.text import format_ms
+from kit.trace import Span, Timeline
 from kit.trace.syncs import sync_table
 from tests.factories import empty_run, make_run
 
@@ -276,6 +278,49 @@ def test_a_prediction_says_in_which_interval_the_measured_step_is_expected() -> 
         run, step_times_ns=tuple(t * (i % 5 + 5) for i, t in enumerate(run.step_times_ns))
     )
     assert predict(noisy).high_ms / predict(noisy).step_ms > same.high_ms / same.step_ms
+
+
+def test_steps_that_took_longer_than_their_parts_make_other_settings_less_sure() -> None:
+    """As where the measured steps were disturbed or not warm: what took longer no part shows."""
+    run = replace(measured(), step_times_ns=(measured().step_times_ns[0],) * 10)
+    slow = replace(run, step_times_ns=tuple(3 * t for t in run.step_times_ns))
+    lazy = run.settings.replace(mode="lazy")
+    fast, wide = predict(run, lazy), predict(slow, lazy)
+    by = calibrated(slow).stretch
+    assert by == pytest.approx(3 * calibrated(run).stretch)
+    assert by > 2
+    assert wide.high_ms / wide.step_ms > max(by, fast.high_ms / fast.step_ms)
+    assert f"took {by:.1f} times what their traced parts come to" in wide.assumptions[-1]
+    assert "traced parts" not in predict(slow).assumptions[-1]  # a replay is the measured step
+    quick = replace(run, step_times_ns=tuple(t // 3 for t in run.step_times_ns))
+    assert "traced parts" not in predict(quick, lazy).assumptions[-1]  # a trace only slows
+
+
+def test_a_host_that_sleeps_does_not_record_meanwhile_and_leaves_python_to_the_worker() -> None:
+    run = measured(Settings(mode="imperative"), syncs=0)
+    records = [s for s in run.timeline.spans if s.kind == "record" and s.name == "forward"]
+    half = [
+        Span(s.lane, "mine.py:3", "elsewhere", s.start_ns, (s.start_ns + s.stop_ns) // 2)
+        for s in records
+    ]
+    sleepy = replace(run, timeline=Timeline.of([*run.timeline.spans, *half]))
+    own, found = costs_of(run), costs_of(sleepy)
+    ops = sum(run.graphs[0].nodes[i].phase == "forward" for i in run.graphs[0].ops)
+    slept = min(  # the step that had least of it
+        sum(s.stop_ns - s.start_ns for s in half if begin <= s.start_ns < end)
+        for begin, end in run.timeline.intervals(kind="step").tolist()
+    )
+    assert found.away["forward"] * ops == pytest.approx(slept, rel=0.01)
+    assert found.record["forward"] < own.record["forward"]
+    assert own.away == {}
+    made = predict(sleepy, sleepy.settings.replace(mode="lazy")).timeline
+    shown = made.intervals(kind="elsewhere")
+    assert np.diff(shown).sum() / len(made.intervals(kind="step")) == pytest.approx(slept, rel=0.01)
+    assert calibrated(replace(sleepy, step_times_ns=(9 * sleepy.step_times_ns[0],))).away == (
+        found.away
+    )  # a sleep takes as long in a trace
+    replayed = predict(sleepy, sleepy.settings.replace(step_mode="replay")).timeline
+    assert not replayed.where(kind="elsewhere").any()
 
 
 def test_where_nobody_measured_how_wrong_it_is_the_interval_is_unknown() -> None:
