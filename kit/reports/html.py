@@ -35,6 +35,7 @@ from kit.widgets.base.page import POLICY, packed, page_scripts, unwarned
 from kit.widgets.base.scripts import script
 from kit.widgets.base.tables import headline_changes
 from kit.widgets.numbers.run_diff import run_diff_html
+from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import PLACES, VIEWS, Figure, ViewRow
 
 __all__ = ["report_html", "write_report"]
@@ -164,9 +165,11 @@ def _opening(
     beside = compared[first] if first < len(compared) else None
     said = "the run to compare with"
     if beside is None:
-        beside = best_of(runs, runs[first])
-        is_mixed = any(has_other_samples(run, runs[first]) for run in runs)
-        said = f"the fastest run{' with as many samples a step' if is_mixed else ''}"
+        beside, said = best_of(runs, runs[first]), "the fastest run"
+        if any(has_other_samples(run, runs[first]) for run in runs):
+            said += " with as many samples a step"
+        if beside == first:
+            beside, said = best_of(runs), "the fastest run by the sample"
     return {"first": first, "beside": None if beside == first else beside, "besideName": said}
 
 
@@ -188,6 +191,7 @@ def _run_blocks(
     pool: dict[str, int] = {}
     most = max(MAX_SPANS // len(runs), 2500)
     headlines = Headlines(runs)
+    axis_ns = max(end_ns(run.timeline) for run in runs)
     for i, run in enumerate(runs):
         block: dict[str, Any] = {row.key: row.text(run) for row in views if row.html is not None}
         block["changes"] = [_change(runs, headlines, old, i) for old in range(len(runs))]
@@ -195,7 +199,7 @@ def _run_blocks(
         block[_DIFF] = "" if old is None else run_diff_html(diff_runs(runs[old], run))
         for row in views:
             if row.figure is not None:
-                block[row.key] = _figure_block(row.key, row.figure, run, pool, most)
+                block[row.key] = _figure_block(row.key, row.figure, run, pool, (most, axis_ns))
         yield packed(f"run-{i}", _json(block))
     yield packed("pool", _json([json.loads(column) for column in pool]))
 
@@ -212,10 +216,16 @@ def _change(runs: Sequence[Run], headlines: Headlines, old: int, new: int) -> di
     return {"said": said, "cards": headline_changes(found, is_by_sample=by_sample)}
 
 
-def _figure_block(key: str, figure: Figure, run: Run, pool: dict[str, int], most: int) -> Any:
-    """What the page's script draws of a run: spans joined, columns of graphs shared."""
+def _figure_block(
+    key: str, figure: Figure, run: Run, pool: dict[str, int], size: tuple[int, float]
+) -> Any:
+    """What the page's script draws of a run: spans joined, columns of graphs shared.
+
+    Args:
+        size: the most spans of a timeline, and how far the axis of all of them reaches.
+    """
     if key == "timeline":
-        return _plain(figure.payload(run, max_spans=most))
+        return _plain(figure.payload(run, max_spans=size[0], axis_ns=size[1]))
     if key == "graph":
         return _graph_block(figure.payload(run), pool)
     return _plain(figure.payload(run))

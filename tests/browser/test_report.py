@@ -14,6 +14,7 @@ import kit
 from kit.reports.html import write_report
 from kit.runs.settings import Settings
 from tests.browser.labserver import Browser
+from tests.browser.test_timeline import PLOT, state
 from tests.factories import make_run
 from tests.formats.made_ranks import Job, write_ranks
 
@@ -95,6 +96,29 @@ def test_a_report_opens_on_the_run_that_waits_beside_the_fastest(offline: Browse
     assert "worse" not in second["headline"]
     control = offline.page.locator("#controls select").first
     assert control.evaluate("(e) => e.selectedOptions[0].text") == "none"
+    assert offline.errors() == []
+
+
+def test_the_axis_stays_when_a_control_moves_and_the_run_before_lies_under(
+    offline: Browser, tmp_path: Path
+):
+    short, long = make_run(steps=1), make_run(Settings(bulk_backward=1), steps=4)
+    long = replace(long, step_times_ns=tuple(t // 2 for t in long.step_times_ns))
+    open_report(offline, write_report([short, long], tmp_path / "axis.html", current=short))
+    offline.page.wait_for_function(PLOT)
+    first = state(offline)
+    assert first["all"][1] > long.timeline.duration_ns
+    assert (first["from"], first["to"]) == tuple(first["all"])
+    under = "[kitPlot.ghost?.name, kitPlot.ghost?.table.n]"
+    assert offline.page.evaluate(under) == ["the fastest run", len(long.timeline) - 4]
+    offline.page.get_by_role("button", name="fit this run").click()
+    near = state(offline)
+    assert near["to"] == pytest.approx(1.005 * short.timeline.duration_ns)
+    press(offline, "bulk_backward", "ArrowDown", "0")
+    moved = state(offline)
+    assert moved["n"] == len(long.timeline) - 4
+    assert (moved["from"], moved["to"]) == (near["from"], near["to"])
+    assert offline.page.evaluate(under) == ["the run before", len(short.timeline) - 1]
     assert offline.errors() == []
 
 

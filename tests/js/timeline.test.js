@@ -5,6 +5,8 @@ import test from "node:test";
 import {dustOf, levelOfDetail} from "../../kit/widgets/timeline/js/data/detail.js";
 import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
+import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
+import {ghostOf} from "../../kit/widgets/timeline/js/data/ghost.js";
 import {hitAt} from "../../kit/widgets/timeline/js/data/picking.js";
 import {matching, searchTimeline, selectionOf} from "../../kit/widgets/timeline/js/data/search.js";
 import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
@@ -36,6 +38,49 @@ test("blocks of spans in one pixel are counted as one by one", () => {
   levelOfDetail(tableOf([spans]), 0, -1000, 1000, 4, slow, lit); // what is lit is never counted by blocks
   assert.deepEqual([...dust.count], [...slow.count]);
   assert.deepEqual([...dust.busy].map((x) => x.toFixed(9)), [...slow.busy].map((x) => x.toFixed(9)));
+});
+
+test("two runs with one axis show the same range of time, and all of the longer one", () => {
+  const view = new Viewport(() => {});
+  view.resize(1000);
+  view.take({end: 600, axis: 1000, bottom: 100});
+  assert.deepEqual([view.shownFrom, view.shownTo], [-5, 1005 - 1e-13]);
+  view.show(100, 200);
+  view.take({end: 1000, axis: 1000, bottom: 100}, true);
+  assert.deepEqual([view.shownFrom, view.shownTo], [100, 200]);
+  view.take({end: 50, axis: 1000, bottom: 100}, true);
+  assert.deepEqual([view.shownFrom, view.shownTo], [100, 200]); // where nothing is any more
+  view.fit();
+  assert.ok(view.shownTo < 51 && view.shownTo > 50);
+  view.take({end: 70, axis: 0, bottom: 100});
+  assert.ok(view.shownTo > 70 && view.shownTo < 71); // an axis of its own
+});
+
+test("the run before lies under rows of the same lane, as far as these go", () => {
+  const lanes = (/** @type {string[]} */ ...names) => ({"lanes.label": [names], "lanes.group": [names.map(() => "host")]});
+  const steps = {"steps.start": [[5]], "steps.length": [[9]], "steps.part": [[0]]};
+  const now = tableOf([kernels([0, 9]), kernels([0, 9])], {...lanes("main", "worker"), "steps.start": [[2]],
+    "steps.length": [[9]], "steps.part": [[0]]});
+  const under = tableOf([kernels([0, 9]), kernels([0, 9]), kernels([3, 4])], {...lanes("worker", "loader", "main"), ...steps});
+  const {rows, missing, shift} = ghostOf(now, under, "the run before");
+  assert.deepEqual([[...rows], missing, shift], [[2, 0], 1, -3]);
+});
+
+test("lanes without a kind or a word that is asked for are left out, and others move up", () => {
+  const table = tableOf([[[0, 1, "plan"]], [[2, 3, "kernel"]], [[4, 5, "wait"]]], {"keys.lane": [[0, 1, 2]],
+    "gaps.start": [[3]], "gaps.length": [[1]], "gaps.part": [[0]], "gaps.cause": [[0]], "gaps.device": [[""]]});
+  const some = (/** @type {any} */ filter) => arrange(table, {...everything(), ...filter});
+  assert.deepEqual(some({}).rows.top, [40, 60, 80]);
+  const noPlans = some({hidden: new Set(["plan"])});
+  assert.deepEqual(noPlans.rows.top.slice(1), [40, 60]);
+  assert.ok(noPlans.rows.top[0] < -1e6);
+  assert.deepEqual([noPlans.leftOut, noPlans.bottom, [...noPlans.hidden]], [1, 180, [1, 0, 0]]);
+  assert.equal(hitAt(noPlans, 2.5, 45, 10)?.i, 1);
+  const named = some({text: "LANE 2"});
+  assert.deepEqual([named.rows.top[2], named.leftOut], [40, 2]);
+  const idle = some({showsIdle: true});
+  assert.deepEqual([idle.idle, idle.bottom], [[{part: 0, group: "", top: 100}], 224]);
+  assert.equal(arrange(table, everything(), () => 5).rows.height[0], 11);
 });
 
 test("the pointer picks the span under it, the nearest, or nothing", () => {

@@ -108,16 +108,18 @@ class Report {
   async show() {
     const {cells, parts} = this.index;
     const mine = ++this.ticket, i = nearest(cells, this.wanted);
+    const beside = this.shown >= 0 && this.shown !== i ? this.shown : this.beside;
     const data = await this.blocks.get(i);
+    const under = beside >= 0 && beside !== i ? await this.blocks.get(beside) : null;
     if (mine !== this.ticket) return;
-    if (this.shown >= 0 && this.shown !== i) this.beside = this.shown;
-    this.shown = i;
+    [this.shown, this.beside] = [i, beside];
     for (const part of parts) {
       byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
     }
     this.sayStatus(i, data.changes);
     this.select(NOTHING);
-    drawTimeline(data.timeline, this.models("timeline"));
+    drawTimeline(data.timeline, this.models("timeline"),
+      under && {payload: under.timeline, name: this.besideIs(i)});
     drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.graph));
     byId("sweep").replaceChildren(...sweepCharts(this.index, cells[i]));
     document.documentElement.dataset.shown = String(i);
@@ -140,6 +142,12 @@ class Report {
     byId("status").replaceChildren(...(missing ? [element("span", {class: "missing"}, missing)] : []),
       ...(change.said ? [head, element("b", {}, change.said), "."] : []),
       ...(isOpening && change.said ? [" ", this.showButton(beside)] : []));
+  }
+
+  /** What the run beside this one is called. @param {number} i */
+  besideIs(i) {
+    const {first, beside, besideName} = this.index;
+    return i === first && this.beside === beside ? String(besideName) : "the run before";
   }
 
   /** A button that moves the controls to another run. @param {number} i */

@@ -13,6 +13,7 @@ from kit.runs.whatif.predict import Prediction
 from kit.trace import Timeline
 from kit.widgets.explorer.foresight import expected_run
 from kit.widgets.explorer.linked import SelectionBar, link_selections
+from kit.widgets.timeline.columns import end_ns
 from kit.widgets.views import TryChange, ViewRow
 
 __all__ = ["Pictures"]
@@ -34,6 +35,7 @@ class Pictures:
         link_selections(linked)
         self.selected = SelectionBar(linked)
         self._is_modelled = False
+        self._axis_ns = 0.0  # of all runs so far
         self._left = VBox(
             self._at("left"), layout=Layout(flex="3 1 460px", min_width="0", overflow="auto")
         )
@@ -82,7 +84,7 @@ class Pictures:
         modelled = expected_run(prediction, measured)
         self._mark(is_modelled=True)
         self._made["headline"].show(modelled, measured, prediction)
-        self._draw_timeline(modelled, None)
+        self._draw_timeline(modelled, None, measured)
 
     def drop_model(self, run: Run, before: Run | None) -> None:
         """The model's picture was not confirmed: show the last measured run."""
@@ -106,12 +108,15 @@ class Pictures:
 
     def _draw_times(self, run: Run, before: Run | None, expected: Prediction | None) -> None:
         self._made["headline"].show(run, before)
-        self._draw_timeline(run, None if expected is None else expected.timeline)
+        self._draw_timeline(run, None if expected is None else expected.timeline, before)
 
-    def _draw_timeline(self, run: Run, outline: Timeline | None) -> None:
+    def _draw_timeline(self, run: Run, outline: Timeline | None, before: Run | None) -> None:
+        """The axis stays as long as the longest run so far; the run before lies under this one."""
         timeline = self._made["timeline"]
+        self._axis_ns = max(self._axis_ns, end_ns(run.timeline))
         with timeline.hold_trait_notifications():  # one picture, not two
             timeline.run, timeline.outline = run, outline
+            timeline.ghost, timeline.axis_ns = before, self._axis_ns
 
     def _mark(self, *, is_modelled: bool) -> None:
         self._is_modelled = is_modelled

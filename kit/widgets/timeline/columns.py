@@ -25,6 +25,7 @@ from kit.widgets.timeline.lanes import Places
 
 __all__ = [
     "Columns",
+    "end_ns",
     "gap_columns",
     "graph_columns",
     "key_columns",
@@ -158,7 +159,7 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
 
 
 def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Columns:
-    """Idle time of the devices: `start`, `length`, and `cause`, an index into `GAP_CAUSES`.
+    """Idle time of the devices: `start`, `length`, `device`, `cause` (an index of `GAP_CAUSES`).
 
     Empty where there are so many kernels that idle time is worked out only for a chosen range.
     """
@@ -168,6 +169,7 @@ def gap_columns(timeline: Timeline, shift_ns: int = 0, *, max_spans: int) -> Col
         "start": _narrow(np.array([g.start_ns for g in gaps], np.int64) - origin),
         "length": _narrow(np.array([g.stop_ns - g.start_ns for g in gaps], np.int64)),
         "cause": np.array([GAP_CAUSES.index(g.cause) for g in gaps], np.uint8),
+        "device": [safe_label(g.lane, 60) for g in gaps],
     }
 
 
@@ -205,6 +207,14 @@ def lane_columns(places: Places) -> tuple[Columns, Columns]:
     texts = [(safe_label(text, 60), top) for text, top in places.headings if text]
     headings = {"text": [t for t, _ in texts], "top": np.array([y for _, y in texts], float)}
     return lanes, headings
+
+
+def end_ns(timeline: Timeline) -> float:
+    """How far the spans and the waits reach, from the first start."""
+    if not len(timeline):
+        return 0.0
+    waits = max((s.at_ns + s.wait_ns for s in timeline.syncs), default=0)
+    return float(max(int(timeline.stop_ns.max()), waits) - _origin_ns(timeline))
 
 
 def _origin_ns(timeline: Timeline) -> int:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,14 +133,13 @@ def _spans_by_lane(timeline: Timeline, mask: NDArray[np.bool_]) -> list[Ints]:
 def _stacked(lanes: Sequence[str]) -> list[tuple[str, str, list[int]]]:
     """(group, label, lanes) from the top; many threads of one device are drawn as one lane."""
     known = [group_of(lane) for lane in lanes]
-    processes = list(dict.fromkeys(_process(group) for group, _ in known))
     groups = list(dict.fromkeys(group for group, _ in known))
 
-    def rank(i: int) -> tuple[int, int, int, int, int]:
+    def rank(i: int) -> tuple[Any, ...]:
         group, label = known[i]
         is_main = group.endswith("host") and label == "main"
-        return (processes.index(_process(group)), _side(group), groups.index(group),
-                0 if is_main else 1, i)  # fmt: skip
+        return (_natural(_process(group)), _side(group), _natural(group),
+                0 if is_main else 1, _natural(label), i)  # fmt: skip
 
     of_group: dict[str, dict[str, list[int]]] = {}
     sizes = {group: sum(g == group for g, _ in known) for group in groups}
@@ -156,6 +156,12 @@ def _stacked(lanes: Sequence[str]) -> list[tuple[str, str, list[int]]]:
         for group, families in of_group.items()
         for family, ids in families.items()
     ]
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A key by which "Stream #7" comes before "Stream #13": lanes stand alike in every run."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
+    return [(int(x), "") if x.isascii() and x.isdigit() else (-1, x) for x in parts]
 
 
 def _process(group: str) -> str:

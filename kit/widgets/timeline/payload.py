@@ -20,6 +20,7 @@ from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
 from kit.widgets.base.theme import COLORS, LABELS
 from kit.widgets.timeline.columns import (
     Columns,
+    end_ns,
     gap_columns,
     graph_columns,
     key_columns,
@@ -47,6 +48,7 @@ def timeline_payload(
     *,
     below: Run | Timeline | None = None,
     outline: Run | Timeline | None = None,
+    axis_ns: float = 0.0,
     max_spans: int = MAX_SPANS,
 ) -> Columns:
     """Everything that the view shows, as numpy columns, text and numbers; nothing of bokeh.
@@ -54,6 +56,8 @@ def timeline_payload(
     Args:
         below: a second run, stacked under the first; their first steps begin together.
         outline: what a model predicts, drawn as outlines under the measured spans.
+        axis_ns: how far the axis reaches that several runs share: a picture that follows another
+            one with such an axis shows the same range of time. 0: as far as the spans.
         max_spans: of each part; beyond, the shortest spans are joined, and `note` says so.
     """
     first = as_run(run)
@@ -83,6 +87,7 @@ def timeline_payload(
         "summary": _summary(first),
         "message": "" if len(first.timeline) else "no spans were recorded",
         "end_ns": float(max(end, 1)) if len(first.timeline) else 1e6,
+        "axis_ns": float(axis_ns),
         "content_px": y,
         "height": int(min(max(y, _LEAST_PX), _MOST_PX)) + _CHROME_PX,
     }  # fmt: skip
@@ -136,8 +141,6 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_span
     keys, key, is_whole = key_columns(run, _lane_of(timeline, places))
     spans, first, shown = span_columns(timeline, places, key, max_spans=max_spans, shift_ns=shift)
     syncs = sync_columns(timeline, shift)
-    ends = timeline.stop_ns.max() - timeline.start_ns.min() + shift if len(timeline) else 0
-    waits = syncs["at"].astype(float) + syncs["wait"]
     notes = list(timeline.notes)
     idle = Timeline.of([]) if is_outline else timeline  # a model's idle times have no causes
     if len(spans["count"]):
@@ -167,7 +170,7 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_span
         "steps_top": places.steps_top,
         "syncs_top": places.syncs_top,
         "notes": notes,
-        "end_ns": float(max(ends, waits.max(initial=0))),
+        "end_ns": end_ns(timeline) + shift if len(timeline) else 0.0,
     }  # fmt: skip
 
 

@@ -41,16 +41,19 @@ __all__ = [
 ]
 
 MAX_STATIC_SPANS = 50_000  # of a view's page of its own, which a notebook keeps
+MAX_GHOST_SPANS = 20_000  # of the run that lies under another one; beyond, the shortest are joined
+GHOST = "the run before"
 MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range is marked
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
-# reply: what Python says of that range.
+# reply: what Python says of that range. ghost: as timeline, of the run that lies under it.
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
     "picked": {"kind": [""], "index": [-1], "serial": [0]},
     "lit": {"nodes": [""], "sites": [""], "label": [""], "serial": [0]},
     "marked": {"start": [], "stop": []},
     "reply": {"text": [""]},
+    "ghost": {},
 }
 
 
@@ -62,7 +65,8 @@ const view = cb_context.index.find_one(figure);
 if (!view || view.el.kitTimeline?.frame.root.isConnected) return;
 {page_js()}
 const {{TimelinePlot}} = {script("widgets/timeline/js/plot.js")};
-view.el.kitTimeline = new TimelinePlot(view, {{figure, timeline, picked, lit, marked, reply}});
+const models = {{figure, timeline, picked, lit, marked, reply, ghost}};
+view.el.kitTimeline = new TimelinePlot(view, models);
 """
 
 
@@ -95,15 +99,24 @@ def timeline_model(payload: Mapping[str, Any]) -> tuple[figure, dict[str, Column
 
 
 def apply_timeline(
-    payload: Mapping[str, Any], plot: figure, sources: Mapping[str, ColumnDataSource]
+    payload: Mapping[str, Any],
+    plot: figure,
+    sources: Mapping[str, ColumnDataSource],
+    ghost: Mapping[str, Any] | None = None,
 ) -> None:
-    """Draw another payload in the same figure: `drawTimeline` of js/page.js in Python."""
+    """Draw another payload in the same figure: `drawTimeline` of js/page.js in Python.
+
+    Args:
+        ghost: the payload of a run that lies under it.
+    """
     serial = {"serial": list(sources["picked"].data["serial"])}
     for name in ("lit", "marked", "reply"):  # they point into what is replaced
         if sources[name].data != _EMPTY[name]:
             sources[name].data = {**_EMPTY[name], **serial} if name == "lit" else dict(_EMPTY[name])
     plot.title.text = payload["title"]
     plot.height = payload["height"]
+    if ghost is not None or sources["ghost"].data:
+        sources["ghost"].data = {} if ghost is None else {**flat(ghost), "name": [GHOST]}
     sources["timeline"].data = flat(payload)
 
 
@@ -123,6 +136,10 @@ class TimelineView(View):
         run: a `Run`, or a `Timeline` alone.
         below: a second run, stacked under the first on the same time axis.
         outline: a prediction, drawn as outlines under the measured spans.
+
+    `ghost`, assigned later, is a run that lies under `run`: pale lines under the bars of each lane.
+    With an `axis_ns`, as far as the longest of several runs reaches, the range of time that is
+    shown stays when `run` is assigned.
     """
 
     run = traitlets.Instance(Run, allow_none=True)
@@ -137,6 +154,9 @@ class TimelineView(View):
         [traitlets.Instance(Run), traitlets.Instance(Timeline)], default_value=None, allow_none=True
     )
 
+    ghost = traitlets.Instance(Run, allow_none=True)
+    axis_ns = traitlets.Float(0.0)
+
     def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
                  outline: Run | Timeline | None = None) -> None:  # fmt: skip
         run = as_run(run) if isinstance(run, Timeline) else run
@@ -145,7 +165,7 @@ class TimelineView(View):
         self.sources["picked"].on_change("data", self._picked)
         self.sources["marked"].on_change("data", self._marked)
         self._error = HTML()
-        self._drawn = run, below, outline
+        self._drawn: tuple[Any, ...] = run, below, outline, None, 0.0
         self._links = Links(run)
         self._is_pick = False
         super().__init__(
@@ -178,9 +198,9 @@ class TimelineView(View):
             return None
         return range_metrics(self.run.timeline, *self.range_ns)
 
-    @traitlets.observe("run", "below", "outline")
+    @traitlets.observe("run", "below", "outline", "ghost", "axis_ns")
     def _redraw(self, change: dict[str, Any]) -> None:
-        wanted = self.run, self.below, self.outline
+        wanted = self.run, self.below, self.outline, self.ghost, self.axis_ns
         if all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
             return
         self._drawn = wanted
@@ -188,8 +208,12 @@ class TimelineView(View):
             self.selection, self.range_ns = NOTHING, None
             self.segment = self.node = None
             self._links = Links(self.run)
-            self._payload = timeline_payload(self.run, below=self.below, outline=self.outline)
-            apply_timeline(self._payload, self.figure, self.sources)
+            self._payload = timeline_payload(
+                self.run, below=self.below, outline=self.outline, axis_ns=self.axis_ns
+            )
+            under = self.ghost
+            ghost = None if under is None else timeline_payload(under, max_spans=MAX_GHOST_SPANS)
+            apply_timeline(self._payload, self.figure, self.sources, ghost)
             self._error.value = ""
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)

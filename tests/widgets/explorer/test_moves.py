@@ -16,6 +16,7 @@ from kit.runs.settings import Settings
 from kit.widgets.explorer.history import PRESETS, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
+from kit.widgets.timeline.columns import end_ns
 from tests.factories import make_run
 from tests.waiting import until
 
@@ -94,6 +95,8 @@ def test_a_move_is_answered_by_the_model_before_the_run_has_ended(explore):
     step.gate.set()
     run = explorer.wait(LONG_S)
     assert explorer.views["timeline"].run is run
+    assert explorer.views["timeline"].ghost is measured  # the run before, and never a model's
+    assert explorer.views["timeline"].axis_ns >= end_ns(measured.timeline)
     assert "MODELLED" not in explorer.views["headline"].value
     assert "kit-modelled" not in explorer.views["timeline"]._dom_classes
     assert (

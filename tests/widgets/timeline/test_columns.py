@@ -17,6 +17,7 @@ from kit.runs.run import Fused
 from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, idle_gaps
 from kit.widgets.base.theme import COLORS
 from kit.widgets.timeline import columns as timeline_data
+from kit.widgets.timeline.columns import end_ns
 from kit.widgets.timeline.lanes import MAX_ROWS, group_of, place
 from kit.widgets.timeline.view import (
     TimelineView,
@@ -157,10 +158,10 @@ def test_each_process_has_its_own_group_of_host_and_devices():
     )
     t = _timeline(*((lane, "x", "plan", 0, 1) for lane in lanes))
     assert timeline_payload(t)["headings"]["text"] == [
-        "rank 1 host",
-        "rank 1 device/0",
         "rank 0 host",
         "rank 0 device/0",
+        "rank 1 host",
+        "rank 1 device/0",
     ]
 
 
@@ -185,7 +186,7 @@ def test_many_threads_of_a_device_are_one_lane_and_its_streams_are_not():
     lanes = timeline_payload(
         _timeline(*spans, ("device/0 tf_PjRt/9", "p", "kernel", 0, 1), *streams)
     )["lanes"]
-    assert lanes["label"] == ["tf_XLAEigen ×6", "tf_PjRt/9", *(f"Stream #{i}" for i in range(6))]
+    assert lanes["label"] == ["tf_PjRt/9", "tf_XLAEigen ×6", *(f"Stream #{i}" for i in range(6))]
 
 
 def test_five_hundred_lanes_have_a_row_each():
@@ -384,3 +385,22 @@ def test_all_kinds_have_a_colour_in_the_payload():
     payload = timeline_payload(make_run())
     assert dict(zip(payload["colors"]["kind"], payload["colors"]["color"], strict=True)) == COLORS
     assert set(payload["keys"]["kind"]) <= set(KINDS)
+
+
+def test_lanes_stand_in_the_same_order_whichever_was_seen_first():
+    lanes = ["device/0 Stream #13", "host/loader", "device/0 Stream #7", "host/main", "host/a"]
+
+    def shown(order: list[str]) -> list[str]:
+        t = _timeline(*((lane, "x", "plan", 0, 1) for lane in order))
+        return list(timeline_payload(t)["lanes"]["label"])
+
+    assert shown(lanes) == shown(lanes[::-1])
+    assert shown(lanes) == ["main", "a", "loader", "Stream #7", "Stream #13"]
+
+
+def test_the_axis_reaches_as_far_as_spans_and_waits():
+    t = Timeline.of([Span("host/main", "x", "plan", 10, 60)], [SyncPoint(50, 40, "item")])
+    assert end_ns(t) == timeline_payload(t)["end_ns"] == 80
+    assert end_ns(Timeline.of([])) == 0
+    assert timeline_payload(t)["axis_ns"] == 0
+    assert timeline_payload(t, axis_ns=500)["axis_ns"] == 500

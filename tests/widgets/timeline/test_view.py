@@ -242,3 +242,16 @@ def test_a_line_that_no_node_has_still_marks_its_sync_points():
     pick(view, "sync", 0)
     assert view.selection.nodes == frozenset()
     assert view.selection.sites == {run.timeline.syncs[0].site}
+
+
+def test_a_run_that_lies_under_another_goes_to_the_page_and_away_again():
+    view = TimelineView(make_run())
+    assert view.sources["ghost"].data == {}
+    with view.hold_trait_notifications():
+        view.run, view.ghost, view.axis_ns = make_run(seed=1), make_run(kernels=5), 1e9
+    under = view.sources["ghost"].data
+    assert under["name"] == ["the run before"]
+    assert len(under["spans.key"][0]) == len(make_run(kernels=5).timeline) - 3  # but for the steps
+    assert view.sources["timeline"].data["axis_ns"] == [1e9]
+    view.ghost = None
+    assert view.sources["ghost"].data == {}

@@ -15,17 +15,18 @@ export function button(text, label, onclick) {
 
 /** What stands around and over the canvas; it knows nothing of spans. */
 export class Frame {
-  /** @param {{zoom: (factor: number) => void, showAll: () => void, save: () => void}} act */
+  /** @param {{zoom: (factor: number) => void, showAll: () => void, fit: () => void, save: () => void}} act */
   constructor(act) {
     this.title = element("b", {class: "title"});
     this.search = element("input", {type: "search", placeholder: "search spans  ( / )",
       "aria-label": "search spans by name, op, line or lane", spellcheck: "false"});
     this.hits = element("span", {class: "hits", role: "status"});
     this.help = helpCard();
+    this.fit = button("fit", "fit this run to the width", act.fit);
     const buttons = element("span", {class: "buttons"},
       button("−", "zoom out (s)", () => act.zoom(1.6)),
       button("+", "zoom in (w)", () => act.zoom(1 / 1.6)),
-      button("all", "show everything (0)", act.showAll),
+      button("all", "show everything (0)", act.showAll), this.fit,
       button("PNG", "save the picture", act.save),
       button("?", "keys", () => { this.help.hidden = !this.help.hidden; }));
     this.note = element("div", {class: "note"});
@@ -43,14 +44,16 @@ export class Frame {
         this.help), this.said, this.legend);
   }
 
-  /** @param {import("./data/table.js").Table} table */
-  label(table) {
+  /** @param {import("./data/table.js").Table} table
+   * @param {import("./data/ghost.js").Ghost | null} ghost */
+  label(table, ghost) {
     this.title.textContent = table.title;
     this.note.textContent = table.note;
     this.note.hidden = table.note === "";
+    this.fit.hidden = table.axis <= table.end; // the axis ends with the spans
     this.canvas.setAttribute("aria-label", `${table.summary} Keys: w, s zoom; a, d move; ` +
       "full stop, comma: next and previous span; slash: search; 0: everything.");
-    this.legend.replaceChildren(...legendOf(table));
+    this.legend.replaceChildren(...legendOf(table), ...(ghost ? [ghostLegend(ghost)] : []));
   }
 
   /** @param {string} text what is chosen; "" if nothing is */
@@ -86,6 +89,12 @@ function helpCard() {
     element("div", {}, element("kbd", {}, "drag, Shift + wheel"), " move; ",
       element("kbd", {}, "Ctrl + wheel"), " zoom"),
     element("div", {}, element("kbd", {}, "Shift + drag"), " measure a range of time"));
+}
+
+/** @param {import("./data/ghost.js").Ghost} ghost */
+function ghostLegend({name, missing}) {
+  const lost = missing ? `; ${missing} of its lanes ${missing === 1 ? "is" : "are"} not here` : "";
+  return element("span", {class: "ghost"}, element("i"), `pale line under a bar: ${name}${lost}`);
 }
 
 /** The kinds of span that there are. @param {import("./data/table.js").Table} table */

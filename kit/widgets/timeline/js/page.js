@@ -4,22 +4,29 @@
 import {nothing, selectionOf} from "./data/search.js";
 import {readTimeline} from "./data/table.js";
 
-/**
- * @param {Record<string, any>} payload what `timeline_payload` in Python made
- * @param {Record<string, any>} models
- */
-export function drawTimeline(payload, models) {
+/** The one row of a source: `flat` of payload.py. @param {Record<string, any>} payload */
+function flat(payload) {
   /** @type {Record<string, any[]>} */
-  const row = {}; // the one row of the source: see `flat` in payload.py
+  const row = {};
   for (const [name, value] of Object.entries(payload)) {
     if (value !== null && typeof value === "object" && !Array.isArray(value)) {
       for (const [key, column] of Object.entries(value)) row[`${name}.${key}`] = [column];
     } else row[name] = [value];
   }
+  return row;
+}
+
+/**
+ * @param {Record<string, any>} payload what `timeline_payload` in Python made
+ * @param {Record<string, any>} models
+ * @param {{payload: Record<string, any>, name: string} | null} [before] a run that lies under it
+ */
+export function drawTimeline(payload, models, before = null) {
   models.figure.title.text = payload.title;
   highlightTimeline(models, nothing());
   models.marked.data = {start: [], stop: []};
-  models.timeline.data = row;
+  if (models.ghost) models.ghost.data = before ? {...flat(before.payload), name: [before.name]} : {};
+  models.timeline.data = flat(payload);
 }
 
 /**

@@ -1,6 +1,8 @@
 // A timeline on a canvas over the bokeh figure that carries its columns. What to draw is asked of
 // data/ for each frame, so any zoom is exact.
 import {download} from "../../base/js/dom.js";
+import {arrange, everything} from "./data/arrange.js";
+import {ghostOf} from "./data/ghost.js";
 import {arrowsOf} from "./data/launches.js";
 import {matching, spansOf} from "./data/search.js";
 import {colorOfKind, inRange, readTimeline} from "./data/table.js";
@@ -9,6 +11,7 @@ import {Events} from "./events.js";
 import {Finder} from "./finder.js";
 import {Frame} from "./frame.js";
 import {Measure} from "./measure.js";
+import {ghostLine} from "./paint/ghost.js";
 import {Painter} from "./paint/painter.js";
 import {fillsOf} from "./paint/picture.js";
 import {isDark, tonesNow} from "./paint/tones.js";
@@ -25,14 +28,18 @@ export class TimelinePlot {
   constructor(view, models) {
     this.models = models;
     this.frame = new Frame({zoom: (factor) => this.view.zoom(factor), showAll: () => this.view.showAll(),
-      save: () => this.save()});
+      fit: () => this.view.fit(), save: () => this.save()});
     this.view = new Viewport(() => this.draw());
     this.painter = new Painter(this.frame.canvas, this.frame.over);
     this.finder = new Finder(this.frame.search, this.frame.hits, {changed: () => this.draw(),
       go: (kind, i) => this.go(kind, i)});
     this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
       zoomTo: (from, to) => this.view.show(from, to)});
-    this.table = readTimeline(models.timeline.data);
+    this.filter = everything();
+    this.read = readTimeline(models.timeline.data); // with all of its lanes
+    this.table = this.read;
+    /** @type {import("./data/ghost.js").Ghost | null} */
+    this.ghost = null;
     /** @type {{kind: string, i: number} | null} */
     this.pick = null; // a span or a sync point
     /** @type {number[][]} */
@@ -42,7 +49,7 @@ export class TimelinePlot {
     /** @type {number | null} */
     this.hovered = null;
     this.tones = tonesNow();
-    this.colors = fillsOf(this.table);
+    this.colors = this.fills();
     this.waitingFrame = 0;
     this.mount(view);
     this.events = new Events(this);
@@ -67,7 +74,7 @@ export class TimelinePlot {
 
   /** React to changes of the sources and of the page's theme. */
   follow() {
-    const react = {timeline: () => this.load(), lit: () => this.highlight(),
+    const react = {timeline: () => this.load(), ghost: () => this.rearrange(), lit: () => this.highlight(),
       marked: () => this.measure.obey(), reply: () => this.measure.show()};
     for (const [name, act] of Object.entries(react)) this.models[name].properties.data.change.connect(act);
     const weak = new WeakRef(this); // a cell that ran again leaves no old plot behind
@@ -79,18 +86,42 @@ export class TimelinePlot {
   }
 
   load() {
-    this.table = readTimeline(this.models.timeline.data);
-    this.reset();
+    const before = this.read;
+    this.read = readTimeline(this.models.timeline.data);
+    this.reset(before.axis > 0 && this.read.axis > 0);
   }
 
-  /** Show all of the table; choices that pointed into another one are dropped. */
-  reset() {
-    this.frame.label(this.table);
+  /** Place the lanes as the filter and the run before want it. */
+  arrange() {
+    const {data} = this.models.ghost;
+    this.ghost = data["spans.key"] && this.read.n
+      ? ghostOf(this.read, readTimeline(data), String(data.name[0])) : null;
+    const rows = this.ghost?.rows;
+    this.table = arrange(this.read, this.filter, (row) =>
+      (rows && rows[row] >= 0 ? ghostLine(this.read.rows.height[row]) : 0));
+    this.view.bottom = this.table.bottom;
+    this.frame.label(this.table, this.ghost);
+    this.colors = this.fills();
+  }
+
+  rearrange() {
+    this.arrange();
+    this.resize();
+  }
+
+  fills() {
+    return {...fillsOf(this.table), ghostFills: this.ghost ? fillsOf(this.ghost.table).fills : []};
+  }
+
+  /** Show the table; choices that pointed into another one are dropped.
+   * @param {boolean} [isShared] it has the axis of the one before, which stays as it is */
+  reset(isShared = false) {
+    this.arrange();
     this.frame.card.hidden = true;
     this.frame.say("");
     this.pick = this.lit = this.hovered = null;
     this.arrows = [];
-    this.view.take(this.table);
+    this.view.take(this.table, isShared);
     this.finder.take(this.table);
     this.measure.take(this.table);
     this.dress();
@@ -100,7 +131,7 @@ export class TimelinePlot {
   /** Take the colours of the page's theme. */
   dress() {
     this.tones = tonesNow();
-    this.colors = fillsOf(this.table);
+    this.colors = this.fills();
     this.frame.dress(this.tones, isDark());
     this.painter.overview.reset();
     this.draw();
@@ -129,8 +160,8 @@ export class TimelinePlot {
 
   /** @returns {import("./paint/picture.js").Picture} */
   picture() {
-    const {table, view, tones, colors, pick, hovered, arrows} = this;
-    return {table, view, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
+    const {table, view, tones, colors, pick, hovered, arrows, ghost} = this;
+    return {table, view, ghost, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
       flags: this.finder.found || this.lit, mark: this.measure.range};
   }
 

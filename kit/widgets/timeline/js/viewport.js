@@ -10,7 +10,8 @@ export class Viewport {
   /** @param {() => void} changed called when something else is shown */
   constructor(changed) {
     this.changed = changed;
-    this.end = 0; // of all spans
+    this.end = 0; // of all spans, also of the other runs that share the axis
+    this.own = 0; // of the spans that are shown
     this.bottom = 0; // of all lanes, in pixels
     this.shownFrom = 0;
     this.shownTo = 1;
@@ -20,12 +21,33 @@ export class Viewport {
     this.gutter = 0; // pixels for the names of the lanes
   }
 
-  /** Show all of another timeline. @param {{end: number, bottom: number}} table */
-  take({end, bottom}) {
-    this.end = end;
+  /**
+   * Show another timeline: all of it, or, if it shares its axis with the one before, the same range.
+   * @param {{end: number, axis?: number, bottom: number}} table
+   * @param {boolean} [isShared]
+   */
+  take({end, axis = 0, bottom}, isShared = false) {
+    const wasAll = this.showsAll;
+    this.end = Math.max(end, axis);
+    this.own = end;
     this.bottom = bottom;
-    this.scroll = 0;
+    if (isShared && !wasAll) {
+      this.show(this.shownFrom, this.shownTo);
+      return;
+    }
+    if (!isShared) this.scroll = 0;
     [this.shownFrom, this.shownTo] = this.whole();
+  }
+
+  /** Is there nothing that is not shown? */
+  get showsAll() {
+    const [low, high] = this.whole();
+    return this.shownFrom <= low && this.shownTo >= high;
+  }
+
+  /** Show all of this run's spans, and no more of the axis than they take. */
+  fit() {
+    this.show(-this.own * 0.005, this.own * 1.005);
   }
 
   /** @param {number} width */

@@ -31,14 +31,14 @@ export function dustOf(width) {
  * @returns {number[]}
  */
 export function levelOfDetail(table, row, from, to, width, dust, lit = null) {
-  const {start, stop, key, count} = table;
+  const {start, stop, key, count, hidden} = table;
   const scale = width / (to - from);
   const wide = [];
   dust.count.fill(0);
   dust.busy.fill(0);
   dust.lit.fill(0);
   const [low, high] = inRange(table, row, from, to);
-  const hasBlocks = lit === null && count === null && !table.rows.crowded[row];
+  const hasBlocks = lit === null && canCountBlocks(table, row);
   for (let i = low; i < high; i++) {
     const s = start[i], e = stop[i];
     if (hasBlocks && i % BLOCK === 0 && i + BLOCK <= high && s > from && stop[i + BLOCK - 1] <= to
@@ -46,7 +46,7 @@ export function levelOfDetail(table, row, from, to, width, dust, lit = null) {
       i += BLOCK - 1;
       continue;
     }
-    if (e <= from && s < from) continue;
+    if ((e <= from && s < from) || hidden[key[i]]) continue;
     if ((e - s) * scale >= WIDE) {
       wide.push(i);
       continue;
@@ -62,6 +62,12 @@ export function levelOfDetail(table, row, from, to, width, dust, lit = null) {
     dust.busy[p] += ((e < to ? e : to) - (s > from ? s : from)) * scale;
   }
   return wide;
+}
+
+/** Does each span of a row count for one? @param {import("./table.js").Table} table
+ * @param {number} row */
+function canCountBlocks({count, hidden, rows}, row) {
+  return count === null && hidden.length === 0 && !rows.crowded[row];
 }
 
 /** Count the block of spans that begins at i; false if its spans do not share one pixel.

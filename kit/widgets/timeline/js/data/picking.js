@@ -19,7 +19,7 @@ export function hitAt(table, time, down, scale) {
   const {parts} = table;
   for (let part = 0; part < parts.label.length; part++) {
     const inSyncs = down - parts.syncs_top[part];
-    if (inSyncs >= 0 && inSyncs < SYNC_PX) return found("sync", syncAt(table, part, time, 7 / scale), 1);
+    if (!table.hidesWaits && inSyncs >= 0 && inSyncs < SYNC_PX) return found("sync", syncAt(table, part, time, 7 / scale), 1);
     const inSteps = down - parts.steps_top[part];
     if (inSteps >= 0 && inSteps < STEP_PX) return found("step", stepAt(table, part, time), 1);
   }
@@ -50,11 +50,11 @@ export function rowAt(table, y) {
  * @returns {[number, number]} index or -1, how many are that near
  */
 export function spanAt(table, row, time, slack) {
-  const {start, stop, count} = table;
+  const {start, stop, count, hidden, key} = table;
   const [low, high] = inRange(table, row, time - slack, time + slack + 1);
   let best = -1, near = 0, isOn = false;
   for (let i = low; i < high; i++) {
-    if (stop[i] < time - slack || start[i] > time + slack) continue;
+    if (stop[i] < time - slack || start[i] > time + slack || hidden[key[i]]) continue;
     near += count === null ? 1 : count[i];
     const on = start[i] <= time && time <= stop[i] && lengthOf(table, i) > slack;
     const isLonger = best < 0 || lengthOf(table, i) > lengthOf(table, best);

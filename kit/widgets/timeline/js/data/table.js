@@ -35,7 +35,12 @@ export const BLOCK = 16; // spans that are counted at once where they share one 
  * @property {string} summary
  * @property {string} message
  * @property {number} end
+ * @property {number} axis how far the axis reaches that several runs share; 0: as far as the spans
  * @property {number} bottom height of all lanes, in pixels
+ * @property {Uint8Array} hidden flags of keys whose spans are left out, empty if there are none; see arrange.js
+ * @property {import("./arrange.js").IdleRow[]} idle rows that say why a device was idle
+ * @property {boolean} hidesWaits
+ * @property {number} leftOut how many lanes are not shown
  * @property {Int32Array} [launches] see launches.js; worked out at first use
  */
 
@@ -59,7 +64,8 @@ export function readTimeline(data) {
     lanes: table("lanes"), headings: table("headings"), steps: table("steps"),
     syncs: table("syncs"), gaps: table("gaps"), parts: table("parts"), graph: table("graph"),
     colors: table("colors"), title: get("title"), note: get("note"), summary: get("summary"),
-    message: get("message"), end: get("end_ns"), bottom: get("content_px")};
+    message: get("message"), end: get("end_ns"), axis: data.axis_ns?.[0] ?? 0,
+    bottom: get("content_px"), hidden: new Uint8Array(0), idle: [], hidesWaits: false, leftOut: 0};
 }
 
 /** @param {number[]} first @param {Column} delta @param {Column} length */

@@ -1,4 +1,5 @@
 // Paints one frame of a timeline onto its two canvases.
+import {paintGhost} from "./ghost.js";
 import {paintAxis, paintGrid, paintLanes} from "./lanes.js";
 import {paintMark, paintSteps, paintSyncs, paintWaits} from "./marks.js";
 import {Overview} from "./overview.js";
@@ -45,6 +46,7 @@ export class Painter {
     const axis = paintGrid(ctx, picture);
     paintSteps(ctx, picture);
     paintWaits(ctx, picture);
+    paintGhost(ctx, picture);
     this.rows.paint(ctx, picture, ratio);
     paintSyncs(ctx, picture);
     paintArrows(ctx, picture);
