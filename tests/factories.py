@@ -15,8 +15,9 @@ from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.run import Run
 from kit.runs.settings import ENOUGH, Settings
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.planes import TORCH_CPU
 
-__all__ = ["HOSTILE", "empty_run", "make_run", "one_span_run"]
+__all__ = ["HOSTILE", "empty_run", "make_run", "native_run", "one_span_run"]
 
 HOSTILE = (
     "</script><script>alert('kit')</script><img src=x onerror=\"alert(1)\">&amp;\"'`${1}"
@@ -63,6 +64,42 @@ def make_run(settings: Settings | None = None, *, kernels: int = 40, steps: int 
         unlowered={f"aten.nonzero{evil} at train.py:9": 2} if hostile else {},
         environment={"device": "imaginary" + evil, "kit": "0.0"},
         name="synthetic" + evil,
+    )
+
+
+def native_run(
+    *, slowed: int = 1, lane: str = TORCH_CPU, origin: str = "profiled", batch: str = "next batch"
+) -> Run:
+    """A run of native torch, by hand: two traced steps of 100 ms each.
+
+    40 ms of loading, in which an op runs, 5 of the host, 20 of a kernel, 20 asleep, 10 of a kernel,
+    5 of the host.
+
+    `slowed`: by how much the trace slowed them. `batch`: how the span of loading is called.
+    """
+    spans = []
+    for step in (0, 1):
+        at = 100 * step
+
+        def span(lane: str, name: str, kind: str, start: int, stop: int, at: int = at) -> Span:
+            start_ns, stop_ns = ((at + ms) * 1_000_000 * slowed for ms in (start, stop))
+            return Span(lane, name, kind, start_ns, stop_ns)
+
+        spans += [
+            span("host/main", f"step {step}", "step", 0, 100),
+            span("host/main", "forward", "record", 0, 100),
+            span("host/main", batch, "input", 0, 40),
+            span(lane, "aten::stack", "kernel", 30, 35),
+            span(lane, "aten::mm", "kernel", 45, 65),
+            span("host/main", "train.py:9", "elsewhere", 65, 85),
+            span(lane, "aten::add_", "kernel", 85, 95),
+        ]
+    return Run(
+        settings=Settings(mode="torch", device="cpu", steps=3),
+        losses=(),
+        step_times_ns=(100_000_000,) * 3,
+        timeline=Timeline.of(spans, origin=origin),
+        name="train.py",
     )
 
 

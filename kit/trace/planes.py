@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["HOST_PLANE", "NOISE", "DeviceEvent", "device_events"]
+__all__ = ["HOST_PLANE", "NOISE", "TORCH_CPU", "DeviceEvent", "device_events"]
 
 HOST_PLANE = "/host:CPU"
+TORCH_CPU = "device/0 torch cpu"  # the lane of what native torch computes on the CPU
 
 # Beginnings of the names of events that are the profiler's and the thread pool's own.
 NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")

@@ -103,6 +103,9 @@ def test_a_script_runs_to_its_end_with_its_arguments_and_its_status(kit: Kit) ->
     assert (len(run.step_times_ns), run.settings.warmup, run.label) == (3, 1, "mine")
     assert run.environment["a step ends at"] == "SGD.step(), train.py:25"
     assert "optimizer.step()" in run.sources[0].lines[2]
+    replay, faster = (kit_itself.predict(run, host_speed=speed).step_ms for speed in (1, 10))
+    assert replay == pytest.approx(run.step_ms, rel=1e-3)
+    assert faster < replay
 
 
 def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit) -> None:

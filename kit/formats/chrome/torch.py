@@ -20,6 +20,7 @@ from kit.formats.chrome.phases import phases
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.trace.communication import Collective
 from kit.trace.imported import Member, Spans
+from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = ["torch_timeline"]
@@ -163,7 +164,7 @@ class _Trace:
                 lane = f"{lane} ({key[0]}, {key[1]})"
             taken.add(lane)
             lanes.append(lane)
-        return [*lanes, "device/0 torch cpu", "device/0 collectives"]
+        return [*lanes, TORCH_CPU, "device/0 collectives"]
 
     def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)

@@ -20,6 +20,7 @@ from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.kinds import OF_WORKERS
+from kit.trace.planes import TORCH_CPU
 
 __all__ = ["FINISH", "STEP", "Place", "blocking_lines", "timeline_of"]
 
@@ -77,7 +78,7 @@ def timeline_of(
     notes: list[str] = []
     syncs: list[SyncPoint] = []
     if device == "cpu":
-        spans += [_span("device/0 torch cpu", e.name, "kernel", e, ns) for e in host if _top_op(e)]
+        spans += [_span(TORCH_CPU, e.name, "kernel", e, ns) for e in host if _top_op(e)]
         if reads := sum(map(_is_read, host)) / len(steps):
             said = (
                 "1 read of a number a step"

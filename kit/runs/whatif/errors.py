@@ -92,6 +92,7 @@ def _changed(run: Run, asked: Question) -> list[str]:
     others = {
         "set of sync points": bool(asked.without),
         "device speed": asked.device_speed != 1.0,
+        "host speed": asked.host_speed != 1.0,
         "launch time": asked.launch_ns is not None,
         "wait time": asked.sync_ns is not None,
     }

@@ -24,8 +24,10 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of
 from kit.runs.whatif.errors import interval_ms
+from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
+from kit.runs.whatif.waits import SCALER, of_scaler, taken_away, waits_of
 from kit.text import format_ms
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
@@ -33,9 +35,7 @@ from kit.trace.syncs import SyncRow
 __all__ = ["Model", "Prediction", "calibrated", "predict"]
 
 _ROUNDS, _CLOSE = 8, 0.0005  # of bringing the replay to the measured time
-SCALER = "grad_scaler.py"
 SCALER_OPS = 8  # scale, unscale, look for infinities, choose: as recorded for a step of AdamW
-_READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Prediction:
 
     def headline(self) -> str:
         """One line: the time, the cuts, the waits, and where it comes from."""
+        if not self.segments:  # natively, where ops are not cut
+            return f"modelled: {self.step_text} a step; from {self.of}"
         cuts = f"{self.segments} segment{'s' if self.segments != 1 else ''}"
         waits = f"{self.syncs} sync{'s' if self.syncs != 1 else ''}"
         return f"modelled: {self.step_text} a step, {cuts}, {waits}; from {self.of}"
@@ -79,6 +81,7 @@ def predict(
     *,
     without: Iterable[str | SyncRow | SyncPoint] = (),
     device_speed: float = 1.0,
+    host_speed: float = 1.0,
     launch_ns: float | None = None,
     sync_ns: float | None = None,
     stream: OpStream | None = None,
@@ -86,7 +89,8 @@ def predict(
     """The step that a measured run's program would take under these settings.
 
     `kit.predict(run)` is the replay of what was measured. `kit.predict(run, device_speed=10)` has
-    kernels ten times as fast; `without=["grad_scaler.py"]` does not wait in that file.
+    kernels ten times as fast; `without=["grad_scaler.py"]` does not wait in that file. A run that
+    torch made natively on the CPU answers for `device_speed`, `host_speed` and `prefetch`.
 
     Args:
         run: what was measured; or several runs of one workload. Runs of a second batch size give
@@ -95,6 +99,8 @@ def predict(
         without: sync points that are not there: parts of their site or of the library line that
             did it, or rows of `kit.trace.sync_table`.
         device_speed: how many times as fast every kernel is.
+        host_speed: how many times as fast the host records and launches, or, natively, does all
+            that is no kernel, no loading and no sleep.
         launch_ns, sync_ns: what launching one program, and one wait that need not wait, would take;
             those of the run if not given.
         stream: the ops as `kit.plan(workload)` records them, which knows where calls begin and
@@ -108,9 +114,10 @@ def predict(
         raise SettingsError("there is no run to predict from")
     base = runs[0]
     wanted = settings or base.settings
-    asked = Question(wanted, tuple(without), device_speed, launch_ns, sync_ns, stream)
-    asked.check(base)
-    return _predict(runs, calibrated(base), asked)
+    asked = Question(
+        wanted, tuple(without), device_speed, launch_ns, sync_ns, stream, host_speed=host_speed
+    )
+    return Model(base).answer(asked, runs)
 
 
 class Model:
@@ -122,7 +129,8 @@ class Model:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._costs = calibrated(run)
+        self.native = NativeModel(run) if is_native(run) else None
+        self._costs = None if self.native else calibrated(run)
 
     def predict(
         self,
@@ -130,17 +138,41 @@ class Model:
         *,
         without: Iterable[str | SyncRow | SyncPoint] = (),
         device_speed: float = 1.0,
+        host_speed: float = 1.0,
     ) -> Prediction:
         """As `kit.predict(run, ...)`."""
         wanted = settings or self.run.settings
-        asked = Question(wanted, tuple(without), device_speed)
+        asked = Question(wanted, tuple(without), device_speed, host_speed=host_speed)
+        return self.answer(asked, [self.run])
+
+    def answer(self, asked: Question, runs: Sequence[Run]) -> Prediction:
+        """What these runs say, of which the first is the model's own.
+
+        Raises:
+            SettingsError: they cannot tell.
+        """
+        if self.native is not None:
+            return _native(self.run, self.native, asked)
         asked.check(self.run)
-        return _predict([self.run], self._costs, asked)
+        assert self._costs is not None, "a run that is not native has costs"
+        return _predict(runs, self._costs, asked)
 
     @property
     def syncs(self) -> tuple[SyncPoint, ...]:
         """The sync points of a step that can be taken away."""
-        return tuple(_waits(self.run, self.run.segments).values())
+        return tuple(waits_of(self.run, self.run.segments).values())
+
+
+def _native(run: Run, model: NativeModel, asked: Question) -> Prediction:
+    ns, timeline, notes = model.predict(asked)
+    why = "how far off this is, is not known: no prediction of native steps was compared with a run"
+    return Prediction(
+        settings=asked.settings,
+        step_ms=ns / 1e6,
+        timeline=replace(timeline, notes=(*notes, why)),
+        of=f"{run.name or 'a run'} (natively) at {run.step_ms:.2f} ms",
+        assumptions=(*notes, why),
+    )
 
 
 def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
@@ -148,6 +180,12 @@ def _predict(runs: Sequence[Run], costs: Costs, asked: Question) -> Prediction:
     notes: list[str] = []
     costs = _for_batch(runs, costs, wanted, notes)
     costs = _for_scaling(base, costs, wanted, notes)
+    if asked.host_speed != 1.0:
+        notes.append(
+            f"recording and launching take 1/{asked.host_speed:g} of their time; loading, waits "
+            "and hand-overs between threads stay"
+        )
+        costs = costs.with_faster_host(asked.host_speed)
     shape = _shape(base, wanted, costs, asked.without, asked.stream, notes)
     if speed != 1.0:
         notes.append(f"every kernel takes 1/{speed:g} of its time, whatever limits it")
@@ -187,7 +225,7 @@ def calibrated(run: Run) -> Costs:
 
 
 def _replayed_ns(run: Run, costs: Costs) -> float:
-    waits, segments = _waits(run, run.segments), run.segments
+    waits, segments = waits_of(run, run.segments), run.segments
     device = device_times(run.graphs[0], segments, segments, costs)
     ns = step_ns(_drawn(run, run.settings, run.graphs[0], segments, device, waits), costs)
     return max(ns, 1.0)
@@ -264,8 +302,8 @@ def _shape(
             "a replayed run has recorded nothing, so what recording costs cannot be known from it; "
             "predict from a run with step_mode='retrace'"
         )
-    own = _waits(run, run.segments)
-    removed = _removed(run, own, without) | _unscaled(run, own, wanted)
+    own = waits_of(run, run.segments)
+    removed = taken_away(own, without) | of_scaler(run, own, wanted)
     kept = {k: wait for k, wait in own.items() if k not in removed}
     graph, segments, sources = run.graphs[0], run.segments, None
     own_check, check = (s.scaling.waits_for_check for s in (run.settings, wanted))
@@ -375,43 +413,6 @@ def _drawn(
 ) -> Shape:
     return Shape(graph, tuple(segments), device, waits, wanted.step_mode, wanted.prefetch,
                  serial=run.environment.get("device", "cpu").startswith("cpu"))  # fmt: skip
-
-
-def _waits(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
-    """Segment -> the sync point after it, in the order in which the first traced step had them."""
-    steps = run.timeline.intervals(kind="step")
-    begin, end = (steps[0][0], steps[0][1]) if len(steps) else (0, 0)
-    seen = [s for s in run.timeline.syncs if begin <= s.at_ns < end]
-    reads = [s.index for s in segments if s.cut in _READS]
-    return dict(zip(reads, seen, strict=False))
-
-
-def _removed(
-    run: Run, own: dict[int, SyncPoint], without: Sequence[str | SyncRow | SyncPoint]
-) -> set[int]:
-    found: set[int] = set()
-    for wish in without:
-        hits = {k for k, sync in own.items() if _matches(sync, wish)}
-        if not hits:
-            places = sorted({f"{s.site} via {s.via}" if s.via else s.site for s in own.values()})
-            raise SettingsError(
-                f"no sync point of the run is at {wish!r}; there are: {', '.join(places) or 'none'}"
-            )
-        found |= hits
-    return found
-
-
-def _matches(sync: SyncPoint, wish: str | SyncRow | SyncPoint) -> bool:
-    if isinstance(wish, str):
-        return bool(wish) and (wish in sync.site or wish in sync.via)
-    return (sync.site, sync.via, sync.cause) == (wish.site, wish.via, wish.cause)
-
-
-def _unscaled(run: Run, own: dict[int, SyncPoint], wanted: Settings) -> set[int]:
-    """The scaler's own reads, where the wanted mode has none."""
-    if not run.settings.scaling.waits_for_check or wanted.scaling.waits_for_check:
-        return set()
-    return {k for k, sync in own.items() if SCALER in sync.via or SCALER in sync.site}
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Question:
     launch_ns: float | None = None
     sync_ns: float | None = None
     stream: OpStream | None = None
+    host_speed: float = 1.0
 
     def check(self, run: Run) -> None:
         """Accept a question that can be answered from this run.
@@ -53,13 +54,23 @@ class Question:
                 "mode 'torch' runs without kit's runtime: it can only be measured. Ask a run on "
                 "device kit"
             )
-        if not (self.device_speed > 0 and math.isfinite(self.device_speed)):
-            raise SettingsError(f"device_speed must be above 0, not {self.device_speed!r}")
-        for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
-            if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+        self.check_numbers()
         mine, theirs = run.settings.accumulate, self.settings.accumulate
         if mine != theirs and mine != 1:
             raise SettingsError(
                 f"accumulate={theirs} can be predicted from accumulate=1 only, not from {mine}"
             )
+
+    def check_numbers(self) -> None:
+        """Accept the numbers that are no settings.
+
+        Raises:
+            SettingsError: one is out of range.
+        """
+        for name in ("device_speed", "host_speed"):
+            speed = getattr(self, name)
+            if not (speed > 0 and math.isfinite(speed)):
+                raise SettingsError(f"{name} must be above 0, not {speed!r}")
+        for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
+            if value is not None and not (value >= 0 and math.isfinite(value)):
+                raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")

@@ -32,6 +32,11 @@ from kit.widgets.timeline.view import apply_timeline, timeline_model, timeline_p
 __all__ = ["WhatIfView", "modelled_run", "whatif_figure", "whatif_html"]
 
 SPEEDS = (0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
+_AHEAD = 2  # batches
+_NOT_CUT = (
+    "bulk sizes stand still: this program ran natively, where ops are not cut into segments. A run "
+    "on device kit (kit run --on kit) can be asked for them"
+)
 _NOT_COMPARED = ("steps", "warmup", "seed")  # they do not change what a step takes
 _CELL = f"padding:3px 12px 3px 0;border-bottom:1px solid {tables.LINE};vertical-align:top"
 _HEAD = f"{_CELL};text-align:left"
@@ -138,11 +143,19 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     return plot
 
 
+def _speed_slider() -> SelectionSlider:
+    stops = [(f"{s:g} x", s) for s in SPEEDS]
+    return SelectionSlider(options=stops, value=1.0, layout=Layout(width="auto"))
+
+
 class WhatIfView(View):
     """Sliders over the model of one run; `view.prediction` is what it says now.
 
+    Of a native run, such as `kit.watch` gives of a script, the sliders of bulk sizes stand still,
+    and a sentence says why.
+
     Args:
-        run: a measured run with a graph: not one of mode "torch".
+        run: a measured run with a traced step.
 
     Raises:
         SettingsError: nothing can be predicted from this run.
@@ -156,9 +169,13 @@ class WhatIfView(View):
         self.prediction = self._model.predict()
         forward, backward = run.settings.bulk_sizes
         self.forward, self.backward = bulk_slider(forward), bulk_slider(backward)
-        self.speed = SelectionSlider(
-            options=[(f"{s:g} x", s) for s in SPEEDS], value=1.0, layout=Layout(width="auto")
-        )
+        self.speed, self.host_speed = _speed_slider(), _speed_slider()
+        self.is_loading_ahead = Checkbox(
+            value=run.settings.prefetch > 0, indent=False, layout=Layout(width="auto"),
+            description="batches are loaded beside the step",
+        )  # fmt: skip
+        for slider in (self.forward, self.backward):
+            slider.disabled = self._model.native is not None
         places = {(s.site, s.via, s.cause): s for s in self._model.syncs}
         self._syncs = tuple(places.values())
         self.without = tuple(
@@ -176,13 +193,15 @@ class WhatIfView(View):
             labelled("bulk size, forward", self.forward),
             labelled("bulk size, backward and update", self.backward),
             labelled("device speed", self.speed),
+            labelled("host speed", self.host_speed),
         ]
         grid = GridBox(controls, layout=Layout(
             grid_template_columns="repeat(auto-fit, minmax(220px, 1fr))", grid_gap="4px 18px",
             width="auto"))  # fmt: skip
-        super().__init__([grid, *self.without, self.text, LivePlot(self.figure), self.error])
+        boxes = (self.is_loading_ahead, *self.without)
+        super().__init__([grid, *boxes, self.text, LivePlot(self.figure), self.error])
         self._say()
-        for control in (self.forward, self.backward, self.speed, *self.without):
+        for control in (self.forward, self.backward, self.speed, self.host_speed, *boxes):
             control.observe(self._moved, "value")
 
     def _moved(self, change: Any) -> None:
@@ -191,6 +210,7 @@ class WhatIfView(View):
                 self._settings(),
                 without=[s for s, box in zip(self._syncs, self.without, strict=True) if box.value],
                 device_speed=self.speed.value,
+                host_speed=self.host_speed.value,
             )
             apply_timeline(timeline_payload(self._drawn()), self.figure, self.sources)
             self._say()
@@ -199,9 +219,13 @@ class WhatIfView(View):
             self.error.value = error_html("what if", error)
 
     def _settings(self) -> Settings:
-        """The run's own settings, unless a bulk size was moved."""
+        """The run's own settings, but for what was moved."""
         sizes = self.forward.value, self.backward.value
         base = self.run.settings
+        if self.is_loading_ahead.value != (base.prefetch > 0):
+            base = base.replace(prefetch=_AHEAD if self.is_loading_ahead.value else 0)
+        if self._model.native is not None:
+            return base
         if sizes == tuple(min(n, UNLIMITED) for n in base.bulk_sizes):
             return base
         if sizes == (UNLIMITED, UNLIMITED):
@@ -215,6 +239,8 @@ class WhatIfView(View):
         now = self.prediction
         ratio = self.run.step_ms / now.step_ms if now.step_ms > 0 else math.nan
         lines = [f"{now.headline()}; {ratio:.2f} times as fast", *now.assumptions]
+        if self._model.native is not None:
+            lines.insert(1, _NOT_CUT)
         body = "<br>".join(safe_html(line, 400) for line in lines)
         self.text.value = (
             f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">{body}</div>'

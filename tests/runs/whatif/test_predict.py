@@ -18,8 +18,9 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import costs_of
 from kit.runs.whatif.errors import KNOWN_ERRORS
-from kit.runs.whatif.predict import SCALER, Model, Prediction, calibrated, predict
+from kit.runs.whatif.predict import Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import accumulated
+from kit.runs.whatif.waits import SCALER
 from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.trace.syncs import sync_table
@@ -209,6 +210,13 @@ def test_what_cannot_be_known_is_an_error_that_says_why(changes: dict[str, str],
 def test_a_device_has_a_speed_above_zero(speed: float):
     with pytest.raises(SettingsError, match="device_speed"):
         predict(measured(), device_speed=speed)
+
+
+def test_a_faster_host_shortens_a_step_that_it_bounds():
+    run = measured(Settings(mode="imperative"), syncs=0)
+    times = [predict(run, host_speed=speed).step_ms for speed in (1, 2, 1e9)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
 
 
 def test_a_run_without_a_graph_or_a_step_predicts_nothing():

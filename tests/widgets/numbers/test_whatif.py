@@ -12,8 +12,9 @@ from kit.errors import SettingsError
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import predict
+from kit.trace import Timeline
 from kit.widgets.numbers.whatif import WhatIfView, modelled_run, whatif_figure, whatif_html
-from tests.factories import make_run
+from tests.factories import make_run, native_run
 
 
 def measured(settings: Settings | None = None, **more: int) -> Run:
@@ -137,9 +138,30 @@ def test_a_failure_is_shown_under_the_view():
     assert "device_speed must be above 0" in view.error.value
 
 
-def test_a_run_of_plain_torch_cannot_be_asked():
+def test_a_native_run_is_asked_for_what_its_program_could_follow():
+    view = WhatIfView(native_run())
+    assert view.forward.disabled
+    assert view.backward.disabled
+    assert "bulk sizes stand still" in view.text.value
+    view.is_loading_ahead.value = True
+    assert view.prediction.step_ms == pytest.approx(60)
+    view.host_speed.value = 10.0
+    assert view.prediction.step_ms == pytest.approx(51)
+    assert view.error.value == ""
+    assert view.prediction.timeline.origin == "modelled"
+
+
+def test_a_faster_host_and_batches_ahead_are_asked_of_a_run_on_kit():
+    view = WhatIfView(measured())
+    view.host_speed.value = 100.0
+    assert "recording and launching take 1/100 of their time" in view.text.value
+    view.is_loading_ahead.value = True
+    assert view.prediction.settings.prefetch == 2
+
+
+def test_a_run_of_plain_torch_without_a_step_cannot_be_asked():
     with pytest.raises(SettingsError):
-        WhatIfView(make_run(Settings(mode="torch")))
+        WhatIfView(replace(native_run(), timeline=Timeline.of([])))
 
 
 def test_the_view_is_public():
