@@ -123,9 +123,13 @@ def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Set
         if options.on:
             from kit.torch.device import open_session
             from kit.torch.mapping import DeviceNames
+            from kit.torch.trainers import ACCELERATE_DEVICE
 
             around.enter_context(open_session(settings))
             mapped = around.enter_context(DeviceNames())
+            if ACCELERATE_DEVICE not in os.environ:
+                os.environ[ACCELERATE_DEVICE] = "kit"
+                around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
         around.enter_context(_as_python(options.script, options.arguments))
         status = _ended(watching, options)
     if mapped is not None:

@@ -47,7 +47,8 @@ def test_what_the_program_says_stays(said: dict[str, bool]) -> None:
 
 def test_an_optimizer_of_another_device_and_other_kinds_are_left_alone() -> None:
     with open_session():
-        optimizer, _ = train("cpu", 2)
+        with pytest.warns(UserWarning, match="trains on the CPU inside a session"):
+            optimizer, _ = train("cpu", 2)
         assert optimizer.param_groups[0]["fused"] is None
         optimizer, _ = train("kit", 2, torch.optim.SGD)
         assert optimizer.param_groups[0]["fused"] is None

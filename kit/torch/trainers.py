@@ -1,0 +1,144 @@
+"""Libraries that own the training loop, and how they come to device kit.
+
+transformers' Trainer and accelerate ask an environment variable for their device; Lightning takes a
+strategy. A session warns when an optimizer trains on the CPU inside it, whoever drives it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+from kit.errors import SessionError, SettingsError
+from kit.runtime.recording.sites import format_site, here
+from kit.runtime.session.session import current_session
+from kit.torch.tensors.tensor import KitTensor
+
+__all__ = ["ACCELERATE_DEVICE", "lightning_strategy", "trains_on_cpu", "warn_of_cpu"]
+
+ACCELERATE_DEVICE = "ACCELERATE_TORCH_DEVICE"  # accelerate's variable, which transformers reads too
+# Lightning's packages: each has its own classes, and refuses those of the others.
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
+
+
+def lightning_strategy(package: str = "") -> Any:
+    """A strategy of Lightning's for device kit: `Trainer(strategy=kit.lightning_strategy())`.
+
+    Each trainer takes one of its own, and trains in the session that is open around `fit`.
+
+    Args:
+        package: whose trainer it is for: "lightning.pytorch", "pytorch_lightning",
+            "lightning.fabric" or "lightning_fabric". By default the first of these that the program
+            has imported.
+
+    Raises:
+        SettingsError: there is no such package of Lightning's.
+        ImportError: the package is not installed.
+    """
+    loaded = [name for name in _LIGHTNING if name in sys.modules]
+    package = package or (loaded or list(_LIGHTNING))[0]
+    if package not in _LIGHTNING:
+        raise SettingsError(f"package is {package!r}: give one of {', '.join(_LIGHTNING)}")
+    base = importlib.import_module(f"{package}.accelerators").Accelerator
+    single = importlib.import_module(f"{package}.strategies").SingleDeviceStrategy
+    accelerator = type("KitAccelerator", (_DeviceKit, base), {})()
+    strategy = single(device="kit", accelerator=accelerator)
+    accelerator.serve(strategy, package)
+    return strategy
+
+
+class _DeviceKit:
+    """What Lightning asks of an accelerator; its own class becomes the second base."""
+
+    def __init__(self) -> None:
+        self._strategy: Any = None
+        self._package = ""
+
+    def serve(self, strategy: Any, package: str) -> None:
+        """Belong to this strategy, whose precision is known once its trainer begins."""
+        self._strategy, self._package = strategy, package
+
+    def setup_device(self, device: torch.device) -> None:
+        """A trainer begins: `fit`, `validate`, `test` or `predict`."""
+        if current_session() is None:
+            raise SessionError(
+                "Lightning was given device kit outside a session: wrap the call, as in `with "
+                "kit.Session(): trainer.fit(model, loader)`"
+            )
+        names = ("precision_plugin", "precision")  # of a Trainer's strategy, of a Fabric's
+        found = [plugin for name in names if (plugin := getattr(self._strategy, name, None))]
+        casts_on = getattr(found[0], "device", "kit") if found else "kit"
+        if torch.device(casts_on).type != "kit":
+            kind = getattr(found[0], "precision", "bf16-mixed")
+            raise SettingsError(
+                f"precision={kind!r} makes Lightning cast on {casts_on!r}, so nothing on device "
+                f"kit would be cast. Instead of precision= give: plugins=[{self._package}.plugins."
+                f"MixedPrecision({kind!r}, device='kit')]"
+            )
+
+    def teardown(self) -> None:
+        """Nothing: the session stays open."""
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """For Lightning's DeviceStatsMonitor."""
+        return {"memory_allocated": torch.kit.memory_allocated()}  # type: ignore[attr-defined]
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """How many devices: one, which may be named by its index."""
+        if devices in (1, "1", [0], "0,", -1, "-1"):
+            return 1
+        raise SettingsError(
+            f"devices={devices!r}: a session has one device, devices=1. For several use "
+            "kit.DataParallel, or kit.run(..., devices=2), with a loop of your own"
+        )
+
+    @staticmethod
+    def get_parallel_devices(devices: int) -> list[torch.device]:
+        return [torch.device("kit")] * devices
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def name() -> str:
+        return "kit"
+
+
+def trains_on_cpu(optimizer: Any) -> bool:
+    """Are all the parameters of an optimizer on the CPU?"""
+    groups = getattr(optimizer, "param_groups", ())
+    parameters = [p for group in groups[:1] for p in group["params"][:1]]
+    if not parameters or isinstance(parameters[0], KitTensor):
+        return False  # at each step but those of a program that is warned
+    return all(p.device.type == "cpu" for group in groups for p in group["params"])
+
+
+def warn_of_cpu(optimizer: Any) -> None:
+    """Say that this optimizer trains beside the open session, and what puts it on device kit."""
+    cures = []
+    if "accelerate" in sys.modules:
+        cures.append(
+            f"For transformers' Trainer and accelerate: os.environ[{ACCELERATE_DEVICE!r}] = 'kit' "
+            "before the first TrainingArguments or Accelerator is made"
+        )
+    if any(name in sys.modules for name in _LIGHTNING):
+        cures.append("For Lightning: Trainer(strategy=kit.lightning_strategy())")
+    cures.append("For a loop of your own: model.to('kit')")
+    site = format_site(here())
+    warnings.warn(
+        f"{type(optimizer).__name__}{site and f', at {site},'} trains on the CPU inside a session: "
+        "nothing of it is on device kit, and the session's views do not show it. "
+        + ". ".join(cures),
+        UserWarning,
+        stacklevel=2,
+    )

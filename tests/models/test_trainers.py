@@ -1,0 +1,274 @@
+"""docs/trainers.md: the libraries that own the loop train on device kit as they do on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import transformers as hf
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from lightning.fabric import Fabric
+from lightning.pytorch.plugins import MixedPrecision
+from torch import nn
+from torch.utils.data import DataLoader
+
+import kit
+import kit.cli.main as cli
+from kit.errors import SessionError, SettingsError
+from tests.pages import page, run_page
+
+# What these libraries say of themselves, of each other and of a machine without CUDA.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:lightning.*",
+    "ignore::FutureWarning:lightning.*",
+    "ignore:.*treespec:",
+    "ignore:The 'train_dataloader' does not have many workers:",
+    "ignore:Checkpoint directory:",
+    "ignore:'pin_memory' argument:UserWarning",
+)
+VARIABLE = "ACCELERATE_TORCH_DEVICE"
+STEPS = 5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = self.layers(x)
+        self.dtypes.add(scores.dtype)
+        return {"loss": nn.functional.cross_entropy(scores, labels)}
+
+
+def rows() -> list[dict[str, Any]]:
+    points = torch.randn(2 * STEPS, 4, generator=torch.Generator().manual_seed(1))
+    return [{"x": x, "labels": int(x.sum() > 0)} for x in points]
+
+
+def by_transformers(device: str, folder: Path, net: nn.Module | None = None) -> list[float]:
+    class Losses(hf.TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            found.extend([logs["loss"]] if "loss" in logs else [])
+
+    found: list[float] = []
+    arguments = hf.TrainingArguments(
+        str(folder), max_steps=STEPS, per_device_train_batch_size=2, logging_steps=1,
+        save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=0.05,
+    )  # fmt: skip
+    assert arguments.device.type == device
+    hf.Trainer(net or Net(), arguments, train_dataset=rows(), callbacks=[Losses()]).train()
+    return found
+
+
+def by_accelerate(device: str, folder: Path) -> list[float]:
+    net = Net()
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model, optimizer, loader = accelerator.prepare(
+        net, torch.optim.AdamW(net.parameters(), lr=0.05), DataLoader(rows(), batch_size=2)
+    )
+    assert accelerator.device.type == device
+    found = []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch)["loss"]
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(loss.detach())
+    return [loss.item() for loss in found]
+
+
+class Module(L.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.found: list[Any] = []
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = self.net(**batch)["loss"]
+        self.found.append(loss.detach())
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+
+def trainer(folder: Path, steps: int = STEPS, **options: Any) -> Any:
+    return L.Trainer(
+        max_steps=steps, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, default_root_dir=folder, **options,
+    )  # fmt: skip
+
+
+def by_lightning(device: str, folder: Path) -> list[float]:
+    module = Module()
+    place = {"accelerator": "cpu"} if device == "cpu" else {"strategy": kit.lightning_strategy()}
+    trainer(folder, **place).fit(module, DataLoader(rows(), batch_size=2))
+    assert {loss.device.type for loss in module.found} == {device}
+    return [loss.item() for loss in module.found]
+
+
+def by_fabric(device: str, folder: Path) -> list[float]:
+    place: dict[str, Any] = {"accelerator": "cpu"}
+    if device == "kit":
+        place = {"strategy": kit.lightning_strategy("lightning.fabric"), "devices": 1}
+    fabric = Fabric(**place)
+    net = Net()
+    model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.05))
+    found = []
+    for batch in fabric.setup_dataloaders(DataLoader(rows(), batch_size=2)):
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        fabric.backward(loss)
+        optimizer.step()
+        found.append(loss.detach())
+    assert {loss.device.type for loss in found} == {device}
+    return [loss.item() for loss in found]
+
+
+WAYS: dict[str, Callable[[str, Path], list[float]]] = {
+    "transformers": by_transformers,
+    "accelerate": by_accelerate,
+    "Lightning": by_lightning,
+    "Fabric": by_fabric,
+}
+
+
+@pytest.fixture(autouse=True)
+def _accelerates_device_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It is read once a process, and the page sets it."""
+    monkeypatch.setenv(VARIABLE, "cpu")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_library_trains_on_the_device_with_the_losses_of_the_cpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = WAYS[name]("cpu", tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv(VARIABLE, "kit")
+    with kit.Session(kit.Settings(mode="lazy"), strict=True) as session:
+        found = WAYS[name]("kit", tmp_path)
+        assert session.metrics()["segment.count"] > 0
+    assert len(found) == STEPS
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_bfloat16_is_asked_of_the_trainer_by_accelerates_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "kit")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with kit.Session(kit.Settings(mode="lazy")):
+        by_transformers("kit", tmp_path, net := Net())
+    assert net.dtypes == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["transformers", "Lightning"])
+def test_a_library_that_stays_on_the_cpu_in_a_session_is_told_which_line_changes_that(
+    name: str, tmp_path: Path
+) -> None:
+    line = {"transformers": r"os\.environ\['ACCELERATE_TORCH_DEVICE'\] = 'kit'",
+            "Lightning": r"Trainer\(strategy=kit\.lightning_strategy\(\)\)"}  # fmt: skip
+    with kit.Session(), pytest.warns(UserWarning, match=line[name]) as found:
+        WAYS[name]("cpu", tmp_path)
+    said = [str(w.message) for w in found if "trains on the CPU inside a session" in str(w.message)]
+    assert len(said) == 1
+    assert said[0].startswith("AdamW, at test_trainers.py:")
+
+
+def test_an_optimizer_is_told_only_where_it_has_nothing_on_the_device() -> None:
+    def step(*where: str) -> None:
+        weights = [torch.ones(2, device=place, requires_grad=True) for place in where]
+        for w in weights:
+            w.square().sum().backward()
+        torch.optim.SGD(weights).step()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step("cpu")
+        with kit.Session():
+            step("kit")
+            step("cpu", "kit")
+            with pytest.raises(UserWarning, match=r"SGD, at test_trainers\.py.*model\.to\('kit'\)"):
+                step("cpu")
+
+
+def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_path: Path) -> None:
+    loader = DataLoader(rows() * 3, batch_size=2)
+    plugins = [MixedPrecision("16-mixed", device="kit")]
+    with kit.Session(kit.Settings(mode="lazy")), kit.watch(steps=2, skip=1) as watch:
+        strategy = kit.lightning_strategy()
+        trainer(tmp_path, strategy=strategy, plugins=plugins, steps=9).fit(Module(), loader)
+    assert watch.ended == "complete: measured 2 of 2 steps"
+    products = [node for node in watch.run.graphs[0].nodes if "linear" in node.op]
+    assert {str(aval.dtype) for node in products for aval in node.avals} == {"float16"}
+
+
+def test_what_lightning_cannot_do_on_the_device_is_refused_with_what_can(tmp_path: Path) -> None:
+    loader = DataLoader(rows(), batch_size=2)
+    with pytest.raises(SessionError, match=r"with kit\.Session\(\): trainer\.fit"):
+        trainer(tmp_path, strategy=kit.lightning_strategy()).fit(Module(), loader)
+    with pytest.raises(SettingsError, match=r"kit\.DataParallel"):
+        trainer(tmp_path, strategy=kit.lightning_strategy(), devices=2)
+    with pytest.raises(SettingsError, match=r"give one of lightning\.pytorch"):
+        kit.lightning_strategy("lightening")
+    line = r"plugins=\[lightning\.pytorch\.plugins\.MixedPrecision\('bf16-mixed', device='kit'\)\]"
+    cast = trainer(tmp_path, strategy=kit.lightning_strategy(), precision="bf16-mixed")
+    with kit.Session(), pytest.raises(SettingsError, match=line):
+        cast.fit(Module(), loader)
+
+
+SCRIPT = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+net = torch.nn.Linear(2, 1)
+model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+for _ in range(4):
+    loss = model(torch.ones(3, 2, device=accelerator.device)).square().mean()
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+print(accelerator.device)
+"""
+
+
+def test_kit_run_puts_a_script_of_accelerates_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, "utf-8")
+    assert cli.main(["run", str(script), "--on", "kit", "--steps", "1", "--skip", "0"]) == 0
+    assert capsys.readouterr().out.startswith("kit\n")
+    assert VARIABLE not in os.environ
+
+
+def test_the_code_of_the_page_runs() -> None:
+    with contextlib.redirect_stdout(None):
+        names = run_page(page("trainers.md"))
+    for watch in (names["watch"], names["watching"].watch):
+        assert watch.ended == "complete: measured 3 of 3 steps"
+        assert watch.run.sync_points == ()
+        assert len(watch.run.graphs[0]) > 5
+    assert names["same"] == [True] * 4
+    assert names["first"] == names["again"]
+    straight, resumed = names["module"].state_dict(), names["resumed_module"].state_dict()
+    assert all(torch.equal(straight[key], resumed[key]) for key in straight)
