@@ -24,6 +24,7 @@ from kit.measure.attached.loop import watch as watch
 from kit.measure.base.context import Context as Context
 from kit.measure.base.context import Workload as Workload
 from kit.measure.base.context import workload as workload
+from kit.measure.base.knobs import knob as knob
 from kit.runs.analysis.diff import RunDiff as RunDiff
 from kit.runs.analysis.diff import diff_runs as diff_runs
 from kit.runs.analysis.kernels import kernel_table as kernel_table

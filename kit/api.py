@@ -80,19 +80,19 @@ def run(
         label: what reports and diffs call this run, such as "before"; else its file's name does.
         progress: called with a text and a fraction of the whole, between steps.
         cancelled: asked between steps and while it waits; true ends the run with `Cancelled`.
-        options: with several devices or processes: as for `kit.DataParallel`, such as bucket_mb,
-            cut, link, and timeout_s, which is how long they wait for each other.
+        options: settings by name: `kit.run(mine, width=128)`; with several devices or processes as
+            for `kit.DataParallel`: bucket_mb, cut, link, and timeout_s, how long each waits.
 
     Raises:
         KitError: settings that cannot be; anything that the step raises comes through with a note.
     """
     from kit.measure.base.turns import TURNS, waiting
 
-    placement = _placement(workload, devices, processes, options)
+    placement, chosen = _asked(workload, settings, devices, processes, options)
     with contextlib.ExitStack() as turn:
         with bar_when_told("run") as tell:
             turn.enter_context(TURNS.measure(cancelled=cancelled, tell=waiting(progress) or tell))
-        made = placement.run(settings or Settings(), progress=progress, cancelled=cancelled)
+        made = placement.run(chosen, progress=progress, cancelled=cancelled)
     return replace(made, label=str(label)) if label else made
 
 
@@ -156,10 +156,10 @@ def sweep(
     """
     from kit.measure.search.sweeps import sweep as measure
 
-    placement = _placement(workload, devices, processes, options)
+    placement, base = _asked(workload, settings, devices, processes, options)
     chosen = {name: list(values) for name, values in grid.items()}
     with progress_or_bar(progress, "sweep") as report:
-        return measure(placement, chosen, settings, path=path, executor=executor, progress=report,
+        return measure(placement, chosen, base, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
 
 
@@ -206,10 +206,12 @@ def compare(
         if isinstance(workload_or_runs, Run):
             return Comparison((workload_or_runs,), baseline)
         return Comparison(tuple(workload_or_runs), baseline)
+    from kit.measure.many.placement import placed
     from kit.measure.search.rounds import measure_in_turn, median_run
 
-    placement = _placement(workload_or_runs, devices, processes, options)
-    cells = [settings] if isinstance(settings, Settings) else list(settings or ())
+    placement, changes = placed(workload_or_runs, devices, processes, options)
+    given = [settings] if isinstance(settings, Settings) else list(settings or ())
+    cells = [placement.workload.fit(x, changes) for x in given] if changes else given
     check_baseline(baseline, max(len(cells), 1))
     with progress_or_bar(progress, "compare") as report:
         made = measure_in_turn(placement, cells, repeats, progress=report, cancelled=cancelled)
@@ -259,19 +261,18 @@ def autotune(
     """
     from kit.measure.search.autotune import autotune as search
 
-    placement = _placement(workload, devices, processes, options)
+    placement, start = _asked(workload, settings, devices, processes, options)
     with progress_or_bar(progress, "autotune") as report:
-        return search(placement, settings, budget_s=budget_s, vary=vary, progress=report,
+        return search(placement, start, budget_s=budget_s, vary=vary, progress=report,
                       cancelled=cancelled, draw=_draw_tuned)  # fmt: skip
 
 
-def _placement(
-    workload: Any, devices: int | Sequence[str], processes: int, options: Mapping[str, Any]
-) -> Placement:
-    """A workload and where it runs."""
-    from kit.measure.many.placement import Placement
+def _asked(workload: Any, settings: Settings | None, *where: Any) -> tuple[Placement, Settings]:
+    """A workload and where it runs, and its settings, those among the options included."""
+    from kit.measure.many.placement import placed
 
-    return Placement.of(workload, devices, processes, options)
+    placement, changes = placed(workload, *where)
+    return placement, placement.workload.fit(settings, changes)
 
 
 def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
@@ -371,11 +372,11 @@ def Explorer(
     from kit.reports.html import write_report
     from kit.widgets.explorer.view import Explorer as Widget
 
-    placement = _placement(workload, devices, processes, options)
+    placement, chosen = _asked(workload, settings, devices, processes, options)
     prepared = Prepared(placement)  # what is compiled stays: going back to a setting is quick
     return Widget(
         prepared.run,
-        settings or Settings(),
+        chosen,
         name=prepared.name,
         auto_run=auto_run,
         write_report=write_report,
@@ -422,9 +423,8 @@ def report(
     else:
         from kit.measure.search.sweeps import sweep as measure
 
-        placement = _placement(source, devices, processes, options)
-        grid = {name: list(values) for name, values in (sweep or DEFAULT_SWEEP).items()}
-        runs = measure(placement, grid, settings or Settings(), progress=progress)
+        placement, base = _asked(source, settings, devices, processes, options)
+        runs = measure(placement, sweep or DEFAULT_SWEEP, base, progress=progress)
     return write_report(runs, path, title=title)
 
 

@@ -20,6 +20,7 @@ from kit.errors import Cancelled, SettingsError
 from kit.files import check_target
 
 if TYPE_CHECKING:
+    from kit.runs.knob import OwnKnob
     from kit.runs.run import Run
     from kit.runs.settings import Settings
 
@@ -35,26 +36,28 @@ def run(options: argparse.Namespace) -> int:
     """
     for target in filter(None, (options.save, options.report)):
         check_target(target)
-    settings, named = _settings(options.changes)
     if not options.script.is_file():
         raise FileNotFoundError(2, "there is no such script", str(options.script))
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
+        settings, named = _settings(options.changes)
         return run_program(options, settings, named, _keep)
     if options.on or options.stop:
         name = "--on" if options.on else "--stop"
         raise SettingsError(f"{name} is for scripts without a step for kit; this one has a builder")
-    changes = {"steps": options.steps, "warmup": options.skip}
-    settings = settings.replace(**{k: n for k, n in changes.items() if n is not None})
-    return _run_step(options, settings, named)
+    return _run_step(options)
 
 
-def _run_step(options: argparse.Namespace, settings: Settings, named: frozenset[str]) -> int:
+def _run_step(options: argparse.Namespace) -> int:
     """Measure the step that a script has for kit."""
+    _check_early(options.changes)
     try:
         if options.coordinator and options.rank is None:
             raise SettingsError("--coordinator needs --rank: the number of this host's process")
         step, is_plain = load_step(options.script, options.workload, options.arguments)
+        settings, named = _settings(options.changes, () if is_plain else step.knobs)
+        given = {"steps": options.steps, "warmup": options.skip}
+        settings = settings.replace(**{k: n for k, n in given.items() if n is not None})
         if is_plain:
             settings = _for_plain_step(settings, named)
             _refuse_many(options, "several devices need a @kit.workload: `step` has no device")
@@ -89,14 +92,30 @@ def _refuse_many(options: argparse.Namespace, why: str) -> None:
         raise SettingsError(why)
 
 
-def _settings(changes: Sequence[str]) -> tuple[Settings, frozenset[str]]:
-    """The settings of `--set name=value`, and the names that were given."""
+def _settings(
+    changes: Sequence[str], own: tuple[OwnKnob, ...] = ()
+) -> tuple[Settings, frozenset[str]]:
+    """The settings of `--set name=value`, and the names that were given.
+
+    Args:
+        own: the knobs of the script's builder.
+    """
     from kit.runs.knob import knobs_of
     from kit.runs.settings import Settings
     from kit.runs.text_form import read_text
 
-    values = read_text(knobs_of(Settings), "&".join(changes))
-    return Settings().replace(**values), frozenset(values)
+    settings = Settings(own=own)
+    values = read_text(knobs_of(settings), "&".join(changes))
+    return settings.replace(**values), frozenset(values)
+
+
+def _check_early(changes: Sequence[str]) -> None:
+    """Refuse what kit's own settings cannot be, before the script runs for seconds."""
+    from kit.runs.knob import knobs_of
+    from kit.runs.settings import Settings
+
+    names = {row.name for row in knobs_of(Settings)}
+    _settings([x for x in changes if x.partition("=")[0].strip() in names or "=" not in x])
 
 
 def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:

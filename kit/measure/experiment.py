@@ -32,8 +32,8 @@ def run(workload: Any, settings: Settings | None = None, *, progress: Progress |
         SettingsError: it is no workload, or its step returns no loss.
         Exception: whatever the workload raises, unchanged, with notes that say where it was.
     """
-    settings = settings or Settings()
     chosen = as_workload(workload)
+    settings = chosen.fit(settings)
     try:
         if settings.mode == "torch":
             native = import_module(f"kit.measure.native.{chosen.framework}")

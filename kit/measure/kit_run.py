@@ -100,7 +100,9 @@ def run_of_session(session: Session, traced: TracedSteps, **measured: Any) -> Ru
 def record_plan(workload: Any, settings: Settings) -> OpStream:
     """The ops of one steady step, recorded and not run: `kit.ir.plan.plan` cuts them."""
     chosen = as_workload(workload)
-    recorded = settings.replace(mode="lazy", step_mode="retrace")  # nothing but reads cuts it
+    recorded = chosen.fit(settings).replace(
+        mode="lazy", step_mode="retrace"
+    )  # nothing but reads cuts it
     opened, context, _ = open_workload(chosen, recorded, None)
     with opened as session:
         return session.plan(chosen(context()))

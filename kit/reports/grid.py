@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.runs.knob import Knob, knobs_of
+from kit.runs.knob import Knob, knobs_in
 from kit.runs.labels import cell_of, labels_of
 from kit.runs.run import Run
 from kit.text import safe_label
@@ -37,7 +37,7 @@ class Axis:
     @property
     def is_number(self) -> bool:
         """True if the control is a slider."""
-        return all(isinstance(v, int) for v in self.values)
+        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
     def as_dict(self) -> dict[str, Any]:
         """For the page."""
@@ -49,13 +49,16 @@ class Axis:
         }
 
     def _shown(self, value: Any) -> str:
+        if value is None:
+            return "none"  # a run of another workload, which has no such knob
         return self.knob.shown(value) if self.knob else safe_label(str(value), _MOST)
 
 
 def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
     """An axis for each name or setting that takes more than one value; no two runs share a place.
 
-    Numbers ascend; words stand as the runs bring them, but modes as the table of settings. Runs
+    Numbers ascend; words stand as the runs bring them, but modes and what a builder's own knob
+    offers as their table has them. Runs
     that differ in nothing else are told apart by what they are called: the axis "run".
     """
     axes = []
@@ -63,14 +66,9 @@ def axes_of(runs: Sequence[Run]) -> tuple[Axis, ...]:
     if len(set(cells)) < len(cells):
         axes.append(_axis("run", labels_of(runs, cells)))
     axes.append(_axis("variant", [run.name for run in runs]))
-    for knob in _knobs(runs):
-        values = [getattr(run.settings, knob.name) for run in runs]
-        is_ordered = not knob.values or knob.name == "mode"
-        order = knob.values.index if knob.values else None
-        known = list(dict.fromkeys(values))
-        axes.append(
-            _axis(knob.name, values, sorted(known, key=order) if is_ordered else known, knob)
-        )
+    for knob in knobs_in(run.settings for run in runs):
+        values = [run.settings.as_dict().get(knob.name) for run in runs]
+        axes.append(_axis(knob.name, values, _ordered(list(dict.fromkeys(values)), knob), knob))
     return tuple(axis for axis in axes if len(axis.values) > 1)
 
 
@@ -99,5 +97,14 @@ def _axis(
     return Axis(name, known, tuple(place[value] for value in values), knob)
 
 
-def _knobs(runs: Sequence[Run]) -> tuple[Knob, ...]:
-    return knobs_of(runs[0].settings) if runs else ()
+def _ordered(known: list[Any], knob: Knob) -> list[Any]:
+    """The values of one setting as a reader expects them; those that one offers no more come last.
+
+    Runs of a builder that has changed since may have values that are not offered any more.
+    """
+    if not knob.values:
+        return sorted(known)
+    if not (knob.is_own or knob.name == "mode"):
+        return known
+    place = {value: i for i, value in enumerate(knob.values)}
+    return sorted(known, key=lambda value: place.get(value, len(place)))

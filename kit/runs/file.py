@@ -36,7 +36,7 @@ __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 2  # 2: label
+VERSION = 3  # 2: label; 3: the knobs of a workload's builder
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000

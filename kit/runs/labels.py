@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 
 __all__ = [
@@ -44,8 +43,7 @@ def label_of(run: Run) -> str:
 
 def cell_of(run: Run) -> tuple[Any, ...]:
     """What tells two cells of a sweep apart: the workload's name and the settings."""
-    values = (getattr(run.settings, knob.name) for knob in knobs_of(run.settings))
-    return (run.name, *values)
+    return (run.name, *run.settings.as_dict().items())
 
 
 def labels_of(runs: Sequence[Run], cells: Sequence[Hashable]) -> tuple[str, ...]:

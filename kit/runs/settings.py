@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK, UNLIMITED, BulkSizes, sizes_from_environment
-from kit.runs.knob import knob, knobs_of
+from kit.runs.knob import OwnKnob, knobs_of, setting
 from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
 from kit.runs.steady import ENOUGH_S, LEAST_STEPS, MOST_STEPS
 from kit.runs.text_form import read_text, write_text
@@ -23,6 +24,7 @@ __all__ = [
     "STEP_MODES",
     "UNTIL_STEADY",
     "Settings",
+    "check_names",
 ]
 
 MODES = ("torch", "imperative", "bulked", "lazy")
@@ -42,11 +44,14 @@ BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 class Settings:
     """One experiment's knobs; frozen, so vary it with `replace`.
 
+    The parameters that a workload's builder gave to `kit.knob` are among them once the settings are
+    a workload's, as those of `mine.settings(width=128)` and of a run are: `run.settings.width`.
+
     Raises:
         SettingsError: a value is out of range; the message gives the allowed ones.
     """
 
-    mode: str = knob(
+    mode: str = setting(
         "bulked",
         "native PyTorch; an op at a time; in segments; whole steps",
         values=MODES,
@@ -62,7 +67,7 @@ class Settings:
         phrase="{}",
         is_compiled=True,
     )
-    bulk_forward: int = knob(
+    bulk_forward: int = setting(
         DEFAULT_BULK,
         "how many ops one segment of the forward pass holds",
         is_bulk_size=True,
@@ -73,7 +78,7 @@ class Settings:
         modes=("bulked",),
         is_compiled=True,
     )
-    bulk_backward: int = knob(
+    bulk_backward: int = setting(
         DEFAULT_BULK,
         "the same for the backward pass and the update",
         is_bulk_size=True,
@@ -84,7 +89,7 @@ class Settings:
         modes=("bulked",),
         is_compiled=True,
     )
-    segment_mode: str = knob(
+    segment_mode: str = setting(
         "fuse",
         "a segment as one XLA program, or op by op with one wait",
         values=SEGMENT_MODES,
@@ -93,7 +98,7 @@ class Settings:
         tried=SEGMENT_MODES,
         is_compiled=True,
     )
-    step_mode: str = knob(
+    step_mode: str = setting(
         "retrace",
         "record every step; issue it again without its Python; or issue it while it is recorded",
         values=STEP_MODES,
@@ -103,7 +108,7 @@ class Settings:
         one_device_only=("speculate",),
         tried=STEP_MODES,
     )
-    loss_scaling: str = knob(
+    loss_scaling: str = setting(
         NONE,
         "what the check for infinities costs",
         values=LOSS_SCALING,
@@ -111,7 +116,7 @@ class Settings:
         one_device_only=tuple(x for x in LOSS_SCALING if loss_scaling(x).takes_back),
         is_compiled=True,
     )
-    batch_size: int = knob(
+    batch_size: int = setting(
         8,
         "when the device becomes the bottleneck",
         widget="slider",
@@ -119,7 +124,7 @@ class Settings:
         is_compiled=True,
         is_training=True,
     )
-    accumulate: int = knob(
+    accumulate: int = setting(
         1,
         "how often the check for infinities is paid: micro-batches for one optimizer step",
         widget="slider",
@@ -130,7 +135,7 @@ class Settings:
         is_compiled=True,
         is_training=True,
     )
-    prefetch: int = knob(
+    prefetch: int = setting(
         0,
         "whether the step waits for its batches: how many a thread prepares ahead",
         least=0,
@@ -141,7 +146,7 @@ class Settings:
         phrases={0: "no prefetch"},
         tried=(0, 2),
     )
-    dtype: str = knob(
+    dtype: str = setting(
         "float32",
         "what a lower precision of the autocast region saves",
         values=DTYPES,
@@ -151,7 +156,7 @@ class Settings:
         is_compiled=True,
         is_training=True,
     )
-    steps: int = knob(
+    steps: int = setting(
         ENOUGH,
         f"how many steps are measured; by default enough to fill {ENOUGH_S:g} s, "
         f"{LEAST_STEPS} to {MOST_STEPS:,}",
@@ -160,7 +165,7 @@ class Settings:
         phrases={ENOUGH: f"steps for {ENOUGH_S:g} s"},
         is_measuring=True,
     )
-    warmup: int = knob(
+    warmup: int = setting(
         UNTIL_STEADY,
         "how many steps run before the measured ones; by default until they are steady",
         least=0,
@@ -169,11 +174,11 @@ class Settings:
         phrases={UNTIL_STEADY: "warm-up until steady"},
         is_measuring=True,
     )
-    seed: int = knob(0, "which random numbers are drawn", least=0, is_measuring=True)
-    device: str = knob(
+    seed: int = setting(0, "which random numbers are drawn", least=0, is_measuring=True)
+    device: str = setting(
         "auto", "where it runs; `auto`: on a GPU if there is one", values=DEVICES, is_compiled=True
     )
-    bulk_inference: int = knob(
+    bulk_inference: int = setting(
         UNLIMITED,
         "how many ops one segment of a forward pass without gradients holds; by default all",
         is_bulk_size=True,
@@ -184,7 +189,7 @@ class Settings:
         is_compiled=True,
     )
 
-    check_indices: str = knob(
+    check_indices: str = setting(
         "on",
         "whether an index or a label out of bounds is found on the device, which has no error",
         values=CHECK_INDICES,
@@ -194,7 +199,7 @@ class Settings:
         is_compiled=True,
     )
 
-    check_numbers: str | bool = knob(
+    check_numbers: str | bool = setting(
         "off",
         "which op and line first made NaN or an infinity; every op is looked at, so a run is slow",
         values=CHECK_NUMBERS,
@@ -204,11 +209,22 @@ class Settings:
         is_compiled=True,
     )
 
+    own: tuple[OwnKnob, ...] = ()  # the knobs of the workload's builder; `fit` gives them
+
     def __post_init__(self) -> None:
         if isinstance(self.check_numbers, bool):  # a switch, so people write True
             object.__setattr__(self, "check_numbers", CHECK_NUMBERS[self.check_numbers])
+        check_names(self.own, type(self))
         for row in knobs_of(self):
             row.check(getattr(self, row.name))
+
+    if not TYPE_CHECKING:  # a type checker shall still find what is misspelt
+
+        def __getattr__(self, name: str) -> Any:
+            for knob in self.__dict__.get("own", ()):
+                if knob.name == name:
+                    return knob.value
+            raise AttributeError(f"no setting is called {name!r}", name=name, obj=self)
 
     @property
     def bulk_sizes(self) -> tuple[int, int]:
@@ -245,25 +261,72 @@ class Settings:
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; an unknown name is an error that lists them all."""
         known = {row.name for row in knobs_of(self)}
-        if unknown := set(changes) - known:
+        if unknown := changes.keys() - known - {"own"}:
             names = ", ".join(sorted(known))
             raise SettingsError(f"no setting is called {sorted(unknown)[0]!r}; there are: {names}")
-        return replace(self, **changes)
+        own = changes.pop("own", self.own)
+        named = [knob.set(changes.pop(knob.name, knob.value)) for knob in own]
+        return replace(self, **changes, own=tuple(named))
+
+    def fit(self, own: Sequence[OwnKnob], name: str) -> Self:
+        """These settings for a builder with these knobs; those that are set keep their value.
+
+        Args:
+            name: of the workload.
+
+        Raises:
+            SettingsError: a knob is set that this builder has not, or to a value it cannot have.
+        """
+        mine = {knob.name: knob.value for knob in self.own}
+        if unknown := mine.keys() - {knob.name for knob in own}:
+            has = ", ".join(knob.name for knob in own)
+            one = sorted(unknown)[0]
+            raise SettingsError(
+                f"these settings have {one}={mine[one]!r}, a knob of another workload: {name!r} "
+                f"has {f'the knobs {has}' if has else 'none of its own'}"
+            )
+        fitted = tuple(knob.set(mine.get(knob.name, knob.value)) for knob in own)
+        return replace(self, own=fitted)
+
+    def plain(self) -> Self:
+        """Kit's own defaults, whatever the environment says, and those of the same builder."""
+        own = tuple(knob.set(knob.default) for knob in self.own)
+        cls = type(self)
+        return cls(**{row.name: row.default for row in knobs_of(cls)}, own=own)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values by field name, for files and tables."""
-        return asdict(self)
+        """Plain values by name, for files and tables."""
+        return {row.name: getattr(self, row.name) for row in knobs_of(self)}
 
     def to_string(self) -> str:
         """What differs from kit's defaults as one line to share: `batch_size=16&dtype=float16`."""
         return write_text(knobs_of(self), self.as_dict())
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, own: Sequence[OwnKnob] = ()) -> Self:
         """The settings that `to_string` wrote; what it leaves out has kit's own default.
+
+        Args:
+            own: the knobs of the workload's builder that the text may name, `mine.knobs`.
 
         Raises:
             SettingsError: the text is not of that form, or a name or a value is not possible.
         """
-        rows = knobs_of(cls)
-        return cls(**{row.name: row.default for row in rows} | read_text(rows, text))
+        plain = cls(own=tuple(own)).plain()
+        return plain.replace(**read_text(knobs_of(plain), text))
+
+
+def check_names(own: Sequence[OwnKnob], cls: type[Settings] = Settings) -> None:
+    """Refuse a builder's knobs that have the name of a setting, or of each other.
+
+    Raises:
+        SettingsError: the message names it.
+    """
+    taken = {*dir(cls), *(f.name for f in fields(cls))}
+    for knob in own:
+        if knob.name in taken:
+            raise SettingsError(
+                f"no knob can be called {knob.name!r}{f' in {knob.where}' if knob.where else ''}: "
+                "that is the name of a setting, or of another part of kit.Settings"
+            )
+        taken.add(knob.name)

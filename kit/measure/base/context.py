@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, overload
 
 from kit.errors import SettingsError
+from kit.measure.base.knobs import own_knobs
 from kit.measure.base.loading import endless, fetched, prefetched
+from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 
@@ -30,20 +34,49 @@ _IS_RUN = (
 class Workload:
     """A named builder: called with a `Context`, it gives the step, a function of no arguments.
 
-    The step returns its loss as a tensor, unread: reading it is a sync point.
+    The step returns its loss as a tensor, unread: reading it is a sync point. Parameters of the
+    builder beside the context that have a `kit.knob` as default are settings of this workload.
     """
 
     name: str
-    build: Callable[[Context], Step]
+    build: Callable[..., Step]
     doc: str = ""  # what the step is, for people
     framework: str = "torch"  # one of FRAMEWORKS: mode "torch" runs the step by it alone
 
     def __post_init__(self) -> None:
         if self.framework not in FRAMEWORKS:
             raise SettingsError(f"framework must be one of {FRAMEWORKS}, not {self.framework!r}")
+        _ = self.knobs  # one that cannot be is an error where the builder is defined
+
+    @cached_property
+    def knobs(self) -> tuple[OwnKnob, ...]:
+        """The parameters of the builder that are settings of this workload, at their defaults."""
+        return own_knobs(self.build, self.name)
+
+    def settings(self, **values: Any) -> Settings:
+        """Settings of this workload, its own knobs among them: `mine.settings(width=128)`.
+
+        Raises:
+            SettingsError: a name or a value is wrong.
+        """
+        return Settings(own=self.knobs).replace(**values)
+
+    def fit(
+        self, settings: Settings | None, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> Settings:
+        """The given settings, or the defaults, with a value for each of this workload's own knobs.
+
+        Args:
+            changes: values by name that replace those.
+
+        Raises:
+            SettingsError: they have a knob of another workload, or a value is wrong.
+        """
+        return (settings or Settings()).fit(self.knobs, self.name).replace(**changes)
 
     def __call__(self, context: Context) -> Step:
-        step = self.build(context)
+        values = {knob.name: knob.value for knob in self.fit(context.settings).own}
+        step = self.build(context, **values)
         if not callable(step):
             raise SettingsError(
                 f"the workload {self.name!r} must return its step, a function without arguments; "
@@ -69,10 +102,10 @@ def _named(module: str, path: str) -> Any:
 
 
 @overload
-def workload(build: Callable[[Context], Step]) -> Workload: ...
+def workload(build: Callable[..., Step]) -> Workload: ...
 @overload
-def workload(*, framework: str) -> Callable[[Callable[[Context], Step]], Workload]: ...
-def workload(build: Callable[[Context], Step] | None = None, *, framework: str = "torch") -> Any:
+def workload(*, framework: str) -> Callable[[Callable[..., Step]], Workload]: ...
+def workload(build: Callable[..., Step] | None = None, *, framework: str = "torch") -> Any:
     """Mark a function as a workload: it takes a `Context` and returns the training step.
 
     @kit.workload

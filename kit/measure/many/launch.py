@@ -107,6 +107,7 @@ def run_processes(
     if not isinstance(workload, partial):
         workload = as_workload(workload)
         check_importable(workload, _ADVICE)
+        settings = workload.fit(settings)
     coordinator = team.coordinator or f"127.0.0.1:{free_port()}"
     secret = new_secret() if team.rank is None else checked_secret()
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:

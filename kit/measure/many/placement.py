@@ -12,13 +12,14 @@ from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.base.provenance import provenance
 from kit.measure.experiment import run as run_alone
 from kit.measure.many.options import OPTIONS, check_options, name_of
+from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.processes.join import current_processes
 from kit.runtime.replicas.devices import check_devices
 
-__all__ = ["Placement"]
+__all__ = ["Placement", "placed"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Placement:
         if self.is_alone and self.options:
             for name in self.options:
                 if name not in OPTIONS:
-                    raise SettingsError(f"there is no argument {name!r}")
+                    raise SettingsError(f"there is no argument {name!r}{self._own()}")
             names = ", ".join(self.options)
             raise SettingsError(f"{names}: only with several devices or processes")
         if not self.is_alone:
@@ -54,6 +55,11 @@ class Placement:
         if isinstance(workload, Placement):
             return workload
         return cls(as_workload(workload), devices, processes, dict(options or {}))
+
+    def _own(self) -> str:
+        """The workload's knobs, for an error about a name that is none of them."""
+        names = ", ".join(knob.name for knob in self.workload.knobs)
+        return f"; the knobs of {self.workload.name!r} are {names}" if names else ""
 
     @property
     def is_alone(self) -> bool:
@@ -89,6 +95,7 @@ class Placement:
             Cancelled: `cancelled()` became true.
             Exception: whatever the workload raises.
         """
+        settings = self.workload.fit(settings)
         made = self._measured(settings, progress, cancelled, [] if caches is None else caches)
         return replace(made, environment={**made.environment, **provenance()})
 
@@ -119,3 +126,16 @@ class Placement:
 
         return run_replicas(self.workload, settings, devices=self.devices, progress=progress,
                             cancelled=cancelled, caches=caches, **self.options)  # fmt: skip
+
+
+def placed(
+    workload: Any, devices: int | Sequence[Any], processes: int, options: Mapping[str, Any]
+) -> tuple[Placement, dict[str, Any]]:
+    """A workload and where it runs; and those of the options that are settings of it, by name."""
+    if not options:
+        return Placement.of(workload, devices, processes), {}
+    chosen = as_workload(workload)
+    known = {knob.name for knob in knobs_of(Settings(own=chosen.knobs))}
+    changes = {name: value for name, value in options.items() if name in known}
+    rest = {name: value for name, value in options.items() if name not in known}
+    return Placement.of(chosen, devices, processes, rest), changes

@@ -164,7 +164,7 @@ def run(
     """
     chosen = as_workload(workload)
     check_options(chosen, options)
-    settings = settings or Settings()  # no replica's: the whole batch's
+    settings = chosen.fit(settings)  # no replica's: the whole batch's
 
     def build(rank: int) -> Callable[[], Any]:
         torch.manual_seed(settings.seed)

@@ -59,7 +59,8 @@ def autotune(workload: Any, settings: Settings | None = None, *, budget_s: float
         Cancelled: `cancelled()` became true.
         Exception: what the workload raises under the given settings.
     """
-    start, placement = settings or Settings(), Placement.of(workload)
+    placement = Placement.of(workload)
+    start = placement.workload.fit(settings)
     if not budget_s >= 0:
         raise SettingsError(f"budget_s must be a number of seconds, at least 0, not {budget_s!r}")
     axes = axes_of(start, vary or {}, is_alone=placement.is_alone)

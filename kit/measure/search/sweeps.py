@@ -75,7 +75,8 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         SweepInterrupted: with the runs that had finished.
         Cancelled: `cancelled()` became true.
     """
-    base, placement = settings or Settings(), Placement.of(workload)
+    placement = Placement.of(workload)
+    base = placement.workload.fit(settings)
     cells = [
         base.replace(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())
     ]

@@ -77,7 +77,7 @@ def in_words(settings: Settings, start: Settings) -> str:
         is_named = knob.name not in _CUT and not knob.is_measuring
         if is_named and value != getattr(start, knob.name):
             is_clear = knob.name == "loss_scaling"
-            parts.append(str(value) if is_clear else f"{knob.name} {value}")
+            parts.append(str(value) if is_clear else f"{knob.name} {knob.write(value)}")
     return " + ".join(parts) or "as given"
 
 

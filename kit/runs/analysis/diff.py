@@ -162,12 +162,10 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
     pair = _Pairing(step, doubt_of(old, new))
     nodes, kernels = _graphs(parts, pair)
-    settings = old.settings.as_dict(), new.settings.as_dict()
     return RunDiff(
         labels=(_label(old), _label(new)),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
-        settings=tuple((k, v, settings[1][k]) for k, v in settings[0].items()
-                       if v != settings[1][k]),
+        settings=_changed(old.settings.as_dict(), new.settings.as_dict()),
         breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
         idle=pair.rows(*(p.idle() for p in parts)),
         syncs=pair.rows(*(p.syncs() for p in parts)),
@@ -181,6 +179,11 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
         recompiled=_recompiled(old, new),
         devices=(parts[0].devices, parts[1].devices),
     )  # fmt: skip
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """The settings that differ; None for a builder's knob that only the other workload has."""
+    return tuple((k, old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k))
 
 
 def _runs(given: Run | Sequence[Run]) -> list[Run]:

@@ -49,6 +49,8 @@ class Question:
                     f"{name}={theirs!r} cannot be predicted from a run with {mine!r}: it was never "
                     f"seen what {what} cost. Measure it: kit.run(workload, settings)"
                 )
+        if self.settings.own != run.settings.own:
+            raise SettingsError(_another_step(run.settings, self.settings))
         if "torch" in (run.settings.mode, self.settings.mode):
             raise SettingsError(
                 "mode 'torch' runs without kit's runtime: it can only be measured. Ask a run on "
@@ -74,3 +76,14 @@ class Question:
         for name, value in (("launch_ns", self.launch_ns), ("sync_ns", self.sync_ns)):
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise SettingsError(f"{name} must be at least 0 nanoseconds, not {value!r}")
+
+
+def _another_step(mine: Settings, asked: Settings) -> str:
+    """Why nothing is predicted where a builder's own knobs differ."""
+    here, there = ({knob.name: knob.value for knob in x.own} for x in (mine, asked))
+    changed = [f"{k}={there.get(k)!r}" for k in (here | there) if here.get(k) != there.get(k)]
+    return (
+        f"{', '.join(changed)} cannot be predicted: it is a parameter of the workload's builder, "
+        "and the kit does not know what the builder does with it. Measure it: "
+        "kit.run(workload, settings)"
+    )

@@ -7,7 +7,16 @@ from html import escape
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, Dropdown, GridBox, Layout, SelectionSlider, ToggleButtons, VBox
+from ipywidgets import (
+    HTML,
+    Checkbox,
+    Dropdown,
+    GridBox,
+    Layout,
+    SelectionSlider,
+    ToggleButtons,
+    VBox,
+)
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
@@ -15,9 +24,24 @@ from kit.runs.knob import Knob, knobs_of
 from kit.runs.settings import BULK_STOPS, Settings
 from kit.widgets.base.tables import FONT, MUTED
 
-__all__ = ["Controls", "bulk_slider", "labelled"]
+__all__ = ["Controls", "FittedSettings", "bulk_slider", "labelled"]
 
 Options = list[tuple[str, Any]]  # (what is shown, value)
+
+
+class FittedSettings(traitlets.Instance[Settings]):
+    """Settings of one workload: those that come from elsewhere get the knobs of its builder."""
+
+    klass = Settings
+
+    def validate(self, obj: Any, value: Any) -> Settings | None:
+        """The settings with the knobs that the first ones had."""
+        given = super().validate(obj, value)
+        name = self.name or ""
+        if given is None or not obj.trait_has_value(name):
+            return given
+        before: Settings = getattr(obj, name)
+        return given.fit(before.plain().own, "this workload")
 
 
 class Controls(VBox):
@@ -26,7 +50,7 @@ class Controls(VBox):
     A value that a control does not offer is added to it, so every `Settings` can be shown.
     """
 
-    settings = traitlets.Instance(Settings)
+    settings = FittedSettings()
 
     def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
         self._on_invalid = on_invalid
@@ -61,8 +85,8 @@ class Controls(VBox):
     def _beside(self, name: str, step: int) -> Settings | None:
         """The settings one step of a control away; None at its end, or if that changes nothing."""
         control = self._by_name[name]
-        values = [x[1] if isinstance(x, tuple) else x for x in control.options]
-        at = control.index + step if control.index is not None else -1
+        values = _values(control)
+        at = values.index(control.value) + step if control.value in values else -1
         if control.disabled or not 0 <= at < len(values) or self.settings.mode == "torch":
             return None
         made = self.settings.replace(**{name: values[at]})
@@ -108,15 +132,22 @@ class Controls(VBox):
 
 
 def _side(control: Any, before: Any, now: Any) -> int:
-    values = [x[1] if isinstance(x, tuple) else x for x in control.options]
+    values = _values(control)
     return -1 if before in values and values.index(now) < values.index(before) else 1
 
 
-def _stops(knob: Knob, value: int) -> Options:
+def _values(control: Any) -> list[Any]:
+    """What a control offers, in order."""
+    if isinstance(control, Checkbox):
+        return [False, True]
+    return [x[1] if isinstance(x, tuple) else x for x in control.options]
+
+
+def _stops(knob: Knob, value: Any) -> Options:
     """Where a slider stops: the numbers that are offered, the present one, and "unlimited"."""
     if knob.is_bulk_size:
         return _bulk_stops(value)
-    return [(f"{x:,}", x) for x in sorted({*knob.offered, value})]
+    return [(knob.shown(x), x) for x in sorted({*knob.offered, value})]
 
 
 def _bulk_stops(value: int) -> Options:
@@ -142,10 +173,14 @@ def _buttons(knob: Knob, _: Any) -> ToggleButtons:
 
 
 def _menu(knob: Knob, _: Any) -> Dropdown:
-    return Dropdown(options=knob.values, layout=Layout(width="auto"))
+    return Dropdown(options=[(knob.shown(x), x) for x in knob.values], layout=Layout(width="auto"))
 
 
-def _slider(knob: Knob, value: int) -> SelectionSlider:
+def _box(knob: Knob, _: Any) -> Checkbox:
+    return Checkbox(indent=False, layout=Layout(width="auto"))
+
+
+def _slider(knob: Knob, value: Any) -> SelectionSlider:
     return SelectionSlider(
         options=_stops(knob, value),
         continuous_update=False,
@@ -154,6 +189,7 @@ def _slider(knob: Knob, value: int) -> SelectionSlider:
 
 
 _MAKERS: dict[str, Callable[[Knob, Any], Any]] = {
+    "box": _box,
     "buttons": _buttons,
     "menu": _menu,
     "slider": _slider,

@@ -296,7 +296,9 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     A setting that has no effect in a run's mode is not named there. Equal labels are numbered.
     """
     words = [_words(run) for run in runs]
-    varied = [key for key in words[0] if len({w[key] for w in words} - {""}) > 1]
+    keys = dict.fromkeys(key for w in words for key in w)  # workloads differ in their own knobs
+    words = [dict.fromkeys(keys, "") | w for w in words]
+    varied = [key for key in keys if len({w[key] for w in words} - {""}) > 1]
     if not varied:  # one run, or several of the same settings
         varied = ["name", "mode"]
     labels = [_joined([w[key] for key in varied]) for w in words]

@@ -106,6 +106,7 @@ class Models:
             for r in reversed(runs)
             if r.settings.mode != "torch"
             and all(getattr(r.settings, name) == getattr(settings, name) for name in _KNOWN)
+            and r.settings.own == settings.own
         ]
         base = next((r for r in able if r.settings.batch_size == settings.batch_size), None)
         if base is not None:

@@ -13,7 +13,7 @@ from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK
 from kit.runs.loss_scaling import ON_DEVICE
 from kit.runs.settings import Settings
-from kit.widgets.base.controls import labelled
+from kit.widgets.base.controls import FittedSettings, labelled
 
 __all__ = ["PRESETS", "History", "HistoryBar", "preset"]
 
@@ -71,7 +71,7 @@ class HistoryBar(HBox):
     `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended.
     """
 
-    settings = traitlets.Instance(Settings)
+    settings = FittedSettings()
 
     def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
         self._first, self._on_invalid = settings, on_invalid
@@ -150,7 +150,7 @@ class HistoryBar(HBox):
         if self._is_following:
             return
         try:
-            chosen = Settings.parse(change["new"])
+            chosen = Settings.parse(change["new"], self.settings.own)
         except SettingsError as error:
             self._on_invalid(error)
         else:

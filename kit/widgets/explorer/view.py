@@ -26,7 +26,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Prediction
 from kit.text import format_count, format_ms, safe_html
-from kit.widgets.base.controls import Controls
+from kit.widgets.base.controls import Controls, FittedSettings
 from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK
 from kit.widgets.explorer.actions import ActionBar, FailureBox
@@ -59,7 +59,7 @@ class Explorer(View):
     """
 
     run = traitlets.Instance(Run, allow_none=True)
-    settings = traitlets.Instance(Settings)
+    settings = FittedSettings()
 
     def __init__(
         self,

@@ -107,7 +107,9 @@ def _alike(a: Settings, b: Settings) -> bool:
 def _words(base: Settings, other: Settings) -> str:
     """What is set otherwise: `mode='lazy', batch_size=2`."""
     mine, theirs = base.as_dict(), other.as_dict()
-    changed = [f"{k}={v!r}" for k, v in theirs.items() if v != mine[k] and k not in _NOT_COMPARED]
+    changed = [
+        f"{k}={v!r}" for k, v in theirs.items() if v != mine.get(k) and k not in _NOT_COMPARED
+    ]
     return ", ".join(changed) or "as measured"
 
 
