@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, overload
 
 __all__ = [
+    "Column",
+    "Lines",
+    "Rows",
     "check_whole_number",
     "format_bytes",
     "format_count",
@@ -30,7 +35,10 @@ __all__ = [
     "terminal_table",
 ]
 
+T = TypeVar("T")
+
 UNKNOWN = "unknown"
+_MOST_ROWS, _MOST_OF_CELL = 30, 60  # that a table shows of itself
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
@@ -185,3 +193,81 @@ def check_whole_number(
     if not is_whole_number(value, at_least):
         more = f". {advice}" if advice else ""
         raise error(f"{name} must be a whole number of at least {at_least}, not {value!r}{more}")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of `Rows`: its heading, and what it says of a row."""
+
+    head: str
+    cell: Callable[[T], str]
+    is_number: bool = True
+
+
+class Rows(tuple[T, ...], Generic[T]):
+    """A tuple that shows itself as a table: as text in a terminal, as HTML in a notebook.
+
+    A slice of it is such a table, too. Cells may have a stranger's text: they are made safe here.
+    """
+
+    noun: ClassVar[str] = "row"
+    columns: ClassVar[tuple[Column[Any], ...]] = ()
+
+    @overload
+    def __getitem__(self, at: SupportsIndex, /) -> T: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> Self: ...
+    def __getitem__(self, at: SupportsIndex | slice, /) -> T | Self:
+        if isinstance(at, slice):
+            return type(self)(super().__getitem__(at))
+        return super().__getitem__(at)
+
+    def __repr__(self) -> str:
+        shown, rest = self._cells(safe_terminal)
+        left = [i for i, column in enumerate(self.columns) if not column.is_number]
+        table = terminal_table(shown[0], shown[1:], left)
+        return "\n".join([format_count(len(self), self.noun), table, *rest])
+
+    def _repr_html_(self) -> str:
+        (head, *body), rest = self._cells(safe_html)
+        sides = ["right" if column.is_number else "left" for column in self.columns]
+
+        def row(cells: Sequence[str], tag: str) -> str:
+            made = (
+                f'<{tag} style="text-align:{side};font-variant-numeric:tabular-nums">{cell}</{tag}>'
+                for cell, side in zip(cells, sides, strict=True)
+            )
+            return f"<tr>{''.join(made)}</tr>"
+
+        lines = "".join(row(cells, "td") for cells in body)
+        more = "".join(f"<p>{line}</p>" for line in rest)
+        return (
+            f"<table><caption>{format_count(len(self), self.noun)}</caption><thead>"
+            f"{row(head, 'th')}</thead><tbody>{lines}</tbody></table>{more}"
+        )
+
+    def _cells(self, safe: Callable[[object, int], str]) -> tuple[list[list[str]], list[str]]:
+        """The headings and the first rows, and what is said of the others."""
+        heads = [column.head for column in self.columns]
+        rows = [
+            [safe(c.cell(row), _MOST_OF_CELL) for c in self.columns] for row in self[:_MOST_ROWS]
+        ]
+        left = len(self) - _MOST_ROWS
+        more = f"and {format_count(left, 'more ' + self.noun)}: slice to see others"
+        return [heads, *rows], [more] if left > 0 else []
+
+
+class Lines(str):
+    """Lines of text that a prompt and a notebook show as lines, and not as one quoted string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f'<div style="white-space:pre-wrap">{safe_html(x, 2000)}</div>'
+            for x in self.split("\n")
+        )
+        return f'<div style="font-family:monospace;font-size:12px">{lines}</div>'

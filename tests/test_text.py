@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 from html.parser import HTMLParser
 
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from kit.errors import EngineError, SettingsError
 from kit.text import (
+    Column,
+    Lines,
+    Rows,
     check_whole_number,
     format_bytes,
     format_count,
@@ -212,3 +216,45 @@ def test_what_is_no_whole_number_is_refused_with_its_name_and_the_advice(value: 
 def test_a_whole_number_is_let_through():
     check_whole_number(SettingsError, "steps", 1)
     check_whole_number(SettingsError, "warmup", 0, at_least=0)
+
+
+class Pairs(Rows[tuple[str, int]]):
+    noun = "pair"
+    columns = (
+        Column("name", lambda row: row[0], is_number=False),
+        Column("many", lambda row: f"{row[1]:,}"),
+    )
+
+
+def test_rows_are_a_tuple_that_shows_itself_as_a_table():
+    rows = Pairs([("a", 5), ("long", 1234)])
+    assert rows == (("a", 5), ("long", 1234))
+    assert repr(rows).splitlines() == [
+        "2 pairs",
+        "name   many",
+        "-----------",
+        "a         5",
+        "long  1,234",
+    ]
+    assert '<td style="text-align:right;font-variant-numeric:tabular-nums">1,234</td>' in (
+        rows._repr_html_()
+    )
+    assert (type(rows[:1]), rows[1], rows[:1]) == (Pairs, ("long", 1234), (("a", 5),))
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    assert repr(Pairs()).startswith("0 pairs\n")
+    many = Pairs([("x", i) for i in range(31)])
+    assert repr(many).endswith("and 1 more pair: slice to see others")
+    assert many._repr_html_().count("<tr>") == 31
+
+
+def test_rows_make_a_strangers_text_safe():
+    evil = Pairs([("<script>alert(1)</script>\x1b[31m", 1)])
+    assert "<script" not in evil._repr_html_()
+    assert "\x1b" not in repr(evil)
+    assert "<img" not in Lines("<img src=x>")._repr_html_()
+
+
+def test_lines_show_themselves_as_lines():
+    said = Lines("a & b\nc")
+    assert (said, repr(said)) == ("a & b\nc", "a & b\nc")
+    assert said._repr_html_().count("<div") == 3

@@ -15,6 +15,7 @@ from kit.jax.frontend import JaxFrontend
 from kit.jax.places import here
 from kit.jax.tracing import Trace, TracedFunction
 from kit.runtime.session.session import current_session
+from kit.text import Lines
 
 __all__ = ["Step", "step"]
 
@@ -64,7 +65,7 @@ class Step:
     def explain(self) -> str:
         """Why the function was traced, each time."""
         lines = [f"{i}: {trace}" for i, trace in enumerate(self.traces, 1)]
-        return "\n".join([f"{self._traced.name} was traced {len(lines)} times", *lines])
+        return Lines("\n".join([f"{self._traced.name} was traced {len(lines)} times", *lines]))
 
     def __repr__(self) -> str:
         return f"kit.jax.step({self._traced.name}, traced {len(self.traces)} times)"

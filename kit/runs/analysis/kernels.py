@@ -11,6 +11,7 @@ from kit.ir import Graph
 from kit.runs.analysis.flops import node_flops
 from kit.runs.ceilings import Ceilings
 from kit.runs.run import Run
+from kit.text import Column, Rows, format_ns, format_number, format_percent
 from kit.trace import KernelRow
 from kit.trace.kernels import kernel_table as rows_of
 
@@ -44,6 +45,24 @@ class KernelCost:
     limit: str  # "memory" or "arithmetic": which of the two that is; "" without ceilings
 
 
+class KernelRows(Rows[KernelCost]):
+    """The rows of `kernel_table`."""
+
+    noun = "kernel"
+    columns = (
+        Column("kernel", lambda k: k.kernel.name, is_number=False),
+        Column("segment", lambda k: str(k.kernel.segment) if k.kernel.segment >= 0 else "-"),
+        Column("of busy time", lambda k: format_percent(k.kernel.share, form=".1%")),
+        Column("runs", lambda k: f"{k.kernel.count:,}"),
+        Column("mean of one", lambda k: format_ns(k.kernel.mean_us * 1e3)),
+        Column("GB/s", lambda k: format_number(k.gb_s)),
+        Column("GFLOP/s", lambda k: format_number(k.gflop_s)),
+        Column("of ceiling", lambda k: format_percent(k.of_ceiling)),
+        Column("ops", lambda k: ", ".join(k.ops), is_number=False),
+        Column("lines", lambda k: ", ".join(k.sites), is_number=False),
+    )
+
+
 def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelCost, ...]:
     """A row for each kernel of each segment; what had most of the device's time comes first.
 
@@ -71,7 +90,7 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
         flops = sum(values.flops(i) * _part(row.charged_ms, named[i]) for i in members)
         moved = (read, written, flops)
         found.append(_cost(row, members, values.graph, moved, steps, run.devices, ceilings))
-    return tuple(found)
+    return KernelRows(found)
 
 
 def _part(some: float, whole: float) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.run import Run
+from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
 from kit.trace.kernels import charged_ns
 from kit.trace.kinds import AWAY
@@ -57,6 +58,22 @@ class LineCost:
     def total_ms(self) -> float:
         """All of it together, whatever overlaps: for an order, not for a sum."""
         return self.recording_ms + self.device_ms + self.wait_ms + self.elsewhere_ms
+
+
+class LineRows(Rows[LineCost]):
+    """The rows of `line_costs`."""
+
+    noun = "line"
+    columns = (
+        Column("line", lambda x: x.site or "(no line known)", is_number=False),
+        Column("recording a step", lambda x: format_ms(x.recording_ms)),
+        Column("device", lambda x: format_ms(x.device_ms)),
+        Column("wait", lambda x: format_ms(x.wait_ms)),
+        Column("idle after it", lambda x: format_ms(x.idle_ms)),
+        Column("elsewhere", lambda x: format_ms(x.elsewhere_ms)),
+        Column("sync points", lambda x: format_number(x.syncs)),
+        Column("causes", lambda x: ", ".join(x.causes), is_number=False),
+    )
 
 
 def line_costs(run: Run) -> tuple[LineCost, ...]:
@@ -112,7 +129,7 @@ def _in_order(rows: list[LineCost]) -> tuple[LineCost, ...]:
         file, line = place_of(row.site)
         return not row.site, -of_file[file], file, line
 
-    return tuple(sorted(rows, key=order))
+    return LineRows(sorted(rows, key=order))
 
 
 class _Sites:

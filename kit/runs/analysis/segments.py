@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Graph, Segment
+from kit.text import Column, Rows, format_bytes, format_ns, format_number
 from kit.trace import Timeline
 from kit.trace.metrics import union_ns
 
@@ -47,6 +48,25 @@ class SegmentCost:
     is_cached: bool  # False: it was compiled in that step
 
 
+class SegmentRows(Rows[SegmentCost]):
+    """The rows of `segment_costs`."""
+
+    noun = "segment"
+    columns = (
+        Column("segment", lambda s: str(s.index)),
+        Column("phase", lambda s: s.phase, is_number=False),
+        Column("cut by", lambda s: s.cut, is_number=False),
+        Column("ops", lambda s: f"{s.ops:,}"),
+        Column("kernels", lambda s: format_number(s.kernels)),
+        Column("reads", lambda s: format_bytes(s.bytes_in)),
+        Column("returns", lambda s: format_bytes(s.bytes_out)),
+        Column("host", lambda s: format_ns(s.host_ns)),
+        Column("device", lambda s: format_ns(s.device_ns)),
+        Column("idle before", lambda s: format_ns(s.gap_ns)),
+        Column("program", lambda s: "cached" if s.is_cached else "compiled", is_number=False),
+    )
+
+
 def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     """A row for each segment of a step; empty for a run without segments.
 
@@ -60,9 +80,9 @@ def segment_costs(run: Run) -> tuple[SegmentCost, ...]:
     show that segments ran side by side, the dispatches are counted instead.
     """
     if not run.graphs or not run.segments:
-        return ()
+        return SegmentRows()
     seen = _Seen(run.timeline)
-    return tuple(_cost(run.graphs[0], segment, seen) for segment in run.segments)
+    return SegmentRows(_cost(run.graphs[0], segment, seen) for segment in run.segments)
 
 
 class _Seen:

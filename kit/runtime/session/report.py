@@ -18,6 +18,7 @@ from kit.runs.bulk_sizes import BulkSizes, sizes_from_environment
 from kit.runs.compiles import Compile
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
+from kit.text import Lines
 
 __all__ = ["Report", "as_text", "metrics_report"]
 
@@ -122,7 +123,7 @@ class Report:
             lines.append(f"ran on the host, {n} times, {ms:.1f} ms: {op}")
         for name, skeleton in self.skeletons.items():
             lines += [f"a rule for {name} would begin:", *("  " + x for x in skeleton.splitlines())]
-        return "\n".join(lines)
+        return Lines("\n".join(lines))
 
     def note_unlowered(self, name: str, site: str, ns: int, skeleton: str) -> None:
         """An op without a rule has run on the host."""

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.ir import Aval, Graph, Node, Segment
+from kit.runs.analysis.kernels import kernel_table
+from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.segments import segment_costs
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -153,3 +155,16 @@ def test_a_real_run_accounts_for_its_kernels(segment_mode: str) -> None:
     assert sum(c.host_ns > 0 for c in costs) >= 0.8 * len(costs)
     if segment_mode == "fuse":
         assert sum(c.fused for c in costs) > 0
+
+
+def test_the_tables_of_a_run_show_themselves():
+    run = make_run(hostile=True)
+    for rows in (segment_costs(run), line_costs(run), kernel_table(run)):
+        assert 3 < len(repr(rows).splitlines()) < 35
+        assert "Cost(" not in repr(rows)
+        html = rows._repr_html_()
+        assert html.count("<tr>") >= min(len(rows), 30)
+        assert "<script" not in html
+        assert rows[:2] == tuple(rows)[:2]
+    for rows in (segment_costs(empty_run()), line_costs(empty_run()), kernel_table(empty_run())):
+        assert repr(rows).startswith("0 ")
