@@ -181,6 +181,7 @@ def _cell(run: Run, number: int, axes: Sequence[Axis]) -> dict[str, Any]:
     return {
         "at": [axis.places[number] for axis in axes],
         **{k: round(v, 4) if np.isfinite(v) else None for k, v in numbers.items()},
+        "doubt": run.doubt,
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import kit
 from kit.reports.html import write_report
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from tests.browser.labserver import Browser
 from tests.browser.test_timeline import PLOT, state
@@ -156,6 +157,19 @@ def test_hostile_text_is_shown_and_never_run(offline: Browser, tmp_path: Path):
     assert seen["injected"] == 0
     assert offline.errors() == []
     assert offline.outside == []
+
+
+def test_a_curve_marks_runs_that_were_disturbed_or_too_short(offline: Browser, tmp_path: Path):
+    runs = [make_run(Settings(batch_size=size)) for size in (2, 4, 8)]
+    runs[1] = replace(runs[1], conditions=Conditions(cores=2, others=1.3))
+    runs[2] = replace(runs[2], step_times_ns=runs[2].step_times_ns[:1])
+    open_report(offline, write_report(runs, tmp_path / "report.html"))
+    marks = offline.page.locator("#sweep .disturbed title").all_text_contents()
+    assert marks == ["disturbed: measured on a busy machine: others used 1.3 of 2 cores"]
+    assert offline.page.locator("#sweep .unsure").count() == 1
+    said = offline.page.locator("#sweep").inner_text()
+    assert "\u00d7 a disturbed run" in said
+    assert "\u25cb too few steps" in said
 
 
 def test_what_is_picked_in_one_view_is_marked_in_the_others(offline: Browser, report: Path):

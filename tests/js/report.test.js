@@ -25,11 +25,16 @@ test("what was moved is named with its values before and after", () => {
 
 test("a sweep has a line for each mode, and leaves out what was not measured", () => {
   const index = {axes, cells, first: 0, parts: [], models: {}};
+  const point = (/** @type {number} */ place, /** @type {number} */ ms, doubt = "") =>
+    ({place, ms, low: ms - 1, high: ms + 1, doubt});
   assert.deepEqual(sweepLines(index, 0, 1, [0, 0]),
-    [[[0, 10, 9, 11], [1, 12, 11, 13], [2, 14, 13, 15]], [[0, 20, 19, 21]]]);
-  assert.deepEqual(sweepLines(index, 0, -1, [0, 1]), [[[0, 20, 19, 21]]]);
+    [[point(0, 10), point(1, 12), point(2, 14)], [point(0, 20)]]);
+  assert.deepEqual(sweepLines(index, 0, -1, [0, 1]), [[point(0, 20)]]);
   const bare = [{at: [0, 0], step: 5, low: null, high: null}];
-  assert.deepEqual(sweepLines({...index, cells: bare}, 0, -1, [0, 0]), [[[0, 5, 5, 5]]]);
+  assert.deepEqual(sweepLines({...index, cells: bare}, 0, -1, [0, 0]),
+    [[{place: 0, ms: 5, low: 5, high: 5, doubt: ""}]]);
+  const busy = cells.map((cell) => ({...cell, doubt: "a busy machine"}));
+  assert.deepEqual(sweepLines({...index, cells: busy}, 0, -1, [0, 1]), [[point(0, 20, "a busy machine")]]);
 });
 
 test("the nodes of a row are numbers and ranges", () => {

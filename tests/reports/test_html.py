@@ -24,6 +24,7 @@ from kit.reports.grid import axes_of
 from kit.reports.html import report_html, write_report
 from kit.reports.markdown import breakdown_table, comparison_table, step_time_table
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import empty_run, make_run, one_span_run
@@ -138,6 +139,16 @@ def test_a_step_has_a_band_in_which_a_rerun_is_expected():
     assert cell["low"] < cell["step"] < cell["high"]
     (bare,) = index_of(report_html([one_span_run()]))["cells"]
     assert bare["low"] is None
+
+
+def test_the_page_knows_which_runs_were_disturbed():
+    busy = Conditions(cores=2, others=1.3)
+    runs = [make_run(Settings(batch_size=4)),
+            replace(make_run(Settings(batch_size=8)), conditions=busy)]  # fmt: skip
+    assert [cell["doubt"] for cell in index_of(report_html(runs))["cells"]] == [
+        "",
+        "measured on a busy machine: others used 1.3 of 2 cores",
+    ]
 
 
 def test_runs_of_a_sweep_are_not_compared_in_full_but_two_runs_are():

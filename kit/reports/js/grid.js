@@ -2,8 +2,9 @@
 
 /**
  * `at`: a position on each axis. `step`: milliseconds, null if they are not known; `low`, `high`:
- * between which a rerun's are to be expected.
- * @typedef {{at: number[], step: number | null, low?: number | null, high?: number | null}} Cell
+ * between which a rerun's are to be expected. `doubt`: why the run is not to be believed.
+ * @typedef {{at: number[], step: number | null, low?: number | null, high?: number | null,
+ *   doubt?: string}} Cell
  * @typedef {{name: string, label: string, number: boolean, values: string[]}} Axis
  * `beside`: the run that the first one is compared with on opening, and what it is called.
  * @typedef {{axes: Axis[], cells: Cell[], first: number, beside?: number | null, besideName?: string,
@@ -45,18 +46,25 @@ export function missingText(axes, cell, at) {
 }
 
 /**
+ * One measured setting of a line: its place on the axis, and its step time in milliseconds.
+ * @typedef {{place: number, ms: number, low: number, high: number, doubt: string}} Point
+ */
+
+/**
  * The step times along one axis, a line for each value of another one; elsewhere as in `near`.
  * @param {Index} index
  * @param {number} along the axis
  * @param {number} split the other axis, -1 for none
  * @param {number[]} near
- * @returns {number[][][]} lines of [position, milliseconds, low, high]
+ * @returns {Point[][]} the points of each line
  */
 export function sweepLines({axes, cells}, along, split, near) {
   const groups = split < 0 ? [0] : axes[split].values.map((_, n) => n);
-  return groups.map((group) => axes[along].values.flatMap((_, x) => {
+  return groups.map((group) => axes[along].values.flatMap((_, place) => {
     const cell = cells.find((c) => c.at.every(
-      (v, k) => v === (k === along ? x : k === split ? group : near[k])));
-    return cell?.step ? [[x, cell.step, cell.low ?? cell.step, cell.high ?? cell.step]] : [];
+      (v, k) => v === (k === along ? place : k === split ? group : near[k])));
+    if (!cell?.step) return [];
+    const ms = cell.step;
+    return [{place, ms, low: cell.low ?? ms, high: cell.high ?? ms, doubt: cell.doubt ?? ""}];
   }));
 }

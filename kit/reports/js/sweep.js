@@ -17,8 +17,14 @@ export function sweepCharts(index, shown) {
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
-    const parts = [caption, chart(axis, sweepLines(index, k, split, shown.at), shown, k)];
+    const lines = sweepLines(index, k, split, shown.at);
+    const parts = [caption, chart(axis, lines, shown, k)];
     if (split >= 0) parts.push(key(axes[split].values));
+    const known = lines.flat().every((point) => point.low < point.high);
+    if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
+    if (lines.flat().some((point) => point.doubt)) {
+      parts.push(note("\u00d7 a disturbed run: it may have taken longer than its settings do. Point at it for the reason."));
+    }
     return [element("figure", {}, ...parts)];
   });
 }
@@ -31,15 +37,21 @@ function svg(tag, attributes, text) {
   return node;
 }
 
-/** @param {import("./grid.js").Axis} axis @param {number[][][]} lines
+/** @param {string} text */
+function note(text) {
+  return element("div", {class: "key"}, text);
+}
+
+/** @param {import("./grid.js").Axis} axis @param {import("./grid.js").Point[][]} lines
  * @param {import("./grid.js").Cell} shown @param {number} k number of the axis */
 function chart(axis, lines, shown, k) {
   const {width, height, left, right, top, bottom} = BOX;
-  const longest = Math.max(...lines.flat().map(([, ms]) => ms), 0.001);
-  const most = Math.max(...lines.flat().map(([, , , high]) => Math.min(high, 2 * longest)), longest * 1.08);
+  const all = lines.flat();
+  const longest = Math.max(...all.map(({ms}) => ms), 0.001);
+  const most = Math.max(...all.map(({high}) => Math.min(high, 2 * longest)), longest * 1.08);
   const count = axis.values.length;
   const x = (/** @type {number} */ v) => left + (width - left - right) * (count > 1 ? v / (count - 1) : 0.5);
-  const y = (/** @type {number} */ ms) => height - bottom - (height - top - bottom) * (ms / most);
+  const y = (/** @type {number} */ ms) => Math.max(height - bottom - (height - top - bottom) * (ms / most), 0);
   const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `step time by ${axis.label}`});
   for (const part of [0, 0.5, 1]) {
     const ms = longest * part;
@@ -50,21 +62,35 @@ function chart(axis, lines, shown, k) {
     svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, text)));
   lines.forEach((line, n) => {
     const color = SERIES[n % SERIES.length];
-    const edge = [...line.map(([v, , , high]) => [v, high]), ...line.map(([v, , low]) => [v, low]).reverse()];
-    const points = edge.map(([v, ms]) => `${x(v)},${Math.max(y(ms), 0)}`).join(" ");
     if (line.length === 1) {
-      root.append(svg("line", {class: "whisker", stroke: color, x1: x(line[0][0]),
-        x2: x(line[0][0]), y1: Math.max(y(line[0][3]), 0), y2: y(line[0][2])}));
-    } else root.append(svg("polygon", {class: "band", points, fill: color}));
-    root.append(svg("polyline", {points: line.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "),
+      const [{place, low, high}] = line;
+      root.append(svg("line", {class: "whisker", stroke: color, x1: x(place), x2: x(place), y1: y(high), y2: y(low)}));
+    } else {
+      const edge = [...line.map(({place, high}) => [place, high]),
+        ...line.map(({place, low}) => [place, low]).reverse()];
+      root.append(svg("polygon", {class: "band", points: edge.map(([v, ms]) => `${x(v)},${y(ms)}`).join(" "), fill: color}));
+    }
+    root.append(svg("polyline", {points: line.map(({place, ms}) => `${x(place)},${y(ms)}`).join(" "),
       fill: "none", stroke: color, "stroke-width": 2}));
-    for (const [v, ms] of line) root.append(svg("circle", {cx: x(v), cy: y(ms), r: 2.5, fill: color}));
+    for (const point of line) root.append(mark(x(point.place), y(point.ms), color, point));
   });
   if (shown.step) {
     root.append(svg("circle", {class: "now", cx: x(shown.at[k]), cy: y(shown.step), r: 7, fill: "none",
       stroke: "currentColor", "stroke-width": 2}));
   }
   return root;
+}
+
+/** A dot, a ring where no spread is known, or the cross of a run that was disturbed, which says why.
+ * @param {number} x @param {number} y @param {string} color @param {import("./grid.js").Point} point */
+function mark(x, y, color, {low, high, doubt}) {
+  if (!doubt && low < high) return svg("circle", {cx: x, cy: y, r: 2.5, fill: color});
+  if (!doubt) return svg("circle", {class: "unsure", cx: x, cy: y, r: 3.5, stroke: color, "stroke-width": 1.5});
+  const cross = svg("g", {class: "disturbed"});
+  const d = `M${x - 4},${y - 4}L${x + 4},${y + 4}M${x - 4},${y + 4}L${x + 4},${y - 4}`;
+  cross.append(svg("title", {}, `disturbed: ${doubt}`), svg("circle", {cx: x, cy: y, r: 8, fill: "transparent"}),
+    svg("path", {d, fill: "none", stroke: color, "stroke-width": 2}));
+  return cross;
 }
 
 /** @param {string[]} names */
