@@ -27,6 +27,7 @@ from kit.formats.chrome.read import FORMAT, VERSION
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
 from kit.trace import KINDS, Timeline
+from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["SUFFIXES", "export_trace"]
 
@@ -176,7 +177,7 @@ class _Facts:
         self._known: dict[tuple[int, int, str], dict[str, Any]] = {}
 
     def of(self, segment: int, node: int, name: str, kind: int) -> dict[str, Any]:
-        key = (segment, node, name if KINDS[kind] == "kernel" else "")
+        key = (segment, node, name if KINDS[kind] in ON_DEVICE else "")
         if key not in self._known:
             self._known[key] = self._of(segment, node, key[2])
         return self._known[key]
@@ -220,7 +221,7 @@ def _flows(
     before the segment is dispatched again.
     """
     number = 0
-    dispatches, kernels = t.where(kind="dispatch"), t.where(kind="kernel")
+    dispatches, kernels = t.where(kind="dispatch"), t.where(kind=ON_DEVICE)
     for segment in np.unique(t.segment[dispatches]).tolist():
         if segment < 0:
             continue

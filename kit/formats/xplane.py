@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.trace import KINDS, SyncPoint
+from kit.trace.communication import kind_on_device
 from kit.trace.imported import Imported, Spans, cut_name
 from kit.trace.planes import HOST_PLANE, NOISE, device_events
 
@@ -191,7 +192,8 @@ class _Profile:
     def _kernels(self, planes: Sequence[Any]) -> None:
         for e in device_events(planes):
             lane = cut_name(e.lane)[:200]
-            self.spans.append(_Span(lane, cut_name(e.name), "kernel", e.start_ns, e.stop_ns))
+            name = cut_name(e.name)
+            self.spans.append(_Span(lane, name, kind_on_device(name), e.start_ns, e.stop_ns))
 
     def _facts(self, stats: dict[Any, Any]) -> None:
         for name in ("jax_version", "jaxlib_version"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.kinds import KINDS
+from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches", "without"]
@@ -160,7 +160,7 @@ def _in_order(timeline: Timeline) -> Ints:
     partner = np.full(len(timeline), NONE, dtype=np.int64)
     kernels, dispatches = (
         np.flatnonzero(timeline.where(kind=kind) & (timeline.segment == NONE))
-        for kind in ("kernel", "dispatch")
+        for kind in (ON_DEVICE, "dispatch")
     )
     start = timeline.start_ns
     if len(kernels) and len(kernels) == len(dispatches):

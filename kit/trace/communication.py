@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +28,7 @@ __all__ = [
     "device_time",
     "device_work",
     "joined",
+    "kind_on_device",
     "moves_memory",
     "operation_of",
     "within",
@@ -65,6 +67,12 @@ _OPERATIONS = {
 def communicates(name: str) -> bool:
     """Is this the name of a kernel that sends to, or waits for, other devices?"""
     return _LIBRARY.match(name) is not None
+
+
+@lru_cache(maxsize=10_000)
+def kind_on_device(name: str) -> str:
+    """The kind of a span that ran on a device, by its name; one of `kit.trace.kinds.ON_DEVICE`."""
+    return "communication" if communicates(name) else "kernel"
 
 
 def moves_memory(name: str) -> bool:
@@ -152,7 +160,8 @@ class DeviceTime:
 def device_work(timeline: Timeline) -> Work:
     """What the devices of a timeline do; several count as one."""
     kernel = timeline.where(kind="kernel")
-    sent = kernel & _named(timeline, communicates) | timeline.where(kind="reduction")
+    sent = kernel & _named(timeline, communicates)  # of runs from before there was the kind
+    sent |= timeline.where(kind=("communication", "reduction"))
     moved = kernel & ~sent & _named(timeline, moves_memory)
     times = np.stack([timeline.start_ns, timeline.stop_ns], axis=1)
     return Work(*(joined(times[mask]) for mask in (kernel & ~sent & ~moved, sent, moved)))

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from kit.trace.active import NONE, Kernels, Mask, distinct, launches
 from kit.trace.host import Host
-from kit.trace.kinds import KINDS
+from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = ["PATH_KINDS", "PathEdge", "PathRow", "critical_path", "path_table"]
 
 PATH_KINDS = ("host recording", "input", "compile", "host waits elsewhere", "host other",
-              "dispatch", "kernel", "reduction", "wait", "delay")  # fmt: skip
+              "dispatch", "kernel", "communication", "reduction", "wait", "delay")  # fmt: skip
 _START, _HOST, _WORKER, _KERNEL = range(4)  # what a link of the chain comes from
 _Link = tuple[int, int]
 _Raw = tuple[int, int, str, str, str, int, int, int]
@@ -104,7 +104,7 @@ class _Search:
             work |= timeline.where(kind=kind)
         inside = (timeline.start_ns < self.high) & (timeline.stop_ns > self.low)
         self.workers = np.flatnonzero(work & ~self.host.on & inside)
-        on_device = timeline.where(kind="kernel") | timeline.where(kind="reduction")
+        on_device = timeline.where(kind=(*ON_DEVICE, "reduction"))
         self.kernels = np.flatnonzero(on_device & inside)
         self.w_start, self.w_stop = self._times(self.workers)
         self.k_start, self.k_stop = self._times(self.kernels)

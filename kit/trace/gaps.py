@@ -1,10 +1,11 @@
 """Why the device was idle: each gap of each device, cut at what the host did and given one cause.
 
-A device is idle while none of its lanes runs a kernel; a reduction is none. A gap is cut wherever
-its cause changes, so the times of all causes add up to the idle time exactly. An instant has the
-first cause that holds:
+A device is idle while none of its lanes runs a kernel; a reduction or a collective is none. A gap
+is cut wherever its cause changes, so the times of all causes add up to the idle time exactly. An
+instant has the first cause that holds:
 
     reduction       gradients were on their way to this device
+    communication   a collective ran on this device, and nothing else
     dependency      another device works: this one has nothing that it could do without it
     program         the gap lies between two kernels of the same run of one segment's program
     sync point      the device had used up what was issued before a wait (`kit.trace.idle_after`)
@@ -69,6 +70,12 @@ CAUSES = (
     GapCause(ELSEWHERE, "elsewhere", "elsewhere", "the host slept, or waited for a file or a lock"),
     GapCause("input", "input", "input", "the host prepared or copied a batch"),
     GapCause("reduction", "reduction", "reduction", "gradients were on their way between devices"),
+    GapCause(
+        "communication",
+        "communication",
+        "communication",
+        "a collective ran, and nothing computed: it sent, or waited for other devices",
+    ),
     GapCause(
         "dependency",
         "plan",
@@ -243,7 +250,10 @@ class _Cells:
             "elsewhere": Active(timeline, ("elsewhere",)),
             "ahead": Active(timeline, ("ahead",)),
             "record": Active(timeline, ("record", "plan")),
-            "reduction": Active(timeline, ("reduction",), _on_device(timeline, device)),
+            **{
+                kind: Active(timeline, (kind,), _on_device(timeline, device))
+                for kind in ("reduction", "communication")
+            },
         }
         others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
         waited = waits(timeline)
@@ -367,6 +377,7 @@ def _while(cause: str, what: str, head: str = "", tail: str = "") -> _Rule:
 # The first rule that holds in a cell gives its cause.
 _RULES = (
     _while("reduction", "reduction", "on its way: "),
+    _while("communication", "communication", "only this ran: "),
     _Rule("dependency", lambda c: c.is_other, lambda c: c.working, "another device works: "),
     _Rule("program", lambda c: c.is_program, lambda c: c.after, "before ", ", in one program"),
     _while("sync point", "handed", "what was issued before the wait (", ") had been used up"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.trace.active import NONE, Gaps, Ints, Kernels, Mask, launches
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.metrics import union_ns
 from kit.trace.timeline import Timeline
 
@@ -48,7 +49,7 @@ def hta_idle(timeline: Timeline, delay_ns: int = HTA_DELAY_NS) -> dict[str, dict
     """
     found = {}
     for lane in timeline.lanes:
-        mask = timeline.where(kind="kernel") & (timeline.lane == timeline.lanes.index(lane))
+        mask = timeline.where(kind=ON_DEVICE) & (timeline.lane == timeline.lanes.index(lane))
         kernels = Kernels(timeline, mask)
         if not len(kernels.start):
             continue
@@ -74,7 +75,7 @@ def hta_overlap(timeline: Timeline) -> float:
     Source:
         https://hta.readthedocs.io/en/latest/source/features/comm_comp_overlap.html
     """
-    kernel = timeline.where(kind="kernel")
+    kernel = timeline.where(kind=ON_DEVICE)
     sent, computed = kernel & _named(timeline, _SENT), kernel & ~_named(timeline, _NOT_COMPUTED)
     lengths = [union_ns(_times(timeline, x)) for x in (sent, computed, sent | computed)]
     return (lengths[0] + lengths[1] - lengths[2]) / lengths[0] if lengths[0] else math.nan
@@ -137,7 +138,7 @@ def _pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """The call and the kernel of each launch that HTA counts: not those of CUDA's graphs."""
     call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
     call = call[_named(timeline, _CALLS)[call]]
-    kernel = np.flatnonzero(timeline.where(kind="kernel") & (timeline.segment < NONE))
+    kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
     call = call[np.argsort(timeline.segment[call], kind="stable")]
     numbers = timeline.segment[call]
     at = np.searchsorted(numbers, timeline.segment[kernel]).clip(max=max(len(call) - 1, 0))

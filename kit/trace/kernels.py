@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.active import distinct
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["KernelRow", "charged_ns", "kernel_table", "named_fraction"]
+__all__ = ["KernelRow", "charged_ns", "communication", "kernel_table", "named_fraction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class KernelRow:
 
 def named_fraction(timeline: Timeline) -> float:
     """The part of all kernels' time in which they are named after an op; nan without kernels."""
-    kernels = timeline.where(kind="kernel")
+    kernels = timeline.where(kind=ON_DEVICE)
     lengths = (timeline.stop_ns - timeline.start_ns)[kernels]
     whole = int(lengths.sum())
     return int(lengths[timeline.node[kernels] >= 0].sum()) / whole if whole else math.nan
@@ -48,7 +49,8 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     """The kernels of the timeline by name and segment; what had most of the time comes first.
 
     `charged_ms` of all rows adds up to the time in which a device was busy, whatever overlapped:
-    devices count as one here, as in `kit.trace.breakdown`.
+    devices count as one here, as in `kit.trace.breakdown`. What communicates is charged where
+    nothing computes, beside the busy time.
 
     Units:
         milliseconds and microseconds; shares in [0, 1]
@@ -57,7 +59,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
         Count, total and mean of HTA's kernel breakdown, with unions in the place of its sums,
         https://hta.readthedocs.io/en/latest/source/features/kernel_breakdown.html
     """
-    spans = np.flatnonzero(timeline.where(kind="kernel"))
+    spans = np.flatnonzero(timeline.where(kind=ON_DEVICE))
     if not len(spans):
         return ()
     names = len(timeline.names)
@@ -65,7 +67,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     keys = segment * names + timeline.name[spans]
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
-    charged = np.bincount(group, weights=charged_ns(times))
+    charged = np.bincount(group, weights=charged_ns(times, communication(timeline, spans)))
     count = np.bincount(group)
     sums = np.bincount(group, weights=times[:, 1] - times[:, 0])
     unions = _unions(times, group, len(found))
@@ -79,11 +81,22 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
 
 
-def charged_ns(times: NDArray[np.int64]) -> NDArray[np.float64]:
+def communication(timeline: Timeline, spans: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which of these spans only communicate: charged where nothing computes, as in a breakdown."""
+    found: NDArray[np.bool_] = timeline.where(kind="communication")[spans]
+    return found
+
+
+def charged_ns(
+    times: NDArray[np.int64], beneath: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
     """What each interval is charged if an instant is divided equally among those that cover it.
 
+    Args:
+        beneath: those that are charged only where none of the others is.
+
     Shape:
-        times (n, 2): starts and stops -> (n,)
+        times (n, 2): starts and stops; beneath (n,) -> (n,)
     Units:
         nanoseconds; they add up to the union of the intervals, but for rounding
     """
@@ -91,11 +104,15 @@ def charged_ns(times: NDArray[np.int64]) -> NDArray[np.float64]:
     if len(edges) < 2:
         return np.zeros(len(times))
     starts, stops = np.searchsorted(edges, times[:, 0]), np.searchsorted(edges, times[:, 1])
-    opened = np.bincount(starts, minlength=len(edges)) - np.bincount(stops, minlength=len(edges))
-    active = np.cumsum(opened)[:-1]
-    widths = np.where(active > 0, np.diff(edges) / np.maximum(active, 1), 0.0)
-    until = np.concatenate([[0.0], np.cumsum(widths)])
-    charged: NDArray[np.float64] = until[stops] - until[starts]
+    below = np.zeros(len(times), dtype=bool) if beneath is None else beneath
+    charged, free = np.zeros(len(times)), np.ones(len(edges) - 1, dtype=bool)
+    for mask in (~below, below):
+        opened, closed = (np.bincount(x[mask], minlength=len(edges)) for x in (starts, stops))
+        active = np.cumsum(opened - closed)[:-1]
+        widths = np.where(free & (active > 0), np.diff(edges) / np.maximum(active, 1), 0.0)
+        until = np.concatenate([[0.0], np.cumsum(widths)])
+        charged[mask] = until[stops[mask]] - until[starts[mask]]
+        free &= active == 0
     return charged
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "LEGEND",
     "LIMITS",
     "OF_WORKERS",
+    "ON_DEVICE",
     "RECORDING",
     "SPAN_KINDS",
     "Category",
@@ -33,6 +34,7 @@ LIMITS = (
     "dispatch",
     "compile",
     "reduction",
+    "communication",
     "dependency",
     "program",
     "unknown",
@@ -105,26 +107,36 @@ SPAN_KINDS = (
         "the host neither computes nor waits for the device: it sleeps, reads a file, takes a "
         "lock; named after its line",
     ),
+    SpanKind(
+        "communication",
+        "communication",
+        "communication",
+        "communication",
+        "a kernel that sends to other devices, or waits for them: NCCL's and their like",
+    ),
 )
 
 # In the order in which a breakdown lists them.
 CATEGORY_ROWS = (
     Category("device busy", 0, "device", "kernel"),
-    Category("reduction", 1, "reduction", "reduction"),
-    Category("compile", 2, "compile", "compile"),
-    Category("dispatch", 3, "dispatch", "dispatch"),
-    Category("forward recording", 7, "recording", "forward", phase="forward"),
-    Category("backward recording", 8, "recording", "backward", phase="backward"),
-    Category("update recording", 9, "recording", "update", phase="update"),
-    Category("input", 5, "input", "input", is_away=True),
-    Category("sync wait", 4, "sync", "wait", is_away=True),
-    Category("host waits elsewhere", 6, "elsewhere", "elsewhere", is_away=True),
-    Category("unknown", 10, "unknown"),
+    Category("communication", 1, "communication", "communication"),
+    Category("reduction", 2, "reduction", "reduction"),
+    Category("compile", 3, "compile", "compile"),
+    Category("dispatch", 4, "dispatch", "dispatch"),
+    Category("forward recording", 8, "recording", "forward", phase="forward"),
+    Category("backward recording", 9, "recording", "backward", phase="backward"),
+    Category("update recording", 10, "recording", "update", phase="update"),
+    Category("input", 6, "input", "input", is_away=True),
+    Category("sync wait", 5, "sync", "wait", is_away=True),
+    Category("host waits elsewhere", 7, "elsewhere", "elsewhere", is_away=True),
+    Category("unknown", 11, "unknown"),
 )
 
 KINDS = tuple(kind.name for kind in SPAN_KINDS)
 # While one of these goes on a thread records nothing, though its phase goes on.
 AWAY = ("wait", "input", "ahead", "elsewhere")
+# What a call launches on a device: the first computes or copies, the second only communicates.
+ON_DEVICE = ("kernel", "communication")
 CATEGORIES = tuple(row.name for row in CATEGORY_ROWS)
 # Of views that draw spans: a phase stands for the recording of its ops.
 LEGEND = (

@@ -32,7 +32,8 @@ __all__ = ["BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
            "busy_fraction", "headline", "overlap_fraction", "together_ns", "union_ns"]  # fmt: skip
 
 LOADER = "host/loader"
-_RARE = ("reduction", "host waits elsewhere")  # a row of the breakdown only where it happens
+# A row of the breakdown only where it happens.
+_RARE = ("communication", "reduction", "host waits elsewhere")
 Intervals = NDArray[np.int64]
 _Mask = NDArray[np.bool_]
 _Masks = tuple[_Mask, _Mask]
@@ -97,9 +98,9 @@ def union_ns(intervals: Intervals) -> int:
 def busy_fraction(timeline: Timeline, *, lane: str) -> float:
     """Fraction of the steps' time in which something ran on `lane`.
 
-    A lane may be a group: "device" is busy while any of its lanes is, but not with reductions: for
-    these name their own lane. The window is the union of the step spans; on a timeline without
-    steps, all of it.
+    A lane may be a group: "device" is busy while any of its lanes is, but not with reductions and
+    collectives: for these name their own lane. The window is the union of the step spans; on a
+    timeline without steps, all of it.
 
     Returns:
         A number in [0, 1], dimensionless.
@@ -116,7 +117,7 @@ def busy_fraction(timeline: Timeline, *, lane: str) -> float:
         raise TimelineError(f"no lane is called {lane!r}; there are: {known}")
     mask = timeline.where(lane=lane) & (timeline.kind != KINDS.index("step"))
     if lane not in timeline.lanes:
-        mask &= timeline.kind != KINDS.index("reduction")
+        mask &= ~timeline.where(kind=("reduction", "communication"))
     work = np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
     widths, (busy, window) = _cells(work, _window(timeline))
     if not widths[window].any():
@@ -149,11 +150,12 @@ def overlap_fraction(timeline: Timeline, *, of: str, under: str) -> float:
 def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     """Where the mean step went, one row for each of `CATEGORIES`; () if no step was traced.
 
-    Each instant of a step is charged once: to the device if it is busy, else to a reduction, else
-    to compiling, else to dispatching, else to what the host does (a wait, input, or recording by
-    phase), else to "unknown". So `exposed_ms` adds up to the step, while `total_ms` counts all of
-    an activity (a phase's recording without the waits and copies inside it). Where nothing was
-    reduced, as on one device, there is no row for it; nor for waits elsewhere where none was seen.
+    Each instant of a step is charged once: to the device if it is busy, else to a collective, else
+    to a reduction, else to compiling, else to dispatching, else to what the host does (a wait,
+    input, or recording by phase), else to "unknown". So `exposed_ms` adds up to the step, while
+    `total_ms` counts all of an activity (a phase's recording without the waits and copies inside
+    it). Where nothing was sent or reduced, as on one device, there is no row for it; nor for waits
+    elsewhere where none was seen.
 
     Units:
         milliseconds, averaged over the step spans

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.trace.active import NONE, Ints, Mask
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
 __all__ = ["Launched", "blocked", "launched"]
@@ -33,7 +34,7 @@ class Launched:
 def launched(timeline: Timeline) -> Launched:
     """The calls of a file that says what they launched."""
     call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    kernel = np.flatnonzero(timeline.where(kind="kernel") & (timeline.segment < NONE))
+    kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
     numbers, group = np.unique(timeline.segment[kernel], return_inverse=True)
     done = np.zeros(len(numbers), np.int64)
     np.maximum.at(done, group, timeline.stop_ns[kernel])

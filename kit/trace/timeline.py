@@ -142,17 +142,23 @@ class Timeline:
         """From the first start to the last stop; 0 if empty."""
         return int(self.stop_ns.max() - self.start_ns.min()) if len(self) else 0
 
-    def where(self, *, kind: str | None = None, lane: str | None = None) -> NDArray[np.bool_]:
+    def where(
+        self, *, kind: str | tuple[str, ...] | None = None, lane: str | None = None
+    ) -> NDArray[np.bool_]:
         """A mask over the spans of this kind and lane; a lane may be a group, such as "device".
+
+        Of several kinds it has the spans of each.
 
         Raises:
             TimelineError: there is no such kind.
         """
         mask = np.ones(len(self), dtype=bool)
         if kind is not None:
-            if kind not in KINDS:
-                raise TimelineError(f"kind {kind!r} is not one of {KINDS}")
-            mask &= self.kind == KINDS.index(kind)
+            kinds = (kind,) if isinstance(kind, str) else kind
+            for one in kinds:
+                if one not in KINDS:
+                    raise TimelineError(f"kind {one!r} is not one of {KINDS}")
+            mask &= np.isin(self.kind, [KINDS.index(one) for one in kinds])
         if lane is not None:
             wanted = [i for i, x in enumerate(self.lanes) if x == lane or x.startswith(lane + "/")]
             mask &= np.isin(self.lane, wanted)
@@ -161,7 +167,7 @@ class Timeline:
     def intervals(
         self,
         *,
-        kind: str | None = None,
+        kind: str | tuple[str, ...] | None = None,
         lane: str | None = None,
     ) -> NDArray[np.int64]:
         """Starts and stops of the spans that `where` selects. Shape: (n, 2)."""

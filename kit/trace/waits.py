@@ -18,9 +18,10 @@ _END = np.iinfo(np.int64).max
 def excused(timeline: Timeline) -> Ints:
     """Idle time that no wait before it is to blame for: it has a cause of its own. Shape: (n, 2).
 
-    Gradients are on their way, or the host waits for something else than the device.
+    Gradients are on their way, a collective runs, or the host waits for something else than the
+    device.
     """
-    kinds = ("reduction", "elsewhere")
+    kinds = ("reduction", "communication", "elsewhere")
     return np.concatenate([timeline.intervals(kind=kind) for kind in kinds])
 
 

@@ -18,7 +18,12 @@ END = 120
 STEPS = [Span("host/main", f"step {i}", "step", 60 * i, 60 * i + 60) for i in range(2)]
 HOST = ("record", "plan", "lower", "compile", "dispatch", "wait", "input", "ahead",
         "elsewhere")  # fmt: skip
-OWN_CAUSE = ("kernel", "reduction", "elsewhere")  # no wait before these is to blame
+OWN_CAUSE = (
+    "kernel",
+    "reduction",
+    "communication",
+    "elsewhere",
+)  # of these no wait is to blame
 
 
 def kernel(start: int, stop: int, segment: int = -1, lane: str = "device/0 thread 1") -> Span:
@@ -27,6 +32,10 @@ def kernel(start: int, stop: int, segment: int = -1, lane: str = "device/0 threa
 
 def reduction(start: int, stop: int, device: int = 0) -> Span:
     return Span(f"device/{device} reduction", "bucket 0", "reduction", start, stop)
+
+
+def collective(start: int, stop: int, device: int = 0) -> Span:
+    return Span(f"device/{device} stream 20", "ncclKernel", "communication", start, stop)
 
 
 def host(kind: str, start: int, stop: int, segment: int = -1, lane: str = "host/main") -> Span:
@@ -249,7 +258,9 @@ def timelines(draw: st.DrawFn) -> Timeline:
     waits = draw(st.lists(times, max_size=4, unique_by=lambda x: x[0]))
     bands = draw(st.lists(times, max_size=2))
     travels = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
+    sent = draw(st.lists(st.tuples(times, st.integers(0, 1)), max_size=2))
     spans = [*STEPS, *(reduction(a, min(a + n, END), d) for (a, n), d in travels)]
+    spans += [collective(a, min(a + n, END), d) for (a, n), d in sent]
     spans += [kernel(a, min(a + n, END), s, f"device/{d} x") for (a, n), s, d in kernels]
     spans += [host(kind, a, a + n, s) for (a, n), s, kind in hosts]
     spans += [Span("steps on the device", "s", "device step", a, a + n) for a, n in bands]
@@ -344,6 +355,8 @@ def cause_at(
     here = mine[0][1].lane.split(" ")[0]
     if any(s.lane == f"{here} reduction" and s.start_ns <= now < s.stop_ns for s in t.spans):
         return "reduction", ""
+    if any(s.lane == f"{here} stream 20" and s.start_ns <= now < s.stop_ns for s in t.spans):
+        return "communication", ""
     if "kernel" in active:
         return "dependency", ""
     if is_in_program(t, kernels, now):
@@ -357,7 +370,8 @@ def cause_at(
     ]  # fmt: skip
     issued = max(launches)[2] if launches else END + 99
     loose = [
-        [x for x in t.spans if x.kind == kind and x.segment < 0] for kind in ("kernel", "dispatch")
+        [x for x in t.spans if x.kind in kinds and x.segment < 0]
+        for kinds in (("kernel", "communication"), ("dispatch",))
     ]
     is_paired = len(loose[0]) == len(loose[1]) and all(
         b.start_ns <= a.start_ns for a, b in zip(*loose, strict=True)

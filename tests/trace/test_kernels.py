@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.trace import Span, Timeline, union_ns
+from kit.trace import Span, Timeline, breakdown, union_ns
 from kit.trace.kernels import charged_ns, kernel_table
 
 runs = st.lists(
@@ -60,6 +60,20 @@ def test_equal_names_in_two_segments_are_two_kernels():
 
 def test_without_kernels_there_is_no_row():
     assert kernel_table(Timeline.of([Span("host/main", "step 0", "step", 0, 9)])) == ()
+
+
+def test_what_communicates_is_charged_where_nothing_computes():
+    spans = [
+        Span("device/0 stream 7", "gemm", "kernel", 0, 60),
+        Span("device/0 stream 7", "relu", "kernel", 40, 60),
+        Span("device/0 stream 20", "ncclKernel", "communication", 50, 90),
+    ]
+    t = Timeline.of([*spans, Span("host/main", "step 0", "step", 0, 100)])
+    charged = {row.name: row.charged_ms * 1e6 for row in kernel_table(t)}
+    assert charged == pytest.approx({"gemm": 50, "relu": 10, "ncclKernel": 30})
+    rows = {row.category: row.exposed_ms * 1e6 for row in breakdown(t)}
+    assert rows["device busy"] == pytest.approx(60)
+    assert rows["communication"] == pytest.approx(30)
 
 
 def test_kernels_side_by_side_share_the_time():

@@ -27,7 +27,8 @@ from kit.trace import (
 )
 from tests.factories import empty_run, make_run, one_span_run
 
-LANE = {"kernel": "device/0 kernels", "reduction": "device/0 reduction", "lower": "host/worker",
+LANE = {"kernel": "device/0 kernels", "reduction": "device/0 reduction",
+        "communication": "device/0 stream 20", "lower": "host/worker",
         "compile": "host/worker", "dispatch": "host/worker"}  # fmt: skip
 PHASES = ["forward", "backward", "update"]
 STARTS_AND_LENGTHS = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 30)), max_size=12)
@@ -65,14 +66,16 @@ def instants(t: Timeline, *kinds: str, name: str = "", loader: bool = False) -> 
 
 
 def charged_to(i: int, sets: dict[str, set[int]]) -> str:
-    order = ["device busy", "reduction", "compile", "dispatch", "sync wait", "input",
-             "host waits elsewhere", *(f"{phase} recording" for phase in PHASES)]  # fmt: skip
+    order = ["device busy", "communication", "reduction", "compile", "dispatch", "sync wait",
+             "input", "host waits elsewhere",
+             *(f"{phase} recording" for phase in PHASES)]  # fmt: skip
     return next((category for category in order if i in sets[category]), "unknown")
 
 
 def sets_of(t: Timeline) -> dict[str, set[int]]:
     return {
         "device busy": instants(t, "kernel"),
+        "communication": instants(t, "communication"),
         "reduction": instants(t, "reduction"),
         "compile": instants(t, "lower", "compile"),
         "dispatch": instants(t, "dispatch"),
@@ -131,7 +134,7 @@ def test_the_exposed_parts_of_a_breakdown_add_up_to_the_mean_step(t):
     assert sum(exposed for _, exposed in breakdown_ns(t).values()) == sum(lengths)
     rows = breakdown(t)
     if sum(lengths):
-        rare = {"reduction", "host waits elsewhere"}
+        rare = {"communication", "reduction", "host waits elsewhere"}
         shown = [c for c in CATEGORIES if c not in rare or breakdown_ns(t)[c][0] > 0]
         assert [r.category for r in rows] == shown
         mean_ms = sum(lengths) / len(lengths) / 1e6
@@ -161,7 +164,8 @@ def test_a_step_made_by_hand_is_broken_down_as_by_hand():
         span("reduction", 78, 84),
     ])  # fmt: skip
     assert breakdown_ns(t) == {
-        "device busy": (40, 40), "reduction": (6, 4), "compile": (10, 10), "dispatch": (20, 15),
+        "device busy": (40, 40), "communication": (0, 0), "reduction": (6, 4),
+        "compile": (10, 10), "dispatch": (20, 15),
         "forward recording": (40, 20), "backward recording": (30, 0), "update recording": (0, 0),
         "input": (0, 0), "sync wait": (20, 6), "unknown": (5, 5),
         "host waits elsewhere": (0, 0),

@@ -214,14 +214,17 @@ class _Trace:
     def _kernels(self, lanes: Sequence[str]) -> Iterator[Spans]:
         """What a GPU ran; without one the ops that no other op called, and collectives."""
         if self.is_gpu:
-            yield self._spans(self.kernels, "kernel")
+            names = self.events.column("name").astype(np.int64)[self.kernels]
+            sends = np.frombuffer(self.events.messages.sends, np.int8)[names] > 0
+            yield self._spans(self.kernels[~sends], "kernel")
+            yield self._spans(self.kernels[sends], "communication")
             return
-        for lane, chosen in (
-            (len(lanes) - 2, self._top_ops()),
-            (len(lanes) - 1, self._of(Role.COLLECTIVE)),
+        for lane, kind, chosen in (
+            (len(lanes) - 2, "kernel", self._top_ops()),
+            (len(lanes) - 1, "communication", self._of(Role.COLLECTIVE)),
         ):
-            spans = self._spans(chosen, "kernel")
-            yield Spans(lane, "kernel", spans.name, spans.start_ns, spans.stop_ns)
+            spans = self._spans(chosen, kind)
+            yield Spans(lane, kind, spans.name, spans.start_ns, spans.stop_ns)
 
     def _top_ops(self) -> NDArray[np.intp]:
         ops = self._of(Role.ATEN, Role.COPY, Role.READ)

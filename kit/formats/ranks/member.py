@@ -19,6 +19,7 @@ from kit.formats.readers import open_trace, reads_chrome
 from kit.trace.active import NONE
 from kit.trace.communication import Channel, Collective, communicates, operation_of
 from kit.trace.imported import Member
+from kit.trace.kinds import ON_DEVICE
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.timeline import Timeline
 
@@ -54,7 +55,7 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
 def _collectives(timeline: Timeline) -> tuple[Collective, ...]:
     """The kernels that communicate by their names, of a format that says no more."""
     sends = np.array([communicates(name) for name in timeline.names], dtype=bool)
-    kernels = np.flatnonzero(timeline.where(kind="kernel"))
+    kernels = np.flatnonzero(timeline.where(kind=ON_DEVICE))
     kernels = kernels[sends[timeline.name[kernels]]] if len(kernels) else kernels
     return tuple(
         Collective(

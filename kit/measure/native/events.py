@@ -19,6 +19,7 @@ from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.trace import Span, SyncPoint, Timeline
+from kit.trace.communication import kind_on_device
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
@@ -174,7 +175,7 @@ def _kernels(events: Iterable[Any], ns: Nanoseconds) -> Iterator[Span]:
     for e in events:
         if e.device_type.name != "CPU" and not e.is_user_annotation:
             lane = f"device/{e.device_index} stream {e.device_resource_id}"
-            yield _span(lane, e.name, "kernel", e, ns)
+            yield _span(lane, e.name, kind_on_device(e.name), e, ns)
 
 
 def _syncs(

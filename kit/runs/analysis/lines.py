@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
-from kit.trace.kernels import charged_ns
-from kit.trace.kinds import AWAY
+from kit.trace.kernels import charged_ns, communication
+from kit.trace.kinds import AWAY, ON_DEVICE
 
 __all__ = ["PHASES", "LineCost", "line_costs", "place_of"]
 
@@ -232,14 +232,14 @@ def _time_in(pairs: Ints, when: Ints) -> Floats:
 def _device(run: Run, sites: _Sites) -> Floats:
     """Busy time of the mean step by line. Units: nanoseconds."""
     t = run.timeline
-    spans = np.flatnonzero(t.where(kind="kernel"))
+    spans = np.flatnonzero(t.where(kind=ON_DEVICE))
     steps = t.intervals(kind="step")
     found = np.zeros(len(sites.names))
     if not len(spans) or not len(steps):
         return found
     window = _minus(steps, np.zeros((0, 2), np.int64))
     inside = [_time_in(window, x[spans]).astype(np.int64) for x in (t.start_ns, t.stop_ns)]
-    charged = charged_ns(np.stack(inside, axis=1)) / len(steps)
+    charged = charged_ns(np.stack(inside, axis=1), communication(t, spans)) / len(steps)
     keys = np.stack([t.segment[spans], t.name[spans], t.node[spans]], axis=1)
     kernels, group = np.unique(keys, axis=0, return_inverse=True)
     times = np.bincount(group.reshape(-1), charged)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kit.runs.run import Run
 from kit.trace import KINDS
+from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["node_ns"]
 
@@ -23,7 +24,7 @@ def node_ns(run: Run) -> dict[int, float]:
         nanoseconds, the mean of the traced steps
     """
     t = run.timeline
-    mask = (t.kind == KINDS.index("kernel")) & ((t.node >= 0) | (t.segment >= 0))
+    mask = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
     steps = max(int((t.kind == KINDS.index("step")).sum()), 1)
     keys = np.stack([t.segment[mask], t.name[mask], t.node[mask]], axis=1)
     kernels, group = np.unique(keys, axis=0, return_inverse=True)

@@ -92,6 +92,12 @@ LIMIT_ROWS = {
         "hide them; kit.ParallelView models that",
         "other bucket sizes, or more work between two reductions (a larger batch), could hide them",
     ),
+    "communication": LimitRow(
+        "A collective runs while the device has nothing to compute",
+        "kit.open_ranks says which rank the others wait for, and what the transfer itself takes",
+        "kit.open_ranks, of the traces of all ranks, says which one the others wait for, and what "
+        "the transfer itself takes",
+    ),
     "dependency": LimitRow(
         "The next kernel had been issued, and waits on the device for others",
         "the timeline shows what each gap waited for",

@@ -20,6 +20,7 @@ import jax
 
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
+from kit.trace.communication import kind_on_device
 from kit.trace.planes import DeviceEvent, device_events
 
 __all__ = ["Profile", "profiled"]
@@ -69,9 +70,8 @@ class Profile:
                 if len(members) > 1:
                     inside = tuple(own[m] for m in members if m < len(own))
                     self.fused[segment, event.name] = inside
-            spans.append(
-                Span(event.lane, event.name, "kernel", event.start_ns, event.stop_ns, segment, node)
-            )
+            kind, times = kind_on_device(event.name), (event.start_ns, event.stop_ns)
+            spans.append(Span(event.lane, event.name, kind, *times, segment, node))
         return spans
 
     def _module_events(self) -> list[DeviceEvent]:

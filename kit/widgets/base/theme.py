@@ -91,6 +91,7 @@ _PALETTE = {
     "ahead": "#dfe8d3",
     "kernel": "#587080",
     "reduction": "#db57ba",
+    "communication": "#7733dd",
 }
 
 # Of each entry of a legend, in the palette's order: `kit.trace.kinds` says which there are.

@@ -25,7 +25,7 @@ _HEIGHT, _BAR = 22, 13  # of a row in pixels: compute and memory above, communic
 COLOR = {
     "compute": COLORS["kernel"],
     "memory": COLORS["input"],
-    "communication": COLORS["reduction"],
+    "communication": COLORS["communication"],
     "waited": COLORS["wait"],
 }
 KEYS = {

@@ -67,6 +67,17 @@ def test_exposed_communication_is_what_no_kernel_hides(folder: Path):
         assert row.exposed_ms == pytest.approx(exposed * 5e-3 / JOB.steps, abs=0.05)
 
 
+def test_a_collective_is_no_busy_time_of_one_trace_either(folder: Path):
+    run = kit.open_trace(folder / "rank0.json")
+    (rank, *_) = kit.open_ranks(folder / "rank0.json").ranks
+    rows = {row.category: row for row in run.breakdown()}
+    assert rows["device busy"].exposed_ms == pytest.approx(rank.compute_ms)
+    assert rows["communication"].exposed_ms == pytest.approx(rank.exposed_ms)
+    assert rows["communication"].total_ms == pytest.approx(rank.communication_ms)
+    assert run.headline().device_busy_fraction == pytest.approx(rank.compute_ms / rank.step_ms)
+    assert run.limited_by().what == "communication"
+
+
 def test_collectives_without_arguments_are_matched_by_their_order(tmp_path: Path):
     write_ranks(tmp_path, Job(ranks=3, slow={2: 1.5}, has_args=False))
     ranks = kit.open_ranks(tmp_path)

@@ -96,7 +96,7 @@ export function busiest(table, width, low, high) {
   const {keys, rows, first} = table;
   const isKernel = keys.kind.map((/** @type {string} */ kind) => kind === "kernel");
   const isBusy = keys.kind.map((/** @type {string} */ kind) =>
-    !["wait", "elsewhere", "ahead", "device step", "reduction"].includes(kind));
+    !["wait", "elsewhere", "ahead", "device step", "reduction", "communication"].includes(kind));
   for (let row = 0; row < rows.top.length; row++) {
     if (table.parts.outline[rows.part[row]] || first[row] === first[row + 1]) continue;
     const side = isKernel[table.key[first[row]]] ? device : host;

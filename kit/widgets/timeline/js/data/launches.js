@@ -1,5 +1,8 @@
 // Which dispatch of the host launched which kernel.
 
+// As `kit.trace.kinds.ON_DEVICE`.
+const ON_DEVICE = ["kernel", "communication"];
+
 /**
  * For each kernel the dispatch that launched it: the last one of its segment that began before it;
  * where spans name no segments and there are as many of both, in order. Otherwise -1. As
@@ -42,7 +45,7 @@ function groupsOf(table) {
   const {keys, rows, first, key} = table;
   const groups = new Map();
   const role = keys.kind.map((/** @type {string} */ kind) =>
-    (kind === "dispatch" ? "calls" : kind === "kernel" ? "kernels" : ""));
+    (kind === "dispatch" ? "calls" : ON_DEVICE.includes(kind) ? "kernels" : ""));
   for (let row = 0; row < rows.part.length; row++) {
     for (let i = first[row]; i < first[row + 1]; i++) {
       const what = role[key[i]];
@@ -64,9 +67,10 @@ function groupsOf(table) {
  */
 export function arrowsOf(table, i, most) {
   const kind = table.keys.kind[table.key[i]];
-  if (kind !== "kernel" && kind !== "dispatch") return [];
+  const isLaunched = ON_DEVICE.includes(kind);
+  if (!isLaunched && kind !== "dispatch") return [];
   const launches = launchesOf(table);
-  if (kind === "kernel") return launches[i] < 0 ? [] : [[launches[i], i]];
+  if (isLaunched) return launches[i] < 0 ? [] : [[launches[i], i]];
   const pairs = [];
   for (let k = 0; k < table.n && pairs.length < most; k++) if (launches[k] === i) pairs.push([i, k]);
   return pairs;
