@@ -40,7 +40,8 @@ LONG_FILES = (
     "tests/measure/many/test_batches.py",
     "tests/measure/search/test_sweeps.py",
 )
-_EMITTERS = "--xla_cpu_use_fusion_emitters"
+# What XLA's CPU compiler is told where it need not make fast programs.
+_QUICKLY = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
 # Timings of a shared machine are no property of the code, and a failure must come back on a rerun.
 settings.register_profile("kit", deadline=None, derandomize=True, print_blob=False)
@@ -140,9 +141,11 @@ def _compile_quickly() -> None:
     themselves, and there XLA compiles as it does for a user.
 
     XLA has two emitters of fused loops, and the one that is not the default needs half of the time.
-    A jaxlib that does not know the flag ends the process, so only tried ones get the flag.
+    To cut a program into parts that threads compile takes half as long again as to compile it.
+    A jaxlib that does not know a flag ends the process, so only tried ones get them.
     """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     flags = os.environ.get("XLA_FLAGS", "")
-    if version("jaxlib").startswith("0.10.") and _EMITTERS not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_EMITTERS}=false".strip()
+    if version("jaxlib").startswith("0.10."):
+        new = [flag for flag in _QUICKLY if flag.partition("=")[0] not in flags]
+        os.environ["XLA_FLAGS"] = " ".join([flags, *new]).strip()
