@@ -11,7 +11,7 @@ from statistics import median
 
 import psutil
 
-__all__ = ["Held", "grown"]
+__all__ = ["Held", "alive", "grown"]
 
 MAY_GROW_MB = 40.0  # between the second and the last third of the looks: allocators keep pages
 
@@ -29,7 +29,7 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         """Once everything that is free has been given back."""
-        gc.collect()
+        _collect()
         with contextlib.suppress(OSError, AttributeError):  # glibc's only
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         process = psutil.Process()
@@ -46,6 +46,19 @@ class Held:
             f"{self.memory_mb:.0f} MB, {self.threads} threads, {self.files} files, "
             f"{self.sockets} sockets, {self.processes} processes"
         )
+
+
+def alive(kind: type) -> int:
+    """How many objects of a class, or of one made from it, the process holds."""
+    _collect()
+    return sum(issubclass(type(item), kind) for item in gc.get_objects())
+
+
+def _collect() -> None:
+    """Free what nobody holds; a tensor's two halves, torch's and Python's, take a round each."""
+    for _ in range(5):
+        if not gc.collect():
+            break
 
 
 def grown(looks: list[Held]) -> list[str]:

@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 
+from kit.runtime.session.session import Session
+from tests.reliability.growth import Held, alive
 from tests.reliability.kinds import KINDS, Steps
 
 WAIT_S = 60.0  # after which a step counts as hanging
@@ -63,6 +65,11 @@ def main() -> None:
     for mode in asked.modes:
         with KINDS[mode]() as training:
             done = interrupt_at_random(training, asked.count, random.Random(asked.seed))
+        del training
+        if held := alive(Session):
+            raise SystemExit(f"{mode}: {held} sessions are held after they were closed")
+        if left := Held.now().processes:
+            raise SystemExit(f"{mode}: {left} processes are left")
         print(f"{mode}: {done} interrupts, and each next step was torch's", flush=True)
 
 

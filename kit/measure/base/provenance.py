@@ -6,6 +6,7 @@ import datetime
 import subprocess
 
 from kit.runs.labels import COMMIT, TIME
+from kit.runtime.session.interrupts import postponed
 
 __all__ = ["provenance"]
 
@@ -23,9 +24,10 @@ def provenance() -> dict[str, str]:
 def _commit() -> str:
     """Of the working directory: `1a2b3c4d`, or `1a2b3c4d, changed`."""
     try:
-        said = subprocess.run(
-            _GIT, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S, check=True
-        )
+        with postponed():  # an interrupt while git is started would leave a child nobody waits for
+            said = subprocess.run(
+                _GIT, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S, check=True
+            )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return said.stdout.strip()[:80]

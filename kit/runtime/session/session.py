@@ -147,6 +147,7 @@ class Session:
             undo.push(self.interrupts.watch(self))
             self.issuer.executor.start(self)
             self.join()
+            undo.callback(self.stepper.drop, for_good=True)
             undo.callback(self.issuer.executor.close)
             token = _CURRENT.set(ref(self))  # a session that its program has dropped is freed
             undo.callback(_CURRENT.reset, token)

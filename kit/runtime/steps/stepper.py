@@ -93,11 +93,19 @@ class Stepper:
             raise
         return result
 
-    def drop(self) -> None:
-        """What was recorded of this step is in part only: it is no example for the next one."""
+    def drop(self, *, for_good: bool = False) -> None:
+        """What was recorded of this step is in part only: it is no example for the next one.
+
+        Args:
+            for_good: there is no next one, so let go of the program's function and batches, too.
+                Torch holds gradients where Python's collector cannot look: a session that held the
+                function, and so the model with its gradients, would never be freed.
+        """
         self._abandon()
         self._now = None
         self.forget()
+        if for_good:
+            self._step, self._numbers, self._ahead = None, [], []
 
     @property
     def is_between(self) -> bool:

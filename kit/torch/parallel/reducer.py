@@ -8,8 +8,9 @@ once the bulk size has ended the segment that makes its last gradient, which may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -96,7 +97,7 @@ class Reducer:
         ]
         for parameter in self.module.parameters():  # each once, however many modules share it
             if parameter.requires_grad and id(parameter) not in self._hooked:
-                parameter.register_post_accumulate_grad_hook(self._ready)
+                parameter.register_post_accumulate_grad_hook(_hook_of(self))
                 self._hooked[id(parameter)] = parameter
 
     def backward(
@@ -277,6 +278,20 @@ class Reducer:
                 summed = wrap(self.tape, value, self.tape.spec_of(meta))
                 p.grad = summed if before is None else before + summed
         bucket.results, bucket.collective = [], None
+
+
+def _hook_of(reducer: Reducer) -> Callable[[Any], None]:
+    """What torch calls with a parameter whose gradient is ready; it keeps no reducer alive.
+
+    Torch holds hooks where Python's collector cannot look: a cycle through one is never freed.
+    """
+    known = ref(reducer)
+
+    def ready(parameter: Any) -> None:
+        if (reducer := known()) is not None:
+            reducer._ready(parameter)
+
+    return ready
 
 
 def check_reduced(reducers: Sequence[Reducer]) -> None:
