@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, overload
 
 __all__ = [
+    "WHOLE",
     "Column",
     "Lines",
     "Rows",
@@ -39,6 +41,7 @@ T = TypeVar("T")
 
 UNKNOWN = "unknown"
 _MOST_ROWS, _MOST_OF_CELL = 30, 60  # that a table shows of itself
+WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,10 @@ def diff(options: argparse.Namespace) -> int:
     failed = [name for name, found in diffs if bar is not None and found.slower_than(bar)]
     parts = [_table(diffs, options.markdown)] if len(diffs) > 1 else []
     parts += [_body(name, found, options.markdown, len(diffs)) for name, found in diffs]
-    parts += [f"{side}: {'; '.join(names)}" for side, names in alone.items() if names]
+    safe = safe_markdown if options.markdown else safe_terminal
+    parts += [f"{side}: {'; '.join(map(safe, names))}" for side, names in alone.items() if names]
     if bar is not None:
-        parts.append(_verdict(diffs, failed, bar))
+        parts.append(_verdict(diffs, failed, bar, safe))
     sys.stdout.write("\n\n".join(part.rstrip("\n") for part in parts) + "\n")
     return int(bool(failed))
 
@@ -110,12 +111,17 @@ def _body(name: str, found: RunDiff, is_markdown: bool, count: int) -> str:
     return head + found.text(limit=8 if count == 1 else 4)
 
 
-def _verdict(diffs: Sequence[tuple[str, RunDiff]], failed: Sequence[str], bar: float) -> str:
-    """What decides the exit status, in words."""
+def _verdict(
+    diffs: Sequence[tuple[str, RunDiff]],
+    failed: Sequence[str],
+    bar: float,
+    safe: Callable[[str], str],
+) -> str:
+    """What decides the exit status, in words; `safe` makes names fit for where they are shown."""
     if failed:
-        what = "; ".join(name or "the step" for name in failed)
+        what = "; ".join(safe(name) or "the step" for name in failed)
         return f"FAILED: slower by more than {100 * bar:.3g}% and than the spread: {what}"
-    unknown = [n or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
+    unknown = [safe(n) or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
     text = f"passed: nothing is slower by more than {100 * bar:.3g}% and than the spread"
     if unknown:
         text += (

@@ -19,12 +19,14 @@ from pathlib import Path
 from kit import __version__
 from kit.cli.cuda import cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
+from kit.text import safe_terminal
 from kit.versions import is_within, needed
 
 __all__ = ["Finding", "doctor", "findings"]
 
 LIMIT_S = 60.0  # for an import in another process: a cold one of torch takes seconds
 QUICK_S = 10.0
+_WIDEST = 1000  # characters of a line: paths and cures are whole
 _FRONT_ENDS = ("@jupyter-widgets/jupyterlab-manager", "@bokeh/jupyter_bokeh")
 _DEVICES = {
     "torch": "import torch; n = torch.cuda.device_count(); print(', '.join("
@@ -43,9 +45,9 @@ def doctor(*, full: bool = False) -> tuple[str, bool]:
         "",
     ]
     for f in found:
-        lines.append(f"{f.state:<7}  {f.what:<{width}}  {f.text}")
+        lines.append(f"{f.state:<7}  {f.what:<{width}}  {safe_terminal(f.text, _WIDEST)}")
         if f.cure:
-            lines.append(f"{'':<7}  {'':<{width}}  -> {f.cure}")
+            lines.append(f"{'':<7}  {'':<{width}}  -> {safe_terminal(f.cure, _WIDEST)}")
     bad = sum(f.state == BAD for f in found)
     lines += [
         "",
@@ -199,4 +201,4 @@ def _ask(command: list[str], limit_s: float) -> tuple[str, int]:
     texts = [done.stdout, done.stderr] if not done.returncode else [done.stderr, done.stdout]
     lines = next((t.strip().splitlines() for t in texts if t.strip()), [])
     last = lines[-1] if lines else f"exit status {done.returncode}"
-    return re.sub(r"[^ -~\u00a0-\ufffc]", "?", last)[:300], done.returncode
+    return safe_terminal(last, 300), done.returncode

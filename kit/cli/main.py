@@ -24,6 +24,7 @@ from kit.cli.run import run
 from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
 from kit.errors import KitError
 from kit.formats.readers import readers_text
+from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
     pass
@@ -116,7 +117,8 @@ def _guarded(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return PIPE_CLOSED
     except (KitError, OSError) as error:
-        where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        file = error.filename if isinstance(error, OSError) else ""
+        where = f": {safe_terminal(file, WHOLE)}" if file else ""
         text = (error.strerror if isinstance(error, OSError) else "") or str(error)
         complain(f"{text}{where}")
         return failed

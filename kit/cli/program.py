@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kit.cli.script import error_text
 from kit.cli.terminal import INTERRUPTED, complain
 from kit.errors import SettingsError
+from kit.text import safe_terminal
 
 if TYPE_CHECKING:
     from kit.measure.attached.loop import LoopWatch
@@ -88,8 +89,9 @@ def run_program(
     """
     if named - _OF_MEASURING and not options.on:
         raise SettingsError(
-            f"{min(named - _OF_MEASURING)} cannot be set: {options.script.name} knows nothing of "
-            "kit and runs natively, as it is. With --on kit it runs on device kit, under settings"
+            f"{min(named - _OF_MEASURING)} cannot be set: "
+            f"{safe_terminal(options.script.name)} knows nothing of kit and runs natively, as it "
+            "is. With --on kit it runs on device kit, under settings"
         )
     from kit.measure.attached.loop import watch
 
@@ -184,8 +186,8 @@ def _nothing_seen(options: argparse.Namespace) -> str:
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
     return (
-        f"{options.script.name} ran, and there was no step to record: {what}. kit run watches "
-        "`optimizer.step()` in the process that it starts: not in workers or ranks that the script "
-        "starts, not a loop of jax. A step of another kind wants a @kit.workload: see "
-        "docs/your_own_model.md"
+        f"{safe_terminal(options.script.name)} ran, and there was no step to record: {what}. "
+        "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
+        "that the script starts, not a loop of jax. A step of another kind wants a "
+        "@kit.workload: see docs/your_own_model.md"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import RAISED_AT, SettingsError
+from kit.text import WHOLE, safe_terminal
 
 __all__ = ["ScriptError", "error_text", "load_step", "load_workload"]
 
@@ -135,4 +136,4 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
 def _shown(path: str) -> str:
     """A path as the user would write it here."""
     relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
+    return safe_terminal(path if relative.startswith(os.pardir) else relative, WHOLE)

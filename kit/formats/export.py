@@ -26,6 +26,7 @@ from kit.formats.chrome.events import EXPORTED
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
+from kit.text import WHOLE, safe_terminal
 from kit.trace import KINDS, Timeline
 from kit.trace.kinds import ON_DEVICE
 
@@ -35,6 +36,7 @@ SUFFIXES = (".json", ".json.gz", ".csv", ".md")
 _MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
 _PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
 _STEP = KINDS.index("step")
+_FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope", "site")
 
 
@@ -257,5 +259,7 @@ def _csv(run: Run) -> str:
 
 
 def _no_formula(text: str) -> str:
-    text = text.replace("\x00", "\ufffd")  # not allowed in CSV
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """A cell that neither a spreadsheet nor a terminal obeys; nothing that can be seen is lost."""
+    shown = safe_terminal(text, WHOLE)
+    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith(("\t", "\r"))
+    return f"'{shown}" if is_formula else shown

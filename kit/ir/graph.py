@@ -18,6 +18,7 @@ from difflib import SequenceMatcher
 from math import prod
 
 from kit.errors import GraphError
+from kit.text import WHOLE, safe_terminal
 
 __all__ = [
     "DIFF_KINDS",
@@ -189,7 +190,7 @@ def _line(i: int, node: Node) -> str:
     attrs = " {" + ", ".join(f"{k}={v}" for k, v in node.attrs) + "}" if node.attrs else ""
     avals = ", ".join(map(str, node.avals))
     notes = ", ".join(filter(None, (node.phase, node.scope, node.site)))
-    return f"%{i} = {node.op}({args}){attrs} : {avals}  # {notes}"
+    return safe_terminal(f"%{i} = {node.op}({args}){attrs} : {avals}  # {notes}", WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,7 @@ def _short_line(graph: Graph, i: int) -> str:
     arguments = ", ".join([*inputs, *(f"{k}={v}" for k, v in node.attrs)])
     types = ", ".join(map(str, node.avals[:3]))
     site = f"  {node.site}" if node.site else ""
-    return f"%{i} {node.op.removeprefix('aten.')}({arguments}) {types}{site}"
+    return safe_terminal(f"%{i} {node.op.removeprefix('aten.')}({arguments}) {types}{site}", WHOLE)
 
 
 def _cut(text: str, width: int) -> str:

@@ -21,6 +21,7 @@ import kit
 from kit.errors import RunFileError, SettingsError, TraceFileError
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
+from kit.text import safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
@@ -207,12 +208,12 @@ def test_a_table_has_a_row_for_each_span(tmp_path):
     assert kernel["site"] == run.graphs[0].nodes[int(kernel["node"])].site
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\tx", "\rx"])
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\tx", "\rx", " =1", "\uff1d1"])
 def test_no_cell_of_a_table_is_a_formula(tmp_path, name: str):
     timeline = Timeline.of([Span("device/0", name, "kernel", 0, 1)])
     path = exported(replace(empty_run(), timeline=timeline), tmp_path, "csv")
     with open(path, newline="") as file:
-        assert [r["name"] for r in csv.DictReader(file)] == [f"'{name}"]
+        assert [r["name"] for r in csv.DictReader(file)] == [f"'{safe_terminal(name)}"]
 
 
 def test_a_page_has_breakdown_kernels_and_sync_points(tmp_path):
