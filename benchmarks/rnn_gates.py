@@ -39,7 +39,7 @@ from kit.measure.base.jax import JaxContext
 from kit.runs.analysis.memory import memory
 from kit.runtime.session.session import current_session
 from kit.trace import Timeline
-from kit.workloads.rnn import gates as rnn_gates
+from kit.workloads import rnn_gates
 from kit.workloads.rnn import scanned
 from kit.workloads.rnn.cells import GATES
 
