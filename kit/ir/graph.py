@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from math import prod
+from types import MappingProxyType
 
 from kit.errors import GraphError
 from kit.text import WHOLE, safe_terminal
@@ -23,6 +24,7 @@ from kit.text import WHOLE, safe_terminal
 __all__ = [
     "DIFF_KINDS",
     "PHASES",
+    "RECURRENT",
     "VARIABLES",
     "VIEW_OPS",
     "Aval",
@@ -46,6 +48,9 @@ VIEW_OPS = frozenset(
         "view_as_real",
     }
 )  # fmt: skip
+# Recurrent layers: each direction of one is an op, "kit.lstm" forward and "kit.lstm_backward" back,
+# that loops over the time steps inside. And how many arrays the state of such a layer has.
+RECURRENT = MappingProxyType({"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1})
 
 
 def is_view(op: str) -> bool:

@@ -18,6 +18,8 @@ LOWER = (
     "linear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm", "chain_matmul",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d.input",
     "conv_transpose3d.input", "scaled_dot_product_attention", "prelu",
+    "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data",
+    "rnn_relu.input", "rnn_relu.data",
 )  # fmt: skip
 FLOAT32 = (
     "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "tan", "acos", "asin",

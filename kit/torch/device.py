@@ -26,6 +26,7 @@ from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
 from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
+from kit.torch.ops.recurrent import register_recurrent
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, empty
@@ -96,7 +97,12 @@ def register() -> None:
     # Torch's own versions of these write through memory that it takes to be shared, or not at all.
     for name in _OUTS:
         library.impl(name, _never, "PrivateUse1")
-    torch.kit.libraries = (library, register_attention(), *register_autocast())  # type: ignore[attr-defined]
+    torch.kit.libraries = (  # type: ignore[attr-defined]
+        library,
+        register_attention(),
+        *register_recurrent(),
+        *register_autocast(),
+    )
     keep_parameters()
     name_kits_data_parallel()
     register_flops()

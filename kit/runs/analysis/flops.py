@@ -1,8 +1,9 @@
 """Arithmetic of one node, from its op and the shapes of what it reads and makes.
 
-Counted are matrix products, convolutions and attention, where the arithmetic of a training step is.
-An addition and a multiplication are two operations. Everything else counts 0: it is bound by memory
-on any device. A hybridized function is one node, and what is inside it is not counted.
+Counted are matrix products, convolutions, attention and recurrent layers, where the arithmetic of a
+training step is. An addition and a multiplication are two operations. Everything else counts 0: it
+is bound by memory on any device. A hybridized function is one node, and what is inside it is not
+counted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
-from kit.ir import Graph
+from kit.ir import RECURRENT, Graph
 
 __all__ = ["COUNTED", "node_flops"]
 
@@ -31,6 +32,8 @@ def node_flops(graph: Graph, node: int) -> int:
     attention             2 B L S (E + V) for queries (B, L, E), keys (B, S, E), values (B, S, V);
                           backward: 2 B L S (3 E + 2 V), the scores being computed again; a causal
                           mask takes nothing away
+    lstm, gru, rnn_*      2 T B |weights| for inputs (T, B, I); backward: the same for the gradients
+                          of the weights, of the inputs and of the states, each by its own weights
     jax.dot_general       2 |out| (product of the contracted dimensions)
 
     Source:
@@ -43,7 +46,7 @@ def node_flops(graph: Graph, node: int) -> int:
     inputs = [graph.nodes[i].avals[k].shape for i, k in n.inputs]
     try:
         return count(inputs, [a.shape for a in n.avals], dict(n.attrs))
-    except (IndexError, ValueError, ZeroDivisionError):
+    except (IndexError, KeyError, ValueError, ZeroDivisionError):
         return 0  # not the op that its name says: a file from elsewhere
 
 
@@ -89,6 +92,31 @@ def _attention_backward(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str
     return 2 * prod(q[:-1]) * k[-2] * (3 * q[-1] + 2 * v[-1])
 
 
+def _recurrent(states: int) -> Callable[[Shapes, Shapes, Mapping[str, str]], int]:
+    """A direction of a recurrent layer: each weight is used once in each time step and row."""
+
+    def count(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+        weights = [prod(shape) for shape in inputs[1 + states :] if len(shape) == 2]
+        return 2 * prod(inputs[0][:2]) * sum(weights)
+
+    return count
+
+
+def _recurrent_backward(states: int) -> Callable[[Shapes, Shapes, Mapping[str, str]], int]:
+    def count(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
+        # gradients of the outputs and of the last state; the text is there if some are None
+        given = attrs["arg0"].count("_") if "arg0" in attrs else 1 + states
+        x, *others = inputs[given:]
+        first, *rest = (prod(shape) for shape in others[states:] if len(shape) == 2)
+        to_inputs, _, to_weights = (
+            word == "True" for word in attrs["wanted"].strip("[]").split(", ")
+        )
+        made = to_inputs * first + sum(rest) + to_weights * (first + sum(rest))
+        return 2 * prod(x[:2]) * made
+
+    return count
+
+
 def _dot_general(inputs: Shapes, outputs: Shapes, attrs: Mapping[str, str]) -> int:
     found = _LEFT.match(attrs.get("dimension_numbers", ""))
     if not found:
@@ -110,6 +138,8 @@ COUNTED = MappingProxyType(
         "aten.scaled_dot_product_attention": _attention,
         "aten._scaled_dot_product_fused_attention_overrideable": _attention,
         "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+        **{f"kit.{kind}": _recurrent(count) for kind, count in RECURRENT.items()},
+        **{f"kit.{kind}_backward": _recurrent_backward(count) for kind, count in RECURRENT.items()},
         "jax.dot_general": _dot_general,
     }
 )

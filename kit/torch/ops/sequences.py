@@ -13,7 +13,7 @@ import torch
 
 from kit.torch.tensors.tape import Tape
 
-__all__ = ["CELL_SHAPES", "SEQUENCES"]
+__all__ = ["CELL_SHAPES", "SEQUENCES", "packed_places"]
 
 
 def _rows_running(lengths: torch.Tensor) -> torch.Tensor:
@@ -22,7 +22,7 @@ def _rows_running(lengths: torch.Tensor) -> torch.Tensor:
     return (lengths[None, :] > steps[:, None]).sum(1)
 
 
-def _places(batch_sizes: torch.Tensor, batch: int) -> torch.Tensor:
+def packed_places(batch_sizes: torch.Tensor, batch: int) -> torch.Tensor:
     """Where each packed row is in (time * batch) rows."""
     runs = [torch.arange(int(n)) + t * batch for t, n in enumerate(batch_sizes)]
     return torch.cat(runs)
@@ -63,14 +63,14 @@ def _pack(tape: Tape, func: Any, args: Any, kwargs: Any) -> tuple[Any, torch.Ten
         )
     batch_sizes = _rows_running(lengths)
     rows = time_first.reshape(time * batch, *time_first.shape[2:])
-    return rows.index_select(0, _places(batch_sizes, batch).to(padded.device)), batch_sizes
+    return rows.index_select(0, packed_places(batch_sizes, batch).to(padded.device)), batch_sizes
 
 
 def _unpack_gradient(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, size, batch_sizes, batch_first = args
     time, batch = (size[1], size[0]) if batch_first else (size[0], size[1])
     rows = grad.new_zeros((time * batch, *size[2:]))
-    rows = rows.index_copy(0, _places(batch_sizes.cpu(), batch).to(grad.device), grad)
+    rows = rows.index_copy(0, packed_places(batch_sizes.cpu(), batch).to(grad.device), grad)
     padded = rows.reshape(time, batch, *size[2:])
     return padded.transpose(0, 1) if batch_first else padded
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kit.ir import Graph
+from kit.ir import RECURRENT, Graph
 from kit.runs.analysis.memory import Holder, MemoryReport, memory
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
@@ -31,7 +31,10 @@ HOLDS = {
 }
 _VARIABLE, _KEPT, _TEMPORARY = HOLDS
 # Ops that run a program of their own: what such a program makes is no value of the graph.
-_INSIDE = frozenset({"kit.hybrid", "jax.scan", "jax.while", "jax.cond"})
+_INSIDE = frozenset(
+    {"kit.hybrid", "jax.scan", "jax.while", "jax.cond"}
+    | {f"kit.{kind}{way}.default" for kind in RECURRENT for way in ("", "_backward")}
+)
 _AREA = ("left", "right", "variables", "kept", "live", "shade", "color", "op", "site", "scope",
          "phase", "all", "own", "written", "time", "nodes")  # fmt: skip
 _NO_BANDS: dict[str, list[Any]] = {"x": [], "variables": [], "kept": [], "live": []}
