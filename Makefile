@@ -35,9 +35,9 @@ TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s%s\n", $$1, $$2 }' Makefile
 
-lab: $(VENV)/.installed  ## JupyterLab on the first notebook (this is what plain `make` does)
+lab: $(VENV)/.installed  ## JupyterLab on the first notebook; LAB_ARGS="--port 9000 --no-browser"
 	@scripts/need graphviz dot
-	@$(PY) -m kit lab $(NOTEBOOK)
+	@$(PY) -m kit lab $(LAB_ARGS) $(NOTEBOOK)
 
 report: $(VENV)/.installed  ## run the main job and write report.html
 	@scripts/need graphviz dot

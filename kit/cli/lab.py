@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["FIRST_NOTEBOOK", "lab"]
+__all__ = ["FIRST_NOTEBOOK", "is_headless", "lab"]
 
 FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
 
@@ -41,7 +41,7 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
         command.append(f"--port={port}")
     if getattr(os, "geteuid", lambda: 1)() == 0:
         command.append("--allow-root")
-    if not browser or _is_headless():
+    if not browser or is_headless():
         command.append("--no-browser")
         tell("open the URL that JupyterLab prints below")
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
@@ -52,6 +52,7 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
     return os.execv(sys.executable, command)  # its signals and its exit status are JupyterLab's own
 
 
-def _is_headless() -> bool:
+def is_headless() -> bool:
+    """No browser can be seen from here."""
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return sys.platform.startswith("linux") and not has_display

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     given, for_script = _split(given)
+    if not given:
+        _parser().print_help()
+        return 0
     options = _parser().parse_args(given)
     if options.act is not run and for_script:
         _parser().error("arguments after -- are for the script of `kit run`")
@@ -177,6 +181,39 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _open(options: argparse.Namespace) -> int:
+    """Show runs and traces in the browser, by a page that only this machine can ask for.
+
+    The page is served on 127.0.0.1, at an address with a random token in it, until Ctrl-C. Nothing
+    of a trace is executed, and the page asks for nothing from outside.
+    """
+    import kit
+    from kit.cli.page import serve
+    from kit.formats.ranks.files import is_folder_of_ranks
+
+    first = options.runs[0]
+    is_ranks = len(options.runs) == 1 and is_folder_of_ranks(first)
+    found = kit.open_ranks(first) if is_ranks else [kit.open_trace(name) for name in options.runs]
+    with tempfile.TemporaryDirectory(prefix="kit-open-") as folder:
+        page = kit.report(found, path=Path(folder) / "page.html")
+        return serve(page, options.port, not options.no_browser, _say_now)
+
+
+def _say_now(text: str) -> None:
+    """To standard output, also where that is a pipe and the command goes on."""
+    say(text)
+    sys.stdout.flush()
+
+
+def _demo(options: argparse.Namespace) -> int:
+    """Show what the kit is for in about a minute: a step that waits, why, and the cure."""
+    from kit.cli.demo import demo
+
+    if said := leave_a_core(os.environ, usable_cores()):
+        complain(said)
+    return demo(_say_now)
+
+
 def _lab(options: argparse.Namespace) -> int:
     """Start JupyterLab on this machine's own address, with a notebook open; Ctrl-C ends it."""
     return lab(options.notebook, options.port, not options.no_browser, complain)
@@ -290,6 +327,17 @@ _REPORT = (
     Argument("-o", "--output", default="report.html", help="default: report.html"),
     Argument("--fast", action="store_true", help="a small sweep with few steps"),
 )
+_OPEN = (
+    Argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank",
+    ),
+    Argument("--port", type=int, default=0, help="default: one that is free"),
+    Argument("--no-browser", action="store_true", help="only print the URL"),
+)
 _LAB = (
     Argument(
         "notebook",
@@ -311,8 +359,10 @@ _DOCTOR = (
 VERBS = (
     Verb("run", "run a script, and measure its steps", run, _RUN),
     Verb("view", "what a trace or a saved run says", _view, _VIEW),
+    Verb("open", "a trace or saved runs in the browser", _open, _OPEN),
     Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),
+    Verb("demo", "what the kit is for, in a minute", _demo),
     Verb("lab", "JupyterLab on the tutorial notebooks", _lab, _LAB),
     Verb("doctor", "what is installed, what is missing, how to get it", _doctor, _DOCTOR),
 )

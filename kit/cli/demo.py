@@ -1,0 +1,85 @@
+"""`kit demo`: what the kit is for, shown on a terminal: a step that waits, why, and the cure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kit.runs.loss_scaling import HOST_CHECK, ON_DEVICE
+from kit.text import format_ms, format_number, format_percent, safe_terminal
+
+if TYPE_CHECKING:
+    from kit.runs.run import Run
+
+__all__ = ["demo"]
+
+_WIDTH = 88
+_INTRO = (
+    "A training step of a very small BERT, measured twice on device kit. Its gradients are scaled "
+    "as for float16, and GradScaler has to know whether one of them was infinite."
+)
+_NEXT = """Now yours:
+  kit run train.py           your training script, as it is: where its steps spend their time
+  kit view trace.json.gz     a trace of torch.profiler or jax
+  kit lab                    the notebooks, with sliders that run the step again"""
+
+
+def demo(tell: Callable[[str], None]) -> int:
+    """Measure a step that reads a number, and the same step without the read.
+
+    Args:
+        tell: takes lines for the user.
+    """
+    import kit
+    from kit.widgets.base.progress import progress_bar
+    from kit.workloads.masked_lm import Size, bert_of
+
+    step = bert_of(Size(layers=1, width=128, heads=2, length=64, vocabulary=1000))
+    settings = kit.Settings(mode="lazy", batch_size=8, steps=15, warmup=3)
+    tell(f"{_wrapped(_INTRO)}\n")
+    with progress_bar("kit demo") as progress:
+        before = kit.run(step, settings, loss_scaling=HOST_CHECK, progress=progress)
+    tell(f"1. The host looks ({HOST_CHECK!r}): {_numbers(before)}\n")
+    tell(f"2. What that costs, and the cure.\n{_advice(before)}\n")
+    with progress_bar("kit demo") as progress:
+        after = kit.run(step, settings, loss_scaling=ON_DEVICE, progress=progress)
+    tell(f"3. The device decides ({ON_DEVICE!r}): {_numbers(after)}")
+    tell(_wrapped(f"{_change(before, after)}\n") + "\n")
+    tell(_NEXT)
+    return 0
+
+
+def _numbers(run: Run) -> str:
+    """The step in one line."""
+    h = run.headline()
+    syncs = format_number(h.syncs_per_step)
+    return (
+        f"{format_ms(h.step_ms)} a step, device busy {format_percent(h.device_busy_fraction)}, "
+        f"{syncs} sync point{'s' * (h.syncs_per_step != 1)} a step"
+    )
+
+
+def _advice(run: Run) -> str:
+    """The first advice; or the line that waits, and why no time is said."""
+    if run.doubt:
+        where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
+        return _wrapped(safe_terminal(f"The host waits at {where}. No times: {run.doubt}.", 600))
+    found = run.advice()
+    return _wrapped(safe_terminal(found[0].text, 600) if found else "There is nothing to gain.")
+
+
+def _change(before: Run, after: Run) -> str:
+    """What the cure changed, by the rule for changes."""
+    from kit.runs.analysis.diff import diff_runs
+
+    found = diff_runs(before, after).step.difference
+    said = "" if found is None else found.text(more="slower", less="faster")
+    pairs = zip(before.losses, after.losses, strict=False)
+    apart = max((abs(a - b) / max(abs(a), 1e-9) for a, b in pairs), default=0.0)
+    same = f"differ by {apart:.1g} of a loss at most" if apart else "are bitwise the same"
+    return f"A step: {said or 'not comparable'}. The losses of the two {same}."
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="   ", subsequent_indent="   ")

@@ -1,0 +1,18 @@
+"""`kit demo` measures what it says: a step that reads a number, and the same without the read."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.cli import main
+
+
+def test_the_demo_shows_a_wait_and_its_end(capsys: pytest.CaptureFixture[str]):
+    assert main.main(["demo"]) == 0
+    out = capsys.readouterr().out
+    first, second = (line for line in out.splitlines() if " a step, device busy " in line)
+    assert first.startswith("1. The host looks ('dynamic, host check')")
+    assert first.endswith("1 sync point a step")
+    assert second.endswith("0 sync points a step")
+    assert "masked_lm.py:" in out, "the line that waits"
+    assert "The losses of the two are bitwise the same" in out or "of a loss at most" in out
