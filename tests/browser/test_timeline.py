@@ -260,6 +260,13 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     busy = wanted.busy_ns["device/0"] / wanted.length_ns
     assert f"{busy:.0%}".replace("%", " %") in marked["range"]
     assert f"idle: {next(iter(wanted.idle_ns))}" in marked["range"]
+    names = page.locator(".names tbody tr")
+    names.first.wait_for()
+    assert names.first.inner_text().split("\t")[0] in {s.name for s in run.timeline.spans}
+    page.get_by_role("button", name="name", exact=True).click()
+    sorted_names = names.locator("th").all_inner_texts()
+    assert sorted_names == sorted(sorted_names)
+    assert len(sorted_names) > 3
     mouse.move(x, y)
     mouse.down()
     mouse.move(x + 200, y, steps=3)
@@ -271,6 +278,24 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     zoomed = state(offline)
     assert zoomed["to"] - zoomed["from"] < marked["to"] - marked["from"]
     assert (offline.outside, offline.errors()) == ([], [])
+    kinds = "[kitPlot.table.leftOut, kitPlot.table.bottom, kitPlot.table.hidden.length]"
+    all_lanes = page.evaluate(kinds)
+    page.locator(".kinds button", has_text="kernel").click()
+    assert page.evaluate(kinds)[0] == 1  # the device's lane has nothing else
+    assert page.evaluate(kinds)[1] < all_lanes[1]
+    assert page.evaluate("document.activeElement !== document.body")  # the button keeps the focus
+    page.get_by_role("button", name="show all (1 lane hidden)").click()
+    assert page.evaluate(kinds) == all_lanes
+    page.get_by_label("show only lanes").fill("worker")
+    assert page.evaluate(kinds)[0] == 2
+    page.get_by_label("show only lanes").fill("")
+    page.get_by_role("button", name="why idle").click()
+    assert page.evaluate("kitPlot.table.idle.map(({group}) => group)") == ["device/0"]
+    path = page.get_by_role("button", name="critical path")
+    assert path.get_attribute("aria-pressed") == "false"
+    path.click()
+    assert state(offline)["said"].startswith("Critical path, the longest chain of work")
+    assert offline.errors() == []
     with offline.page.expect_download() as download:
         offline.page.get_by_role("button", name="save the picture").click()
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")

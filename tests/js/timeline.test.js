@@ -7,6 +7,7 @@ import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
 import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
 import {ghostOf} from "../../kit/widgets/timeline/js/data/ghost.js";
+import {namesIn} from "../../kit/widgets/timeline/js/data/names.js";
 import {hitAt} from "../../kit/widgets/timeline/js/data/picking.js";
 import {matching, searchTimeline, selectionOf} from "../../kit/widgets/timeline/js/data/search.js";
 import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
@@ -81,6 +82,66 @@ test("lanes without a kind or a word that is asked for are left out, and others 
   const idle = some({showsIdle: true});
   assert.deepEqual([idle.idle, idle.bottom], [[{part: 0, group: "", top: 100}], 224]);
   assert.equal(arrange(table, everything(), () => 5).rows.height[0], 11);
+});
+
+/** Rows of random spans; those of one row do not overlap unless it is crowded.
+ * @param {number} seed */
+function randomRows(seed) {
+  let state = seed;
+  const random = (/** @type {number} */ n) => { state = (state * 1103515245 + 12345) % 2147483648; return state % n; };
+  return Array.from({length: 3}, () => Array.from({length: 12}, () => [random(90), random(40), `kind ${random(4)}`])
+    .map(([at, length, kind]) => [at, Number(at) + Number(length), kind])
+    .sort((a, b) => Number(a[0]) - Number(b[0]) || Number(b[1]) - Number(a[1])));
+}
+
+test("what a range holds by name equals counting each nanosecond", () => {
+  for (let seed = 1; seed <= 60; seed++) {
+    const rows = randomRows(seed), from = seed % 50, to = from + 5 + seed % 60;
+    const kinds = [...new Set(rows.flat().map(([, , kind]) => kind))];
+    // Two rows are one lane of the program, the third is another.
+    const keys = kinds.flatMap((kind) => [[kind, "a"], [kind, "b"]]);
+    const table = tableOf(rows, {"keys.kind": [keys.map(([kind]) => kind)], "keys.name": [keys.map(([kind]) => kind)],
+      "keys.where": [keys.map(([, where]) => where)], "keys.lane": [keys.map(() => 0)],
+      "spans.key": [rows.flatMap((row, r) => row.map(([, , kind]) => 2 * kinds.indexOf(kind) + (r < 2 ? 0 : 1)))]});
+    /** @type {Record<string, number[]>} */
+    const wanted = {};
+    for (const lane of [rows.slice(0, 2), rows.slice(2)]) {
+      const spans = lane.flat();
+      spans.forEach(([start, stop, kind], i) => {
+        if (start >= to || (stop <= from && start < from)) return;
+        const inside = spans.filter(([s, e], j) => i !== j && s >= start && e <= stop
+          && (e - s < stop - start || (e - s === stop - start && j > i)));
+        const row = (wanted[kind] ??= [0, 0, 0]);
+        row[0] += 1;
+        for (let ns = Math.max(start, from); ns < Math.min(stop, to); ns++) {
+          row[1] += 1;
+          if (!inside.some(([s, e]) => s <= ns && ns < e)) row[2] += 1;
+        }
+      });
+    }
+    const found = namesIn(table, from, to) ?? [];
+    const shown = Object.fromEntries(found.map(({name, count, total, self}) => [name, [count, total, self]]));
+    assert.deepEqual(shown, wanted);
+    assert.deepEqual(found.map(({total}) => total), found.map(({total}) => total).sort((a, b) => b - a));
+  }
+});
+
+test("joined spans have no name of their own, and what is hidden is not counted", () => {
+  const table = tableOf([[[0, 10, "kernel"], [20, 40, "kernel"], [50, 60, "wait"]]], {"spans.count": [[1, 7, 1]]});
+  assert.deepEqual((namesIn(table, 5, 100) ?? []).map(({name, count, total}) => [name, count, total]),
+    [["(several names, joined)", 7, 20], ["wait name", 1, 10], ["kernel name", 1, 5]]);
+  const filtered = arrange(table, {...everything(), hidden: new Set(["kernel"])});
+  assert.deepEqual((namesIn(filtered, 0, 100) ?? []).map(({name}) => name), ["wait name"]);
+  assert.deepEqual(namesIn(arrange(table, {...everything(), text: "no such lane"}), 0, 100), []);
+});
+
+test("a gap is picked in its row of causes", () => {
+  const table = tableOf([kernels([0, 10], [30, 40])], {"gaps.start": [[10]], "gaps.length": [[20]],
+    "gaps.part": [[0]], "gaps.cause": [[0]], "gaps.device": [[""]]});
+  const idle = arrange(table, {...everything(), showsIdle: true});
+  assert.deepEqual(hitAt(idle, 15, idle.idle[0].top + 4, 1), {kind: "gap", i: 0, near: 1});
+  assert.equal(hitAt(idle, 35, idle.idle[0].top + 4, 1), null);
+  assert.match(describe(idle, "gap", 0).head, /was idle: late dispatch/);
 });
 
 test("the pointer picks the span under it, the nearest, or nothing", () => {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kit.ir import Node, Segment
 from kit.runs.run import Run
 from kit.text import safe_label
-from kit.trace import GAP_CAUSES, KINDS, Timeline, idle_gaps
+from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
 from kit.widgets.base.theme import kind_color
 from kit.widgets.timeline.lanes import Places
 
@@ -31,6 +31,7 @@ __all__ = [
     "key_columns",
     "knows_gaps",
     "lane_columns",
+    "path_columns",
     "span_columns",
     "step_columns",
     "sync_columns",
@@ -40,6 +41,7 @@ MAX_KEYS = 100_000  # of a timeline; beyond, the names of the shortest are left 
 MAX_FOREIGN_KEYS = 5000  # without a graph, where a segment is no more than a number
 LEFT_OUT = "one of many names, which were left out"
 MAX_GAP_KERNELS = 50_000  # beyond, idle time by cause is worked out when it is asked for
+MAX_PATH_SPANS = 10_000  # it takes some 70 ms
 _MAX_FUSED = 6  # ops of one kernel that its hover card names
 _STEP = KINDS.index("step")
 
@@ -177,6 +179,25 @@ def knows_gaps(timeline: Timeline, max_spans: int) -> bool:
     """Whether `gap_columns` says why the devices were idle."""
     kernels = int((timeline.kind == KINDS.index("kernel")).sum())
     return kernels <= min(MAX_GAP_KERNELS, max_spans)
+
+
+def path_columns(timeline: Timeline, places: Places, shift_ns: int = 0) -> Columns:
+    """The critical path: `start`, `length`, `work`, `kind`, and `row`, -1 where no span is.
+
+    Empty where no step was traced, and of more spans than `MAX_PATH_SPANS`: it would take longer
+    than to draw them.
+    """
+    edges = critical_path(timeline) if len(timeline) <= MAX_PATH_SPANS else ()
+    row_of = np.full(len(timeline), -1, np.int64)
+    row_of[places.order] = np.repeat(np.arange(len(places.top)), np.diff(places.first))
+    origin = _origin_ns(timeline) - shift_ns
+    return {
+        "start": _narrow(np.array([e.start_ns for e in edges], np.int64) - origin),
+        "length": _narrow(np.array([e.length_ns for e in edges], np.int64)),
+        "work": _narrow(np.array([e.work_ns for e in edges], np.int64)),
+        "kind": [e.kind for e in edges],
+        "row": [int(row_of[e.span]) if e.span >= 0 else -1 for e in edges],
+    }
 
 
 def graph_columns(run: Run) -> Columns:

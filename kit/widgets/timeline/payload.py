@@ -17,6 +17,7 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_ns, safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, headline
+from kit.trace.gaps import CAUSES
 from kit.widgets.base.theme import COLORS, LABELS
 from kit.widgets.timeline.columns import (
     Columns,
@@ -26,6 +27,7 @@ from kit.widgets.timeline.columns import (
     key_columns,
     knows_gaps,
     lane_columns,
+    path_columns,
     span_columns,
     step_columns,
     sync_columns,
@@ -78,10 +80,13 @@ def timeline_payload(
     return {
         **_joined(parts),
         "graph": graph_columns(first),
+        "path": path_columns(first.timeline, parts[0]["places"], max(leads) - leads[0]),
         "parts": {key: [p[key] for p in parts] for key in ("label", "top", "bottom", "outline",
                                                            "steps_top", "syncs_top", "gaps_known")},
         "colors": {"kind": list(COLORS), "color": list(COLORS.values()),
-                   "label": [LABELS[k] for k in COLORS], "causes": list(GAP_CAUSES)},
+                   "label": [LABELS[k] for k in COLORS], "causes": list(GAP_CAUSES),
+                   "said": [row.said for row in CAUSES],
+                   "cause_color": [COLORS[row.color] for row in CAUSES]},
         "title": timeline_title(None if run is None else first),
         "note": "  ·  ".join(safe_label(x) for x in dict.fromkeys(notes) if x),
         "summary": _summary(first),
@@ -159,6 +164,7 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_span
         "headings": headings,
         "keys": keys,
         "is_whole": is_whole,
+        "places": places,
         "steps": step_columns(timeline, shift),
         "syncs": syncs,
         "gaps": gap_columns(idle, shift, max_spans=max_spans),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.runs.run import Fused
-from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, idle_gaps
+from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, critical_path, idle_gaps
 from kit.widgets.base.theme import COLORS
 from kit.widgets.timeline import columns as timeline_data
 from kit.widgets.timeline.columns import end_ns
@@ -404,3 +404,31 @@ def test_the_axis_reaches_as_far_as_spans_and_waits():
     assert end_ns(Timeline.of([])) == 0
     assert timeline_payload(t)["axis_ns"] == 0
     assert timeline_payload(t, axis_ns=500)["axis_ns"] == 500
+
+
+def test_the_critical_path_goes_through_the_rows_of_its_spans():
+    run = make_run(steps=2)
+    payload, edges = timeline_payload(run), critical_path(run.timeline)
+    path, rows = payload["path"], payload["rows"]
+    origin = int(run.timeline.start_ns.min())
+    assert path["start"].tolist() == [e.start_ns - origin for e in edges]
+    assert path["length"].tolist() == [e.length_ns for e in edges]
+    lanes = run.timeline.lanes
+    for edge, row in zip(edges, path["row"], strict=True):
+        if edge.span < 0:
+            assert row == -1
+            continue
+        label = payload["lanes"]["label"][rows["lane"][row]]
+        assert lanes[run.timeline.lane[edge.span]].endswith(label)
+    assert timeline_payload(one_span_run())["path"]["row"] == []  # no step, no path
+
+
+def test_of_very_many_spans_there_is_no_path(monkeypatch):
+    monkeypatch.setattr(timeline_data, "MAX_PATH_SPANS", 3)
+    assert timeline_payload(make_run())["path"]["kind"] == []
+
+
+def test_a_gap_says_which_device_was_idle():
+    gaps = timeline_payload(make_run())["gaps"]
+    assert set(gaps["device"]) == {"device/0"}
+    assert len(gaps["device"]) == len(gaps["start"])

@@ -6,14 +6,14 @@ import {lengthOf} from "./data/table.js";
 
 /**
  * @param {import("./data/table.js").Table} table
- * @param {"span" | "sync" | "step"} kind
+ * @param {"span" | "sync" | "step" | "gap"} kind
  * @param {number} i
  * @param {number} [near] how many spans are as close as this one
  * @returns {Description}
  */
 export function describe(table, kind, i, near = 1) {
   const {head, rows} = kind === "step" ? describeStep(table, i)
-    : kind === "sync" ? describeSync(table, i) : describeSpan(table, i, near);
+    : kind === "gap" ? describeGap(table, i) : kind === "sync" ? describeSync(table, i) : describeSpan(table, i, near);
   return {head, rows: rows.filter(([, text]) => text !== "")};
 }
 
@@ -21,6 +21,13 @@ export function describe(table, kind, i, near = 1) {
 function describeStep({steps}, i) {
   return {head: steps.name[i],
     rows: [["took", formatNs(steps.length[i])], ["began at", formatAt(steps.start[i])]]};
+}
+
+/** @param {import("./data/table.js").Table} table @param {number} i @returns {Description} */
+function describeGap({gaps, colors}, i) {
+  return {head: `${gaps.device[i]} was idle: ${colors.causes[gaps.cause[i]]}`,
+    rows: [["for", formatNs(gaps.length[i])], ["because", colors.said[gaps.cause[i]]],
+      ["began at", formatAt(gaps.start[i])]]};
 }
 
 /** @param {import("./data/table.js").Table} table @param {number} i @returns {Description} */

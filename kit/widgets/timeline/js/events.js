@@ -88,7 +88,10 @@ export class Events {
     const hit = this.hit(event), {steps} = plot.table;
     if (hit === null) plot.choose("", -1);
     else if (hit.kind === "step") plot.measure.set([steps.start[hit.i], steps.start[hit.i] + steps.length[hit.i]]);
-    else plot.choose(hit.kind, hit.i);
+    else if (hit.kind === "gap") {
+      const {gaps} = plot.table;
+      plot.measure.set([gaps.start[hit.i], gaps.start[hit.i] + gaps.length[hit.i]]);
+    } else plot.choose(hit.kind, hit.i);
   }
 
   /** @param {WheelEvent} event */

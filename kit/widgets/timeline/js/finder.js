@@ -25,6 +25,12 @@ export class Finder {
     this.find();
   }
 
+  /** @param {string} text is looked for as if it were typed */
+  look(text) {
+    this.input.value = text;
+    this.find();
+  }
+
   clear() {
     this.input.value = "";
     this.find();

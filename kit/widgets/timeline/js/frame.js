@@ -37,23 +37,22 @@ export class Frame {
     this.range = element("div", {class: "card range", hidden: "", role: "status"});
     this.said = element("div", {class: "said", role: "status", "aria-live": "polite"});
     this.legend = element("div", {class: "legend"});
+    this.names = element("div", {class: "names", hidden: ""});
     this.root = element("div", {class: "kit-timeline"}, element("style", {}, css),
       element("div", {class: "head"}, this.title,
         element("span", {class: "find"}, this.search, this.hits), buttons),
       this.note, element("div", {class: "body"}, this.over, this.canvas, this.card, this.range,
-        this.help), this.said, this.legend);
+        this.help), this.said, this.legend, this.names);
   }
 
-  /** @param {import("./data/table.js").Table} table
-   * @param {import("./data/ghost.js").Ghost | null} ghost */
-  label(table, ghost) {
+  /** @param {import("./data/table.js").Table} table */
+  label(table) {
     this.title.textContent = table.title;
     this.note.textContent = table.note;
     this.note.hidden = table.note === "";
     this.fit.hidden = table.axis <= table.end; // the axis ends with the spans
     this.canvas.setAttribute("aria-label", `${table.summary} Keys: w, s zoom; a, d move; ` +
       "full stop, comma: next and previous span; slash: search; 0: everything.");
-    this.legend.replaceChildren(...legendOf(table), ...(ghost ? [ghostLegend(ghost)] : []));
   }
 
   /** @param {string} text what is chosen; "" if nothing is */
@@ -89,24 +88,4 @@ function helpCard() {
     element("div", {}, element("kbd", {}, "drag, Shift + wheel"), " move; ",
       element("kbd", {}, "Ctrl + wheel"), " zoom"),
     element("div", {}, element("kbd", {}, "Shift + drag"), " measure a range of time"));
-}
-
-/** @param {import("./data/ghost.js").Ghost} ghost */
-function ghostLegend({name, missing}) {
-  const lost = missing ? `; ${missing} of its lanes ${missing === 1 ? "is" : "are"} not here` : "";
-  return element("span", {class: "ghost"}, element("i"), `pale line under a bar: ${name}${lost}`);
-}
-
-/** The kinds of span that there are. @param {import("./data/table.js").Table} table */
-function legendOf({keys, colors, syncs}) {
-  const phase = (/** @type {string} */ name) => (colors.kind.includes(name) ? name : "forward");
-  const kinds = new Set(keys.kind.map((/** @type {string} */ kind, /** @type {number} */ k) =>
-    (kind === "record" ? phase(keys.name[k]) : kind)));
-  if (syncs.at.length > 0) kinds.add("wait");
-  return colors.kind.flatMap((/** @type {string} */ kind, /** @type {number} */ i) => {
-    if (!kinds.has(kind)) return [];
-    const swatch = element("i");
-    swatch.style.background = colors.color[i];
-    return [element("span", {}, swatch, colors.label[i])];
-  });
 }

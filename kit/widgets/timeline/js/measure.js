@@ -8,10 +8,12 @@ export class Measure {
    * @param {HTMLElement} card
    * @param {Record<string, any>} models sources of bokeh: `marked` has the range, `reply` what the
    *   kernel says of it
-   * @param {{changed: () => void, zoomTo: (from: number, to: number) => void}} act
+   * @param {{changed: () => void, zoomTo: (from: number, to: number) => void,
+   *   names: import("./names.js").Names}} act
    */
   constructor(card, models, act) {
     this.card = card;
+    this.names = act.names;
     this.models = models;
     this.act = act;
     /** @type {import("./data/table.js").Table | null} */
@@ -24,6 +26,12 @@ export class Measure {
   take(table) {
     this.table = table;
     this.set(null, false);
+  }
+
+  /** Other lanes are shown of the same table. @param {import("./data/table.js").Table} table */
+  retake(table) {
+    this.table = table;
+    this.show();
   }
 
   /** @param {number[] | null} range @param {boolean} [tell] let the kernel know */
@@ -47,6 +55,7 @@ export class Measure {
   show() {
     const {card, range, table} = this;
     card.hidden = range === null;
+    this.names.show(table, range);
     if (range === null || table === null) return;
     const [from, to] = range;
     const close = element("button", {type: "button", "aria-label": "clear the range",

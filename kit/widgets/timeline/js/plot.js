@@ -10,11 +10,13 @@ import {describe, inOneLine} from "./describe.js";
 import {Events} from "./events.js";
 import {Finder} from "./finder.js";
 import {Frame} from "./frame.js";
+import {Legend, pathInWords} from "./legend.js";
 import {Measure} from "./measure.js";
+import {Names} from "./names.js";
 import {ghostLine} from "./paint/ghost.js";
 import {Painter} from "./paint/painter.js";
 import {fillsOf} from "./paint/picture.js";
-import {isDark, tonesNow} from "./paint/tones.js";
+import {isDark, tone, tonesNow} from "./paint/tones.js";
 import {Viewport} from "./viewport.js";
 
 const MOST_ARROWS = 200; // of one dispatch
@@ -27,15 +29,18 @@ export class TimelinePlot {
    */
   constructor(view, models) {
     this.models = models;
+    this.filter = everything();
+    this.showsPath = false;
     this.frame = new Frame({zoom: (factor) => this.view.zoom(factor), showAll: () => this.view.showAll(),
       fit: () => this.view.fit(), save: () => this.save()});
     this.view = new Viewport(() => this.draw());
     this.painter = new Painter(this.frame.canvas, this.frame.over);
     this.finder = new Finder(this.frame.search, this.frame.hits, {changed: () => this.draw(),
       go: (kind, i) => this.go(kind, i)});
+    this.legend = new Legend(this.frame.legend, this.choices());
     this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
+      names: new Names(this.frame.names, (name) => this.finder.look(name)),
       zoomTo: (from, to) => this.view.show(from, to)});
-    this.filter = everything();
     this.read = readTimeline(models.timeline.data); // with all of its lanes
     this.table = this.read;
     /** @type {import("./data/ghost.js").Ghost | null} */
@@ -100,17 +105,42 @@ export class TimelinePlot {
     this.table = arrange(this.read, this.filter, (row) =>
       (rows && rows[row] >= 0 ? ghostLine(this.read.rows.height[row]) : 0));
     this.view.bottom = this.table.bottom;
-    this.frame.label(this.table, this.ghost);
+    this.frame.label(this.table);
+    this.legend.show(this.table, this.filter, this.ghost, this.showsPath);
     this.colors = this.fills();
   }
 
+  /** Other lanes are shown of the same run. */
   rearrange() {
     this.arrange();
+    this.measure.retake(this.table);
     this.resize();
   }
 
+  /** What the legend asks for. */
+  choices() {
+    const {filter} = this;
+    const {hidden} = filter;
+    const then = (/** @type {() => void} */ act) => { act(); this.rearrange(); };
+    return {
+      kind: (/** @type {string} */ kind) => then(() => { if (!hidden.delete(kind)) hidden.add(kind); }),
+      lanes: (/** @type {string} */ text) => then(() => { filter.text = text; }),
+      idle: () => then(() => { filter.showsIdle = !filter.showsIdle; }),
+      path: () => then(() => {
+        this.showsPath = !this.showsPath;
+        this.frame.say(this.showsPath ? pathInWords(this.table) : "");
+      }),
+      all: () => then(() => {
+        hidden.clear();
+        filter.text = "";
+        this.legend.clear();
+      }),
+    };
+  }
+
   fills() {
-    return {...fillsOf(this.table), ghostFills: this.ghost ? fillsOf(this.ghost.table).fills : []};
+    return {...fillsOf(this.table), ghostFills: this.ghost ? fillsOf(this.ghost.table).fills : [],
+      causes: Array.from(this.table.colors.cause_color ?? [], tone)};
   }
 
   /** Show the table; choices that pointed into another one are dropped.
@@ -161,7 +191,7 @@ export class TimelinePlot {
   /** @returns {import("./paint/picture.js").Picture} */
   picture() {
     const {table, view, tones, colors, pick, hovered, arrows, ghost} = this;
-    return {table, view, ghost, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
+    return {table, view, ghost, showsPath: this.showsPath && table.path.start?.length > 0, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
       flags: this.finder.found || this.lit, mark: this.measure.range};
   }
 
@@ -171,7 +201,7 @@ export class TimelinePlot {
   }
 
   /**
-   * @param {"span" | "sync" | "step"} kind
+   * @param {"span" | "sync" | "step" | "gap"} kind
    * @param {number} i
    * @param {number} [near]
    */
@@ -181,6 +211,7 @@ export class TimelinePlot {
 
   /** The colour that stands for a thing. @param {string} kind @param {number} i */
   colorOf(kind, i) {
+    if (kind === "gap") return this.colors.causes[this.table.gaps.cause[i]];
     if (kind === "span") return this.colors.fills[this.table.key[i]];
     return kind === "sync" ? colorOfKind(this.table, "wait") : this.tones.edge;
   }

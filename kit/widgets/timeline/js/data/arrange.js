@@ -10,6 +10,11 @@ const HEADING = 17, GAP = 5, IDLE = 19; // pixels, as in lanes.py; a row of idle
  * A row that says why one device was idle. @typedef {{part: number, group: string, top: number}} IdleRow
  */
 
+/** Is a lane or row that stands there on the canvas, or beyond its edge? @param {number} top */
+export function isPlaced(top) {
+  return top > OFF / 2;
+}
+
 /** @returns {Filter} */
 export function everything() {
   return {hidden: new Set(), text: "", showsIdle: false};

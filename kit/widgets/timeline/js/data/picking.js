@@ -1,11 +1,11 @@
 // What is at a place of the lanes: a span, a sync point, a step.
 import {inRange, lengthOf} from "./table.js";
 
-const SYNC_PX = 21, STEP_PX = 20; // heights of the two strips above the lanes of a part
+const SYNC_PX = 21, STEP_PX = 20, IDLE_PX = 16; // heights of the two strips above the lanes of a part
 
 /**
  * `near`: how many spans are as close as the one that was found.
- * @typedef {{kind: "span" | "sync" | "step", i: number, near: number}} Hit
+ * @typedef {{kind: "span" | "sync" | "step" | "gap", i: number, near: number}} Hit
  */
 
 /**
@@ -23,6 +23,8 @@ export function hitAt(table, time, down, scale) {
     const inSteps = down - parts.steps_top[part];
     if (inSteps >= 0 && inSteps < STEP_PX) return found("step", stepAt(table, part, time), 1);
   }
+  const idle = table.idle.find(({top}) => down >= top && down < top + IDLE_PX);
+  if (idle) return found("gap", gapAt(table, idle, time, 2 / scale), 1);
   const row = rowAt(table, down);
   if (row < 0) return null;
   const [i, near] = spanAt(table, row, time, 3 / scale);
@@ -74,6 +76,13 @@ export function syncAt(table, part, time, slack) {
     if (off <= slack && (best < 0 || off < Math.abs(at[best] - time))) best = i;
   }
   return best;
+}
+
+/** @param {import("./table.js").Table} table @param {import("./arrange.js").IdleRow} row
+ * @param {number} time @param {number} slack */
+function gapAt({gaps}, {part, group}, time, slack) {
+  return Array.from(gaps.start, Number).findIndex((from, i) => gaps.part[i] === part
+    && gaps.device[i] === group && from - slack <= time && time <= from + gaps.length[i] + slack);
 }
 
 /** @param {import("./table.js").Table} table @param {number} part @param {number} time */

@@ -60,6 +60,7 @@ export function paintLanes(ctx, {table, view, tones}) {
   for (let i = 0; i < lanes.label.length; i++) {
     write(lanes.label[i], lanes.group[i] ? 18 : 8, (lanes.top[i] + lanes.bottom[i]) / 2, tones.ink);
   }
+  for (const {top} of table.idle) write("why idle", 18, top + 8, tones.muted);
   ctx.restore();
   paintScrollbar(ctx, view, tones.edge);
 }

@@ -33,6 +33,7 @@ export function paintSteps(ctx, {table, view, tones}) {
 /** The time in which the host waited, shaded over all lanes of its part; a pixel is shaded once.
  * @param {Context} ctx @param {Picture} picture */
 export function paintWaits(ctx, {table, view, flags, wait: color}) {
+  if (table.hidesWaits) return;
   const {at, wait, part} = table.syncs;
   let drawn = -1, last = -1;
   ctx.fillStyle = color;
@@ -53,7 +54,9 @@ export function paintWaits(ctx, {table, view, flags, wait: color}) {
  * @param {Picture} picture @returns {{i: number, x: number, isPick: boolean}[]} */
 function syncsShown({table, view, flags, pick}) {
   const {at, part} = table.syncs;
+  /** @type {{i: number, x: number, isPick: boolean}[]} */
   const shown = [];
+  if (table.hidesWaits) return shown;
   let drawn = -1e9, last = -1;
   for (let i = 0; i < at.length; i++) {
     if (part[i] !== last) [drawn, last] = [-1e9, part[i]];

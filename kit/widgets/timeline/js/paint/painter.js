@@ -1,5 +1,6 @@
 // Paints one frame of a timeline onto its two canvases.
 import {paintGhost} from "./ghost.js";
+import {paintIdle, paintPath} from "./idle.js";
 import {paintAxis, paintGrid, paintLanes} from "./lanes.js";
 import {paintMark, paintSteps, paintSyncs, paintWaits} from "./marks.js";
 import {Overview} from "./overview.js";
@@ -48,6 +49,8 @@ export class Painter {
     paintWaits(ctx, picture);
     paintGhost(ctx, picture);
     this.rows.paint(ctx, picture, ratio);
+    paintIdle(ctx, picture);
+    paintPath(ctx, picture);
     paintSyncs(ctx, picture);
     paintArrows(ctx, picture);
     paintMark(ctx, picture);

@@ -14,6 +14,8 @@ import {tone} from "./tones.js";
  * @property {number | null} hovered the span under the pointer
  * @property {number[][]} arrows [dispatch, kernel] pairs of what is chosen
  * @property {number[] | null} mark the range that is measured
+ * @property {string[]} causes the colour of each cause of idle time
+ * @property {boolean} showsPath
  * @property {import("../data/ghost.js").Ghost | null} ghost the run before
  * @property {string[]} ghostFills the colour of each of its keys
  */

@@ -1,0 +1,84 @@
+// Under a timeline: the kinds of span, each of which a click hides; what else can be shown or left out.
+import {element} from "../../base/js/dom.js";
+import {formatNs, plural} from "../../base/js/format.js";
+import {legendKind} from "./data/arrange.js";
+
+/** @typedef {import("./data/table.js").Table} Table */
+
+export class Legend {
+  /** @param {HTMLElement} root @param {{kind: (kind: string) => void, lanes: (text: string) => void,
+   *   idle: () => void, path: () => void, all: () => void}} act */
+  constructor(root, act) {
+    this.kinds = element("span", {class: "kinds"});
+    this.act = act;
+    this.lanes = element("input", {type: "search", placeholder: "lanes by name", spellcheck: "false",
+      "aria-label": "show only lanes with these words in their name",
+      oninput: () => act.lanes(this.lanes.value)});
+    for (const event of ["keydown", "keyup"]) {
+      this.lanes.addEventListener(event, (/** @type {Event} */ pressed) => pressed.stopPropagation());
+    }
+    this.idle = toggle("why idle", act.idle);
+    this.path = toggle("critical path", act.path);
+    this.all = element("button", {type: "button", onclick: act.all}, "show all lanes");
+    root.append(this.kinds, element("span", {class: "tools"}, this.lanes, this.idle, this.path, this.all));
+  }
+
+  /** @param {Table} table @param {import("./data/arrange.js").Filter} filter
+   * @param {import("./data/ghost.js").Ghost | null} ghost @param {boolean} showsPath */
+  show(table, filter, ghost, showsPath) {
+    const root = this.kinds.getRootNode(), focused = root.activeElement?.dataset?.kind;
+    this.kinds.replaceChildren(...kindsOf(table).map(([kind, color, label]) => {
+      const swatch = element("i");
+      swatch.style.background = color;
+      return element("button", {type: "button", "aria-pressed": String(!filter.hidden.has(kind)), "data-kind": kind,
+        title: "hide or show", onclick: () => this.act.kind(kind)}, swatch, label);
+    }), ...(ghost ? [ghostLegend(ghost)] : []));
+    for (const button of this.kinds.children) if (focused && button.dataset.kind === focused) button.focus();
+    press(this.idle, filter.showsIdle, table.gaps.start.length ? "" : "no idle time is known here");
+    press(this.path, showsPath, table.path.start?.length ? ""
+      : "not known here: no step was traced, or there are very many spans");
+    this.all.hidden = !(table.leftOut || filter.hidden.size);
+    this.all.textContent = table.leftOut ? `show all (${plural(table.leftOut, "lane")} hidden)` : "show all kinds";
+  }
+
+  clear() {
+    this.lanes.value = "";
+  }
+}
+
+/** @param {string} text @param {() => void} onclick */
+function toggle(text, onclick) {
+  return element("button", {type: "button", "aria-pressed": "false", onclick}, text);
+}
+
+/** @param {any} button @param {boolean} isOn @param {string} why it cannot be pressed; "" if it can */
+function press(button, isOn, why) {
+  button.setAttribute("aria-pressed", String(isOn));
+  button.disabled = why !== "";
+  button.title = why;
+}
+
+/** @param {import("./data/ghost.js").Ghost} ghost */
+function ghostLegend({name, missing}) {
+  const lost = missing ? `; ${missing} of its lanes ${missing === 1 ? "is" : "are"} not here` : "";
+  return element("span", {class: "ghost"}, element("i"), `pale line under a bar: ${name}${lost}`);
+}
+
+/** The kinds of span that there are: [kind, colour, label]. @param {Table} table @returns {string[][]} */
+function kindsOf(table) {
+  const {keys, colors, syncs} = table;
+  const kinds = new Set(Array.from(keys.kind, (_, k) => legendKind(table, k)));
+  if (syncs.at.length > 0) kinds.add("wait");
+  return colors.kind.flatMap((/** @type {string} */ kind, /** @type {number} */ i) =>
+    (kinds.has(kind) ? [[kind, colors.color[i], colors.label[i]]] : []));
+}
+
+/** @param {Table} table @returns {string} how long the critical path is, and of what */
+export function pathInWords({path}) {
+  const work = new Map();
+  Array.from(path.kind, (kind, i) => work.set(kind, (work.get(kind) ?? 0) + Number(path.work[i])));
+  const parts = [...work].filter(([, ns]) => ns > 0).sort((a, b) => b[1] - a[1]);
+  const whole = parts.reduce((sum, [, ns]) => sum + ns, 0);
+  return `Critical path, the longest chain of work that waits for each other: ${formatNs(whole)}: `
+    + parts.map(([kind, ns]) => `${kind} ${formatNs(ns)}`).join(", ");
+}

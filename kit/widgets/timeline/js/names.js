@@ -1,0 +1,67 @@
+// The table under a timeline: what the range that is measured holds, by name.
+import {element} from "../../base/js/dom.js";
+import {formatCount, formatNs, plural} from "../../base/js/format.js";
+import {MOST, namesIn} from "./data/names.js";
+
+const REST = 80; // milliseconds: while a range is dragged, nothing is summed up
+const ROWS = 200; // that are shown
+
+/** @typedef {import("./data/names.js").Named} Named */
+
+/** @type {[string, (row: Named) => number | string, (row: Named) => string][]} */
+const COLUMNS = [
+  ["name", (row) => row.name, (row) => row.name], ["kind", (row) => row.kind, (row) => row.kind],
+  ["count", (row) => -row.count, (row) => formatCount(row.count)],
+  ["total", (row) => -row.total, (row) => formatNs(row.total)],
+  ["self", (row) => -row.self, (row) => formatNs(row.self)],
+  ["mean", (row) => -row.total / row.count, (row) => formatNs(row.total / row.count)],
+];
+
+export class Names {
+  /** @param {HTMLElement} root @param {(name: string) => void} find looks for a name in the timeline */
+  constructor(root, find) {
+    this.root = root;
+    this.find = find;
+    this.by = 3; // the column that the rows are sorted by
+    this.timer = 0;
+  }
+
+  /** @param {import("./data/table.js").Table | null} table @param {number[] | null} range */
+  show(table, range) {
+    clearTimeout(this.timer);
+    this.root.hidden = range === null;
+    if (range === null || table === null) return;
+    this.timer = window.setTimeout(() => this.draw(table, range[0], range[1]), REST);
+  }
+
+  /** @param {import("./data/table.js").Table} table @param {number} from @param {number} to */
+  draw(table, from, to) {
+    this.root.replaceChildren(...table.parts.label.flatMap((/** @type {string} */ label,
+      /** @type {number} */ part) => {
+      const found = namesIn(table, from, to, part);
+      const head = label ? [element("div", {class: "part"}, label)] : [];
+      if (found === null) return [...head, `More than ${formatCount(MOST)} spans: mark a shorter range.`];
+      const said = `${plural(found.length, "name")} in ${formatNs(to - from)}${table.leftOut || table.hidden.length
+        ? ", of the lanes and kinds that are shown" : ""}. Self: without what ran inside, on the same lane.`;
+      return [...head, element("div", {class: "note"}, said), this.tableOf(found, () => this.draw(table, from, to))];
+    }));
+  }
+
+  /** @param {Named[]} found @param {() => void} again */
+  tableOf(found, again) {
+    const order = COLUMNS[this.by][1];
+    const rows = [...found].sort((a, b) => (order(a) < order(b) ? -1 : order(a) > order(b) ? 1 : 0));
+    const heads = COLUMNS.map(([name], n) => element("th", {scope: "col",
+      "aria-sort": n === this.by ? (n < 2 ? "ascending" : "descending") : "none"},
+    element("button", {type: "button", onclick: () => { this.by = n; again(); }}, name)));
+    const body = rows.slice(0, ROWS).map((row) => element("tr", {}, ...COLUMNS.map(([, , text], n) => {
+      if (n > 0) return element("td", {}, text(row));
+      return element("th", {scope: "row"}, element("button", {type: "button", title: "find it in the timeline",
+        onclick: () => this.find(row.name)}, row.name));
+    })));
+    const more = rows.length > ROWS ? [element("div", {class: "note"},
+      `${formatCount(rows.length - ROWS)} more names are not shown: sort by another column.`)] : [];
+    return element("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "spans of the range by name"},
+      element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)), ...more);
+  }
+}
