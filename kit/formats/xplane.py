@@ -25,7 +25,7 @@ from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
-from kit.trace.imported import Imported, Spans, cut_name
+from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name
 from kit.trace.planes import HOST_PLANE, NOISE, device_events
 
 __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
@@ -192,7 +192,7 @@ class _Profile:
     def _kernels(self, planes: Sequence[Any]) -> None:
         for e in device_events(planes):
             lane = cut_name(e.lane)[:200]
-            name = cut_name(e.name)
+            name = cut_name(e.name, MAX_SPAN_NAME)
             self.spans.append(_Span(lane, name, kind_on_device(name), e.start_ns, e.stop_ns))
 
     def _facts(self, stats: dict[Any, Any]) -> None:
@@ -255,7 +255,7 @@ class _Profile:
 def _host_events(line: Any) -> Iterator[_Event]:
     """Python's functions, steps, and what jax says of its own work."""
     for event in line.events:
-        name = cut_name(event.name)
+        name = cut_name(event.name, MAX_SPAN_NAME)
         if name.startswith(NOISE):
             continue
         step = -1

@@ -15,12 +15,22 @@ from kit.trace.communication import Collective
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["MAX_LANES", "MAX_NAME", "MAX_SPANS", "MAX_SYNCS", "Imported", "Member", "Spans",
-           "cut_name"]  # fmt: skip
+__all__ = [
+    "MAX_LANES",
+    "MAX_NAME",
+    "MAX_SPANS",
+    "MAX_SPAN_NAME",
+    "MAX_SYNCS",
+    "Imported",
+    "Member",
+    "Spans",
+    "cut_name",
+]
 
 MAX_SPANS = 4_000_000  # what a saved run may hold, too
 MAX_LANES = 200  # a plot has no room for more
-MAX_NAME = 1_000  # characters
+MAX_NAME = 1_000  # characters of a text that is no span's name
+MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some very long
 MAX_SYNCS = 20_000
 
 Ints = NDArray[np.int64]
@@ -48,10 +58,10 @@ class Imported:
     member: Member = Member()
 
 
-def cut_name(name: object) -> str:
-    """The text of a name, at most `MAX_NAME` characters of it; "" for what is no text."""
+def cut_name(name: object, most: int = MAX_NAME) -> str:
+    """The text of a name, at most so many characters of it; "" for what is no text."""
     text = name if isinstance(name, str) else str(name) if type(name) in (int, float) else ""
-    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from kit.errors import TraceFileError
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
-from kit.trace.imported import MAX_NAME, cut_name
+from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint
 
@@ -139,7 +139,7 @@ class Events:
         try:
             role, number = self._roles.get((category, name)) or self._role(category, name)
         except TypeError:  # a list or an object in the place of a text
-            role, number = self._role(cut_name(category), cut_name(name))
+            role, number = self._role(cut_name(category), cut_name(name, MAX_SPAN_NAME))
         if role == Role.OTHER:
             few = len(self.left_out) < 100 and isinstance(category, str)
             self.left_out[str(category)[:60] if few else "others"] += 1
@@ -175,7 +175,7 @@ class Events:
     def _role(self, category: Any, name: Any) -> tuple[int, int]:
         """What events of this category and name are for, and the name's number."""
         category = category if isinstance(category, str) else ""
-        lower, text = category.lower(), cut_name(name)
+        lower, text = category.lower(), cut_name(name, MAX_SPAN_NAME)
         role = _role_of(lower, text)
         if role == Role.OTHER and lower in _HOST and is_asked(text, self.step_by):
             role = Role.ANNOTATION
@@ -187,7 +187,9 @@ class Events:
                 self.names.append(text)
                 self.messages.sends.append(communicates(text))
                 self._chars += len(text)
-        if len(text) < MAX_NAME and len(category) < MAX_NAME:  # a longer one would stay in memory
+        if len(text) == MAX_SPAN_NAME:
+            self.repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
+        elif len(category) < MAX_NAME:  # a longer one would stay in memory
             self._roles[category, name] = role, number
             self._chars += len(text)
         if self._chars > _MAX_NAME_CHARS:

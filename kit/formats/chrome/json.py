@@ -1,10 +1,11 @@
 """Read a Chrome trace file event by event: bounded memory, whatever the file holds.
 
     file ::= {"key": value, ..., "traceEvents": [event, ...], ...}  |  [event, ...     "]" optional
+           | event event ...     one a line, say
 
 The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-Both kinds may be packed by gzip. The standard library's scanner decodes one event at a time from a
-window over the text, so a file of a gigabyte needs a few megabytes.
+All may be packed by gzip, and be UTF-8 or UTF-16. The standard library's scanner decodes one event
+at a time from a window over the text, so a file of a gigabyte needs a few megabytes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _SPACE = " \t\n\r"
 _SPACES = re.compile(r"[ \t\n\r]*")
 _NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
+_SPACES_AFTER = re.compile(r"([ \t\n\r]*)")
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -43,7 +45,8 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
     """Call `add` with each event of the file; returns what stands beside the events.
 
     Of values that are not events the last of a name counts; "]" may be missing where the format
-    allows it (`"unclosed": True` is then in the result).
+    allows it (`"unclosed": True` is then in the result), and more may stand behind the end of the
+    file's text or of its packing (`"tail": True`).
 
     Raises:
         TraceFileError: not JSON, cut off, not a Chrome trace, or too large; the message says where.
@@ -65,7 +68,7 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
         raise TraceFileError("it is empty: the program that wrote it may not have finished")
     if first == "[":
         window.at += 1
-        return {} if _events(window, add) else {"unclosed": True}
+        return _with_tail({}, window) if _events(window, add) else {"unclosed": True}
     if first != "{":
         raise TraceFileError(f"it is not JSON: it begins with {window.sample()}")
     window.at += 1
@@ -93,12 +96,33 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
                 head[key[:200]] = value
         if closed:
             break
+    if not has_events and "ph" in head:
+        _more_events(window, head, add)
+        return _with_tail({}, window)
     if not has_events:
         raise TraceFileError(
             "it has no list 'traceEvents': it is JSON, but not a Chrome trace. torch writes one by "
             "prof.export_chrome_trace(path)"
         )
-    return head
+    return _with_tail(head, window)
+
+
+def _with_tail(head: dict[str, Any], window: _Window) -> dict[str, Any]:
+    """The head, and whether more stands behind the end."""
+    return head | {"tail": True} if window.peek() or window.has_tail else head
+
+
+def _more_events(window: _Window, event: Any, add: Callable[[Any], None]) -> None:
+    """The first event, and those that follow it without a list around."""
+    add(event)
+    for _ in range(MAX_EVENTS):
+        if window.peek() == ",":
+            window.at += 1
+        if window.peek() != "{":
+            return
+        event, window.at = window.value(_SPACES_AFTER, may_end=True)
+        add(event)
+    raise _too_many()
 
 
 def _events(window: _Window, add: Callable[[Any], None]) -> bool:
@@ -122,7 +146,11 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
         add(event)
         if delimiter != ",":
             return delimiter == "]"
-    raise TraceFileError(
+    raise _too_many()
+
+
+def _too_many() -> TraceFileError:
+    return TraceFileError(
         f"it holds more than {MAX_EVENTS:,} events: trace fewer steps, or without with_stack"
     )
 
@@ -134,9 +162,10 @@ class _Window:
         packed = file.read(2)
         file.seek(0)
         self._size = os.fstat(file.fileno()).st_size
-        is_packed = packed == b"\x1f\x8b"
-        self._source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if is_packed else file
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._is_packed = packed == b"\x1f\x8b"
+        self._source: Any = gzip.GzipFile(fileobj=file) if self._is_packed else file
+        self._decoder: codecs.IncrementalDecoder | None = None  # known by the first bytes
+        self.has_tail = False
         self._read = 0
         self._passed = 0  # characters before `text`
         self.text = ""
@@ -198,7 +227,9 @@ class _Window:
         """Read on, and forget what is before `at`; false at the end of the file."""
         if self.is_whole:
             return False
-        data = self._source.read(size)
+        data = self._bytes(size)
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder(_encoding(data[:2]))("replace")
         self._read += len(data)
         self.is_whole = not data
         if self._read > MAX_TEXT_BYTES:
@@ -212,6 +243,26 @@ class _Window:
         self.text = self.text[self.at :] + self._decoder.decode(data, final=self.is_whole)
         self.at = 0
         return True
+
+    def _bytes(self, size: int) -> bytes:
+        """The next bytes; what follows a packed text and is not packed is its tail."""
+        if not self._is_packed:
+            data: bytes = self._source.read(size)
+            return data
+        parts: list[bytes] = []
+        while size > 0 and not self.has_tail:
+            try:  # one read below at a time: an error loses nothing that came before it
+                part = self._source.read1(size)
+            except gzip.BadGzipFile as error:
+                if not (self._read or parts) or "Not a gzipped file" not in str(error):
+                    raise
+                self.has_tail = True
+                break
+            if not part:
+                break
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
     def where(self) -> str:
         return f"at character {self._passed + self.at:,}"
@@ -229,6 +280,15 @@ class _Window:
     def not_json(self, at: int) -> TraceFileError:
         near = repr(self.text[at : at + 20])
         return TraceFileError(f"it is not JSON: {near} at character {self._passed + at:,}")
+
+
+def _encoding(first: bytes) -> str:
+    """UTF-16 has a mark, or a zero beside the first bracket."""
+    if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if first in (b"{\0", b"[\0"):
+        return "utf-16-le"
+    return "utf-16-be" if first in (b"\0{", b"\0[") else "utf-8-sig"
 
 
 def _is_cut(message: str, rest: str) -> bool:

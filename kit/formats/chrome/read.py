@@ -69,6 +69,8 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
     if "unclosed" in head:
         notes.append("the list of events has no end: the program may have been stopped")
+    if "tail" in head:
+        notes.append("what follows the end of the trace in its file was left out")
     if events.left_out:
         most = ", ".join(
             f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in events.left_out.most_common(5)

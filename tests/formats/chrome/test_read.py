@@ -7,6 +7,7 @@ import json
 import math
 import random
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kit.formats.chrome.read import read_chrome
 from kit.measure.native.events import timeline_of
 from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
 from kit.trace.active import launches
-from kit.trace.imported import MAX_LANES, MAX_NAME
+from kit.trace.imported import MAX_LANES, MAX_SPAN_NAME
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
 
 
@@ -235,7 +236,52 @@ def test_hostile_text_stays_text_and_long_text_is_cut(tmp_path):
     evil = "aten::<script>\x00\u202e" + "W" * 2_000_000
     t = opened(tmp_path, op(evil))
     assert t.names[0].startswith("aten::<script>\x00\u202eWWW")
-    assert len(t.names[0]) == MAX_NAME
+    assert len(t.names[0]) == MAX_SPAN_NAME
+    assert any("names were cut" in note for note in t.notes)
+
+
+def test_names_that_differ_after_a_thousand_characters_stay_two(tmp_path):
+    long = "void kernel<" + "cutlass::" * 2_000
+    names = [f"{long}{i}>" for i in range(2)]
+    ops = [op(name, 10 * i, 5, cat="kernel") for i, name in enumerate(names)]
+    t = opened(tmp_path, *ops)
+    assert [name for name in t.names if "kernel<" in name] == names
+    assert {row.name for row in kernel_table(t)} == set(names)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("packs", [bytes, gzip.compress])
+def test_a_trace_in_another_encoding_is_the_same_trace(tmp_path, encoding, packs):
+    path = tmp_path / "trace.json"
+    text = json.dumps(cuda_trace(), ensure_ascii=False)
+    path.write_bytes(packs(text.encode(encoding)))
+    assert read_chrome(path).timeline == opened(tmp_path, *cuda_trace()["traceEvents"])
+
+
+@pytest.mark.parametrize("between", ["\n", " ", ",\n", ""])
+def test_events_one_after_another_are_a_trace(tmp_path, between):
+    path = tmp_path / "trace.json"
+    events = cuda_trace()["traceEvents"]
+    path.write_text(between.join(map(json.dumps, events)))
+    assert read_chrome(path).timeline == opened(tmp_path, *events)
+
+
+@pytest.mark.parametrize("tail", [b"junk", b"\x1f\x8a", b"PK\x03\x04" * 100])
+def test_bytes_after_a_packed_trace_are_left_out_and_named(tmp_path, tail):
+    path, whole = tmp_path / "trace.json.gz", json.dumps(cuda_trace()).encode()
+    path.write_bytes(gzip.compress(whole) + tail)
+    t = read_chrome(path).timeline
+    assert any("follows the end" in note for note in t.notes)
+    assert replace(t, notes=()) == replace(opened(tmp_path, *cuda_trace()["traceEvents"]), notes=())
+    path.write_bytes(gzip.compress(whole[:-50]) + tail)
+    with pytest.raises(TraceFileError, match="cut off"):
+        read_chrome(path)
+
+
+def test_text_after_a_trace_is_left_out_and_named(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(cuda_trace()) + "\n{}")
+    assert any("follows the end" in note for note in read_chrome(path).timeline.notes)
 
 
 def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
@@ -273,7 +319,7 @@ def test_more_lanes_than_can_be_drawn_become_one(tmp_path):
             b'{"otherData": {"format": "overlap-kit trace", "version": 9}, "traceEvents": []}',
             "version 9",
         ),
-        ("[1]".encode("utf-16"), "not JSON"),
+        ("[1]".encode("utf-16"), "neither torch.profiler's nor kit's"),
     ],
     ids=range(23),
 )
