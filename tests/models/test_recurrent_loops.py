@@ -19,7 +19,7 @@ from kit.runs.settings import Settings
 from kit.workloads import rnn_gates
 from tests.models.compare import assert_close, lazy
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "LSTM": {},
     "LSTM, projected": {"proj_size": 2},
     "GRU": {},
@@ -69,7 +69,7 @@ class Ops(TorchDispatchMode):
     """Counts the ops of torch inside the block, by name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts = Counter[str]()
         self.results: dict[str, int] = {}
 
@@ -105,10 +105,10 @@ def test_a_gradient_of_a_gradient_is_torchs(name: str) -> None:
     def second(device: str) -> list[Tensor]:
         on = copy.deepcopy(layer).to(device)
         leaves = [t.detach().to(device).requires_grad_() for t in (x, *state)]
-        loss = sum(y.square().sum() for y in call(on, leaves[0] * 2, leaves[1:]))
+        loss: Any = sum(y.square().sum() for y in call(on, leaves[0] * 2, leaves[1:]))
         inputs = [*leaves, *on.parameters()]
         grads = torch.autograd.grad(loss, inputs, create_graph=True)
-        penalty = sum(g.square().sum() for g in grads)
+        penalty: Any = sum(g.square().sum() for g in grads)
         return [g.cpu() for g in torch.autograd.grad(penalty, inputs)]
 
     expected = second("cpu")
@@ -198,12 +198,13 @@ def test_inference_mode_gives_torchs_numbers() -> None:
 def test_a_frozen_weight_gets_no_gradient_and_the_rest_do() -> None:
     layer, x = make("LSTM"), torch.randn(3, 2, 3)
     with lazy(strict=True):
-        on = copy.deepcopy(layer).to("kit")
+        on: Any = copy.deepcopy(layer).to("kit")
         on.weight_hh_l0.requires_grad_(False)
         on(x.to("kit"))[0].sum().backward()
         layer(x)[0].sum().backward()
+        native: Any = layer
         assert on.weight_hh_l0.grad is None
-        assert_close([on.weight_ih_l0.grad.cpu()], [layer.weight_ih_l0.grad])
+        assert_close([on.weight_ih_l0.grad.cpu()], [native.weight_ih_l0.grad])
 
 
 def test_flops_of_the_loop_are_those_of_its_products() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.runs.analysis.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
@@ -396,6 +397,16 @@ def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:
         yield Advice("small segments", text, ms=ms, change={"mode": "lazy"})
 
 
+def _unrolled(run: Run, seen: _Seen) -> Iterator[Advice]:
+    for row in unrolled_cells(run.graphs[0]) if run.graphs else ():
+        text = (
+            f"{row.site or 'An unknown line'} runs {row.cells} cells a step in a Python loop: each "
+            "is recorded and compiled for itself. Where nothing else happens between them, "
+            f"{row.layer} with the same weights is one op for a layer, whatever the length."
+        )
+        yield Advice("unrolled cells", text, row.site)
+
+
 @dataclass(frozen=True, slots=True)
 class AdviceRule:
     """What looks for one sort of cost."""
@@ -416,6 +427,7 @@ ADVICE_RULES = (
     AdviceRule(("reduction",), _reduction, ("reduction",)),
     AdviceRule(("cores",), _cores, ("recording", "dispatch")),
     AdviceRule(("small segments",), _segments, ("dispatch",)),
+    AdviceRule(("unrolled cells",), _unrolled, ("recording", "compile")),
 )
 RULES = tuple(name for rule in ADVICE_RULES for name in rule.names)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kit.ir import PHASES, Graph
+from kit.ir import PHASES, RECURRENT, Graph
 from kit.text import format_bytes, safe_label
 
 __all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree", "short_op"]
@@ -28,6 +28,9 @@ _MAX_PHASE_OPS = 8  # the same in a phase that has no modules
 _MIN_EQUAL = 3  # so many equal blocks in a row are folded into one
 _MAX_DEPTH = 24  # deeper scopes are joined: a program may nest as it likes, Python may not
 _MAX_LABEL = 30
+# ops that loop inside -> the attribute that says how often
+_LOOPS = {f"kit.{k}{way}.default": "time_steps" for k in RECURRENT for way in ("", "_backward")}
+_LOOPS["jax.scan"] = "length"
 
 Value = tuple[int, int]
 Edges = dict[tuple["Box", "Box"], dict[Value, int]]  # between children -> values, their bytes
@@ -183,7 +186,11 @@ class _Builder:
             text = safe_label(str(node.avals[0]), _MAX_LABEL) if node.avals else "no output"
             self._avals[node.avals] = text, sum(a.size_bytes for a in node.avals)
         text, size = self._avals[node.avals]
-        return Box(f"%{i}", "op", self._name(node.op), text, i, phase, size=(1, size))
+        label = self._name(node.op)
+        if node.op in _LOOPS:
+            times = [value for name, value in node.attrs if name == _LOOPS[node.op]]
+            label = safe_label(f"{label}, loop of {''.join(times) or '?'}", _MAX_LABEL)
+        return Box(f"%{i}", "op", label, text, i, phase, size=(1, size))
 
     def _name(self, op: str) -> str:
         if op not in self._names:
