@@ -57,6 +57,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.question = DeviceQuestion()
+        self._state: torch.Tensor | None = None  # of random numbers, for the next session
 
     def is_initialized(self) -> bool:
         return True
@@ -93,8 +94,9 @@ class Backend:
     # -- random numbers --------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
+        self._state = None
         session = current_session()
-        if session is not None:  # a session takes the seed of torch when it opens
+        if session is not None:
             session.reseed(int(seed) % 2**32)
 
     manual_seed_all = manual_seed
@@ -110,14 +112,29 @@ class Backend:
     seed_all = seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        session = current_session()  # none: code that saves every device's state asks here too
-        state = [0, 0] if session is None else [session.seed, session.random_calls]
+        """The state of the session that is open; else the one that was set for the next.
+
+        Code that saves every device's state asks here where neither is: that state is empty.
+        """
+        session = current_session()
+        if session is None and self._state is not None:
+            return self._state.clone()
+        state = [] if session is None else [session.seed, session.random_calls]
         return torch.tensor(state, dtype=torch.int64, device="cpu")
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        """Of the session that is open; else of the next one, unless torch is seeded until then."""
         session = current_session()
-        if session is not None:
+        if session is None:
+            self._state = state.cpu() if len(state) else None
+        elif len(state):
             session.reseed(*(int(x) for x in state))
+
+    def seed_session(self, session: Session) -> None:
+        """A session opens: it takes the state that was set for it, or else the seed of torch."""
+        state, self._state = self._state, None
+        numbers = [torch.initial_seed() % 2**32] if state is None else map(int, state)
+        session.reseed(*numbers)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [self.get_rng_state()]

@@ -24,6 +24,7 @@ from kit.torch.autocast import register_autocast
 from kit.torch.backend import Backend, complete_torch
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
+from kit.torch.generators import name_random_numbers
 from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
 from kit.torch.ops.recurrent import register_recurrent
@@ -105,6 +106,7 @@ def register() -> None:
     )
     keep_parameters()
     name_kits_data_parallel()
+    name_random_numbers()
     register_flops()
     complete_torch(torch.kit)  # type: ignore[attr-defined]
     optimizer = importlib.import_module("torch.optim.optimizer")

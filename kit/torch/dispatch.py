@@ -48,7 +48,7 @@ class Dispatcher:
 
     def open(self, session: Session) -> None:
         """The session opens: follow the program."""
-        session.reseed(torch.initial_seed() % 2**32)
+        torch.kit.seed_session(session)  # type: ignore[attr-defined]
         self.tape.open(session)
         self._follower = Follower(session)
 

@@ -134,25 +134,54 @@ def test_a_training_resumes_with_the_losses_of_no_interruption(place: Any) -> No
     assert losses == expected
 
 
-def test_a_checkpoint_goes_to_the_cpu_and_back() -> None:
-    def without_dropout(device: str) -> Training:
-        training = Training(device)
-        training.model.eval()
-        return training
+def test_a_checkpoint_goes_to_the_cpu_and_back_with_the_devices_random_numbers() -> None:
+    def steps(training: Training, numbers: range, *, dropout: bool = True) -> list[float]:
+        training.model.train(dropout)  # the CPU would drop others
+        return [training.step(i) for i in numbers]
 
     with open_session():
-        training = without_dropout("kit")
-        expected = [training.step(i) for i in range(6)]
+        training = Training("kit")
+        expected = steps(training, range(2)) + steps(training, range(2, 4), dropout=False)
+        expected += steps(training, range(4, 6))
     with open_session():
-        training = without_dropout("kit")
-        losses = [training.step(i) for i in range(2)]
+        training = Training("kit")
+        losses = steps(training, range(2))
         file = training.save()
-    training = without_dropout("cpu")
+    training = Training("cpu")
     training.load(file, "cpu")
-    losses += [training.step(i) for i in range(2, 4)]
+    losses += steps(training, range(2, 4), dropout=False)
     file = training.save()
     with open_session():
-        training = without_dropout("kit")
+        training = Training("kit")
         training.load(file, "kit")
-        losses += [training.step(i) for i in range(4, 6)]
+        losses += steps(training, range(4, 6))
     assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_state_of_random_numbers_that_is_set_before_the_session_counts_in_it() -> None:
+    def draw() -> list[float]:
+        return torch.rand(3, device="kit").tolist()  # type: ignore[no-any-return]
+
+    device: Any = torch.kit  # type: ignore[attr-defined]
+    with open_session():
+        state = device.get_rng_state()
+        expected = draw()
+    device.set_rng_state(state)
+    assert torch.equal(device.get_rng_state(), state)
+    torch.random.set_rng_state(torch.get_rng_state())
+    with open_session():
+        assert draw() == expected
+    device.set_rng_state(state)
+    torch.manual_seed(8)  # the newer word
+    with open_session():
+        seeded = draw()
+    with open_session():  # each state counts once
+        assert draw() == seeded != expected
+
+
+def test_a_state_that_was_saved_where_no_session_was_changes_nothing() -> None:
+    device: Any = torch.kit  # type: ignore[attr-defined]
+    unknown = device.get_rng_state()
+    with open_session():
+        device.set_rng_state_all([unknown])
+        assert device.initial_seed() == torch.initial_seed() % 2**32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -125,6 +126,37 @@ def test_what_the_device_does_not_have_says_why(name: str, instead: str) -> None
         getattr(kit(), name)()
 
 
+def test_a_generator_of_the_device_says_how_it_draws_random_numbers() -> None:
+    with open_session():
+        for device in ("kit", "kit:0", torch.device("kit")):
+            with pytest.raises(RuntimeError, match=r"torch\.Generator\('kit.*torch\.manual_seed"):
+                torch.Generator(device)
+        with pytest.raises(RuntimeError, match=r"leave generator= out"):
+            torch.Generator(device="kit")
+        with pytest.raises(RuntimeError, match=r"normal_.*leave generator= out"):
+            torch.randn(2, device="kit", generator=torch.Generator())
+
+
+def test_the_generators_of_the_cpu_are_torchs_own_after_a_session() -> None:
+    class Mine(torch.Generator):
+        pass
+
+    with open_session():
+        made = torch.Generator().manual_seed(3)
+    assert type(made) is type(torch.default_generator)
+    for one in (made, torch.default_generator, Mine()):
+        assert isinstance(one, torch.Generator)
+    assert not isinstance(made, Mine)
+    assert not isinstance(3, torch.Generator)
+    assert issubclass(type(made), torch.Generator)
+    assert not issubclass(int, torch.Generator)
+    drawn = torch.rand(3, generator=torch.Generator("cpu").manual_seed(3))
+    for one in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), Mine().manual_seed(3)):
+        assert torch.equal(torch.rand(3, generator=one), drawn)
+    loader = DataLoader(POINTS, batch_size=2, shuffle=True, generator=made)
+    assert sum(x.sum().item() for (x,) in loader) == sum(SUMS)
+
+
 def test_the_default_device_makes_tensors_and_modules() -> None:
     with open_session():
         torch.set_default_device("kit")
@@ -133,6 +165,33 @@ def test_the_default_device_makes_tensors_and_modules() -> None:
         finally:
             torch.set_default_device(None)
         assert {x.device.type for x in made} == {"kit"}
+
+
+def test_a_training_on_the_default_device_names_no_device() -> None:
+    def train() -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        torch.nn.init.constant_(model.weight, 0.5)
+        torch.nn.init.zeros_(model.bias)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(2):
+            for (x,) in DataLoader(POINTS, batch_size=4, shuffle=True):
+                loss = model(x.to(model.weight.device)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        return losses
+
+    expected = train()
+    with open_session() as session:
+        torch.set_default_device("kit")
+        try:
+            assert train() == pytest.approx(expected, rel=1e-4)
+        finally:
+            torch.set_default_device(None)
+        assert session.metrics()["segment.count"] > 0
 
 
 def test_a_shallow_copy_shows_the_same_memory_on_the_device() -> None:

@@ -15,8 +15,14 @@ from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
 
-__all__ = ["RANDOM"]
+__all__ = ["OWN_NUMBERS", "RANDOM"]
 
+OWN_NUMBERS = (
+    "device kit draws from one stream of its session: leave generator= out, and seed by "
+    "torch.manual_seed. For numbers of their own, draw on the CPU: "
+    "torch.randn(size, generator=torch.Generator().manual_seed(0)).to('kit')"
+)
+_GENERATOR = torch.Generator  # before a session makes it say what is above, and slower to ask
 _KEY = {"seed": Scalar("float64"), "call": Scalar("float64")}
 
 
@@ -36,10 +42,9 @@ def _random(name: str, *parameters: tuple[str, Any]) -> Special:
 
 
 def _no_generator(func: Any, args: Any, kwargs: Any) -> None:
-    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
+    if kwargs.get("generator") is not None or any(isinstance(a, _GENERATOR) for a in args):
         raise RuntimeError(
-            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; device kit draws "
-            "by torch.manual_seed"
+            f"{func}: Expected a 'kit' device type for generator but found 'cpu'; {OWN_NUMBERS}"
         )
 
 
@@ -84,11 +89,7 @@ def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     draw = wrap(
         tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
     )
-    p = (
-        args[1]
-        if len(args) > 1 and not isinstance(args[1], torch.Generator)
-        else kwargs.get("p", 0.5)
-    )
+    p = args[1] if len(args) > 1 and not isinstance(args[1], _GENERATOR) else kwargs.get("p", 0.5)
     target.copy_((draw < p).to(target.dtype))
     return target
 

@@ -1,0 +1,39 @@
+"""`torch.Generator("kit")`: an error that says how random numbers are drawn on device kit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kit.torch.ops.random import OWN_NUMBERS
+
+__all__ = ["name_random_numbers"]
+
+
+def name_random_numbers() -> None:
+    """Make `torch.Generator("kit")` say so; torch's own words are of C++ hooks to register.
+
+    The class is replaced by a subclass that makes torch's own objects: only C++ could say it there.
+    """
+    plain: Any = torch.Generator
+    kind: Any = type(plain)
+
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is not made:  # a class of the program's
+            return kind.__call__(cls, *args, **kwargs)
+        device = kwargs.get("device", args[0] if args else None)
+        if isinstance(device, str | torch.device) and torch.device(device).type == "kit":
+            raise RuntimeError(f"torch.Generator({str(device)!r}): {OWN_NUMBERS}")
+        return plain(*args, **kwargs)
+
+    def has(cls: Any, item: Any) -> bool:
+        return isinstance(item, plain) if cls is made else bool(kind.__instancecheck__(cls, item))
+
+    def is_above(cls: Any, other: Any) -> bool:
+        return issubclass(other, plain) if cls is made else bool(kind.__subclasscheck__(cls, other))
+
+    methods = {"__call__": call, "__instancecheck__": has, "__subclasscheck__": is_above}
+    about = {"__doc__": plain.__doc__, "__module__": "torch"}  # pickles name it
+    made: Any = type("GeneratorType", (kind,), methods)("Generator", (plain,), about)
+    torch.Generator = made  # type: ignore[misc]
