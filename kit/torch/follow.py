@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from kit.runtime.session.session import Session
 from kit.torch.constants import of_module, of_optimizer
 from kit.torch.optimizers import prefer_fused
-from kit.torch.trainers import trains_on_cpu, warn_of_cpu
+from kit.torch.trainers import CpuTraining
 
 __all__ = ["Follower"]
 
@@ -22,7 +22,7 @@ class Follower:
 
     def __init__(self, session: Session) -> None:
         self._session = ref(session)  # torch holds the hooks, and these shall hold no session
-        self._has_warned = False  # of an optimizer that trains on the CPU
+        self._on_cpu = CpuTraining()
         hooks = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
@@ -61,9 +61,7 @@ class Follower:
         session = self._session()
         if session is not None and session.here.stream is not None:
             session.stepper.watch(optimizer, of_optimizer)
-            if not self._has_warned and trains_on_cpu(optimizer):
-                self._has_warned = True
-                warn_of_cpu(optimizer)
+            self._on_cpu.look(optimizer)
 
 
 def _remove(hooks: list[Any]) -> None:

@@ -18,11 +18,21 @@ from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["ACCELERATE_DEVICE", "lightning_strategy", "trains_on_cpu", "warn_of_cpu"]
+__all__ = ["ACCELERATE_DEVICE", "CpuTraining", "lightning_strategy"]
 
 ACCELERATE_DEVICE = "ACCELERATE_TORCH_DEVICE"  # accelerate's variable, which transformers reads too
 # Lightning's packages: each has its own classes, and refuses those of the others.
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
+_BY_VARIABLE = (
+    f"For transformers' Trainer and accelerate: os.environ[{ACCELERATE_DEVICE!r}] = 'kit' before "
+    "the first TrainingArguments or Accelerator is made"
+)
+_BY_STRATEGY = "For Lightning: Trainer(strategy=kit.lightning_strategy())"
+_CURES = {
+    "transformers": _BY_VARIABLE,
+    "accelerate": _BY_VARIABLE,
+    **{package.partition(".")[0]: _BY_STRATEGY for package in _LIGHTNING},
+}
 
 
 def lightning_strategy(package: str = "") -> Any:
@@ -114,31 +124,45 @@ class _DeviceKit:
         return "kit"
 
 
-def trains_on_cpu(optimizer: Any) -> bool:
-    """Are all the parameters of an optimizer on the CPU?"""
-    groups = getattr(optimizer, "param_groups", ())
-    parameters = [p for group in groups[:1] for p in group["params"][:1]]
-    if not parameters or isinstance(parameters[0], KitTensor):
-        return False  # at each step but those of a program that is warned
-    return all(p.device.type == "cpu" for group in groups for p in group["params"])
+class CpuTraining:
+    """Notices what trains on the CPU inside one session, and says once what puts it on the device.
+
+    A loop of the program's own may train there beside a training on the device, as a reference. A
+    library that owns the loop is told in any case: it may have chosen the CPU by itself.
+    """
+
+    def __init__(self) -> None:
+        self._is_on_device = False  # an optimizer has trained on device kit
+        self._has_warned = False
+
+    def look(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        groups = getattr(optimizer, "param_groups", ())
+        first = [p for group in groups[:1] for p in group["params"][:1]]
+        if not first or isinstance(first[0], KitTensor):
+            self._is_on_device = self._is_on_device or bool(first)
+            return
+        if self._has_warned or any(p.device.type != "cpu" for g in groups for p in g["params"]):
+            return
+        library = _driver()
+        if library or not self._is_on_device:
+            self._has_warned = True
+            site = format_site(here())
+            warnings.warn(
+                f"{type(optimizer).__name__}{site and f', at {site},'} trains on the CPU inside a "
+                "session: nothing of it is on device kit, and the session's views do not show it. "
+                + (_CURES[library] if library else "Move the model there: model.to('kit')"),
+                UserWarning,
+                stacklevel=2,
+            )
 
 
-def warn_of_cpu(optimizer: Any) -> None:
-    """Say that this optimizer trains beside the open session, and what puts it on device kit."""
-    cures = []
-    if "accelerate" in sys.modules:
-        cures.append(
-            f"For transformers' Trainer and accelerate: os.environ[{ACCELERATE_DEVICE!r}] = 'kit' "
-            "before the first TrainingArguments or Accelerator is made"
-        )
-    if any(name in sys.modules for name in _LIGHTNING):
-        cures.append("For Lightning: Trainer(strategy=kit.lightning_strategy())")
-    cures.append("For a loop of your own: model.to('kit')")
-    site = format_site(here())
-    warnings.warn(
-        f"{type(optimizer).__name__}{site and f', at {site},'} trains on the CPU inside a session: "
-        "nothing of it is on device kit, and the session's views do not show it. "
-        + ". ".join(cures),
-        UserWarning,
-        stacklevel=2,
-    )
+def _driver() -> str:
+    """The library whose loop calls, as a key of `_CURES`; "" if the program's own does."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in _CURES:
+            return package
+        frame = frame.f_back
+    return ""

@@ -185,14 +185,16 @@ def test_a_library_that_stays_on_the_cpu_in_a_session_is_told_which_line_changes
 ) -> None:
     line = {"transformers": r"os\.environ\['ACCELERATE_TORCH_DEVICE'\] = 'kit'",
             "Lightning": r"Trainer\(strategy=kit\.lightning_strategy\(\)\)"}  # fmt: skip
-    with kit.Session(), pytest.warns(UserWarning, match=line[name]) as found:
-        WAYS[name]("cpu", tmp_path)
+    with kit.Session():
+        torch.optim.SGD([torch.ones(2, device="kit", requires_grad=True)]).step()
+        with pytest.warns(UserWarning, match=line[name]) as found:
+            WAYS[name]("cpu", tmp_path)
     said = [str(w.message) for w in found if "trains on the CPU inside a session" in str(w.message)]
     assert len(said) == 1
     assert said[0].startswith("AdamW, at test_trainers.py:")
 
 
-def test_an_optimizer_is_told_only_where_it_has_nothing_on_the_device() -> None:
+def test_a_loop_of_ones_own_is_told_unless_it_is_a_reference_for_the_device() -> None:
     def step(*where: str) -> None:
         weights = [torch.ones(2, device=place, requires_grad=True) for place in where]
         for w in weights:
@@ -203,10 +205,13 @@ def test_an_optimizer_is_told_only_where_it_has_nothing_on_the_device() -> None:
         warnings.simplefilter("error")
         step("cpu")
         with kit.Session():
-            step("kit")
             step("cpu", "kit")
+            step("kit")
+            step("cpu")  # beside what trains on the device
+        with kit.Session():
             with pytest.raises(UserWarning, match=r"SGD, at test_trainers\.py.*model\.to\('kit'\)"):
                 step("cpu")
+            step("cpu")  # once a session
 
 
 def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_path: Path) -> None:
