@@ -20,7 +20,7 @@ __all__ = ["DeviceNames"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules", "module.py")
-_PACKAGES = f"{os.sep}site-packages{os.sep}"
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _ACCELERATORS = ("cuda", "mps", "xpu")
 
 
@@ -43,7 +43,7 @@ class DeviceNames(TorchFunctionMode):
         if not self._counts:
             return (
                 "the script names no device that could be device kit: its tensors are where it "
-                "put them"
+                "put them, on device kit where it asked torch.accelerator"
             )
         parts = [f"{name} in {count:,} calls" for name, count in self._counts.most_common()]
         return (
@@ -91,5 +91,6 @@ def _is_asked_by_user() -> bool:
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     name = "" if frame is None else frame.f_code.co_filename
-    is_library = name.startswith(_TORCH) or is_kits(name) or _PACKAGES in name
+    is_installed = any(folder in name for folder in _PACKAGES)
+    is_library = name.startswith(_TORCH) or is_kits(name) or is_installed
     return name == _MODULES or not is_library

@@ -13,6 +13,7 @@ COUNT = 20_000
 Draw = Callable[[torch.Tensor], torch.Tensor]
 DRAWS: dict[str, Draw] = {
     "uniform_": lambda x: x.uniform_(-1.0, 3.0),
+    "uniform_ of complex": lambda x: torch.view_as_real(x.cfloat().uniform_(-1, 3)).flatten(),
     "normal_": lambda x: x.normal_(0.5, 2.0),
     "normal_ of bfloat16": lambda x: x.bfloat16().normal_(),
     "exponential_": lambda x: x.exponential_(2.0),
@@ -66,3 +67,34 @@ def test_a_draw_without_replacement_repeats_nothing() -> None:
 def test_more_draws_than_there_are_without_replacement_raise_torchs_error() -> None:
     with open_session(), pytest.raises(RuntimeError, match="without replacement"):
         torch.multinomial(torch.ones(3, device="kit"), 4)
+
+
+REFUSED: dict[str, Draw] = {
+    "uniform_": lambda x: x.uniform_(),
+    "normal_": lambda x: x.normal_(1, 2),
+    "log_normal_": lambda x: x.log_normal_(),
+    "exponential_": lambda x: x.exponential_(),
+    "cauchy_": lambda x: x.cauchy_(),
+    "geometric_": lambda x: x.geometric_(0.5),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_draws_of_no_such_type_raises_torchs_error(name: str) -> None:
+    before = torch.get_rng_state()
+    for dtype in (torch.bool, torch.int64, torch.complex64):
+        with open_session():
+            found, expected = (said(REFUSED[name], dtype, on) for on in ("kit", "cpu"))
+        assert found == expected, dtype
+        torch.set_rng_state(before)
+
+
+def said(draw: Draw, dtype: torch.dtype, device: str) -> str:
+    """The error, in words; "" if there is none."""
+    try:
+        draw(torch.zeros(3, dtype=dtype, device=device))
+    except (RuntimeError, NotImplementedError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -38,7 +38,12 @@ def _dropout(x: Array, *, p: Any, seed: Any, call: Any) -> tuple[Array, Array]:
 def _uniform(
     *, low: Any, high: Any, seed: Any, call: Any, size: Sequence[int], dtype: str
 ) -> Array:
-    return jax.random.uniform(_key(seed, call), tuple(size), _wide(dtype)) * (high - low) + low
+    wide = _wide(dtype)
+    if jnp.issubdtype(wide, jnp.complexfloating):  # both parts are drawn
+        real = jnp.float32 if wide == jnp.complex64 else jnp.float64
+        parts = jax.random.uniform(_key(seed, call), (2, *size), real) * (high - low) + low
+        return lax.complex(*parts.astype(real))
+    return jax.random.uniform(_key(seed, call), tuple(size), wide) * (high - low) + low
 
 
 def _normal(*, mean: Any, std: Any, seed: Any, call: Any, size: Sequence[int], dtype: str) -> Array:

@@ -11,6 +11,7 @@ import torch
 
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.schema import Special
+from kit.torch.ops.strict import check_draw
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
@@ -33,6 +34,7 @@ def _random(name: str, *parameters: tuple[str, Any]) -> Special:
         target: KitTensor = args[0]
         _no_generator(func, args, kwargs)
         check_writable(str(func), [target])
+        check_draw(func, target.dtype, args[1:])
         named = dict(zip([p for p, _ in parameters], args[1:], strict=False))
         values = {p: named.get(p, kwargs.get(p, default)) for p, default in parameters}
         target.ref.write(tape, random_value(tape, name, target.spec, values))
@@ -100,6 +102,7 @@ def _like(name: str, **numbers: float) -> Special:
     def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         _no_generator(func, args, kwargs)
         spec = _spec_like(tape, args[0], kwargs)
+        check_draw(func, spec.dtype)
         return wrap(tape, random_value(tape, name, spec, numbers), spec)
 
     return special

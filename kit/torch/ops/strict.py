@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["check_number", "check_types"]
+__all__ = ["check_draw", "check_number", "check_types"]
 
 MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
 # What torch's refusals of a type say; another error is one of the zeros.
@@ -78,6 +79,21 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
         if _OF_TYPES.search(str(error)):
             raise error.with_traceback(None) from None
+
+
+def check_draw(func: Any, dtype: torch.dtype, numbers: Sequence[Any] = ()) -> None:
+    """Raise torch's error if its CPU draws no such random numbers of this type.
+
+    Args:
+        numbers: the parameters of the distribution.
+
+    Raises:
+        RuntimeError, NotImplementedError: torch's own sentence.
+    """
+    if not dtype.is_floating_point:  # all types of floating point will do
+        one = torch.zeros(1, dtype=dtype, device="cpu")
+        with torch.random.fork_rng(devices=[]):
+            func(one, *numbers)
 
 
 def check_number(number: Any, dtype: torch.dtype) -> None:
