@@ -14,8 +14,8 @@ the file has no call that launched it, and counts waits (`cuda_sync`) as work of
 
 Compared, at the defaults of both, are the idle time of the device, the idle time of each stream by
 HTA's causes, the overlap of communication and computation, the longest queue of each stream, the
-times of launches, and count and mean of each kernel. Prints what differs, exits with 1 if anything
-does.
+times of launches, the mean of each kernel, and the bandwidth of each kind of copy. Prints what
+differs, exits with 1 if anything does.
 """
 
 from __future__ import annotations
@@ -135,9 +135,11 @@ def hta_says(path: Path) -> dict[str, float]:
     launched = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
     overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
     kernels = analysis.get_gpu_kernel_breakdown(visualize=False)[1]
+    copies = analysis.get_memory_bw_summary(ranks=[0])["memory_bw_gbps"]
     return {
         "idle": float(whole["idle_time(us)"]),
         "overlap": float(overlap["comp_comm_overlap_pctg"]),
+        **{f"{what} GB/s": float(row["mean"]) for (_, what), row in copies.iterrows()},
         **{f"{r.stream} {r.idle_category}": float(r.idle_time) for r in idle.itertuples()},
         **{f"queue {s}": float(of["queue_length"].max()) for s, of in queue.groupby("stream")},
         **{
@@ -154,10 +156,15 @@ def hta_says(path: Path) -> dict[str, float]:
 def kit_says(path: Path) -> dict[str, float]:
     import kit
     from kit.trace import hta_idle, hta_launches, hta_overlap, hta_queue, kernel_table
+    from kit.trace.kinds import ON_DEVICE
     from kit.trace.metrics import union_ns
 
     timeline = kit.open_trace(path).timeline
-    times = timeline.intervals(kind="kernel")
+    rates: dict[str, list[float]] = {}
+    for copy in kit.open_ranks(path).traces[0].copies:
+        rate = copy.size_bytes / (copy.stop_ns - copy.start_ns)
+        rates.setdefault(copy.what, []).append(rate)
+    times = timeline.intervals(kind=ON_DEVICE)
     busy = union_ns(times)
     launched = hta_launches(timeline)
     causes = {
@@ -169,6 +176,7 @@ def kit_says(path: Path) -> dict[str, float]:
         "idle": (times[:, 1].max() - times[:, 0].min() - busy) / 1e3,
         "overlap": 100 * hta_overlap(timeline),
         **causes,
+        **{f"{what} GB/s": sum(each) / len(each) for what, each in rates.items()},
         **{
             f"queue {lane.rsplit(' ', 1)[1]}": float(series[:, 1].max())
             for lane, series in hta_queue(timeline).items()
@@ -190,7 +198,18 @@ def trace(rng: random.Random) -> dict[str, Any]:
         events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts,
                        "dur": dur, "args": args})  # fmt: skip
 
-    now, correlation, free = 1000, 1, {7: 0, 13: 0}
+    now, correlation, free = 1000, 1, {7: 0, 13: 0, 21: 0}
+
+    def copy(called: int, correlation: int) -> None:
+        """A copy on a stream of its own: HTA takes what its file says of the bandwidth."""
+        add("cuda_runtime", "cudaMemcpyAsync", called, 3, correlation=correlation)
+        start = max(free[21], called + 5)
+        what, size, length = rng.choice(("HtoD", "DtoH")), rng.randint(1, 9) << 12, 8
+        add("gpu_memcpy", f"Memcpy {what} (Pinned -> Device)", start, length, 21, 0, stream=21,
+            device=0, correlation=correlation, context=1, bytes=size,
+            **{"memory bandwidth (GB/s)": size / length / 1e3})  # fmt: skip
+        free[21] = start + length + 2
+
     for step in range(3):
         begin = now
         for _ in range(120):
@@ -204,6 +223,8 @@ def trace(rng: random.Random) -> dict[str, Any]:
             add("kernel", name, start, length, stream, 0, stream=stream, device=0,
                 correlation=correlation, context=1)  # fmt: skip
             free[stream] = start + length
+            if rng.random() < 0.1:
+                copy(now + 5, 100_000 + correlation)
             correlation += 1
             now += 12 if rng.random() < 0.8 else 60
         add("user_annotation", f"ProfilerStep#{step}", begin, now - begin)

@@ -22,9 +22,11 @@ __all__ = [
     "BYTES_UNKNOWN",
     "Channel",
     "Collective",
+    "Copy",
     "DeviceTime",
     "Work",
     "communicates",
+    "copy_of",
     "device_time",
     "device_work",
     "joined",
@@ -44,6 +46,7 @@ _LIBRARY = re.compile(
     re.DOTALL,
 )
 BYTES_UNKNOWN = -1
+_COPY = re.compile(r"Mem(cpy [A-Z]to[A-Z]|set)")
 _MEMORY = re.compile(r"Mem(cpy|set)\b|memcpy|memset|CopyHostToDevice|CopyDeviceToHost")
 # The first whose letters occur in a name, without its underscores and capitals, is its operation.
 _OPERATIONS = {
@@ -67,6 +70,12 @@ _OPERATIONS = {
 def communicates(name: str) -> bool:
     """Is this the name of a kernel that sends to, or waits for, other devices?"""
     return _LIBRARY.match(name) is not None
+
+
+def copy_of(name: str) -> str:
+    """Of "Memcpy HtoD (Pinned -> Device)" the beginning, "Memcpy HtoD"; "" of other names."""
+    match = _COPY.match(name)
+    return match[0] if match else ""
 
 
 @lru_cache(maxsize=10_000)
@@ -111,6 +120,20 @@ class Collective:
     size_bytes: int = BYTES_UNKNOWN
     number: int = -1  # in its group, if the file says so
     called_ns: int = -1  # when the host asked for it; -1 if not known
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy, or filling, of memory by a device.
+
+    Units:
+        nanoseconds of the timeline; bytes
+    """
+
+    what: str  # "Memcpy HtoD", "Memset": the beginning of its name
+    start_ns: int
+    stop_ns: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)

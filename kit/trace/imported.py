@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.trace.communication import Collective
+from kit.trace.communication import Collective, Copy
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -44,6 +44,7 @@ class Member:
     world: int = 0  # ranks in all; 0: the file does not say
     zero_ns: int = 0  # on the clock of the file, where the timeline is 0
     collectives: tuple[Collective, ...] = ()
+    copies: tuple[Copy, ...] = ()  # whose bytes the file says
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Messages:
 
     def __init__(self) -> None:
         self.sends = array("b")  # of each name: is it one of a library that communicates?
+        self.copied: dict[int, int] = {}  # event -> bytes
         self._said: dict[int, Message] = {}
         self._external: dict[int, int] = {}  # event -> the op that has launched it
         self._asked: dict[int, Message] = {}  # op -> what it asked for
@@ -57,6 +58,12 @@ class Messages:
         if len(self._said) < MAX_COLLECTIVES:
             self._said[event] = _message_of(name, args)
             self._external[event] = _count(args.get("External id"), 1 << 62)
+
+    def copy(self, event: int, args: Mapping[str, Any]) -> None:
+        """A copy of memory by a device."""
+        size = _count(args.get("bytes"), _MAX_BYTES)
+        if size >= 0 and len(self.copied) < MAX_COLLECTIVES:
+            self.copied[event] = size
 
     def ask(self, args: Any) -> None:
         """The op that launches a collective."""

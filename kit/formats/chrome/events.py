@@ -164,6 +164,8 @@ class Events:
             key = self._stream(args, key)
         if role == Role.COLLECTIVE or (role == Role.KERNEL and self.messages.sends[number]):
             self.messages.add(len(self.role), self.names[number], args)
+        elif role == Role.KERNEL and category != "kernel":
+            self.messages.copy(len(self.role), args)
         self.role.append(role)
         self.name.append(number)
         self.thread.append(self._thread(key))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kit.formats.chrome.events import Events, Role
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
-from kit.trace.communication import Collective
+from kit.trace.communication import Collective, Copy, copy_of
 from kit.trace.imported import Member, Spans
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
@@ -109,7 +109,16 @@ class _Trace:
         ]
         zero_us = self.events.column("start_us")[self.kept]
         zero_ns = round(float(zero_us.min()) * 1e3) if len(zero_us) else 0
-        return Member(zero_ns=zero_ns, collectives=tuple(found))
+        return Member(
+            zero_ns=zero_ns, collectives=tuple(found), copies=tuple(self._copies(is_kept))
+        )
+
+    def _copies(self, is_kept: NDArray[np.bool_]) -> Iterator[Copy]:
+        names = self.events.name
+        for i, size in self.events.messages.copied.items():
+            what = copy_of(self.names[names[i]])
+            if is_kept[i] and what:
+                yield Copy(what, int(self.start[i]), int(self.stop[i]), size)
 
     def _of(self, *roles: int) -> NDArray[np.intp]:
         """Indices of the usable events of these roles, in the file's order."""

@@ -47,8 +47,7 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
         member.collectives,
         rank=member.rank if member.rank >= 0 else rank_in_name(file),
         file=os.fspath(file),
-        zero_ns=member.zero_ns,
-        world=member.world,
+        member=member,
     )
 
 

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from kit.trace.active import Ints, without
-from kit.trace.communication import Channel, Collective, device_work, joined, within
+from kit.trace.communication import Channel, Collective, Copy, device_work, joined, within
 from kit.trace.gaps import count_devices, idle_gaps
+from kit.trace.imported import Member
 from kit.trace.timeline import COLUMNS, Timeline
 
 __all__ = ["Lane", "Parts", "RankTrace", "coarse", "common", "rank_trace"]
 
 MAX_PIECES = 2_000  # of one kind on one lane: more than a screen has pixels
 MAX_LANES = 12  # of one rank
+NOBODY = Member()
 NAMES = ("compute", "communication", "memory")  # what is drawn of a device
 
 
@@ -74,6 +76,7 @@ class RankTrace:
     lanes: tuple[Lane, ...] = ()
     notes: tuple[str, ...] = ()
     world: int = 0
+    copies: tuple[Copy, ...] = ()
 
     def step_of(self, collective: Collective) -> int:
         """The step in which the host asked for it, or in which it began; -1 if in none."""
@@ -99,6 +102,7 @@ class RankTrace:
                 [place[c.channel], c.start_ns, c.stop_ns, c.size_bytes, c.number, c.called_ns]
                 for c in self.collectives
             ],
+            "copies": [[c.what, c.start_ns, c.stop_ns, c.size_bytes] for c in self.copies],
             "lanes": [[lane.name, lane.what, lane.times.tolist()] for lane in self.lanes],
         }
 
@@ -116,6 +120,7 @@ class RankTrace:
             exposed=_pairs(made["exposed"]),
             parts=Parts(**parts, causes=causes),
             collectives=tuple(Collective(channels[i], *rest) for i, *rest in made["collectives"]),
+            copies=tuple(Copy(*each) for each in made["copies"]),
             lanes=tuple(Lane(name, what, _pairs(times)) for name, what, times in made["lanes"]),
         )
 
@@ -129,17 +134,16 @@ def rank_trace(
     *,
     rank: int,
     file: str = "",
-    zero_ns: int = 0,
-    world: int = 0,
+    member: Member = NOBODY,
 ) -> RankTrace:
-    """What is kept of a rank's timeline."""
+    """What is kept of a rank's timeline; of `member` its clock, its world and its copies."""
     steps = np.flatnonzero(timeline.where(kind="step"))
     steps = steps[np.argsort(timeline.start_ns[steps], kind="stable")]
     times = np.stack([timeline.start_ns[steps], timeline.stop_ns[steps]], axis=1)
     return RankTrace(
         rank=rank,
         file=file,
-        zero_ns=zero_ns,
+        zero_ns=member.zero_ns,
         step_names=tuple(timeline.names[i] for i in timeline.name[steps].tolist()),
         steps=times,
         parts=_parts(timeline, times),
@@ -147,7 +151,8 @@ def rank_trace(
         exposed=device_work(timeline).exposed,
         lanes=_lanes(timeline),
         notes=timeline.notes,
-        world=world,
+        world=member.world,
+        copies=member.copies,
     )
 
 

@@ -23,12 +23,14 @@ from kit.trace.ranks.one import RankTrace
 from kit.trace.ranks.tables import (
     CollectiveRow,
     Compared,
+    CopyRow,
     RankRow,
     StepRow,
     compare_ranks,
 )
 
-__all__ = ["Cells", "Ranks", "clock_text", "collective_cells", "collective_heads", "costliest",
+__all__ = ["Cells", "Ranks", "clock_text", "collective_cells", "collective_heads", "copy_cells",
+           "copy_heads", "costliest",
            "rank_cells", "rank_heads", "step_cells", "step_heads"]  # fmt: skip
 
 MAX_ROWS = 12
@@ -39,6 +41,7 @@ rank_heads = ("rank", "step ms", "compute", "exposed comm.", "of that waited", "
 step_heads = ("step", "ms", "slowest rank", "its own ms", "above the next", "longer than others")
 collective_heads = ("collective", "group", "step", "came last", "after the next", "after the first",
                     "bytes", "bus GB/s")  # fmt: skip
+copy_heads = ("rank", "copies", "in all", "bytes", "ms", "GB/s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,11 @@ class Ranks:
     def collectives(self) -> tuple[CollectiveRow, ...]:
         """A row for each collective that several ranks have: who came last, and by how much."""
         return self.compared.collectives
+
+    @property
+    def copies(self) -> tuple[CopyRow, ...]:
+        """A row for each kind of copy of each rank, with its bandwidth."""
+        return self.compared.copies
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -137,6 +145,8 @@ class Ranks:
             len(self.collectives) > most
         )
         yield f"Collectives{more}", collective_heads, cells
+        copies = [*map(copy_cells, self.copies)]
+        yield f"Copies{_left(copies, most)}", copy_heads, copies[:most]
 
     def __repr__(self) -> str:
         return (
@@ -209,6 +219,17 @@ def collective_cells(row: CollectiveRow) -> list[str]:
         format_bytes(row.size_bytes) if row.size_bytes >= 0 else "unknown",
         format_number(row.bus_rate / 1e9) if not math.isnan(row.bus_rate) else "unknown",
     ]
+
+
+def copy_cells(row: CopyRow) -> list[str]:
+    """The texts of a row, as `copy_heads`."""
+    rate = format_number(row.rate / 1e9)
+    times = (f"{row.count:,}", format_bytes(row.size_bytes), format_number(row.total_ms), rate)
+    return [str(row.rank), row.what, *times]
+
+
+def _left(rows: Sequence[object], most: int) -> str:
+    return f", {most} of {len(rows):,}" * (len(rows) > most)
 
 
 def _numbers(ranks: Sequence[int]) -> str:

@@ -9,19 +9,28 @@ why. Arrivals that are closer than the clocks are known, and own times that are,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.active import Ints
-from kit.trace.communication import BYTES_UNKNOWN, Channel, joined, within
+from kit.trace.communication import BYTES_UNKNOWN, Channel, Copy, joined, within
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
 from kit.trace.ranks.match import Matched, match
 from kit.trace.ranks.one import RankTrace, common
 
-__all__ = ["CollectiveRow", "Compared", "RankRow", "StepRow", "bus_bytes", "compare_ranks"]
+__all__ = [
+    "CollectiveRow",
+    "Compared",
+    "CopyRow",
+    "RankRow",
+    "StepRow",
+    "bus_bytes",
+    "compare_ranks",
+]
 
 ROUGH = 0.2  # a rate is not shown if the clocks are wrong by more than this part of its time
 
@@ -91,6 +100,22 @@ class CollectiveRow:
     bus_rate: float  # from the last arrival to the last end; nan if not known
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """All copies of one kind on one rank; of files that say the bytes.
+
+    Units:
+        bytes; milliseconds; bytes a second: all bytes over the time of all copies
+    """
+
+    rank: int
+    what: str  # "Memcpy HtoD", "Memset"
+    count: int
+    size_bytes: int
+    total_ms: float
+    rate: float  # nan if no copy took any time
+
+
 @dataclass(frozen=True)
 class Compared:
     """All ranks on one clock."""
@@ -98,6 +123,7 @@ class Compared:
     ranks: tuple[RankRow, ...]
     steps: tuple[StepRow, ...]
     collectives: tuple[CollectiveRow, ...]
+    copies: tuple[CopyRow, ...]
     notes: tuple[str, ...]
 
 
@@ -125,8 +151,21 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
         tuple(_rank(*each, rows) for each in zip(traces, clocks, waits, strict=True)),
         tuple(_steps(traces, waits)),
         rows,
+        tuple(row for trace in traces for row in _copies(trace)),
         tuple(notes),
     )
+
+
+def _copies(trace: RankTrace) -> Iterator[CopyRow]:
+    """A row for each kind of copy of a rank; what took longest comes first."""
+    kinds: dict[str, list[Copy]] = defaultdict(list)
+    for copy in trace.copies:
+        kinds[copy.what].append(copy)
+    times = {what: sum(c.stop_ns - c.start_ns for c in of) for what, of in kinds.items()}
+    for what in sorted(kinds, key=lambda what: (-times[what], what)):
+        size, ns = sum(c.size_bytes for c in kinds[what]), times[what]
+        rate = size / ns * 1e9 if ns else math.nan
+        yield CopyRow(trace.rank, what, len(kinds[what]), size, ns / 1e6, rate)
 
 
 def _fit(matched: Matched, clocks: Sequence[Clock]) -> NDArray[np.bool_]:

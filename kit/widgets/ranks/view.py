@@ -16,6 +16,8 @@ from kit.trace.ranks.ranks import (
     Ranks,
     collective_cells,
     collective_heads,
+    copy_cells,
+    copy_heads,
     costliest,
     rank_cells,
     rank_heads,
@@ -46,6 +48,7 @@ def ranks_drawn(ranks: Ranks) -> tuple[str, list[Selection]]:
         _ranks(ranks, rows),
         _steps(ranks, rows),
         _collectives(ranks, rows),
+        _copies(ranks, rows),
     ]
     rest = ranks.notes[len(ranks.problems) :]
     parts += [sentence(safe_html(note, 400)) for note in rest[:8]]
@@ -109,6 +112,17 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
         f"{_more(ranks.collectives, few, 'collective')}"
     )
     return section("Who came last to a collective", made + sentence(note))
+
+
+def _copies(ranks: Ranks, rows: _Rows) -> str:
+    if not ranks.copies:
+        return ""
+    few = ranks.copies[:MAX_ROWS]
+    made = table(copy_heads, [_safe(copy_cells(row)) for row in few], "llrrrr",
+                 widths=(10, 30, 15, 15, 15, 15),
+                 attributes=[rows.add(row.rank) for row in few])  # fmt: skip
+    note = f"All bytes over the time of all copies.{_more(ranks.copies, few, 'kind')}"
+    return section("Copies", made + sentence(note))
 
 
 def _more(rows: Sequence[object], few: Sequence[object], what: str) -> str:

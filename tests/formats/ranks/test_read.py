@@ -15,6 +15,7 @@ from kit.formats.ranks import read
 from tests.factories import make_run
 from tests.formats.made_ranks import LAYERS, Job, write_ranks
 
+PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 JOB = Job(
     ranks=4,
     steps=3,
@@ -76,6 +77,17 @@ def test_a_collective_is_no_busy_time_of_one_trace_either(folder: Path):
     assert rows["communication"].total_ms == pytest.approx(rank.communication_ms)
     assert run.headline().device_busy_fraction == pytest.approx(rank.compute_ms / rank.step_ms)
     assert run.limited_by().what == "communication"
+
+
+def test_the_bandwidth_of_copies_is_the_published_files_own():
+    (rank, *_) = [kit.open_ranks(PUBLISHED / "alexnet.json.gz")]
+    with gzip.open(PUBLISHED / "alexnet.json.gz") as file:
+        events = [e for e in json.load(file)["traceEvents"] if "bytes" in e.get("args", {})]
+    for row in rank.copies:
+        mine = [e for e in events if e["name"].startswith(row.what)]
+        assert (row.count, row.size_bytes) == (len(mine), sum(e["args"]["bytes"] for e in mine))
+        assert row.rate == pytest.approx(row.size_bytes / sum(e["dur"] for e in mine) * 1e6)
+    assert sum(row.count for row in rank.copies) == len(events) > 0
 
 
 def test_collectives_without_arguments_are_matched_by_their_order(tmp_path: Path):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.trace import Span, Timeline
 from kit.trace.communication import Channel, Collective
+from kit.trace.imported import Member
 from kit.trace.ranks.one import RankTrace, rank_trace
 from kit.trace.ranks.ranks import Ranks
 from kit.trace.ranks.tables import bus_bytes, compare_ranks
@@ -37,7 +38,9 @@ def job(arrivals: list[list[int]], offsets: list[int], channel: Channel = ALL) -
                 Span("device/0 stream 20", NCCL, "kernel", t + row[r], stop),
             ]
             sent.append(Collective(channel, t + row[r], stop, 1 << 20))
-        traces.append(rank_trace(Timeline.of(spans), sent, rank=r, zero_ns=10**18 + offset))
+        traces.append(
+            rank_trace(Timeline.of(spans), sent, rank=r, member=Member(zero_ns=10**18 + offset))
+        )
     return traces
 
 
