@@ -21,8 +21,23 @@ from ipywidgets import (
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.knob import Knob, knobs_of
-from kit.runs.settings import BULK_STOPS, Settings
+from kit.runs.settings import BULK_STOPS, KIT_MODES, Settings
+from kit.text import safe_html
 from kit.widgets.base.tables import FONT, MUTED
+
+# Four columns, two where there is less room than 760 pixels, one below 400: kit's eight controls
+# leave no orphan. A difference times 999 is far below 0 where there is more room, so that its
+# part of the `max` is out, and far above the width where there is less.
+_COLUMN = (
+    "max((100% - 54px) / 4, min((100% - 18px) / 2, (760px - 100%) * 999), "
+    "min(100%, (400px - 100%) * 999))"
+)
+_STRIP = {
+    "grid_template_columns": f"repeat(auto-fill, minmax({_COLUMN}, 1fr))",
+    "grid_gap": "4px 18px",
+    "align_items": "flex-end",  # a label of two lines leaves the controls of a row in line
+    "width": "auto",
+}
 
 __all__ = ["Controls", "FittedSettings", "bulk_slider", "labelled"]
 
@@ -61,6 +76,7 @@ class Controls(VBox):
             name: _MAKERS[knob.widget](knob, getattr(settings, name))
             for name, knob in self._knobs.items()
         }
+        self._labels = {name: HTML() for name in self._by_name}
         self._follow(settings)
         for name, control in self._by_name.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
@@ -93,14 +109,20 @@ class Controls(VBox):
         return made if made.mode != "torch" else None
 
     def _rows(self) -> list[Any]:
-        """The buttons in full width, and below them all other controls in columns."""
+        """The buttons in full width, below them kit's controls in columns, then the builder's."""
         cells = {
-            name: labelled(knob.label, self._by_name[name]) for name, knob in self._knobs.items()
+            name: VBox([self._labels[name], control]) for name, control in self._by_name.items()
         }
-        wide = [cells.pop(name) for name, k in self._knobs.items() if k.widget == "buttons"]
-        columns = "repeat(auto-fit, minmax(138px, 1fr))"
-        layout = Layout(grid_template_columns=columns, grid_gap="4px 18px", width="auto")
-        return [*wide, GridBox(list(cells.values()), layout=layout)]
+        for cell in cells.values():
+            cell.layout.overflow = "visible"
+            cell.add_class("kit-labelled")
+        kinds = {name: k.widget == "buttons" for name, k in self._knobs.items()}
+        wide = [cells[name] for name, is_wide in kinds.items() if is_wide]
+        rest = {name: cells[name] for name, is_wide in kinds.items() if not is_wide}
+        own = [cell for name, cell in rest.items() if self._knobs[name].is_own]
+        kits = [cell for name, cell in rest.items() if not self._knobs[name].is_own]
+        grids = [GridBox(group, layout=Layout(**_STRIP)) for group in (kits, own) if group]
+        return [*wide, *grids]
 
     def _moved(self, name: str, value: Any) -> None:
         if self._is_following:
@@ -127,8 +149,25 @@ class Controls(VBox):
                     _offer(control, _stops(knob, value))
                 control.value = min(value, UNLIMITED) if knob.is_bulk_size else value
                 control.disabled = not knob.has_effect(settings.mode)
+                self._labels[name].value = _label_html(knob.label, _tip(knob), _why(knob, settings))
         finally:
             self._is_following = False
+
+
+def _tip(knob: Knob) -> str:
+    """What stands over a control under the pointer: what one learns by turning it."""
+    if knob.asks:
+        return f"{knob.label}: {knob.asks}"
+    return f"{knob.name}: a parameter of {knob.where}" if knob.is_own else knob.label
+
+
+def _why(knob: Knob, settings: Settings) -> str:
+    """Why a control has no effect now; "" if it has."""
+    if knob.has_effect(settings.mode):
+        return ""
+    if knob.modes == KIT_MODES:
+        return f"not in mode {settings.mode}"
+    return f"only in mode {' or '.join(knob.modes)}"
 
 
 def _side(control: Any, before: Any, now: Any) -> int:
@@ -205,8 +244,15 @@ def bulk_slider(value: int) -> SelectionSlider:
 
 def labelled(label: str, control: Any) -> VBox:
     """A control under its label, which `page.js` makes its name for screen readers."""
-    style = f"font:500 12px/1.2 {FONT};color:{MUTED}"
-    text = HTML(f'<span class="kit-label" style="{style}">{escape(label)}</span>')
-    box = VBox([text, control], layout=Layout(overflow="visible"))
+    box = VBox([HTML(_label_html(label)), control], layout=Layout(overflow="visible"))
     box.add_class("kit-labelled")
     return box
+
+
+def _label_html(label: str, tip: str = "", note: str = "") -> str:
+    """A control's name, a tooltip, and behind the name why it has no effect now."""
+    style = f"font:500 12px/1.2 {FONT};color:{MUTED}"
+    beside = f' <i style="font-weight:400">· {escape(note)}</i>' if note else ""
+    title = f' title="{safe_html(tip, 300)}"' if tip else ""
+    name = f'<span class="kit-label">{escape(label)}</span>'
+    return f'<span{title} style="{style}">{name}{beside}</span>'

@@ -58,6 +58,7 @@ _UNSEEN = (
 _CODE = f"font-family:{MONO};font-size:12px;overflow-wrap:anywhere"
 _MAX_ROWS = 12
 _COLOR_OF = {row.name: row.color for row in CATEGORY_ROWS}
+_FEW_STEPS = 10  # below, a spread of deciles would be made up between two of them
 
 
 def headline_html(run: Run, previous: Run | None = None) -> str:
@@ -272,8 +273,11 @@ def _spread(run: Run) -> str:
     times = run.step_times_ns
     if len(times) < 2:
         return "one step" if times else "no step was measured"
-    low, high = (float(x) / 1e6 for x in np.percentile(times, [10, 90]))
-    return f"median of {len(times)}, {format_ms(low)} to {format_ms(high)}"
+    is_few = len(times) < _FEW_STEPS
+    ends = np.percentile(times, (0, 100) if is_few else (10, 90))
+    low, high = (format_ms(float(x) / 1e6) for x in ends)
+    between = f"{low} to {high}" if low != high else f"{'all' if is_few else 'most'} {low}"
+    return f"median of {len(times)}, {between}"
 
 
 def _tracing(run: Run) -> str:

@@ -318,6 +318,8 @@ def _compiled(run: Run) -> str:
     count, disk = (int(run.metrics.get(f"compile.{x}", 0)) for x in ("count", "from_disk"))
     if not count:
         return "; every program was in the cache"
-    read = f", {disk} read from disk" if disk else ""
     seconds = run.metrics.get("compile.ns", 0) / 1e9
-    return f"; {format_count(count, 'program')} compiled in {seconds:.1f} s{read}"
+    if disk >= count:
+        return f"; {format_count(count, 'program')} read from disk in {seconds:.1f} s"
+    read = f", {disk:,} more read from disk" if disk else ""
+    return f"; {format_count(count - disk, 'program')} compiled{read} in {seconds:.1f} s"

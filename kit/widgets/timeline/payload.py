@@ -71,7 +71,8 @@ def timeline_payload(
     leads = [_lead_ns(r.timeline) for _, _, r in shown]
     parts, y = [], 0.0
     for (label, is_outline, one), lead in zip(shown, leads, strict=True):
-        head = _heading(one, label) if len(shown) > 1 else ""
+        asked = first if is_outline and isinstance(outline, Timeline) else one
+        head = _heading(one, label, asked) if len(shown) > 1 else ""
         part = _part(one, y, head, is_outline, max(leads) - lead, max_spans)
         parts.append(part)
         y = part["bottom"]
@@ -132,9 +133,15 @@ def _lead_ns(timeline: Timeline) -> int:
     return int(steps.min() - timeline.start_ns.min()) if len(steps) else 0
 
 
-def _heading(run: Run, label: str) -> str:
+def _heading(run: Run, label: str, asked: Run) -> str:
+    """What stands over one of several runs.
+
+    Args:
+        asked: the run whose settings these are; a timeline alone has none, and so no mode.
+    """
     origin = f"origin: {run.timeline.origin}"
-    names = [label or safe_label(run.name, 40), run.settings.mode, origin]
+    mode = asked.settings.mode if asked.step_times_ns else ""
+    names = [label or safe_label(run.name, 40), mode, origin]
     return "  ·  ".join(x for x in names if x)
 
 

@@ -111,7 +111,7 @@ def test_safe_html_keeps_both_ends_of_a_long_name():
 
 def test_a_faster_step_is_better_in_words_and_sign():
     text = str(Reader(headline_html(long_run(5.0), long_run(10.0))))
-    assert "step time 5 ms median of 100, 5 ms to 5 ms ▼ −50 % better ± 2 %" in text
+    assert "step time 5 ms median of 100, most 5 ms ▼ −50 % better ± 2 %" in text
 
 
 def test_a_slower_step_is_worse():
@@ -258,3 +258,18 @@ def test_a_disturbed_run_has_no_cure_beside_its_sync_points():
     busy = dataclasses.replace(run, conditions=Conditions(cores=2, others=1.3))
     assert "try " not in sync_table_html(busy)
     assert "train.py:44" in sync_table_html(busy)
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "said"),
+    [
+        ((144.1, 144.2), "median of 2, all 144 ms"),
+        ((144, 160), "median of 2, 144 ms to 160 ms"),
+        ((100.0,) * 19 + (200.0,), "median of 20, most 100 ms"),
+        ((100,), "one step"),
+    ],
+)
+def test_a_spread_is_not_said_from_a_number_to_itself(times_ms: tuple[float, ...], said: str):
+    times = tuple(int(x * 1e6) for x in times_ms)
+    run = dataclasses.replace(make_run(), step_times_ns=times)
+    assert said in str(Reader(headline_html(run)))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kit.errors import TimelineError
 from kit.ir import Graph, Node
+from kit.runs.settings import Settings
 from kit.trace import SyncPoint, idle_gaps
 from kit.trace.timeline import COLUMNS
 from kit.widgets.base.selection import NOTHING, Selection
@@ -255,3 +256,15 @@ def test_a_run_that_lies_under_another_goes_to_the_page_and_away_again():
     assert view.sources["timeline"].data["axis_ns"] == [1e9]
     view.ghost = None
     assert view.sources["ghost"].data == {}
+
+
+def test_a_prediction_stands_under_the_mode_that_it_predicts():
+    run = make_run(Settings(mode="lazy"))
+    for outline in (run.timeline, make_run(Settings(mode="lazy"), seed=2)):
+        view = TimelineView(run, outline=outline)
+        (labels,) = view.sources["timeline"].data["parts.label"]
+        assert [label.split("  ·  ")[:2] for label in labels] == [
+            ["synthetic", "lazy"], ["predicted", "lazy"],
+        ]  # fmt: skip
+    bare = TimelineView(run.timeline, outline=run.timeline)
+    assert "bulked" not in str(bare.sources["timeline"].data["parts.label"])
