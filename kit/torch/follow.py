@@ -61,7 +61,7 @@ class Follower:
         session = self._session()
         if session is not None and session.here.stream is not None:
             session.stepper.watch(optimizer, of_optimizer)
-            self._on_cpu.look(optimizer)
+            self._on_cpu.look(optimizer, session)
 
 
 def _remove(hooks: list[Any]) -> None:

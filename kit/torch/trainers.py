@@ -15,7 +15,7 @@ import torch
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.recording.sites import format_site, here
-from kit.runtime.session.session import current_session
+from kit.runtime.session.session import Session, current_session
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["ACCELERATE_DEVICE", "CpuTraining", "lightning_strategy"]
@@ -132,20 +132,14 @@ class CpuTraining:
     """
 
     def __init__(self) -> None:
-        self._is_on_device = False  # an optimizer has trained on device kit
         self._has_warned = False
 
-    def look(self, optimizer: Any) -> None:
+    def look(self, optimizer: Any, session: Session) -> None:
         """An optimizer is about to step."""
-        groups = getattr(optimizer, "param_groups", ())
-        first = [p for group in groups[:1] for p in group["params"][:1]]
-        if not first or isinstance(first[0], KitTensor):
-            self._is_on_device = self._is_on_device or bool(first)
-            return
-        if self._has_warned or any(p.device.type != "cpu" for g in groups for p in g["params"]):
+        if self._has_warned or not _is_all_on_cpu(optimizer):
             return
         library = _driver()
-        if library or not self._is_on_device:
+        if library or not session.streams.ops_recorded():
             self._has_warned = True
             site = format_site(here())
             warnings.warn(
@@ -155,6 +149,14 @@ class CpuTraining:
                 UserWarning,
                 stacklevel=2,
             )
+
+
+def _is_all_on_cpu(optimizer: Any) -> bool:
+    groups = getattr(optimizer, "param_groups", ())
+    first = [p for group in groups[:1] for p in group["params"][:1]]
+    if not first or isinstance(first[0], KitTensor):
+        return False  # at each step of a training on the device
+    return all(p.device.type == "cpu" for group in groups for p in group["params"])
 
 
 def _driver() -> str:
