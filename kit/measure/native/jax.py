@@ -10,10 +10,12 @@ from __future__ import annotations
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
@@ -24,10 +26,12 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.device_spans import profiled
 from kit.runtime.profiling.devices import pick_device
+from kit.runtime.profiling.elsewhere import Look, blocked_of, looks
 from kit.runtime.profiling.freeze import freeze_trace
 from kit.runtime.recording.sites import format_site
 from kit.runtime.session.issuer import RUN_AHEAD
 from kit.trace import Span, Timeline
+from kit.trace.active import without
 
 __all__ = ["measure"]
 
@@ -108,7 +112,7 @@ def _trace(paced: _Paced, settling: int) -> Timeline:
     paced.finish()
     paced.spans.clear()
     steps = []
-    with profiled() as profile:
+    with profiled() as profile, looks() as seen:
         for _ in range(settling):
             paced.run()
             paced.mark()
@@ -119,7 +123,30 @@ def _trace(paced: _Paced, settling: int) -> Timeline:
             if i == TRACED_STEPS - 1:
                 paced.finish()
             steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-    return freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN]).timeline
+    found = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN]).timeline
+    zero = steps[0].start_ns
+    return _with_waits(found, [replace(look, at_ns=look.at_ns - zero) for look in seen])
+
+
+def _with_waits(timeline: Timeline, seen: Sequence[Look]) -> Timeline:
+    """What of the step's Python was a sleep, a file or a lock, and not the dispatch.
+
+    A program that reads a value waits for the device, which has kernels then.
+    """
+    known = np.concatenate([timeline.intervals(kind=kind) for kind in ("kernel", "ahead")])
+    away = [a.span for a in blocked_of(seen, known) if a.start_ns >= 0]
+    if not away:
+        return timeline
+    cut = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64)
+    spans: list[Span] = []
+    for span in timeline.spans:
+        if span.kind != "dispatch":
+            spans.append(span)
+            continue
+        whole = np.array([[span.start_ns, span.stop_ns]], np.int64)
+        parts = without(whole, cut).tolist()
+        spans += [replace(span, start_ns=start, stop_ns=stop) for start, stop in parts]
+    return Timeline.of([*spans, *away], timeline.syncs, timeline.origin, timeline.notes)
 
 
 def _environment(device: Any) -> dict[str, str]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -180,6 +181,27 @@ def test_a_native_step_of_a_builder_that_sleeps_says_so_too() -> None:
     run = kit.run(sleepy, kit.Settings(mode="torch", device="cpu", steps=1, warmup=1))
     (cost,) = [r for r in kit.line_costs(run) if r.site == line_of(WAITS[sleeps])]
     assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
+
+
+def test_a_native_step_of_jax_that_sleeps_dispatches_nothing_meanwhile() -> None:
+    @kit.workload(framework="jax")
+    def sleepy(ctx: Any) -> Callable[[], Any]:
+        x = jax.numpy.ones((8, 8))
+
+        def step() -> Any:
+            sleeps()
+            return (x @ x).sum()
+
+        return step
+
+    run = kit.run(sleepy, kit.Settings(mode="torch", device="cpu", steps=1, warmup=1))
+    (cost,) = [r for r in kit.line_costs(run) if r.site == line_of(WAITS[sleeps])]
+    assert cost.elsewhere_ms > 0.7 * WAIT_S * 1e3
+    parts = {row.category: row.exposed_ms for row in run.breakdown()}
+    assert parts["host waits elsewhere"] == pytest.approx(cost.elsewhere_ms)
+    assert sum(parts.values()) == pytest.approx(
+        np.diff(run.timeline.intervals(kind="step")).mean() / 1e6
+    )
 
 
 # Events and looks made by hand.
