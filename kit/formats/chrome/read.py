@@ -27,6 +27,7 @@ __all__ = ["FORMAT", "VERSION", "Imported", "read_chrome"]
 FORMAT = "overlap-kit trace"  # in "otherData" of what kit exports
 VERSION = 1
 MAX_RANKS = 65_536
+_MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 bits
 _MAX_NS = 1 << 53
 
 
@@ -83,11 +84,12 @@ def _placed(member: Member, head: dict[str, Any]) -> Member:
     """With the rank and the clock that the file names."""
     info = head.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
+    zero = member.zero_ns + _whole(head.get("baseTimeNanoseconds"), 1 << 62, 0)
     return replace(
         member,
         rank=_whole(info.get("rank"), MAX_RANKS, -1),
         world=_whole(info.get("world_size"), MAX_RANKS, 0),
-        zero_ns=member.zero_ns + _whole(head.get("baseTimeNanoseconds"), 1 << 62, 0),
+        zero_ns=zero if abs(zero) < _MAX_CLOCK_NS else 0,
     )
 
 

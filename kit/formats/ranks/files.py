@@ -43,11 +43,16 @@ def rank_files(paths: Path_ | Iterable[Path_]) -> list[Path]:
 
 
 def is_folder_of_ranks(path: Path) -> bool:
-    """Is this a folder of traces of torch's or of saved runs, and not a profile of jax?"""
-    if not path.is_dir():
-        return False
-    files = _in_folder(path)
-    return bool(files) and not any(file.name.endswith(".xplane.pb") for file in files)
+    """Is this a folder of traces of torch's, and not a profile of jax?
+
+    Saved runs are ranks if their names say so: those of a sweep are no ranks of one job.
+    """
+    files = _in_folder(path) if path.is_dir() else []
+    return bool(files) and all(
+        not file.name.endswith(".xplane.pb")
+        and (not file.name.endswith(".kitrun") or rank_in_name(file) >= 0)
+        for file in files
+    )
 
 
 def rank_in_name(file: Path) -> int:

@@ -54,8 +54,11 @@ def open_ranks(
         check_whole_number(TraceFileError, "workers", workers)
     files = rank_files(paths)
     count = workers or min(len(files), os.cpu_count() or 1)
-    with ThreadPoolExecutor(count) as pool:
+    pool = ThreadPoolExecutor(count)
+    try:
         found = list(pool.map(lambda file: _read(file, step_by), files))
+    finally:  # after Ctrl-C the files that nobody reads yet stay unread
+        pool.shutdown(wait=False, cancel_futures=True)
     read = [one for one in found if isinstance(one, RankTrace)]
     problems = [one for one in found if isinstance(one, str)]
     if not read:
@@ -80,7 +83,8 @@ def _read(file: Path, step_by: str) -> RankTrace | str:
 
 def _read_apart(file: Path, step_by: str) -> RankTrace:
     """Read a file in a process of its own, whose memory is free again afterwards."""
-    command = [sys.executable, "-m", "kit.formats.ranks.member", os.fspath(file), step_by]
+    # -P: a module that lies beside the traces, in the current folder, must not be imported
+    command = [sys.executable, "-P", "-m", "kit.formats.ranks.member", os.fspath(file), step_by]
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         command,

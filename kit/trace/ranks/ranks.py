@@ -39,8 +39,8 @@ _UNSURE = "none stands out"
 rank_heads = ("rank", "step ms", "compute", "exposed comm.", "of that waited", "memory", "idle",
               "most idle by", "comm. hidden", "came last", "clock")  # fmt: skip
 step_heads = ("step", "ms", "slowest rank", "its own ms", "above the next", "longer than others")
-collective_heads = ("collective", "group", "step", "came last", "after the next", "after the first",
-                    "bytes", "bus GB/s")  # fmt: skip
+collective_heads = ("collective", "group", "step", "came last", "after the one before",
+                    "after the first", "bytes", "bus GB/s")  # fmt: skip
 copy_heads = ("rank", "copies", "in all", "bytes", "ms", "GB/s")
 
 

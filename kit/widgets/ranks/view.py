@@ -107,8 +107,8 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
                  widths=(13, 13, 15, 12, 17, 12, 9, 9),
                  attributes=[rows.add(row.last) for row in few])  # fmt: skip
     note = (
-        "Those that cost most. After the next: what all would gain, were the last rank as early as "
-        "the one before it. After the first: the longest that one has waited."
+        "Those that cost most. After the one before: what all would gain, were the last as early "
+        "as that one. After the first: the longest that one has waited."
         f"{_more(ranks.collectives, few, 'collective')}"
     )
     return section("Who came last to a collective", made + sentence(note))

@@ -12,6 +12,7 @@ import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats.ranks import read
+from kit.formats.ranks.files import is_folder_of_ranks
 from tests.factories import make_run
 from tests.formats.made_ranks import LAYERS, Job, write_ranks
 
@@ -104,6 +105,35 @@ def test_files_read_in_processes_of_their_own_give_the_same(
     monkeypatch.setattr(read, "SMALL_BYTES", 0)
     apart = kit.open_ranks(sorted(folder.iterdir())[:2])
     assert [t.to_json() for t in apart.traces] == [t.to_json() for t in here.traces[:2]]
+
+
+def test_no_module_beside_the_traces_is_imported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(read, "SMALL_BYTES", 0)
+    ranks = kit.open_ranks(folder / "rank0.json")
+    assert len(ranks.ranks) == 1
+
+
+@pytest.mark.parametrize("times", [(1e17, 2**62), (1e17, 0), (5.0, 2**63), (-1e17, 2**61)])
+def test_clocks_far_outside_of_64_bits_are_not_believed(tmp_path: Path, times: tuple[float, int]):
+    write_ranks(tmp_path, Job(ranks=3, slow={2: 1.5}))
+    for file in list(tmp_path.iterdir())[:2]:
+        trace = json.loads(file.read_text("utf-8"))
+        trace["baseTimeNanoseconds"] = times[1]
+        for event in trace["traceEvents"]:
+            event["ts"] += times[0]
+        file.write_text(json.dumps(trace))
+    assert [row.rank for row in kit.open_ranks(tmp_path).ranks] == [0, 1, 2]
+
+
+def test_the_runs_of_a_sweep_are_no_ranks(tmp_path: Path):
+    make_run().save(tmp_path / "batch_size=2.kitrun")
+    assert not is_folder_of_ranks(tmp_path)
+    (tmp_path / "batch_size=2.kitrun").rename(tmp_path / "rank0.kitrun")
+    assert is_folder_of_ranks(tmp_path)
 
 
 def test_a_missing_a_cut_and_a_doubled_rank_are_named_and_the_rest_is_shown(
