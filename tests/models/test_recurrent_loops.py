@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import kit
+from kit.ir import RECURRENT
 from kit.runs.analysis.flops import node_flops
 from kit.runs.settings import Settings
+from kit.runs.whatif.costs import is_heavy
 from kit.workloads import rnn_gates
 from tests.models.compare import assert_close, lazy
 
@@ -219,6 +221,12 @@ def test_flops_of_the_loop_are_those_of_its_products() -> None:
     found = {n.op: node_flops(graph, i) for i, n in enumerate(graph.nodes) if "gru" in n.op}
     once = 2 * 5 * batch * 12 * (4 + 4)
     assert found == {"kit.gru.default": once, "kit.gru_backward.default": once + once // 2}
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_loop_takes_time_by_its_arithmetic_in_predictions(kind: str) -> None:
+    assert is_heavy(f"kit.{kind}.default")
+    assert is_heavy(f"kit.{kind}_backward.default")
 
 
 @pytest.mark.parametrize("step_mode", ["retrace", "replay", "speculate"])

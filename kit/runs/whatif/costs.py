@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Costs", "between", "costs_of", "is_heavy"]
 
-_HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru")
+_HEAVY = ("mm", "conv", "linear", "attention", "matmul", "bmm", "einsum", "lstm", "gru", "rnn_")
 _CUT = 4.0  # hand-overs: one to the worker, and Python's lock goes to it and back while it launches
 _WAKE = (
     2.0  # measured hand-overs, each of which wakes a thread: to the worker, and back to the host

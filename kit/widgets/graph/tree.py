@@ -186,11 +186,10 @@ class _Builder:
             text = safe_label(str(node.avals[0]), _MAX_LABEL) if node.avals else "no output"
             self._avals[node.avals] = text, sum(a.size_bytes for a in node.avals)
         text, size = self._avals[node.avals]
-        label = self._name(node.op)
         if node.op in _LOOPS:
-            times = [value for name, value in node.attrs if name == _LOOPS[node.op]]
-            label = safe_label(f"{label}, loop of {''.join(times) or '?'}", _MAX_LABEL)
-        return Box(f"%{i}", "op", label, text, i, phase, size=(1, size))
+            times = dict(node.attrs).get(_LOOPS[node.op], "?")
+            text = safe_label(f"loop of {times}, {text}", _MAX_LABEL)
+        return Box(f"%{i}", "op", self._name(node.op), text, i, phase, size=(1, size))
 
     def _name(self, op: str) -> str:
         if op not in self._names:

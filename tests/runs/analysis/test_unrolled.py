@@ -60,5 +60,8 @@ def test_a_few_cells_and_a_layer_get_no_advice() -> None:
 
 def test_a_layer_is_drawn_as_a_loop_with_its_time_steps() -> None:
     boxes = build_tree(graph_of(lambda: nn.GRU(3, 4), 9, by_hand=False)).boxes
-    labels = [box.label.rpartition(": ")[2] for box in boxes if "gru" in box.label]
-    assert labels == ["gru, loop of 9", "gru_backward, loop of 9"]
+    found = [(b.label.rpartition(": ")[2], b.sublabel) for b in boxes if "gru" in b.label]
+    assert found == [
+        ("gru", "loop of 9, float32[9,2,4]"),
+        ("gru_backward", "loop of 9, float32[12,3]"),
+    ]
