@@ -235,7 +235,8 @@ def _for_batch(runs: Sequence[Run], costs: Costs, wanted: Settings, notes: list[
     base, size = runs[0], wanted.batch_size
     if size == base.settings.batch_size:
         return costs
-    others = [r for r in runs[1:] if r.settings.batch_size != base.settings.batch_size]
+    alike = [r for r in runs[1:] if r.settings.own == base.settings.own]  # else another step
+    others = [r for r in alike if r.settings.batch_size != base.settings.batch_size]
     if not others:
         raise SettingsError(
             f"batch_size={size} cannot be told from runs with {base.settings.batch_size} alone: "

@@ -71,12 +71,12 @@ class HeadlineView(View):
 
 def changed_html(old: Run, new: Run) -> str:
     """Which settings were moved, and what that changed, in one sentence."""
-    names = knobs_of(new.settings)
+    before, after = old.settings.as_dict(), new.settings.as_dict()
+    both = [k for k in knobs_of(new.settings) if k.name in before]  # else of another workload
     moved = [
-        f"{k.label} {k.shown(getattr(old.settings, k.name))} → "
-        f"{k.shown(getattr(new.settings, k.name))}"
-        for k in names
-        if getattr(old.settings, k.name) != getattr(new.settings, k.name)
+        f"{k.label} {k.shown(before[k.name])} → {k.shown(after[k.name])}"
+        for k in both
+        if before[k.name] != after[k.name]
     ]
     head = ", ".join(moved) or "Since the run before"
     unit = "sample" if has_other_samples(old, new) else "step"

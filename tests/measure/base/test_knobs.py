@@ -27,6 +27,7 @@ from kit.runs.text_form import write_text
 from kit.widgets.base.controls import Controls
 from kit.widgets.compare.data import run_labels
 from kit.widgets.explorer.view import Explorer
+from kit.widgets.numbers.headline import changed_html
 from tests.factories import make_run
 
 
@@ -227,6 +228,8 @@ def test_reports_comparisons_and_diffs_tell_runs_apart_by_the_knobs():
     assert ("width", 32, None) in kit.diff_runs(runs[0], plain).settings
     assert "none" in report_axes([runs[0], plain])[1].as_dict()["values"]
     assert len(set(run_labels([*runs, plain]))) == 4
+    assert "width 32 → 8, fused &lt;b&gt;{x}&lt;/b&gt; on → off:" in changed_html(*runs[:2])
+    assert "width" not in changed_html(plain, runs[0])
 
 
 def test_each_kind_has_its_control():
@@ -272,6 +275,14 @@ def test_autotune_varies_only_what_changes_no_number():
 def test_what_a_builder_does_with_a_knob_is_not_predicted():
     with pytest.raises(SettingsError, match=r"width=8 cannot be predicted: it is a parameter"):
         kit.predict(run_at(), at(width=8))
+
+
+def test_a_run_of_another_width_is_no_second_batch_size():
+    small, wide = run_at(batch_size=2, width=8), run_at(batch_size=4, width=32)
+    asked = at(batch_size=8, width=8)
+    assert kit.predict([small, run_at(batch_size=4, width=8)], asked).step_ms > 0
+    with pytest.raises(SettingsError, match="batch"):
+        kit.predict([small, wide], asked)
 
 
 def test_two_knobs_are_equal_if_their_values_are():

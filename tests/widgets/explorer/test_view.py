@@ -413,3 +413,23 @@ def test_runs_become_markdown(explore):
     explorer.wait(LONG_S)
     assert "batch size 16" in explorer.to_markdown()
     assert explorer.to_markdown().startswith("# synthetic")
+
+
+@pytest.mark.parametrize(
+    ("count", "disk", "said"),
+    [
+        (0, 0, "every program was in the cache"),
+        (4, 0, "; 4 programs compiled in 2.0 s"),
+        (4, 1, "; 3 programs compiled, 1 more read from disk in 2.0 s"),
+        (4, 4, "; 4 programs read from disk in 2.0 s"),
+    ],
+)
+def test_what_was_read_from_disk_is_not_called_compiled(explore, count: int, disk: int, said: str):
+    found = {"compile.count": count, "compile.from_disk": disk, "compile.ns": 2e9}
+
+    def step(settings, **options):
+        return replace(make_run(settings, steps=1), metrics={"segment.count": 3.0, **found})
+
+    explorer = explore(step)
+    explorer.wait(LONG_S)
+    assert said in explorer.actions.status.value
