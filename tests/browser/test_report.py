@@ -123,6 +123,57 @@ def test_the_axis_stays_when_a_control_moves_and_the_run_before_lies_under(
     assert offline.errors() == []
 
 
+LOOKED = """() => { const {view, measure, finder} = kitPlot, r = kitReport; return {
+  run: document.documentElement.dataset.shown, from: view.shownFrom, to: view.shownTo,
+  range: measure.range, nodes: [...r.selected.nodes], sites: [...r.selected.sites],
+  open: [...r.models("graph").view.kitGraph.open].sort(),
+  status: document.getElementById("status").innerText,
+  marked: document.querySelectorAll(".kit-picked").length}; }"""
+
+
+def test_the_address_of_a_view_restores_it_and_a_strangers_harms_nothing(
+    offline: Browser, report: Path
+):
+    page, first = offline.page, open_report(offline, report)
+    page.wait_for_function(PLOT)
+    press(offline, "batch_size", "ArrowRight", first["selected"])
+    group = shown(offline)["kinds"].index("group")
+    page.evaluate("i => { kitReport.models('graph').boxes.selected.indices = [i]; }", group)
+    page.wait_for_function("kitReport.models('graph').view.kitGraph.open.size > 0")
+    page.locator('#source [data-row]:not([data-nodes=""])').first.click()
+    page.evaluate("() => { kitPlot.view.show(2e5, 9e5); kitPlot.measure.set([3e5, 5e5]); }")
+    page.wait_for_function("/shown=200000_900000/.test(location.hash)")
+    page.wait_for_function("/range=300000_500000.*nodes=.*open=/.test(location.hash)")
+    wanted, address = page.evaluate(LOOKED), page.url
+    assert wanted["range"] == [300_000, 500_000]
+    assert wanted["nodes"]
+    assert wanted["open"]
+    for leave in (
+        "about:blank",
+        f"{report.as_uri()}#set.batch_size=16",
+    ):  # as a new page, and in it
+        page.goto(leave)
+        page.goto(address)
+        page.wait_for_function("window.kitReport?.models('timeline').marked?.data.start[0] === 3e5")
+        page.wait_for_function(PLOT)
+        page.wait_for_function("kitPlot.measure.range !== null && kitPlot.view.shownFrom === 2e5")
+        assert page.evaluate(LOOKED) == wanted
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_function("document.getElementById('address').value !== ''")
+    assert page.locator("#address").input_value() == address
+
+    evil = (
+        "#set.batch_size=<img src=x onerror=alert(1)>&label=<img src=x>&sites=<img src=x>&nodes=1-9"
+    )
+    page.goto(
+        f"{report.as_uri()}{evil}&shown=-9_999999999999999&range=5_6&open=__proto__&beside=9e9"
+    )
+    page.wait_for_function("kitReport.selected.sites.has('<img src=x>')")
+    assert page.locator("img").count() == 0
+    assert page.evaluate("document.documentElement.dataset.shown") == first["selected"]
+    assert (offline.errors(), offline.outside) == ([], [])
+
+
 def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(
     offline: Browser, report: Path
 ):

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
+import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
 
 const axes = [{name: "batch", label: "batch size", number: true, values: ["4", "8", "16"]},
@@ -35,6 +36,27 @@ test("a sweep has a line for each mode, and leaves out what was not measured", (
     [[{place: 0, ms: 5, low: 5, high: 5, doubt: ""}]]);
   const busy = cells.map((cell) => ({...cell, doubt: "a busy machine"}));
   assert.deepEqual(sweepLines({...index, cells: busy}, 0, -1, [0, 1]), [[point(0, 20, "a busy machine")]]);
+});
+
+const NOTHING = {shown: null, range: null, nodes: [], sites: [], label: "", open: []};
+
+test("an address says all that is looked at, and reads back", () => {
+  const index = {axes, cells, first: 0, beside: 1, parts: [], models: {}};
+  const looked = {shown: [-5, 100], range: [10, 20], nodes: [1, 2, 3, 9], sites: ["a b.py:1", "c&d=#.py:2"],
+    label: "kernel %1 ü", open: ["forward/a", "forward"]};
+  const text = writeAddress(axes, {at: [2, 1], beside: 3, looked});
+  assert.deepEqual(readAddress(index, text), {at: [2, 1], beside: 3, looked: {...looked, open: ["forward", "forward/a"]}});
+  assert.deepEqual(readAddress(index, ""), {at: [0, 0], beside: 1, looked: NOTHING});
+  assert.equal(writeAddress(axes, {at: [0, 0], beside: -1, looked: NOTHING}), "#set.batch=4&set.loss_scaling=none");
+});
+
+test("an address of a stranger asks for nothing that the report does not have", () => {
+  const index = {axes, cells, first: 0, parts: [], models: {}};
+  for (const text of ["#set.batch=99&set.nothing=1&beside=77&shown=5_1&range=1_x&nodes=1-99999999",
+    "#set.batch=__proto__&__proto__=1&constructor=2&beside=-1&nodes=a.b&shown=1e9_2e9&range=_",
+    `#sites=${"x".repeat(500)}&open=${"y".repeat(500)}`, `#label=${"z".repeat(30_000)}`, "#%E0%A4%A&&&==="]) {
+    assert.deepEqual(readAddress(index, text), {at: [0, 0], beside: -1, looked: NOTHING});
+  }
 });
 
 test("the nodes of a row are numbers and ranges", () => {

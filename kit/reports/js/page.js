@@ -1,9 +1,10 @@
 // The report's page: controls choose a recorded run, and everything is redrawn from its block.
 import {element} from "../../widgets/base/js/dom.js";
 import {markRows, pickedIn} from "../../widgets/base/js/listing.js";
-import {drawGraph, highlightGraph, onGraphPick} from "../../widgets/graph/js/page.js";
+import {drawGraph, highlightGraph, onGraphPick, openGroups, setOpenGroups} from "../../widgets/graph/js/page.js";
 import {drawTimeline, highlightTimeline, onTimelinePick} from "../../widgets/timeline/js/page.js";
 import {missingText, movedText, nearest, settingsAt} from "./grid.js";
+import {Address, readAddress, writeAddress} from "./link.js";
 import {sweepCharts} from "./sweep.js";
 
 /** @typedef {import("../../widgets/base/js/listing.js").Selection} Selection */
@@ -65,6 +66,7 @@ class Report {
     this.selected = NOTHING;
     /** @type {(() => void)[]} */
     this.controls = []; // each shows what is wanted
+    this.link = new Address({write: () => this.address(), open: (text) => this.open(text)});
   }
 
   /** The models of a figure, by name. @param {string} which @returns {Record<string, any>} */
@@ -77,9 +79,36 @@ class Report {
     return found;
   }
 
+  /** The address of what is shown. */
+  address() {
+    const {marked, shown} = this.models("timeline"), {nodes, sites, label} = this.selected;
+    const pair = (/** @type {any} */ {data: {start, stop}}) => (start.length ? [start[0], stop[0]] : null);
+    return writeAddress(this.index.axes, {at: this.wanted, beside: this.beside, looked: {shown: pair(shown),
+      range: pair(marked), nodes: [...nodes], sites: [...sites], label, open: openGroups(this.models("graph"))}});
+  }
+
+  /** Show what an address says. @param {string} text what stands after the # */
+  async open(text) {
+    const {at, beside, looked} = readAddress(this.index, text), timeline = this.models("timeline");
+    this.shown = -1;
+    this.beside = beside;
+    const moved = this.moveTo(at), mine = this.ticket;
+    await moved;
+    if (mine !== this.ticket) return; // something else is wanted by now
+    const columns = (/** @type {number[] | null} */ pair) =>
+      (pair ? {start: [pair[0]], stop: [pair[1]]} : {start: [], stop: []});
+    if (looked.open.length || openGroups(this.models("graph")).length) {
+      setOpenGroups(this.models("graph"), looked.open);
+    }
+    this.select({nodes: new Set(looked.nodes), sites: new Set(looked.sites), label: looked.label});
+    timeline.shown.data = columns(looked.shown);
+    timeline.marked.data = columns(looked.range);
+  }
+
   /** @param {Selection} picked */
   select(picked) {
     this.selected = picked;
+    this.link.changed();
     highlightTimeline(this.models("timeline"), picked);
     highlightGraph(this.models("graph"), picked);
     for (const part of this.index.parts) markRows(byId(part), picked);
@@ -98,6 +127,10 @@ class Report {
     for (const part of this.index.parts) {
       for (const kind of ["click", "keydown"]) byId(part).addEventListener(kind, onRow);
     }
+    const {marked, shown} = this.models("timeline"), {state} = this.models("graph");
+    for (const {properties: {data}} of [marked, shown]) data.change.connect(() => this.link.changed());
+    state.properties.tags.change.connect(() => this.link.changed());
+    byId("link").addEventListener("click", () => this.link.copy(byId("link"), byId("address")));
     byId("selected").querySelector("button").addEventListener("click", () => select(NOTHING));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.selected !== NOTHING) select(NOTHING);
@@ -200,7 +233,7 @@ export function startReport() {
     byId("controls").append(...report.index.axes.map((axis, k) => report.control(axis, k)));
     byId("controls").addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
     report.listen();
-    report.show();
+    report.open(location.hash);
   };
   start();
 }

@@ -46,12 +46,14 @@ GHOST = "the run before"
 MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range is marked
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
+# shown: the range of time on the screen, empty for all of it.
 # reply: what Python says of that range. ghost: as timeline, of the run that lies under it.
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
     "picked": {"kind": [""], "index": [-1], "serial": [0]},
     "lit": {"nodes": [""], "sites": [""], "label": [""], "serial": [0]},
     "marked": {"start": [], "stop": []},
+    "shown": {"start": [], "stop": []},
     "reply": {"text": [""]},
     "ghost": {},
 }
@@ -65,7 +67,7 @@ const view = cb_context.index.find_one(figure);
 if (!view || view.el.kitTimeline?.frame.root.isConnected) return;
 {page_js()}
 const {{TimelinePlot}} = {script("widgets/timeline/js/plot.js")};
-const models = {{figure, timeline, picked, lit, marked, reply, ghost}};
+const models = {{figure, timeline, picked, lit, marked, shown, reply, ghost}};
 view.el.kitTimeline = new TimelinePlot(view, models);
 """
 

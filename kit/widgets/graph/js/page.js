@@ -25,6 +25,16 @@ export function highlightGraph(models, selection) {
   graphOf(models).highlight(selection);
 }
 
+/** The keys of the groups that are open. @param {Models} models @returns {string[]} */
+export function openGroups(models) {
+  return [...graphOf(models).open];
+}
+
+/** Open these groups and no others. @param {Models} models @param {Iterable<string>} keys */
+export function setOpenGroups(models, keys) {
+  graphOf(models).setOpen(keys);
+}
+
 /** Call `tell` with each choice of the user. @param {Models} models
  * @param {(selection: import("./graph.js").Selection) => void} tell */
 export function onGraphPick(models, tell) {

@@ -19,6 +19,7 @@ import {fillsOf} from "./paint/picture.js";
 import {isDark, tone, tonesNow} from "./paint/tones.js";
 import {Viewport} from "./viewport.js";
 
+const REST = 150; // milliseconds: what is shown is told once it rests
 const MOST_ARROWS = 200; // of one dispatch
 
 /** Holds what is drawn, chosen and highlighted; the parts draw it and listen. */
@@ -33,7 +34,7 @@ export class TimelinePlot {
     this.showsPath = false;
     this.frame = new Frame({zoom: (factor) => this.view.zoom(factor), showAll: () => this.view.showAll(),
       fit: () => this.view.fit(), save: () => this.save()});
-    this.view = new Viewport(() => this.draw());
+    this.view = new Viewport(() => this.moved());
     this.painter = new Painter(this.frame.canvas, this.frame.over);
     this.finder = new Finder(this.frame.search, this.frame.hits, {changed: () => this.draw(),
       go: (kind, i) => this.go(kind, i)});
@@ -56,12 +57,14 @@ export class TimelinePlot {
     this.tones = tonesNow();
     this.colors = this.fills();
     this.waitingFrame = 0;
+    this.telling = 0;
     this.mount(view);
     this.events = new Events(this);
     this.follow();
     this.reset();
     this.highlight();
     this.measure.obey();
+    if (models.shown.data.start.length) this.obeyShown();
   }
 
   /** @param {any} view */
@@ -79,7 +82,8 @@ export class TimelinePlot {
 
   /** React to changes of the sources and of the page's theme. */
   follow() {
-    const react = {timeline: () => this.load(), ghost: () => this.rearrange(), lit: () => this.highlight(),
+    const react = {timeline: () => this.load(), ghost: () => this.rearrange(),
+      shown: () => this.obeyShown(), lit: () => this.highlight(),
       marked: () => this.measure.obey(), reply: () => this.measure.show()};
     for (const [name, act] of Object.entries(react)) this.models[name].properties.data.change.connect(act);
     const weak = new WeakRef(this); // a cell that ran again leaves no old plot behind
@@ -175,6 +179,27 @@ export class TimelinePlot {
     const wanted = Math.ceil(root.offsetHeight);
     if (Math.abs(figure.height - wanted) > 1) figure.setv({height: wanted}, {sync: false});
     this.paint(); // at once: a canvas that got a new size is empty
+  }
+
+  /** Another range of time is shown; others are told once it rests. */
+  moved() {
+    this.draw();
+    clearTimeout(this.telling);
+    this.telling = window.setTimeout(() => {
+      const {view, models: {shown}} = this;
+      const [start, stop] = view.showsAll ? [[], []] : [[view.shownFrom], [view.shownTo]];
+      if (String(start) !== String(shown.data.start) || String(stop) !== String(shown.data.stop)) {
+        shown.data = {start, stop};
+      }
+    }, REST);
+  }
+
+  /** Show the range that the page, the kernel or another copy of the figure has set. */
+  obeyShown() {
+    const {start = [], stop = []} = this.models.shown.data, {view} = this;
+    if (start.length === 0) {
+      if (!view.showsAll) view.show(...view.whole());
+    } else if (start[0] !== view.shownFrom || stop[0] !== view.shownTo) view.show(start[0], stop[0]);
   }
 
   /** Paint with the next frame of the page. */
