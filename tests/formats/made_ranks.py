@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MADE_BY", "Job", "write_ranks"]
+__all__ = ["LAYERS", "MADE_BY", "Job", "made_traces", "write_ranks"]
 
 MADE_BY = "overlap-kit's generator of test data, not by a GPU"
 EPOCH_NS = 1_790_857_026_000_000_000

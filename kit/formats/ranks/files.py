@@ -62,10 +62,17 @@ def rank_in_name(file: Path) -> int:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The traces in a folder; if it holds none, those of its folders: one for each rank."""
+    """The traces in a folder; if it holds none, those of its folders: one for each rank.
+
+    Of a folder that `jax.profiler.trace` has written, the hosts of the newest session.
+    """
     here = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file()]
     below = (file for file in folder.glob("*/*") if file.name.endswith(_SUFFIXES))
-    return here or [file for file in below if file.is_file()]
+    found = here or [file for file in below if file.is_file()]
+    if found:
+        return found
+    hosts = sorted(folder.rglob("*.xplane.pb"), key=lambda file: (file.parent.name, file.name))
+    return [file for file in hosts if file.parent == hosts[-1].parent]
 
 
 def _order(file: Path) -> tuple[int, str, str]:

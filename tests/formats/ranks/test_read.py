@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats.ranks import read
-from kit.formats.ranks.files import is_folder_of_ranks
+from kit.formats.ranks.files import is_folder_of_ranks, rank_files
+from kit.reports.ranks import ranks_html
 from tests.factories import make_run
-from tests.formats.made_ranks import LAYERS, Job, write_ranks
+from tests.formats.chrome.traces import damaged
+from tests.formats.made_ranks import LAYERS, Job, made_traces, write_ranks
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 JOB = Job(
@@ -127,6 +130,33 @@ def test_clocks_far_outside_of_64_bits_are_not_believed(tmp_path: Path, times: t
             event["ts"] += times[0]
         file.write_text(json.dumps(trace))
     assert [row.rank for row in kit.open_ranks(tmp_path).ranks] == [0, 1, 2]
+
+
+def test_the_hosts_of_the_newest_profile_of_jax_are_ranks(tmp_path: Path):
+    for session, host in (("2026_01_01", "a"), ("2026_01_02", "a"), ("2026_01_02", "b")):
+        file = tmp_path / "plugins" / "profile" / session / f"{host}.xplane.pb"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    found = [file.relative_to(tmp_path).parts[2:] for file in rank_files(tmp_path)]
+    assert found == [("2026_01_02", "a.xplane.pb"), ("2026_01_02", "b.xplane.pb")]
+    assert not is_folder_of_ranks(tmp_path)  # `kit view` shows the first host, as before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_ranks_are_shown_or_say_why_not(tmp_path: Path, seed: int):
+    rng = random.Random(seed)
+    for i, trace in enumerate(made_traces(Job(ranks=3, steps=2, slow={2: 1.5}))):
+        for event in rng.sample(trace["traceEvents"], 20):
+            if args := event["args"]:
+                args[rng.choice(list(args))] = rng.choice([None, -1, 2**70, "x", [], 1e300, True])
+        (tmp_path / f"rank{i}.json").write_bytes(damaged(trace, rng))
+    try:
+        ranks = kit.open_ranks(tmp_path)
+    except TraceFileError as error:
+        assert "could be read" in str(error)  # noqa: PT017 - either is right
+    else:
+        assert ranks.to_text()
+        assert "<html" in ranks_html(ranks)
 
 
 def test_the_runs_of_a_sweep_are_no_ranks(tmp_path: Path):
