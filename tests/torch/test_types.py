@@ -60,6 +60,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "add__int_floattensor": lambda d: T(d, 3, dtype=i64).add_(T(d, 3)),
     "div__int": lambda d: T(d, 3, dtype=i64).div_(2),
     "mul__bool": lambda d: T(d, 3, dtype=torch.bool).mul_(2),
+    "heaviside_complex": lambda d: torch.heaviside(*2 * [T(d, 3, dtype=torch.complex64)]),
     "conv_mixed": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=d64)),
     "conv_int_w": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=i64)),
     "conv_f16_x": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=f16), T(d, 1, 1, 2, 2)),

@@ -22,7 +22,7 @@ __all__ = ["check_draw", "check_number", "check_types"]
 MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
 # What torch's refusals of a type say; another error is one of the zeros.
 _OF_TYPES = re.compile(
-    r"dtype|scalar type|can't be cast|data ?type|not implemented for|dtypes match|"
+    r"dtype|scalar type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|intended to support|Integers to negative|Expected a long tensor|"
     r"must be (a )?(long|int|bool)"
 )
