@@ -87,7 +87,7 @@ def make_play(file: Path) -> None:
 def make_corpus(folder: Path) -> None:
     """The three files of the word language model."""
     for part in ("train", "valid", "test"):
-        make_text(folder / f"{part}.txt")
+        make_text(folder / f"{part}.txt", lines=60)
 
 
 def make_waves(folder: Path) -> None:
@@ -143,8 +143,8 @@ def _programs() -> Iterator[Program]:
     yield Program("examples", "reinforcement_learning/actor_critic.py", "--seed 1", ends=True)
     yield Program("examples", "time_sequence_prediction/train.py", "--steps 9", make_waves,
                   "time_sequence_prediction")  # fmt: skip
-    tiny = "--epochs 1 --use-optimizer --log-interval 5 --emsize 16 --nhid 16 --batch_size 4 "
-    tiny += "--bptt 8"
+    tiny = "--epochs 1 --use-optimizer --lr 0.01 --log-interval 5 --emsize 16 --nhid 16 "
+    tiny += "--batch_size 4 --bptt 8"
     for model in ("RNN_TANH", "GRU", "LSTM", "Transformer"):
         yield Program("examples", "word_language_model/main.py",
                       f"--data made {tiny} --model {model}", make_corpus,
