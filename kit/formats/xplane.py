@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.files import check_plain
+from kit.formats.messages import Damaged, fields_of
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name
@@ -32,6 +34,8 @@ __all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
 
 MAX_FILE_BYTES = 1 << 30
 MAX_EVENTS = 10_000_000
+MAX_LINES = 100_000  # planes, and threads or streams in them; a real profile has hundreds
+_PLANES, _LINES_OF_A_PLANE = 1, 3  # the fields' numbers in xplane.proto
 _DAY_NS = 86_400 * 10**9
 _WAITS = ("np.asarray(jax.Array)", "CommonPjRtBuffer::Await", "TfrtCpuBuffer::Await",
           "PjRtStreamExecutorBuffer::Await", "BlockHostUntilReady",
@@ -48,6 +52,10 @@ _MISSING = {
     "kernel": "no device kernels are in the profile: it has no plane of a device, and no hlo_op on "
     "the host's",
 }
+_NO_PROFILE = (
+    "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
+    "suffix, .json or .json.gz"
+)
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
 _FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
 
@@ -93,6 +101,7 @@ def _read(file: Path, notes: list[str]) -> Imported:
         raise TraceFileError(f"it is larger than {MAX_FILE_BYTES:,} bytes: profile fewer steps")
     if not size:
         raise TraceFileError("it is empty: the program that wrote it may not have finished")
+    _check_counts(file)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(  # Python 3.12, of types of the profiler's
@@ -102,11 +111,38 @@ def _read(file: Path, notes: list[str]) -> Imported:
     except UnicodeDecodeError:
         raise TraceFileError("a name in it is not UTF-8: it is damaged") from None
     except RuntimeError:  # of the parser; it prints what is wrong
-        raise TraceFileError(
-            "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by "
-            "its suffix, .json or .json.gz"
-        ) from None
+        raise TraceFileError(_NO_PROFILE) from None
     return profile.imported()
+
+
+def _check_counts(file: Path) -> None:
+    """Refuse more planes, lines and events than a profile has, before memory is taken for them.
+
+    Raises:
+        TraceFileError: there are more, or these are no messages.
+    """
+    lines = events = 0
+    data = file.read_bytes()
+    try:
+        for kind, *plane in fields_of(data, 0, len(data)):
+            lines += 1
+            _refuse_more(lines, events)
+            for number, *part in fields_of(data, *plane) if kind == _PLANES else ():
+                if number == _LINES_OF_A_PLANE:
+                    lines += 1
+                    events += sum(1 for _ in islice(fields_of(data, *part), MAX_EVENTS + 1))
+                else:
+                    events += 1  # a name or a fact
+                _refuse_more(lines, events)
+    except Damaged:
+        raise TraceFileError(_NO_PROFILE) from None
+
+
+def _refuse_more(lines: int, events: int) -> None:
+    if lines > MAX_LINES:
+        raise TraceFileError(f"it holds more than {MAX_LINES:,} planes and lines: it is damaged")
+    if events > MAX_EVENTS:
+        raise TraceFileError(f"it holds more than {MAX_EVENTS:,} events: profile fewer steps")
 
 
 class _Span(NamedTuple):
@@ -137,7 +173,6 @@ class _Profile:
         self.syncs: list[SyncPoint] = []
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         planes = list(data.planes)
-        self._count(planes)
         self._kernels(planes)
         for plane in planes:
             if plane.name == HOST_PLANE:
@@ -178,16 +213,6 @@ class _Profile:
         part = Spans(lane[near], kind[near], name[near], begin, end)
         timeline = Spans.timeline([part], lanes, names, syncs, self.notes)
         return Imported(timeline, "jax profile", self.environment)
-
-    def _count(self, planes: Sequence[Any]) -> None:
-        count = 0
-        for plane in planes:
-            for line in plane.lines:
-                count += sum(1 for _ in line.events)
-                if count > MAX_EVENTS:
-                    raise TraceFileError(
-                        f"it holds more than {MAX_EVENTS:,} events: profile fewer steps"
-                    )
 
     def _kernels(self, planes: Sequence[Any]) -> None:
         for e in device_events(planes):

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 import kit
 from kit.errors import TraceFileError
+from kit.formats import xplane
 from kit.formats.xplane import read_xplane
 from kit.runs.run import Run
 from kit.trace import Timeline, busy_fraction
+from kit.trace.imported import MAX_SPAN_NAME
 from kit.widgets.timeline.view import timeline_payload
 
 
@@ -252,7 +254,37 @@ def test_an_event_of_another_clock_is_left_out_and_said(tmp_path: Path):
 
 def test_hostile_names_stay_text_and_are_cut(tmp_path: Path):
     t = opened(tmp_path, space([(10, 5, "<script>\x00\u202e" + "W" * 1_000_000)]))
-    assert any(n.startswith("<script>\x00\u202eWW") and len(n) == 1000 for n in t.names)
+    assert any(n.startswith("<script>\x00\u202eWW") and len(n) == MAX_SPAN_NAME for n in t.names)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\x00" * 150_000,
+        field(1, field(2, "/host:CPU") + b"\x1a\x00" * 150_000),
+        field(1, b"\x22\x00" * 3_000),
+        field(1, field(3, b"\x22\x00" * 3_000)),
+    ],
+    ids=["planes", "lines", "names", "events"],
+)
+def test_empty_messages_are_refused_before_memory_is_taken_for_them(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    """Each takes two bytes in the file, and hundreds in the parser and in Python."""
+    monkeypatch.setattr(xplane, "MAX_EVENTS", 2_000)
+    monkeypatch.setattr(jax.profiler, "ProfileData", None)  # the parser is not asked
+    with pytest.raises(TraceFileError, match=r"holds more than \d+,000 (planes|events)"):
+        opened(tmp_path, space([(10, 5, "dot")]) + data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x0a\xff\xff\xff\xff\x0f", b"\x08" + b"\xff" * 1000, b"\x0b\x0c", b"\x0a\x05ab"],
+    ids=["length", "number without an end", "group", "cut off"],
+)
+def test_what_is_no_message_is_refused_without_taking_its_word(tmp_path: Path, data: bytes):
+    with pytest.raises(TraceFileError, match="no XSpace, or was cut off"):
+        opened(tmp_path, space([(10, 5, "dot")]) + data)
 
 
 def test_a_name_that_is_no_text_is_an_error(tmp_path: Path):

@@ -27,7 +27,9 @@ __all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events"]
 MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
 MAX_EVENTS = 10_000_000
-MAX_VALUE_CHARS = 64 << 20  # one event, or one value beside the events
+# One event, or one value beside the events; unpacked, each character may take 24 bytes of memory.
+MAX_VALUE_CHARS = 8 << 20
+MAX_HEAD_CHARS = 8 << 20  # of all values beside the events that are kept
 
 _FREE_BYTES = 64 << 20  # so much may be unpacked from any file
 _CHUNK = 1 << 20
@@ -73,7 +75,7 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
         raise TraceFileError(f"it is not JSON: it begins with {window.sample()}")
     window.at += 1
     head: dict[str, Any] = {}
-    has_events = False
+    has_events, kept = False, 0
     if window.peek() == "}":
         raise TraceFileError("it has no 'traceEvents': it is not a Chrome trace")
     while True:
@@ -92,7 +94,8 @@ def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
             value, end = window.value(_NEXT_KEY)
             closed = window.delimiter == "}"
             window.at = end
-            if len(head) < 1000:
+            kept += window.length
+            if len(head) < 1000 and kept <= MAX_HEAD_CHARS:
                 head[key[:200]] = value
         if closed:
             break
@@ -172,6 +175,7 @@ class _Window:
         self.at = 0
         self.is_whole = False
         self.delimiter = ""
+        self.length = 0  # of the last value
 
     def peek(self) -> str:
         """The next character that is no space; "" at the end."""
@@ -189,6 +193,7 @@ class _Window:
         while True:
             try:
                 value, end = _decode(self.text, self.at)
+                self.length = end - self.at
                 if match := after.match(self.text, end):
                     self.delimiter = match[1]
                     return value, match.end()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kit.errors import TraceFileError
 from kit.formats.chrome import json as reader
-from kit.formats.chrome.json import read_events
+from kit.formats.chrome.json import MAX_HEAD_CHARS, MAX_VALUE_CHARS, read_events
 from kit.formats.chrome.read import read_chrome
 from kit.measure.native.events import timeline_of
 from kit.trace import Span, SyncPoint, Timeline, breakdown, kernel_table
@@ -365,6 +365,21 @@ def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path, begin: byte
     path.write_bytes(data + packer.flush())
     with pytest.raises(TraceFileError, match=r"times its size|value of more than|too deeply"):
         read_chrome(path)
+
+
+def test_one_event_of_millions_of_tiny_values_is_refused_and_is_said_where(tmp_path):
+    """Three characters of it take 64 bytes of memory."""
+    data = b'{"traceEvents": [[' + b"[]," * (MAX_VALUE_CHARS * 2 // 3) + b"[]]]}"
+    path = written(tmp_path, data)
+    with pytest.raises(TraceFileError, match=r"value of more than .* at character 17$"):
+        read_chrome(path)
+
+
+def test_what_is_kept_beside_the_events_is_bounded_in_all(tmp_path):
+    one = b"[" + b"1," * (MAX_HEAD_CHARS // 6) + b"1]"
+    parts = b"".join(b'"k%d": %s, ' % (i, one) for i in range(5))
+    head = read_events(written(tmp_path, b"{" + parts + b'"traceEvents": []}'), lambda event: None)
+    assert list(head) == ["k0", "k1"]
 
 
 @given(
