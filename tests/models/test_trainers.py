@@ -220,6 +220,8 @@ def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_pa
     with kit.Session(kit.Settings(mode="lazy")), kit.watch(steps=2, skip=1) as watch:
         strategy = kit.lightning_strategy()
         trainer(tmp_path, strategy=strategy, plugins=plugins, steps=9).fit(Module(), loader)
+        memory = strategy.accelerator.get_device_stats("kit")  # for Lightning's DeviceStatsMonitor
+        assert memory["memory_allocated"] > 0
     assert watch.ended == "complete: measured 2 of 2 steps"
     products = [node for node in watch.run.graphs[0].nodes if "linear" in node.op]
     assert {str(aval.dtype) for node in products for aval in node.avals} == {"float16"}
