@@ -115,7 +115,8 @@ def _check_early(changes: Sequence[str]) -> None:
     from kit.runs.settings import Settings
 
     names = {row.name for row in knobs_of(Settings)}
-    _settings([x for x in changes if x.partition("=")[0].strip() in names or "=" not in x])
+    parts = "&".join(changes).split("&")  # one --set may have several
+    _settings([x for x in parts if x.partition("=")[0].strip() in names or "=" not in x])
 
 
 def _for_plain_step(settings: Settings, named: frozenset[str]) -> Settings:

@@ -142,6 +142,27 @@ def test_a_script_is_measured_and_its_lines_are_named(kit: Kit):
     assert "sync point" in Path("a.html").read_text()
 
 
+SIZED = """
+import torch, kit
+
+@kit.workload
+def sized(ctx, width: int = kit.knob(8, 32, step=8)):
+    return lambda: torch.ones(width).sum()
+"""
+
+
+def test_a_parameter_of_the_builder_is_set_like_a_setting(kit: Kit):
+    script = write("sized.py", SIZED)
+    native = ("--set", "mode=torch")
+    status, out, err = kit("run", script, *native, "--set", "steps=1&width=24")
+    assert (status, "steps=1, width=24" in out) == (0, True), err
+    assert "loss 24 to 24" in out
+    said = "width of sized (sized.py:4) must be one of 8, 16, 24, 32, not '9'"
+    assert said in kit("run", script, *native, "--set", "width=9")[2]
+    assert "did you mean 'width'?" in kit("run", script, *native, "--set", "widht=8")[2]
+    assert "did you mean 'mode'?" in kit("run", script, "--set", "moda=torch")[2]
+
+
 def test_a_plain_step_is_measured_natively(kit: Kit):
     script = write("plain.py", PLAIN)
     status, out, err = kit("run", script, *SMALL)
