@@ -82,7 +82,8 @@ def _file(path: Path) -> tuple[Path, list[str]]:
     if not found:
         raise TraceFileError(
             f"{str(path)!r} holds no *.xplane.pb: jax.profiler.trace(directory) writes one when "
-            "its block ends"
+            "its block ends. A folder with a trace for each rank is opened by kit.open_ranks, or "
+            "`kit view FOLDER`"
         )
     newest = [f for f in found if f.parent == found[-1].parent]
     notes = []

@@ -159,6 +159,11 @@ def test_damaged_ranks_are_shown_or_say_why_not(tmp_path: Path, seed: int):
         assert "<html" in ranks_html(ranks)
 
 
+def test_open_trace_of_a_folder_of_ranks_says_what_opens_it(folder: Path):
+    with pytest.raises(TraceFileError, match=r"kit\.open_ranks"):
+        kit.open_trace(folder)
+
+
 def test_the_runs_of_a_sweep_are_no_ranks(tmp_path: Path):
     make_run().save(tmp_path / "batch_size=2.kitrun")
     assert not is_folder_of_ranks(tmp_path)
