@@ -122,7 +122,7 @@ class Profiler:
             raise SettingsError("the program runs under a profiler of torch's already")
         with postponed(), _quiet():
             self._profile.start()
-        self._looks = self._open.enter_context(looks())
+            self._looks = self._open.enter_context(looks())
 
     def stop(self) -> None:
         """In the thread that has started it."""
