@@ -69,11 +69,19 @@ class HistoryBar(HBox):
     """Presets, reset, undo, redo, and a field with the settings as text; `settings` follows them.
 
     `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended.
+    `on_look` gets what stands behind a # in the text: what is to be looked at in that run.
     """
 
     settings = FittedSettings()
 
-    def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_invalid: Callable[[SettingsError], None],
+        on_look: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._on_look = on_look
         self._first, self._on_invalid = settings, on_invalid
         self._history = History(settings)
         self._is_following = self._is_returning = False
@@ -150,11 +158,14 @@ class HistoryBar(HBox):
         if self._is_following:
             return
         try:
-            chosen = Settings.parse(change["new"], self.settings.own)
+            head, mark, looked = change["new"].partition("#")
+            chosen = Settings.parse(head, self.settings.own)
         except SettingsError as error:
             self._on_invalid(error)
         else:
             self._choose(chosen)
+            if mark:
+                self._on_look(looked)
 
 
 def _button(text: str, tip: str, name: str = "") -> Button:

@@ -33,6 +33,7 @@ from kit.widgets.explorer.actions import ActionBar, FailureBox
 from kit.widgets.explorer.ahead import AheadLine
 from kit.widgets.explorer.foresight import Foresight
 from kit.widgets.explorer.history import HistoryBar
+from kit.widgets.explorer.link import Link
 from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
 from kit.widgets.explorer.rerun import PrepareStep, Reruns, RunStep
@@ -50,6 +51,7 @@ class Explorer(View):
     `run` is the run that is shown, `runs` are all of them in order; `settings` are those of the
     controls. Changing `settings`, by a control or by `set`, starts a run; a newer one replaces an
     older one. Going back to settings that were measured shows their run, and starts none.
+    `link.text()` is what is shown as one text, which `link.open(text)` shows again.
 
     Args:
         write_report: `write_report(runs, path, *, title, current)` is what `save` calls: views do
@@ -82,7 +84,8 @@ class Explorer(View):
         self._foresight = Foresight(lambda: self._log.runs, self._show_model)
         self.failure = FailureBox(self._lock)
         self.controls = Controls(settings, on_invalid=self.failure.show)
-        self.history = HistoryBar(settings, on_invalid=self.failure.show)
+        self.link = Link(self)
+        self.history = HistoryBar(settings, on_invalid=self.failure.show, on_look=self.link.look)
         self.ahead = AheadLine(prepare, self.controls.neighbours)
         self._reruns = self._make_reruns(run_step)
         self.actions = ActionBar(
@@ -102,6 +105,7 @@ class Explorer(View):
         self.add_class("kit-explorer")
         traitlets.link((self, "settings"), (self.controls, "settings"))
         traitlets.link((self, "settings"), (self.history, "settings"))
+        self.observe(lambda _: self.link.follow(), "run")
         self.observe(lambda _: self.failure.guard(self._follow), "settings")
         self.ahead.steer(self._reruns.pause, self._reruns.resume)
         if auto_run:

@@ -1,0 +1,141 @@
+"""What an explorer shows as one text to share: its settings, and behind a # what is looked at.
+
+The part behind the # is that of a report's address: kit/widgets/base/js/link.js writes the same. A
+text may come from anyone: what is not of its form, or is too long, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode
+
+from kit.runs.settings import Settings
+from kit.widgets.base.selection import Selection
+
+__all__ = ["Link", "look_at", "looked_text"]
+
+_MOST_TEXT, _MOST_NODES, _MOST_ITEMS, _MOST_NAME = 20_000, 20_000, 500, 400
+_TIMES = re.compile(r"(-?[0-9]{1,15})_(-?[0-9]{1,15})")
+_NODES = re.compile(r"([0-9]{1,8})(?:-([0-9]{1,8}))?")
+
+
+class _Shown(Protocol):
+    """What a link needs of an explorer."""
+
+    settings: Any
+    run: Any
+
+    @property
+    def views(self) -> Mapping[str, Any]: ...
+
+
+class Link:
+    """The text of what an explorer shows, and the way back."""
+
+    def __init__(self, explorer: _Shown) -> None:
+        self._explorer = explorer
+        self._wanted: tuple[Settings, str] | None = None  # what to look at, once its run is there
+
+    def text(self) -> str:
+        """What is shown, as one text: settings, range, selection, open groups.
+
+        `open` shows it again, and so does the explorer's field for settings as text.
+        """
+        return f"{self._explorer.settings.to_string()}#{looked_text(self._explorer.views)}"
+
+    def open(self, text: str) -> None:
+        """Show what `text` gave; settings other than those of the controls are run first.
+
+        Raises:
+            SettingsError: the text before the # is not of settings.
+        """
+        head, _, looked = text.partition("#")
+        settings = self._explorer.settings
+        self._explorer.settings = type(settings).parse(head, settings.own)
+        self.look(looked)
+
+    def look(self, text: str) -> None:
+        """Look at what stands behind the #: now, or when the run of the settings is there."""
+        self._wanted = self._explorer.settings, text
+        self.follow()
+
+    def follow(self) -> None:
+        """A run is shown: look at what was wanted of it."""
+        wanted, run = self._wanted, self._explorer.run
+        if wanted is not None and run is not None and wanted[0] == run.settings:
+            self._wanted = None
+            look_at(self._explorer.views, wanted[1])
+
+
+def looked_text(views: Mapping[str, Any]) -> str:
+    """What is looked at in these views: `range=100_2000&nodes=3-5&open=forward`."""
+    timeline, graph = views["timeline"], views.get("graph")
+    shown = timeline.sources["shown"].data
+    picked: Selection = timeline.selection
+    pairs = {
+        "shown": _times(shown["start"][0], shown["stop"][0]) if len(shown["start"]) else "",
+        "range": _times(*timeline.range_ns) if timeline.range_ns else "",
+        "nodes": _ranges(picked.nodes),
+        "sites": "\n".join(sorted(picked.sites)[:_MOST_ITEMS]),
+        "label": picked.label,
+        "open": "\n".join(sorted(graph.expanded)[:_MOST_ITEMS]) if graph is not None else "",
+    }
+    return urlencode({name: text for name, text in pairs.items() if text})
+
+
+def look_at(views: Mapping[str, Any], text: str) -> None:
+    """Show in these views what the text says; what it leaves out is as on opening."""
+    pairs = parse_qsl(text) if len(text) <= _MOST_TEXT else []
+    given = dict(pairs)
+    timeline, graph = views["timeline"], views.get("graph")
+    if graph is not None:
+        graph.expanded = frozenset(_listed(given.get("open", "")))
+    timeline.selection = Selection(
+        frozenset(_nodes_in(given.get("nodes", ""))),
+        frozenset(_listed(given.get("sites", ""))),
+        given.get("label", "")[:_MOST_NAME],
+    )
+    timeline.range_ns = _times_in(given.get("range", ""))
+    shown = _times_in(given.get("shown", ""))
+    start, stop = ([], []) if shown is None else ([shown[0]], [shown[1]])
+    timeline.sources["shown"].data = {"start": start, "stop": stop}
+
+
+def _times(start_ns: float, stop_ns: float) -> str:
+    return f"{round(start_ns)}_{round(stop_ns)}"
+
+
+def _times_in(text: str) -> tuple[int, int] | None:
+    found = _TIMES.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        return None
+    return int(found[1]), int(found[2])
+
+
+def _ranges(nodes: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for node in sorted(nodes):
+        if runs and runs[-1][1] == node - 1:
+            runs[-1][1] = node
+        else:
+            runs.append([node, node])
+    return ".".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _nodes_in(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split("."):
+        match = _NODES.fullmatch(part)
+        if match is None:
+            continue
+        first, last = int(match[1]), int(match[2] or match[1])
+        if len(found) + last - first >= _MOST_NODES:
+            return []
+        found += range(first, last + 1)
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    return [x for x in text.split("\n") if x and len(x) <= _MOST_NAME][:_MOST_ITEMS]

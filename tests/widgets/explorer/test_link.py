@@ -1,0 +1,71 @@
+"""An explorer's link: one text that shows the same again; a stranger's does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.errors import SettingsError
+from kit.runs.settings import Settings
+from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.explorer.view import Explorer
+from tests.factories import make_run
+
+LONG_S = 60
+
+
+def explorer() -> Explorer:
+    made = Explorer(lambda settings, *, progress, cancelled: make_run(settings))
+    made.wait(LONG_S)
+    return made
+
+
+def looked(shown: Explorer) -> tuple[object, ...]:
+    timeline, graph = shown.views["timeline"], shown.views["graph"]
+    data = timeline.sources["shown"].data
+    return (
+        *(shown.settings, timeline.range_ns, timeline.selection, graph.selection, graph.expanded),
+        *(list(data["start"]), list(data["stop"])),
+    )
+
+
+def test_a_link_shows_the_same_again_after_its_settings_were_run():
+    first, second = explorer(), explorer()
+    try:
+        first.set(bulk_forward=5)
+        first.wait(LONG_S)
+        timeline, graph = first.views["timeline"], first.views["graph"]
+        graph.expanded = frozenset(["forward", "forward/a&b#c"])
+        timeline.selection = Selection(frozenset([2, 3, 4, 9]), frozenset(["train.py:12"]), "ops ü")
+        timeline.range_ns = (100, 5000)
+        timeline.sources["shown"].data = {"start": [50], "stop": [90_000]}
+        link = first.link.text()
+        assert link.startswith("bulk_forward=5#shown=50_90000&range=100_5000&nodes=2-4.9&")
+        second.link.open(link)
+        second.wait(LONG_S)
+        assert looked(second) == looked(first)
+        second.link.open("bulk_forward=5#")  # it is shown already: at once
+        assert second.views["timeline"].selection == NOTHING
+        second.history.text.value = link  # as if it were pasted
+        assert looked(second) == looked(first)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_what_is_not_of_its_form_is_left_out():
+    shown = explorer()
+    try:
+        before = looked(shown)
+        for text in (
+            "nodes=1-99999999&range=9_1&shown=x_y&open=" + "z" * 500,
+            "range=1e9_2e9&nodes=a.b&sites=" + "y" * 500,
+            "%E0%A4%A&&&===&__proto__=1",
+            "label=" + "x" * 30_000,
+        ):
+            shown.link.open(f"{shown.settings.to_string()}#{text}")
+            assert looked(shown) == before
+        with pytest.raises(SettingsError):
+            shown.link.open("no_such_setting=1#range=1_2")
+        assert shown.settings == Settings()
+    finally:
+        shown.close()
