@@ -37,7 +37,7 @@ help:  ## this list
 
 lab: $(VENV)/.installed  ## JupyterLab on the first notebook; LAB_ARGS="--port 9000 --no-browser"
 	@scripts/need graphviz dot
-	@$(PY) -m kit lab $(LAB_ARGS) $(NOTEBOOK)
+	@$(PY) -m kit lab $(if $(LAB_ARGS),$(LAB_ARGS) )$(NOTEBOOK)
 
 report: $(VENV)/.installed  ## run the main job and write report.html
 	@scripts/need graphviz dot

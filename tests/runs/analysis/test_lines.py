@@ -203,11 +203,12 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
 
     @kit.workload
     def sleeper(ctx):
-        weights = torch.nn.Parameter(torch.ones(8, 8, device=ctx.device))
-        optimizer = torch.optim.SGD([weights], lr=0.1)
+        several = [torch.nn.Parameter(torch.ones(8, 8, device=ctx.device)) for _ in range(12)]
+        # longer than a look at the thread, which cannot tell what happens within one
+        optimizer = torch.optim.Adam(several, lr=0.1, foreach=False)
 
         def step():
-            hidden = weights.tanh()
+            hidden = torch.stack(several).tanh()
             time.sleep(0.02)
             loss = hidden.square().mean()
             loss.backward()
