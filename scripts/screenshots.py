@@ -28,7 +28,7 @@ EXPLORER = """import os
 os.environ["NPROC"] = "1"
 import kit
 from kit.workloads import bert
-settings = kit.Settings(mode="lazy", loss_scaling="dynamic, on device", steps=20)
+settings = kit.Settings(mode="lazy", loss_scaling="dynamic, on device", steps=100)
 explorer = kit.Explorer(bert, settings)
 _ = explorer.wait()
 explorer.set(loss_scaling="dynamic, host check")
@@ -37,7 +37,7 @@ REPORT = """import kit
 from kit.workloads import bert
 grid = {"loss_scaling": ["none", "dynamic, host check", "dynamic, on device"],
         "batch_size": [4, 8, 16]}
-kit.report(bert, grid, "report.html", settings=kit.Settings(mode="lazy", steps=15))"""
+kit.report(bert, grid, "report.html", settings=kit.Settings(mode="lazy", steps=60))"""
 
 
 def explorer(folder: Path) -> None:

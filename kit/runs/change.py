@@ -105,6 +105,12 @@ class Difference:
         """Half of the interval, in the unit of `amount`."""
         return (self.high - self.low) / 2
 
+    def margin(self, form: Callable[[float], str] = format_percent) -> str:
+        """`± 4%`; of a ratio that may be off by more than all of it, its ends, `0.7 to 3 times`."""
+        if self.is_ratio and self.spread > 1:
+            return f"({self.low:.2g} to {self.high:.2g} times)"
+        return f"± {form(self.spread)}"
+
     def text(
         self,
         more: str = "slower",
@@ -125,15 +131,13 @@ class Difference:
         if math.isnan(self.spread):
             seen = "no change seen" if is_none else f"maybe {amount} {word}"
             return f"{seen}: too few steps to know the spread"
-        spread = f"± {form(self.spread)}"
-        if self.is_ratio and self.spread > 1:
-            spread = "± more than all of it"
+        spread = self.margin(form)
         if kind == "same":
             sign = "+" if self.amount >= 0 else "−"
             return f"no change beyond the spread ({sign}{amount} {spread})"
         why = f": {self.doubt}" if self.doubt else ""
         if kind == "unclear" and is_none:
-            return f"no change seen ({spread}){why}"
+            return f"no change seen ({spread.strip('()')}){why}"
         return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"
 
 

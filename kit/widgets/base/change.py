@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from kit.runs.change import Difference
@@ -67,10 +66,9 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&thinsp;×", ""
     amount = f"{sign}{form(abs(found.amount) * scale)}"
-    if found.is_ratio and found.spread > 1:
-        return amount, " ± more than all of it"
-    known = found.spread > 0 and not math.isnan(found.spread)
-    return amount, f" ± {form(found.spread * scale)}" if known else ""
+    if found.is_ratio:
+        return amount, f" {found.margin(form)}" if found.spread > 0 else ""
+    return amount, f" ± {form(found.spread * scale)}" if found.spread > 0 else ""
 
 
 def _percent(fraction: float) -> str:

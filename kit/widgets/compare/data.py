@@ -237,7 +237,7 @@ def _sure(change: Difference) -> str:
         return ""
     if math.isnan(change.spread):
         return "maybe"
-    spread = f"± {amount(change.spread)}"
+    spread = change.margin(amount)
     return {"same": f"no change, {spread}", "unclear": f"maybe, {spread}"}.get(change.kind, spread)
 
 

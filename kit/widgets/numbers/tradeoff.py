@@ -269,7 +269,8 @@ def _against(row: Row, start: Row | None) -> str:
     if change is None or math.isnan(change.spread):
         return f"maybe {times}"
     said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
-    note = f"{said}, ± {change.spread:.0%}" if said else f"± {change.spread:.0%}"
+    margin = change.margin("{:.0%}".format)
+    note = f"{said}, {margin}" if said else margin
     return f'{times}<div style="color:{MUTED};font-size:11px">{note}</div>'
 
 

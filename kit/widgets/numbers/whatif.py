@@ -96,7 +96,7 @@ def _error(error: Difference) -> str:
     if math.isnan(error.spread):
         return f"{amount}, spread unknown"
     right = ", within the spread" if error.kind == "same" else ""
-    return f"{amount} ± {error.spread:.1%}{right}"
+    return f"{amount} {error.margin('{:.1%}'.format)}{right}"
 
 
 def _alike(a: Settings, b: Settings) -> bool:

@@ -130,7 +130,7 @@ def test_noise_is_neither_better_nor_worse():
     assert BETTER not in html
     assert WORSE not in html
     wide = str(Reader(headline_html(run_with(6.0, noise=0.15), run_with(5.0, noise=0.15))))
-    assert "maybe ▲ +20 % ±" in wide
+    assert "maybe ▲ +20 % (0.46 to 3.1 times)" in wide
 
 
 def test_steps_of_other_batch_sizes_are_compared_by_the_sample():
