@@ -71,13 +71,18 @@ def _advice(run: Run) -> str:
 
 def _change(before: Run, after: Run) -> str:
     """What the cure changed, by the rule for changes."""
+    import numpy as np
+
     from kit.runs.analysis.diff import diff_runs
 
     found = diff_runs(before, after).step.difference
     said = "" if found is None else found.text(more="slower", less="faster")
-    pairs = zip(before.losses, after.losses, strict=False)
-    apart = max((abs(a - b) / max(abs(a), 1e-9) for a, b in pairs), default=0.0)
-    same = f"differ by {apart:.1g} of a loss at most" if apart else "are bitwise the same"
+    losses = np.array(before.losses), np.array(after.losses)
+    if np.array_equal(*losses) and len(before.losses):
+        same = "are bitwise the same"
+    else:  # the two have the same steps
+        apart = np.max(np.abs(losses[0] - losses[1]) / np.abs(losses[0]))
+        same = f"differ by {apart:.1g} of a loss at most"
     return f"A step: {said or 'not comparable'}. The losses of the two {same}."
 
 

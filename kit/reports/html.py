@@ -165,11 +165,13 @@ def _opening(
     beside = compared[first] if first < len(compared) else None
     said = "the run to compare with"
     if beside is None:
-        beside, said = best_of(runs, runs[first]), "the fastest run"
+        disturbed = [bool(run.doubt) for run in runs]
+        calm = "undisturbed " * (any(disturbed) and not all(disturbed))
+        beside, said = best_of(runs, runs[first]), f"the fastest {calm}run"
         if any(has_other_samples(run, runs[first]) for run in runs):
             said += " with as many samples a step"
         if beside == first:
-            beside, said = best_of(runs), "the fastest run by the sample"
+            beside, said = best_of(runs), f"the fastest {calm}run by the sample"
     return {"first": first, "beside": None if beside == first else beside, "besideName": said}
 
 

@@ -25,7 +25,7 @@ __all__ = ["RESERVED", "knob", "own_knobs"]
 MOST_KNOBS = 20  # of one builder
 _TAKEN = """
     auto_run average baseline bucket_mb budget_s bulk cancelled compile_ahead cut devices executor
-    grid label link name path processes progress repeats rules settings source sweep timeout_s
+    grid label link name path processes progress repeats rules run settings source sweep timeout_s
     title variant vary workload workload_or_runs
 """
 RESERVED = frozenset(_TAKEN.split())  # arguments of `kit.run` and others, names in tables

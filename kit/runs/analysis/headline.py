@@ -50,8 +50,6 @@ class Headlines:
         """
         before, now = self._all[old], self._all[new]
         waits = before.sync_wait_ms, now.sync_wait_ms
-        more = now.syncs_per_step - before.syncs_per_step  # a count has no spread
-        counts = Difference(before.syncs_per_step, now.syncs_per_step, more, more, is_ratio=False)
         found = {
             "step_ms": self.steps.difference(old, new),
             **{name: self._fraction(name, old, new) for name in _FRACTIONS},
@@ -60,7 +58,19 @@ class Headlines:
             ),
         }
         why = doubt_of(self._runs[old], self._runs[new])
-        return {k: replace(d, doubt=why) for k, d in found.items()} | {"syncs_per_step": counts}
+        counts = {"syncs_per_step": self._counts(old, new)}
+        return {k: replace(d, doubt=why) for k, d in found.items()} | counts
+
+    def _counts(self, old: int, new: int) -> Difference:
+        """Of sync points a step: exact, but for a read in some steps only.
+
+        A run may hold one such read more or less, by where in the program it began.
+        """
+        a, b = (self._all[i].syncs_per_step for i in (old, new))
+        steps = [len(self._runs[i].step_times_ns) for i in (old, new)]
+        is_exact = a.is_integer() and b.is_integer()
+        half = 0.0 if is_exact or not all(steps) else sum(1 / n for n in steps)
+        return Difference(a, b, b - a - half, b - a + half, is_ratio=False, blur=0.0)
 
     def _fraction(self, name: str, old: int, new: int) -> Difference:
         """From the traced steps taken together; how sure, from each of them alone."""
@@ -82,7 +92,9 @@ def has_other_samples(old: Run, new: Run) -> bool:
 
 
 def _waits_ms(run: Run) -> list[float]:
-    """What each measured step waited."""
+    """What each measured step waited; nothing if not all waited equally often."""
     steps = len(run.step_times_ns)
     waits = [sync.wait_ns / 1e6 for sync in run.sync_points]
-    return [float(np.sum(part)) for part in np.array_split(waits, steps)] if steps else []
+    if not steps or len(waits) % steps:
+        return []
+    return [float(np.sum(part)) for part in np.array_split(waits, steps)]

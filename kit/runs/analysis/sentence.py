@@ -48,11 +48,12 @@ def _of_step(step: Difference, unit: str) -> str:
 def _of_waits(found: Mapping[str, Difference]) -> str:
     wait, count = found["sync_wait_ms"], found["syncs_per_step"]
     if count.is_changed and not count.new:
-        what = "the red wait" if wait.is_changed else "the sync point"
-        return f"{what} is gone (it took {format_ms(wait.old)} a step)"
+        if not wait.is_changed:
+            return "the sync point is gone"
+        return f"the red wait is gone (it took {format_ms(wait.old)} a step)"
     if count.is_changed and not count.old:
-        what = "a red wait" if wait.is_changed else "a sync point"
-        return f"there is {what} of {format_ms(wait.new)} a step, where there was none"
+        what = f"red wait of {format_ms(wait.new)} a step" if wait.is_changed else "sync point"
+        return f"there is a {what}, where there was none"
     parts = []
     if wait.is_changed:
         parts.append(

@@ -279,7 +279,7 @@ class TimelineView(View):
             if len(shown["start"]):
                 self.sources["marked"].data = dict(_EMPTY["marked"])
             return
-        if [round(x) for x in shown["start"]] != [wanted[0]]:
+        if [round(x) for key in ("start", "stop") for x in shown[key]] != list(wanted):
             self.sources["marked"].data = {"start": [wanted[0]], "stop": [wanted[1]]}
         try:
             if self.run is not None and not self._payload["parts"]["gaps_known"][0]:

@@ -49,6 +49,20 @@ def test_a_wait_that_is_gone_and_a_busier_device_are_told():
     )
 
 
+def test_a_read_every_twenty_steps_is_no_change_by_the_number_of_steps():
+    run = make_run(steps=60)
+    read = run.sync_points[0]
+    few, more, none = (
+        replace(run, step_times_ns=run.step_times_ns[:steps], sync_points=(read,) * reads)
+        for steps, reads in ((45, 2), (60, 3), (15, 0))
+    )
+    assert headline_differences(few, more)["syncs_per_step"].kind == "unclear"
+    assert headline_differences(few, none)["syncs_per_step"].kind == "unclear"
+    every = replace(more, sync_points=(read,) * 60)
+    assert headline_differences(none, every)["syncs_per_step"].kind == "more"
+    assert headline_differences(none, none)["syncs_per_step"].kind == "same"
+
+
 def test_what_the_spread_does_not_exceed_is_nothing():
     assert said() == (
         "nothing that can be told from noise; a step: no change beyond the spread (+1% ± 3%)"
@@ -60,7 +74,7 @@ def test_what_the_spread_does_not_exceed_is_nothing():
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ((0.001, 1), (0.0, 0), "the sync point is gone (it took 1 µs a step)"),
+        ((0.001, 1), (0.0, 0), "the sync point is gone; a step"),
         ((0.0, 0), (8.0, 1), "there is a red wait of 8 ms a step, where there was none"),
         ((8.0, 1), (2.0, 1), "the host waits 2 ms a step instead of 8 ms"),
         ((8.0, 1), (8.0, 3), "there are 3 sync points a step instead of 1"),

@@ -110,6 +110,8 @@ def test_a_range_from_the_browser_and_one_from_python_give_the_same_numbers():
     view.sources["marked"].data = {"start": [99.8], "stop": [500_000.2]}
     assert view.range_ns == (100, 500_000)
     assert view.range_metrics() == range_metrics(view.run.timeline, 100, 500_000)
+    view.range_ns = (100, 77_000)  # another end is another range
+    assert view.sources["marked"].data == {"start": [100], "stop": [77_000]}
     view.range_ns = (5, 77)
     assert view.sources["marked"].data == {"start": [5], "stop": [77]}
     view.range_ns = None
