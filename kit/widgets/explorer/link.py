@@ -64,7 +64,9 @@ class Link:
     def follow(self) -> None:
         """A run is shown: look at what was wanted of it."""
         wanted, run = self._wanted, self._explorer.run
-        if wanted is not None and run is not None and wanted[0] == run.settings:
+        if wanted is not None and wanted[0] != self._explorer.settings:
+            self._wanted = None  # a control was moved since
+        elif wanted is not None and run is not None and wanted[0] == run.settings:
             self._wanted = None
             look_at(self._explorer.views, wanted[1])
 

@@ -52,6 +52,23 @@ def test_a_link_shows_the_same_again_after_its_settings_were_run():
         second.close()
 
 
+def test_what_was_to_be_seen_of_a_run_that_never_came_is_not_seen_later():
+    shown = explorer()
+    try:
+        shown.auto_run = False
+        shown.link.open("bulk_forward=5#range=100_5000")
+        shown.set(bulk_forward=1)  # a control is moved before that run is there
+        shown.rerun()
+        shown.wait(LONG_S)
+        shown.set(bulk_forward=5)
+        shown.rerun()
+        shown.wait(LONG_S)
+        assert shown.run.settings.bulk_forward == 5
+        assert shown.views["timeline"].range_ns is None
+    finally:
+        shown.close()
+
+
 def test_what_is_not_of_its_form_is_left_out():
     shown = explorer()
     try:
