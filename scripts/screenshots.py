@@ -80,7 +80,7 @@ def shoot_numbers(page: Page, path: Path) -> None:
     number = page.get_by_text("step time", exact=True).first.bounding_box()
     assert explorer is not None
     assert number is not None
-    page.screenshot(path=path, clip={**explorer, "y": number["y"] - 17, "height": 815})
+    page.screenshot(path=path, clip={**explorer, "y": number["y"] - 17, "height": 875})
 
 
 def report(folder: Path) -> None:
