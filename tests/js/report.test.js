@@ -50,6 +50,14 @@ test("an address says all that is looked at, and reads back", () => {
   assert.equal(writeAddress(axes, {at: [0, 0], beside: -1, looked: NOTHING}), "#set.batch=4&set.loss_scaling=none");
 });
 
+test("of an address that is too long the settings are kept", () => {
+  const index = {axes, cells, first: 0, beside: 1, parts: [], models: {}};
+  const nodes = Array.from({length: 6000}, (_, i) => 2 * i);
+  const text = writeAddress(axes, {at: [2, 1], beside: 3, looked: {...NOTHING, range: [10, 20], nodes}});
+  assert.ok(text.length > 20_000);
+  assert.deepEqual(readAddress(index, text), {at: [2, 1], beside: 3, looked: {...NOTHING, range: [10, 20]}});
+});
+
 test("an address of a stranger asks for nothing that the report does not have", () => {
   const index = {axes, cells, first: 0, parts: [], models: {}};
   for (const text of ["#set.batch=99&set.nothing=1&beside=77&shown=5_1&range=1_x&nodes=1-99999999",

@@ -89,8 +89,9 @@ def looked_text(views: Mapping[str, Any]) -> str:
 
 def look_at(views: Mapping[str, Any], text: str) -> None:
     """Show in these views what the text says; what it leaves out is as on opening."""
-    pairs = parse_qsl(text) if len(text) <= _MOST_TEXT else []
-    given = dict(pairs)
+    if len(text) > _MOST_TEXT:  # the first pairs, whole
+        text = text[: max(text.rfind("&", 0, _MOST_TEXT), 0)]
+    given = dict(parse_qsl(text))
     timeline, graph = views["timeline"], views.get("graph")
     if graph is not None:
         graph.expanded = frozenset(_listed(given.get("open", "")))

@@ -69,6 +69,17 @@ def test_what_was_to_be_seen_of_a_run_that_never_came_is_not_seen_later():
         shown.close()
 
 
+def test_of_a_text_that_is_too_long_the_first_pairs_are_seen():
+    shown = explorer()
+    try:
+        nodes = ".".join(map(str, range(0, 10_000, 2)))
+        shown.link.open(f"{shown.settings.to_string()}#range=100_5000&nodes={nodes}")
+        assert shown.views["timeline"].range_ns == (100, 5000)
+        assert shown.views["timeline"].selection == NOTHING
+    finally:
+        shown.close()
+
+
 def test_what_is_not_of_its_form_is_left_out():
     shown = explorer()
     try:

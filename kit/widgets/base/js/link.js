@@ -21,7 +21,9 @@ export function writeLooked({shown, range, nodes, sites, label, open}) {
 /** @param {string} text after the # @returns {Looked & {rest: Map<string, string>}} what it says; in
  *   `rest` what is not of a view, such as settings */
 export function readLooked(text) {
-  const given = new Map(new URLSearchParams(text.length > MOST_TEXT ? "" : text.replace(/^#/, "")));
+  // Of a text that is too long the first pairs are read, whole: its settings are among them.
+  const end = text.length > MOST_TEXT ? Math.max(text.lastIndexOf("&", MOST_TEXT), 0) : text.length;
+  const given = new Map(new URLSearchParams(text.slice(0, end).replace(/^#/, "")));
   const get = (/** @type {string} */ name) => {
     const found = given.get(name) ?? "";
     given.delete(name);

@@ -1,7 +1,7 @@
 // A timeline on a canvas over the bokeh figure that carries its columns. What to draw is asked of
 // data/ for each frame, so any zoom is exact.
 import {download} from "../../base/js/dom.js";
-import {arrange, everything} from "./data/arrange.js";
+import {arrange, everything, hiddenKeys} from "./data/arrange.js";
 import {ghostOf} from "./data/ghost.js";
 import {arrowsOf} from "./data/launches.js";
 import {matching, spansOf} from "./data/search.js";
@@ -103,8 +103,12 @@ export class TimelinePlot {
   /** Place the lanes as the filter and the run before want it. */
   arrange() {
     const {data} = this.models.ghost;
-    this.ghost = data["spans.key"] && this.read.n
-      ? ghostOf(this.read, readTimeline(data), String(data.name[0])) : null;
+    this.ghost = null;
+    if (data["spans.key"] && this.read.n) {
+      const before = readTimeline(data), {hidden} = this.filter;
+      if (hidden.size) before.hidden = hiddenKeys(before, hidden);
+      this.ghost = ghostOf(this.read, before, String(data.name[0]));
+    }
     const rows = this.ghost?.rows;
     this.table = arrange(this.read, this.filter, (row) =>
       (rows && rows[row] >= 0 ? ghostLine(this.read.rows.height[row]) : 0));

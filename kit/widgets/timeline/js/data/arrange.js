@@ -26,6 +26,11 @@ export function legendKind({keys, colors}, k) {
   return colors.kind.includes(keys.name[k]) ? keys.name[k] : "forward";
 }
 
+/** @param {import("./table.js").Table} table @param {Set<string>} hidden kinds @returns {Uint8Array} a flag a key */
+export function hiddenKeys(table, hidden) {
+  return Uint8Array.from(table.keys.kind, (_, k) => Number(hidden.has(legendKind(table, k))));
+}
+
 /**
  * The same table with its lanes placed anew; what is left out lies outside of the canvas.
  * @param {import("./table.js").Table} table as it was read
@@ -34,7 +39,7 @@ export function legendKind({keys, colors}, k) {
  * @returns {import("./table.js").Table}
  */
 export function arrange(table, {hidden, text, showsIdle}, under = () => 0) {
-  const isHidden = Uint8Array.from(table.keys.kind, (_, k) => Number(hidden.has(legendKind(table, k))));
+  const isHidden = hiddenKeys(table, hidden);
   const isShown = shownLanes(table, isHidden, text);
   const at = placed(table, isShown, showsIdle);
   const {rows, lanes} = table, whole = Array.from(rows.height, Number);

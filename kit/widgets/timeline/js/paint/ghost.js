@@ -28,9 +28,11 @@ export function paintGhost(ctx, {table, view, ghost, ghostFills}) {
     }
     dust.count.forEach((count, p) => {
       if (count === 0) return;
+      ctx.globalAlpha = PALE * (0.43 + 0.57 * Math.min(1, dust.busy[p])); // as full as it was
       ctx.fillStyle = ghostFills[key[dust.longest[p]]];
       ctx.fillRect(view.gutter + p, top, 1, high);
     });
+    ctx.globalAlpha = PALE;
   });
   ctx.globalAlpha = 1;
 }
