@@ -61,12 +61,15 @@ def _numbers(run: Run) -> str:
 
 
 def _advice(run: Run) -> str:
-    """The first advice; or the line that waits, and why no time is said."""
+    """The advice for the line that waits; or that line, and what else is to be said."""
+    where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
+    waits = f"The host waits at {where}."
     if run.doubt:
-        where = " and ".join(sorted({f"{sync.site} ({sync.cause})" for sync in run.sync_points}))
-        return _wrapped(safe_terminal(f"The host waits at {where}. No times: {run.doubt}.", 600))
-    found = run.advice()
-    return _wrapped(safe_terminal(found[0].text, 600) if found else "There is nothing to gain.")
+        return _wrapped(safe_terminal(f"{waits} No times: {run.doubt}.", 600))
+    found = [advice.text for advice in run.advice()]
+    said = [text for text in found if any(sync.site in text for sync in run.sync_points)]
+    rest = found[0] if found else "There is nothing to gain."
+    return _wrapped(safe_terminal(said[0] if said else f"{waits} {rest}", 600))
 
 
 def _change(before: Run, after: Run) -> str:
