@@ -7,6 +7,7 @@ import {arrowsOf} from "../../kit/widgets/timeline/js/data/launches.js";
 import {intersection, rangeMetrics, union} from "../../kit/widgets/timeline/js/data/metrics.js";
 import {arrange, everything} from "../../kit/widgets/timeline/js/data/arrange.js";
 import {ghostOf} from "../../kit/widgets/timeline/js/data/ghost.js";
+import {gapsBetween, idlePixels} from "../../kit/widgets/timeline/js/data/idle.js";
 import {namesIn} from "../../kit/widgets/timeline/js/data/names.js";
 import {hitAt} from "../../kit/widgets/timeline/js/data/picking.js";
 import {matching, searchTimeline, selectionOf} from "../../kit/widgets/timeline/js/data/search.js";
@@ -80,7 +81,8 @@ test("lanes without a kind or a word that is asked for are left out, and others 
   const named = some({text: "LANE 2"});
   assert.deepEqual([named.rows.top[2], named.leftOut], [40, 2]);
   const idle = some({showsIdle: true});
-  assert.deepEqual([idle.idle, idle.bottom], [[{part: 0, group: "", top: 100}], 224]);
+  assert.deepEqual(idle.idle.map(({part, group, top}) => ({part, group, top})), [{part: 0, group: "", top: 100}]);
+  assert.equal(idle.bottom, 224);
   assert.equal(arrange(table, everything(), () => 5).rows.height[0], 11);
 });
 
@@ -142,6 +144,36 @@ test("a gap is picked in its row of causes", () => {
   assert.deepEqual(hitAt(idle, 15, idle.idle[0].top + 4, 1), {kind: "gap", i: 0, near: 1});
   assert.equal(hitAt(idle, 35, idle.idle[0].top + 4, 1), null);
   assert.match(describe(idle, "gap", 0).head, /was idle: late dispatch/);
+});
+
+/** A row of causes: a gap of `length` at each multiple of `every`. @param {number} many
+ * @param {number} every @param {number} length @param {(i: number) => number} cause */
+function idleRowOf(many, every, length, cause) {
+  const each = (/** @type {(i: number) => any} */ value) => [Array.from({length: many}, (_, i) => value(i))];
+  const table = tableOf([kernels([0, many * every])], {"gaps.start": each((i) => i * every),
+    "gaps.length": each(() => length), "gaps.part": each(() => 0), "gaps.cause": each(cause), "gaps.device": each(() => "")});
+  return {table, gaps: arrange(table, {...everything(), showsIdle: true}).idle[0].gaps};
+}
+
+test("short gaps fill as much of a pixel as they are of its time, not all of it", () => {
+  const {table, gaps} = idleRowOf(50_000, 100, 10, (i) => (i % 3 ? 1 : 0));
+  const {wide, filled, causes} = idlePixels(gaps, table.gaps.cause, 0, 5_000_000, 1000);
+  assert.deepEqual(wide, []);
+  for (const part of filled) assert.ok(Math.abs(part - 0.1) < 0.01, `${part}`);
+  assert.deepEqual([...new Set(causes)], [1]); // two of three are of this cause
+});
+
+test("of many gaps only those in view are looked at, and wide ones are bars", () => {
+  const {table, gaps} = idleRowOf(50_000, 100, 10, () => 0);
+  assert.deepEqual(gapsBetween(gaps, 205, 395), [2, 4]);
+  assert.deepEqual(gapsBetween(gaps, 211, 299), [3, 3]);
+  const {wide, filled} = idlePixels(gaps, table.gaps.cause, 205, 395, 100);
+  assert.deepEqual([wide, [...filled].some(Boolean)], [[2, 3], false]);
+  const slow = Array.from({length: 40}, (_, p) => intersection(
+    table.gaps.start.map((/** @type {number} */ at) => [at, at + 10]), [[p * 50, p * 50 + 50]])
+    .reduce((sum, [start, stop]) => sum + stop - start, 0) / 50);
+  const fast = idlePixels(gaps, table.gaps.cause, 0, 2000, 40).filled;
+  assert.deepEqual([...fast].map((x) => x.toFixed(9)), slow.map((x) => x.toFixed(9)));
 });
 
 test("the pointer picks the span under it, the nearest, or nothing", () => {

@@ -1,4 +1,5 @@
 // Which lanes are shown, and where: lanes without what is asked for are left out, the others move up.
+import {gapsOf} from "./idle.js";
 
 const OFF = -1e7; // a place that is never on the canvas
 const HEADING = 17, GAP = 5, IDLE = 19; // pixels, as in lanes.py; a row of idle causes
@@ -7,7 +8,8 @@ const HEADING = 17, GAP = 5, IDLE = 19; // pixels, as in lanes.py; a row of idle
  * What is asked for. `hidden`: kinds as the legend names them. `text`: words that a lane's name has.
  * @typedef {{hidden: Set<string>, text: string, showsIdle: boolean}} Filter
  *
- * A row that says why one device was idle. @typedef {{part: number, group: string, top: number}} IdleRow
+ * A row that says why one device was idle. @typedef {{part: number, group: string, top: number,
+ *   gaps: import("./idle.js").Gaps}} IdleRow
  */
 
 /** Is a lane or row that stands there on the canvas, or beyond its edge? @param {number} top */
@@ -74,7 +76,8 @@ function shownLanes({keys, lanes}, isHidden, text) {
 
 /** By how many pixels each thing moves. @param {import("./table.js").Table} table
  * @param {boolean[]} isShown lanes @param {boolean} showsIdle */
-function placed({lanes, headings, gaps, parts}, isShown, showsIdle) {
+function placed(table, isShown, showsIdle) {
+  const {lanes, headings, gaps, parts} = table;
   const own = (/** @type {any} */ columns, /** @type {number} */ i) => (columns.part ? columns.part[i] : 0);
   const of = (/** @type {number} */ i) => `${own(lanes, i)} ${lanes.group[i]}`;
   const shownGroups = new Set(isShown.flatMap((is, i) => (is ? [of(i)] : [])));
@@ -96,7 +99,8 @@ function placed({lanes, headings, gaps, parts}, isShown, showsIdle) {
       else by -= lanes.bottom[lane] - lanes.top[lane] + GAP;
       const isLast = n + 1 === mine.length || of(mine[n + 1]) !== group;
       if (isLast && shownGroups.has(group) && idleGroups.has(group)) {
-        found.idle.push({part, group: lanes.group[lane], top: lanes.bottom[lane] + GAP + by});
+        const name = lanes.group[lane];
+        found.idle.push({part, group: name, top: lanes.bottom[lane] + GAP + by, gaps: gapsOf(table, part, name)});
         by += IDLE + GAP;
       }
     });

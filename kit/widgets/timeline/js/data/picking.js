@@ -1,4 +1,5 @@
 // What is at a place of the lanes: a span, a sync point, a step.
+import {gapsBetween} from "./idle.js";
 import {inRange, lengthOf} from "./table.js";
 
 const SYNC_PX = 21, STEP_PX = 20, IDLE_PX = 16; // heights of the two strips above the lanes of a part
@@ -24,7 +25,7 @@ export function hitAt(table, time, down, scale) {
     if (inSteps >= 0 && inSteps < STEP_PX) return found("step", stepAt(table, part, time), 1);
   }
   const idle = table.idle.find(({top}) => down >= top && down < top + IDLE_PX);
-  if (idle) return found("gap", gapAt(table, idle, time, 2 / scale), 1);
+  if (idle) return found("gap", gapAt(idle, time, 2 / scale), 1);
   const row = rowAt(table, down);
   if (row < 0) return null;
   const [i, near] = spanAt(table, row, time, 3 / scale);
@@ -78,11 +79,15 @@ export function syncAt(table, part, time, slack) {
   return best;
 }
 
-/** @param {import("./table.js").Table} table @param {import("./arrange.js").IdleRow} row
- * @param {number} time @param {number} slack */
-function gapAt({gaps}, {part, group}, time, slack) {
-  return Array.from(gaps.start, Number).findIndex((from, i) => gaps.part[i] === part
-    && gaps.device[i] === group && from - slack <= time && time <= from + gaps.length[i] + slack);
+/** The longest gap at a time, or within `slack` of it. @param {import("./arrange.js").IdleRow} row
+ * @param {number} time @param {number} slack @returns {number} index in `table.gaps` or -1 */
+function gapAt({gaps}, time, slack) {
+  const {start, stop, index} = gaps, [low, high] = gapsBetween(gaps, time - slack, time + slack);
+  let best = -1;
+  for (let n = low; n < high; n++) {
+    if (best < 0 || stop[n] - start[n] > stop[best] - start[best]) best = n;
+  }
+  return best < 0 ? -1 : index[best];
 }
 
 /** @param {import("./table.js").Table} table @param {number} part @param {number} time */

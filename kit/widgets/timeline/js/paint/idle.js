@@ -1,34 +1,48 @@
 // Paints why a device was idle, and the critical path.
 import {isPlaced} from "../data/arrange.js";
+import {idlePixels} from "../data/idle.js";
 import {clipText} from "./axis.js";
 import {AXIS, FONT} from "./tones.js";
 
 export const IDLE_PX = 15; // the height of a row of causes
+const IDLE_ALPHA = 0.55, FAINTEST = 0.08; // of a pixel that is idle all through, and of one with any idle time
 
 /** @typedef {import("./picture.js").Picture} Picture */
 
-/** A bar for each gap, in the colour of its cause. @param {CanvasRenderingContext2D} ctx
- * @param {Picture} picture */
-export function paintIdle(ctx, {table, view, tones, causes}) {
-  const {gaps, colors, idle} = table;
+/** Gaps in the colour of their cause: wide ones as bars, others as pixels, the paler the less is idle.
+ * @param {CanvasRenderingContext2D} ctx @param {Picture} picture */
+export function paintIdle(ctx, picture) {
+  const {table, view} = picture;
   ctx.font = `11px ${FONT}`;
   ctx.textBaseline = "middle";
-  for (const {part, group, top} of idle) {
+  for (const {top, gaps} of table.idle) {
     const y = view.y(top);
-    if (y + IDLE_PX < AXIS || y > view.height) continue;
-    for (let i = 0; i < gaps.start.length; i++) {
-      if (gaps.part[i] !== part || gaps.device[i] !== group) continue;
-      const from = Math.max(view.x(gaps.start[i]), view.gutter);
-      const to = Math.min(view.x(gaps.start[i] + gaps.length[i]), view.right);
-      if (to < from) continue;
-      ctx.fillStyle = causes[gaps.cause[i]];
-      ctx.globalAlpha = 0.55;
-      ctx.fillRect(from, y, Math.max(to - from, 0.6), IDLE_PX);
-      ctx.globalAlpha = 1;
-      if (to - from < 30) continue;
-      ctx.fillStyle = tones.ink;
-      ctx.fillText(clipText(colors.causes[gaps.cause[i]], to - from - 6), from + 3, y + IDLE_PX / 2 + 0.5);
-    }
+    if (y + IDLE_PX >= AXIS && y <= view.height) paintGaps(ctx, picture, gaps, y);
+  }
+  ctx.globalAlpha = 1;
+}
+
+/** @param {CanvasRenderingContext2D} ctx @param {Picture} picture @param {import("../data/idle.js").Gaps} gaps
+ * of one row @param {number} y */
+function paintGaps(ctx, {table, view, tones, causes}, gaps, y) {
+  const width = Math.max(1, Math.round(view.right - view.gutter)), {cause} = table.gaps;
+  const pixels = idlePixels(gaps, cause, view.shownFrom, view.shownTo, width);
+  for (let p = 0; p < width; p++) {
+    if (pixels.causes[p] < 0) continue;
+    ctx.fillStyle = causes[pixels.causes[p]];
+    ctx.globalAlpha = FAINTEST + (IDLE_ALPHA - FAINTEST) * Math.min(1, pixels.filled[p]);
+    ctx.fillRect(view.gutter + p, y, 1, IDLE_PX);
+  }
+  for (const n of pixels.wide) {
+    const from = Math.max(view.x(gaps.start[n]), view.gutter), to = Math.min(view.x(gaps.stop[n]), view.right);
+    const own = cause[gaps.index[n]];
+    ctx.fillStyle = causes[own];
+    ctx.globalAlpha = IDLE_ALPHA;
+    ctx.fillRect(from, y, to - from, IDLE_PX);
+    if (to - from < 30) continue;
+    ctx.fillStyle = tones.ink;
+    ctx.globalAlpha = 1;
+    ctx.fillText(clipText(table.colors.causes[own], to - from - 6), from + 3, y + IDLE_PX / 2 + 0.5);
   }
 }
 
