@@ -286,6 +286,14 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     assert page.evaluate("document.activeElement !== document.body")  # the button keeps the focus
     page.get_by_role("button", name="show all (1 lane hidden)").click()
     assert page.evaluate(kinds) == all_lanes
+    kinds_of = "Array.from(kitPlot.table.key, (k) => kitPlot.table.keys.kind[k])"
+    page.evaluate(f"kitPlot.choose('span', {kinds_of}.indexOf('kernel'))")
+    page.locator(".kinds button", has_text="kernel").click()
+    assert state(offline)["pick"] is None  # what is hidden is not chosen
+    page.evaluate("kitPlot.step(1)")
+    assert page.evaluate(f"{kinds_of}[kitPlot.pick.i]") != "kernel"
+    page.evaluate("kitPlot.clear()")
+    page.locator(".kinds button", has_text="kernel").click()
     page.get_by_label("show only lanes").fill("worker")
     assert page.evaluate(kinds)[0] == 2
     page.get_by_label("show only lanes").fill("")
@@ -294,6 +302,8 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     path = page.get_by_role("button", name="critical path")
     assert path.get_attribute("aria-pressed") == "false"
     path.click()
+    assert state(offline)["said"].startswith("Critical path, the longest chain of work")
+    page.evaluate("kitPlot.reset()")  # another run, with the path still drawn
     assert state(offline)["said"].startswith("Critical path, the longest chain of work")
     assert offline.errors() == []
     with offline.page.expect_download() as download:

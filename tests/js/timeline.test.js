@@ -11,9 +11,12 @@ import {gapsBetween, idlePixels} from "../../kit/widgets/timeline/js/data/idle.j
 import {namesIn} from "../../kit/widgets/timeline/js/data/names.js";
 import {hitAt} from "../../kit/widgets/timeline/js/data/picking.js";
 import {matching, searchTimeline, selectionOf} from "../../kit/widgets/timeline/js/data/search.js";
+import {firstShown, isShown, neighbour} from "../../kit/widgets/timeline/js/data/shown.js";
 import {inRange} from "../../kit/widgets/timeline/js/data/table.js";
 import {describe, inOneLine} from "../../kit/widgets/timeline/js/describe.js";
+import {inWords} from "../../kit/widgets/timeline/js/finder.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
+import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
 import {tableOf} from "./tables.js";
@@ -132,9 +135,22 @@ test("joined spans have no name of their own, and what is hidden is not counted"
   const table = tableOf([[[0, 10, "kernel"], [20, 40, "kernel"], [50, 60, "wait"]]], {"spans.count": [[1, 7, 1]]});
   assert.deepEqual((namesIn(table, 5, 100) ?? []).map(({name, count, total}) => [name, count, total]),
     [["(several names, joined)", 7, 20], ["wait name", 1, 10], ["kernel name", 1, 5]]);
+  const texts = (/** @type {any} */ row) => COLUMNS.map(([, , text]) => text(row));
+  const [joined, , cut] = namesIn(table, 5, 100) ?? [];
+  assert.deepEqual(texts(joined), ["(several names, joined)", "(any)", "at most 7", "at most 20 ns",
+    "at most 20 ns", "at most 3 ns"]);
+  assert.deepEqual(texts(cut), ["kernel name", "kernel", "1", "5 ns", "5 ns", "10 ns"]); // the mean is of whole spans
+  assert.match(noteOf(table, [joined], 95), /joined.*pauses/);
   const filtered = arrange(table, {...everything(), hidden: new Set(["kernel"])});
   assert.deepEqual((namesIn(filtered, 0, 100) ?? []).map(({name}) => name), ["wait name"]);
   assert.deepEqual(namesIn(arrange(table, {...everything(), text: "no such lane"}), 0, 100), []);
+});
+
+test("how much ran inside is not known where a joined bar reaches over a span", () => {
+  const rows = [[[0, 100, "forward"], [200, 300, "update"]], [[90, 120, "kernel"]]];
+  const table = tableOf(rows, {"spans.count": [[1, 1, 5]]});
+  const selfs = Object.fromEntries((namesIn(table, 0, 400) ?? []).map(({name, self}) => [name, self]));
+  assert.deepEqual(selfs, {"forward name": null, "update name": 100, "(several names, joined)": 30});
 });
 
 test("a gap is picked in its row of causes", () => {
@@ -174,6 +190,20 @@ test("of many gaps only those in view are looked at, and wide ones are bars", ()
     .reduce((sum, [start, stop]) => sum + stop - start, 0) / 50);
   const fast = idlePixels(gaps, table.gaps.cause, 0, 2000, 40).filled;
   assert.deepEqual([...fast].map((x) => x.toFixed(9)), slow.map((x) => x.toFixed(9)));
+});
+
+test("what is hidden is neither stepped to nor found", () => {
+  const table = tableOf([[[0, 1, "plan"], [2, 3, "kernel"], [4, 5, "plan"], [6, 7, "kernel"]], [[0, 9, "wait"]]],
+    {"keys.lane": [[0, 0, 1]]});
+  assert.equal(neighbour(table, 1, 1), 2);
+  assert.equal(firstShown(table, 4, 9), 2);
+  const some = arrange(table, {...everything(), hidden: new Set(["plan"]), text: "lane 0"});
+  assert.deepEqual([neighbour(some, 1, 1), neighbour(some, 1, -1), neighbour(some, 3, 1)], [3, -1, -1]);
+  assert.deepEqual([firstShown(some, 4, 9), firstShown(some, 7, 9)], [3, 1]);
+  assert.deepEqual([0, 1, 4].map((i) => isShown(some, {kind: "span", i})), [false, true, false]);
+  assert.deepEqual([...searchTimeline(some, "name").hits], [1, 3]);
+  assert.equal(inWords(searchTimeline(some, "plan"), -1, true), "nothing found in what is shown");
+  assert.equal(firstShown(arrange(table, {...everything(), text: "no such lane"}), 0, 9), -1);
 });
 
 test("the pointer picks the span under it, the nearest, or nothing", () => {

@@ -58,14 +58,16 @@ export class Finder {
   }
 
   say() {
-    this.output.textContent = this.found === null ? "" : inWords(this.found, this.at);
+    const isPart = this.table !== null && (this.table.leftOut > 0 || this.table.hidden.length > 0);
+    this.output.textContent = this.found === null ? "" : inWords(this.found, this.at, isPart);
   }
 }
 
-/** @param {{hits: Uint32Array, syncs: number}} found @param {number} at @returns {string} */
-export function inWords({hits, syncs}, at) {
+/** @param {{hits: Uint32Array, syncs: number}} found @param {number} at
+ * @param {boolean} [isPart] some lanes or kinds are hidden @returns {string} */
+export function inWords({hits, syncs}, at, isPart = false) {
   const many = hits.length || syncs;
-  if (many === 0) return "nothing found";
+  if (many === 0) return isPart ? "nothing found in what is shown" : "nothing found";
   const position = at < 0 ? "" : `${formatCount(at + 1)} of `;
   return `${position}${formatCount(many)}${hits.length ? "" : " sync points"}`;
 }

@@ -9,13 +9,18 @@ const ROWS = 200; // that are shown
 /** @typedef {import("./data/names.js").Named} Named */
 
 /** @type {[string, (row: Named) => number | string, (row: Named) => string][]} */
-const COLUMNS = [
+export const COLUMNS = [
   ["name", (row) => row.name, (row) => row.name], ["kind", (row) => row.kind, (row) => row.kind],
-  ["count", (row) => -row.count, (row) => formatCount(row.count)],
-  ["total", (row) => -row.total, (row) => formatNs(row.total)],
-  ["self", (row) => -row.self, (row) => formatNs(row.self)],
-  ["mean", (row) => -row.total / row.count, (row) => formatNs(row.total / row.count)],
+  ["count", (row) => -row.count, (row) => bound(row) + formatCount(row.count)],
+  ["total", (row) => -row.total, (row) => bound(row) + formatNs(row.total)],
+  ["self", (row) => -(row.self ?? -1), (row) => (row.self === null ? "not known" : bound(row) + formatNs(row.self))],
+  ["mean", (row) => -row.whole / row.count, (row) => bound(row) + formatNs(row.whole / row.count)],
 ];
+
+/** Joined bars cover pauses, too. @param {Named} row */
+function bound({isJoined}) {
+  return isJoined ? "at most " : "";
+}
 
 export class Names {
   /** @param {HTMLElement} root @param {(name: string) => void} find looks for a name in the timeline */
@@ -41,8 +46,7 @@ export class Names {
       const found = namesIn(table, from, to, part);
       const head = label ? [element("div", {class: "part"}, label)] : [];
       if (found === null) return [...head, `More than ${formatCount(MOST)} spans: mark a shorter range.`];
-      const said = `${plural(found.length, "name")} in ${formatNs(to - from)}${table.leftOut || table.hidden.length
-        ? ", of the lanes and kinds that are shown" : ""}. Self: without what ran inside, on the same lane.`;
+      const said = noteOf(table, found, to - from);
       return [...head, element("div", {class: "note"}, said), this.tableOf(found, () => this.draw(table, from, to))];
     }));
   }
@@ -56,6 +60,7 @@ export class Names {
     element("button", {type: "button", onclick: () => { this.by = n; again(); }}, name)));
     const body = rows.slice(0, ROWS).map((row) => element("tr", {}, ...COLUMNS.map(([, , text], n) => {
       if (n > 0) return element("td", {}, text(row));
+      if (row.isJoined) return element("th", {scope: "row"}, row.name); // no search finds these names
       return element("th", {scope: "row"}, element("button", {type: "button", title: "find it in the timeline",
         onclick: () => this.find(row.name)}, row.name));
     })));
@@ -64,4 +69,13 @@ export class Names {
     return element("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "spans of the range by name"},
       element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)), ...more);
   }
+}
+
+/** @param {import("./data/table.js").Table} table @param {Named[]} found @param {number} length of the range */
+export function noteOf(table, found, length) {
+  const shown = table.leftOut || table.hidden.length ? ", of the lanes and kinds that are shown" : "";
+  const joined = found.some(({isJoined}) => isJoined)
+    ? " Short spans are joined in this picture: their times hold the pauses between them." : "";
+  return `${plural(found.length, "name")} in ${formatNs(length)}${shown}. Total and self: inside of the range; `
+    + `self: without what ran inside, on the same lane; mean: of whole spans.${joined}`;
 }

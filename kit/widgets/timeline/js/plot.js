@@ -5,7 +5,8 @@ import {arrange, everything, hiddenKeys} from "./data/arrange.js";
 import {ghostOf} from "./data/ghost.js";
 import {arrowsOf} from "./data/launches.js";
 import {matching, spansOf} from "./data/search.js";
-import {colorOfKind, inRange, readTimeline} from "./data/table.js";
+import {firstShown, isShown, neighbour} from "./data/shown.js";
+import {colorOfKind, readTimeline} from "./data/table.js";
 import {describe, inOneLine} from "./describe.js";
 import {Events} from "./events.js";
 import {Finder} from "./finder.js";
@@ -118,9 +119,13 @@ export class TimelinePlot {
     this.colors = this.fills();
   }
 
-  /** Other lanes are shown of the same run. */
+  /** Other lanes are shown of the same run; what is hidden is no longer chosen. */
   rearrange() {
     this.arrange();
+    this.hovered = null;
+    this.finder.take(this.table);
+    if (this.pick && !isShown(this.table, this.pick)) this.choose("", -1);
+    this.arrows = this.arrowsOfPick();
     this.measure.retake(this.table);
     this.resize();
   }
@@ -136,7 +141,7 @@ export class TimelinePlot {
       idle: () => then(() => { filter.showsIdle = !filter.showsIdle; }),
       path: () => then(() => {
         this.showsPath = !this.showsPath;
-        this.frame.say(this.showsPath ? pathInWords(this.table) : "");
+        this.say();
       }),
       all: () => then(() => {
         hidden.clear();
@@ -156,9 +161,9 @@ export class TimelinePlot {
   reset(isShared = false) {
     this.arrange();
     this.frame.card.hidden = true;
-    this.frame.say("");
     this.pick = this.lit = this.hovered = null;
     this.arrows = [];
+    this.say();
     this.view.take(this.table, isShared);
     this.finder.take(this.table);
     this.measure.take(this.table);
@@ -220,8 +225,26 @@ export class TimelinePlot {
   /** @returns {import("./paint/picture.js").Picture} */
   picture() {
     const {table, view, tones, colors, pick, hovered, arrows, ghost} = this;
-    return {table, view, ghost, showsPath: this.showsPath && table.path.start?.length > 0, tones, ...colors, wait: colorOfKind(table, "wait"), pick, hovered, arrows,
-      flags: this.finder.found || this.lit, mark: this.measure.range};
+    return {table, view, ghost, showsPath: this.isPathDrawn, tones, ...colors, wait: colorOfKind(table, "wait"),
+      pick, hovered, arrows, flags: this.finder.found || this.lit, mark: this.measure.range};
+  }
+
+  get isPathDrawn() {
+    return this.showsPath && this.table.path.start?.length > 0;
+  }
+
+  /** Say what is chosen; without a choice, how long the critical path is that is drawn. */
+  say() {
+    const {pick, table} = this;
+    if (pick) this.frame.say(inOneLine(this.describe(/** @type {"span" | "sync"} */ (pick.kind), pick.i)));
+    else this.frame.say(this.isPathDrawn ? pathInWords(table) : "");
+  }
+
+  /** From a chosen dispatch to its kernels, or from a chosen kernel's dispatch to it, where both are shown. */
+  arrowsOfPick() {
+    const {table, pick} = this;
+    if (pick?.kind !== "span") return [];
+    return arrowsOf(table, pick.i, MOST_ARROWS).filter((pair) => pair.every((i) => isShown(table, {kind: "span", i})));
   }
 
   save() {
@@ -253,8 +276,8 @@ export class TimelinePlot {
   choose(kind, i, tell = true) {
     const isAny = kind !== "" && i >= 0;
     this.pick = isAny ? {kind, i} : null;
-    this.arrows = isAny && kind === "span" ? arrowsOf(this.table, i, MOST_ARROWS) : [];
-    this.frame.say(isAny ? inOneLine(this.describe(kind, i)) : "");
+    this.arrows = this.arrowsOfPick();
+    this.say();
     if (tell) {
       const serial = (this.models.picked.data.serial ?? [0])[0] + 1; // the same choice again is news, too
       this.models.picked.data = {kind: [isAny ? kind : ""], index: [isAny ? i : -1], serial: [serial]};
@@ -269,17 +292,12 @@ export class TimelinePlot {
     else this.view.revealSync(this.table, i);
   }
 
-  /** Go to a neighbour of the chosen span in its row; without one, to the first that is shown.
+  /** Go to the next span that is shown; without a choice, to the first one on the screen.
    * @param {number} by */
   step(by) {
     const {table, view, pick} = this;
-    if (table.n === 0) return;
-    let i = pick?.kind === "span" ? pick.i + by : -1;
-    if (i < 0) {
-      const rows = table.first.slice(0, -1).map((_, row) => inRange(table, row, view.shownFrom, view.shownTo));
-      i = rows.find(([low, high]) => high > low)?.[0] ?? 0;
-    }
-    this.go("span", Math.min(i, table.n - 1));
+    const i = pick?.kind === "span" ? neighbour(table, pick.i, by) : firstShown(table, view.shownFrom, view.shownTo);
+    if (i >= 0) this.go("span", i);
   }
 
   /** @param {number} i */

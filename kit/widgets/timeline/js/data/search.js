@@ -1,4 +1,5 @@
 // Which spans and sync points belong to a text that is searched, or to a selection.
+import {isPlaced} from "./arrange.js";
 
 /**
  * What the views share: nodes of the graph and lines of the program.
@@ -27,7 +28,8 @@ export function searchTimeline(table, text) {
   };
   const {keys, syncs} = table;
   const lit = flagsOf(keys.name, (name, k) => has(name, keys.kind[k], keys.where[k], keys.detail[k]));
-  const marks = flagsOf(syncs.cause, (cause, i) => has("sync point", cause, syncs.site[i], syncs.via[i]));
+  const marks = flagsOf(syncs.cause, (cause, i) =>
+    (table.hidesWaits ? 0 : has("sync point", cause, syncs.site[i], syncs.via[i])));
   return {lit, marks, hits: spansOf(table, lit), syncs: marks.reduce((total, x) => total + x, 0)};
 }
 
@@ -37,17 +39,19 @@ function flagsOf(values, flag) {
 }
 
 /**
- * The spans whose key is flagged, by start: rows are in order already, so pairs of them are merged.
+ * The spans that are shown and whose key is flagged, by start: rows are in order already, so pairs of
+ * them are merged.
  * @param {import("./table.js").Table} table
  * @param {Uint8Array} lit
  */
 export function spansOf(table, lit) {
-  const {first, key, start} = table;
+  const {first, key, start, hidden, rows} = table;
   let lists = [];
   for (let row = 0; row + 1 < first.length; row++) {
+    if (!isPlaced(rows.top[row])) continue;
     const hits = new Uint32Array(first[row + 1] - first[row]);
     let n = 0;
-    for (let i = first[row]; i < first[row + 1]; i++) if (lit[key[i]]) hits[n++] = i;
+    for (let i = first[row]; i < first[row + 1]; i++) if (lit[key[i]] && !hidden[key[i]]) hits[n++] = i;
     if (n > 0) lists.push(hits.subarray(0, n));
   }
   while (lists.length > 1) {
