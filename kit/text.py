@@ -3,7 +3,8 @@
 Names of ops, lines, devices and files come from programs and traces of strangers. One rule says
 which of their characters are shown (`str.isprintable`: no control, no escape sequence, no mark that
 reorders text, no lone surrogate); each target then adds what has a meaning there. Every view,
-report and message takes its text through one of the four `safe_*` functions.
+report and message takes its text through one of the four `safe_*` functions; `quoted_page` is for
+a whole page of kit's own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "format_percent",
     "is_whole_number",
     "markdown_table",
+    "quoted_page",
     "safe_html",
     "safe_label",
     "safe_markdown",
@@ -55,6 +57,11 @@ def safe_html(text: object, limit: int = 160) -> str:
     Line breaks and tabs are kept: they are no markup, and code and tracebacks need them.
     """
     return escape(_cut_middle(_clean(str(text), keep="\n\t"), limit), quote=True)
+
+
+def quoted_page(page: str) -> str:
+    """A page that kit has made, as the value of an attribute: each character is kept."""
+    return escape(page, quote=True)
 
 
 def safe_markdown(text: object, limit: int = 200) -> str:
@@ -270,7 +277,7 @@ class Lines(str):
 
     def _repr_html_(self) -> str:
         lines = "".join(
-            f'<div style="white-space:pre-wrap">{safe_html(x, 2000)}</div>'
+            f'<div style="white-space:pre-wrap">{safe_html(x, WHOLE)}</div>'
             for x in self.split("\n")
         )
         return f'<div style="font-family:monospace;font-size:12px">{lines}</div>'

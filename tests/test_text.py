@@ -6,11 +6,13 @@ import math
 import pickle
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kit
 from kit.errors import EngineError, SettingsError
 from kit.text import (
     Column,
@@ -258,3 +260,10 @@ def test_lines_show_themselves_as_lines():
     said = Lines("a & b\nc")
     assert (said, repr(said)) == ("a & b\nc", "a & b\nc")
     assert said._repr_html_().count("<div") == 3
+    assert "x" * 9000 in Lines("x" * 9000)._repr_html_()  # a long line is not cut
+
+
+def test_no_other_file_has_a_sanitizer_of_its_own():
+    own = re.compile(r"from html import|import html\b|html\.escape|saxutils|markupsafe")
+    found = {p.name for p in Path(kit.__file__).parent.rglob("*.py") if own.search(p.read_text())}
+    assert found == {"text.py"}

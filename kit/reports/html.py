@@ -10,7 +10,6 @@ import datetime
 import json
 import os
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
@@ -134,7 +133,7 @@ def _sections(views: Sequence[ViewRow], place: str, figures: _Figures) -> str:
     return "\n".join(
         _figure_section(row, row.figure, figures.elements[row.key])
         if row.figure is not None
-        else f'<section id="{row.key}" aria-label="{escape(row.title)}"></section>'
+        else f'<section id="{row.key}" aria-label="{safe_html(row.title)}"></section>'
         for row in views
         if row.place == place and (row.html is not None or row.figure is not None)
     )
@@ -142,7 +141,7 @@ def _sections(views: Sequence[ViewRow], place: str, figures: _Figures) -> str:
 
 def _figure_section(row: ViewRow, drawn: Figure, element: str) -> str:
     return (
-        f'<section aria-label="{escape(row.title)}"><div class="plot">{element}</div>'
+        f'<section aria-label="{safe_html(row.title)}"><div class="plot">{element}</div>'
         f'<p class="hint">{drawn.hint}</p></section>'
     )
 
@@ -283,7 +282,7 @@ def _json_for_html(value: Any) -> str:
 def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     device = safe_html(runs[-1].environment.get("device", "an unnamed device"), 80)
-    moved = ", ".join(escape(a.label) for a in axes)
+    moved = ", ".join(safe_html(a.label) for a in axes)
     how = f" Move {moved} to see what changes." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"
     return f"{many} on {device}, written {today}.{how} Nothing is measured while you look."

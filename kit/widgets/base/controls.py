@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 import traitlets
@@ -252,7 +251,7 @@ def labelled(label: str, control: Any) -> VBox:
 def _label_html(label: str, tip: str = "", note: str = "") -> str:
     """A control's name, a tooltip, and behind the name why it has no effect now."""
     style = f"font:500 12px/1.2 {FONT};color:{MUTED}"
-    beside = f' <i style="font-weight:400">· {escape(note)}</i>' if note else ""
+    beside = f' <i style="font-weight:400">· {safe_html(note)}</i>' if note else ""
     title = f' title="{safe_html(tip, 300)}"' if tip else ""
-    name = f'<span class="kit-label">{escape(label)}</span>'
+    name = f'<span class="kit-label">{safe_html(label)}</span>'
     return f'<span{title} style="{style}">{name}{beside}</span>'

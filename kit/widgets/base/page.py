@@ -14,7 +14,6 @@ import gzip
 import logging
 from collections.abc import Iterator
 from functools import lru_cache
-from html import escape
 from typing import Any
 
 from bokeh.document import Document
@@ -23,6 +22,7 @@ from bokeh.models import Plot
 from IPython.display import publish_display_data
 from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
+from kit.text import WHOLE, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.progress import in_kernel
@@ -78,7 +78,7 @@ async function bokehjs() {
 def packed(ident: str, data: bytes) -> str:
     """A block of a page that `unpacked(ident)` gives back there."""
     text = base64.b64encode(gzip.compress(data, mtime=0)).decode()
-    return f'<script type="application/octet-stream" id="{escape(ident)}">{text}</script>'
+    return f'<script type="application/octet-stream" id="{safe_html(ident)}">{text}</script>'
 
 
 @lru_cache(maxsize=1)
@@ -102,7 +102,7 @@ def page_scripts(models: str, *, in_notebook: bool = False) -> str:
 def _no_bokehjs() -> str:
     """What a frame says where the notebook's one copy of BokehJS is gone."""
     return (
-        f'<p id="no-bokehjs" data-version="{escape(bokehjs_version())}" hidden>The figure is not '
+        f'<p id="no-bokehjs" data-version="{safe_html(bokehjs_version())}" hidden>The figure is not '
         "drawn: BokehJS was in the output of another cell, and that is gone. Restart the kernel "
         "and run all cells to have it again.</p>"
     )
@@ -126,7 +126,7 @@ def static_page(view: Widget, title: str = "kit", *, in_notebook: bool = False) 
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(title)}</title><style>{_CSS}</style></head>\n"
+        f"<title>{safe_html(title)}</title><style>{_CSS}</style></head>\n"
         f"<body>{body}\n{scripts}</body></html>"
     )
 
@@ -143,9 +143,9 @@ def framed(page: str, height: int, text: str = "") -> str:
         "if(page)new ResizeObserver(fit).observe(page)"
     )
     return (
-        f'<iframe srcdoc="{escape(page)}" title="a view of overlap-kit" loading="lazy" '
+        f'<iframe srcdoc="{quoted_page(page)}" title="a view of overlap-kit" loading="lazy" '
         f'style="width:100%;height:{height}px;border:0;resize:vertical" '
-        f'onload="{watch}">{escape(text)}</iframe>'
+        f'onload="{watch}">{safe_html(text, WHOLE)}</iframe>'
     )
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from html import escape
 from types import MappingProxyType
 from typing import Any
 
 from bokeh.models import CustomJS, Plot, SaveTool
 
-from kit.text import safe_html
+from kit.text import WHOLE, safe_html
 from kit.trace.kinds import LEGEND
 from kit.widgets.base.scripts import script
 
@@ -144,7 +143,7 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
         for name, value in rows
     )
     return (
-        f'<div style="font:12px/1.5 {escape(FONT)};color:{_INK};background:{_CARD};max-width:380px;'
+        f'<div style="font:12px/1.5 {safe_html(FONT, WHOLE)};color:{_INK};background:{_CARD};max-width:380px;'
         f'margin:-5px;padding:7px 9px">'
         f'<div style="font-weight:600;margin-bottom:3px;overflow-wrap:anywhere">{mark}{title}'
         f"</div>{lines}</div>"
@@ -154,7 +153,7 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
 def error_html(view: str, error: BaseException) -> str:
     """What a view shows under itself when a callback failed; everything in it is escaped."""
     return (
-        f'<div role="alert" style="font:12px/1.5 {escape(FONT)};'
+        f'<div role="alert" style="font:12px/1.5 {safe_html(FONT, WHOLE)};'
         f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
         f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
         f"<b>{safe_html(view)}</b>: {safe_html(type(error).__name__)}: "

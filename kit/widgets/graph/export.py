@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
 from typing import Any
 
 import graphviz
 
+from kit.text import WHOLE, safe_html
 from kit.widgets.base.theme import BACKGROUND, COLORS, FAINT, INK, MUTED, tint
 from kit.widgets.graph.layout import Placed, place
 from kit.widgets.graph.payload import KINDS
@@ -117,5 +117,5 @@ def _words(x: float, y: float, text: str, size: float, color: str, anchor: str) 
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
         f'fill="{color}" text-anchor="{anchor}" dominant-baseline="central">'
-        f"{escape(text)}</text>"
+        f"{safe_html(text, WHOLE)}</text>"
     )
