@@ -77,7 +77,7 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
             page.wait_for_function("t => document.documentElement.dataset.kitTheme === t", arg=want)
 
         def text() -> Any:
-            return page.locator(".kit-history input[type=text]").input_value()
+            return page.locator(".kit-history input[type=text]").first.input_value()
 
         assert lab.open_and_run(browser, "e.ipynb") == []
         page.set_default_timeout(60_000)
@@ -120,6 +120,13 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
             "document.querySelector('.kit-history input[type=text]').value === 'steps=2&warmup=0'"
         )
         says("measured in")
+
+        # what is shown as one text: the button copies it
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator(".kit-copy-link").click()
+        page.wait_for_function("document.querySelector('.kit-copy-link').innerText === 'Copied'")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.locator(".kit-link input").input_value() == "steps=2&warmup=0#"
 
         # the theme: figures follow it and back, without a run
         assert set(page.evaluate(GROUND)) == {"#ffffff"}

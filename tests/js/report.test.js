@@ -4,6 +4,7 @@ import test from "node:test";
 
 import {missingText, movedText, nearest, sweepLines} from "../../kit/reports/js/grid.js";
 import {readAddress, writeAddress} from "../../kit/reports/js/link.js";
+import {readLooked, writeLooked} from "../../kit/widgets/base/js/link.js";
 import {numbersIn} from "../../kit/widgets/base/js/listing.js";
 
 const axes = [{name: "batch", label: "batch size", number: true, values: ["4", "8", "16"]},
@@ -53,9 +54,11 @@ test("an address says all that is looked at, and reads back", () => {
 test("of an address that is too long the settings are kept", () => {
   const index = {axes, cells, first: 0, beside: 1, parts: [], models: {}};
   const nodes = Array.from({length: 6000}, (_, i) => 2 * i);
-  const text = writeAddress(axes, {at: [2, 1], beside: 3, looked: {...NOTHING, range: [10, 20], nodes}});
-  assert.ok(text.length > 20_000);
-  assert.deepEqual(readAddress(index, text), {at: [2, 1], beside: 3, looked: {...NOTHING, range: [10, 20]}});
+  const looked = {...NOTHING, range: [10, 20]};
+  const short = writeAddress(axes, {at: [2, 1], beside: 3, looked}), long = `${short}&nodes=${nodes.join(".")}`;
+  assert.ok(long.length > 20_000);
+  assert.equal(writeAddress(axes, {at: [2, 1], beside: 3, looked: {...looked, nodes}}), short); // nor is it written
+  assert.deepEqual(readAddress(index, long), {at: [2, 1], beside: 3, looked: {...NOTHING, range: [10, 20]}});
 });
 
 test("an address of a stranger asks for nothing that the report does not have", () => {
@@ -70,4 +73,14 @@ test("an address of a stranger asks for nothing that the report does not have", 
 test("the nodes of a row are numbers and ranges", () => {
   assert.deepEqual(numbersIn("3,7-9"), [3, 7, 8, 9]);
   assert.deepEqual(numbersIn(""), []);
+});
+
+test("what a link says is never more than what is read of it", () => {
+  const looked = {shown: null, range: [1, 2], nodes: Array.from({length: 9000}, (_, i) => 2 * i),
+    sites: ["a.py:1", "y".repeat(401)], label: "ü".repeat(500), open: Array.from({length: 300}, (_, i) => `${i}${"ö".repeat(60)}`)};
+  const written = writeLooked(looked), text = String(new URLSearchParams(written));
+  assert.ok(text.length < 20_000);
+  const {rest, ...read} = readLooked(text);
+  assert.deepEqual([writeLooked(read), rest.size], [written, 0]);
+  assert.deepEqual([read.range, read.sites, read.label.length], [[1, 2], ["a.py:1"], 400]);
 });

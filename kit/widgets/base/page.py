@@ -102,9 +102,9 @@ def page_scripts(models: str, *, in_notebook: bool = False) -> str:
 def _no_bokehjs() -> str:
     """What a frame says where the notebook's one copy of BokehJS is gone."""
     return (
-        f'<p id="no-bokehjs" data-version="{safe_html(bokehjs_version())}" hidden>The figure is not '
-        "drawn: BokehJS was in the output of another cell, and that is gone. Restart the kernel "
-        "and run all cells to have it again.</p>"
+        f'<p id="no-bokehjs" data-version="{safe_html(bokehjs_version())}" hidden>The figure is '
+        "not drawn: BokehJS was in the output of another cell, and that is gone. Restart the "
+        "kernel and run all cells to have it again.</p>"
     )
 
 

@@ -143,8 +143,8 @@ def hover_card(title: str, rows: tuple[tuple[str, str], ...], *, swatch: str = "
         for name, value in rows
     )
     return (
-        f'<div style="font:12px/1.5 {safe_html(FONT, WHOLE)};color:{_INK};background:{_CARD};max-width:380px;'
-        f'margin:-5px;padding:7px 9px">'
+        f'<div style="font:12px/1.5 {safe_html(FONT, WHOLE)};color:{_INK};background:{_CARD};'
+        f'max-width:380px;margin:-5px;padding:7px 9px">'
         f'<div style="font-weight:600;margin-bottom:3px;overflow-wrap:anywhere">{mark}{title}'
         f"</div>{lines}</div>"
     )

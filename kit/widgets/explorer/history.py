@@ -1,4 +1,4 @@
-"""Which settings were looked at: presets, undo and redo, and the settings as a line to share."""
+"""Which settings were looked at: presets, undo and redo, and what is shown as a line to share."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ class History:
 
 
 class HistoryBar(HBox):
-    """Presets, reset, undo, redo, and a field with the settings as text; `settings` follows them.
+    """Presets, reset, undo, redo, a link, the settings as text; `settings` follows them.
 
     `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended.
     `on_look` gets what stands behind a # in the text: what is to be looked at in that run.
+    `on_link` gives the text of what is shown, for the button that copies it.
     """
 
     settings = FittedSettings()
@@ -80,8 +81,9 @@ class HistoryBar(HBox):
         *,
         on_invalid: Callable[[SettingsError], None],
         on_look: Callable[[str], None] = lambda text: None,
+        on_link: Callable[[], str] = lambda: "",
     ) -> None:
-        self._on_look = on_look
+        self._on_look, self._on_link = on_look, on_link
         self._first, self._on_invalid = settings, on_invalid
         self._history = History(settings)
         self._is_following = self._is_returning = False
@@ -92,13 +94,22 @@ class HistoryBar(HBox):
         self.reset = _button("Reset", "back to the settings that the explorer began with")
         self.undo = _button("Undo", "the settings before (Ctrl+Z)", "kit-undo")
         self.redo = _button("Redo", "the settings that were undone (Ctrl+Shift+Z)", "kit-redo")
-        buttons = HBox([self.undo, self.redo, self.reset], layout=Layout(grid_gap="6px"))
+        said = "settings, range of time, selection and open groups as one text; paste it below"
+        self.copy = _button("Copy link to this view", said, "kit-copy-link")
+        self.link = Text(disabled=False, layout=Layout(width="auto"))
+        self.link.add_class("kit-link")
+        self.shared = labelled("link to this view, for an explorer of the same step", self.link)
+        self.shared.layout.flex, self.shared.layout.display = "1 1 100%", "none"
+        buttons = HBox(
+            [self.undo, self.redo, self.reset, self.copy],
+            layout=Layout(grid_gap="6px", flex_flow="row wrap"),
+        )
         presets = labelled("preset", self.preset)
         presets.layout.flex = "0 1 230px"
         text = labelled("settings as text, to share: paste here, then Enter", self.text)
         text.layout.flex = "1 1 280px"
         super().__init__(
-            [presets, buttons, text],
+            [presets, buttons, text, self.shared],
             settings=settings,
             layout=Layout(flex_flow="row wrap", align_items="flex-end", grid_gap="4px 14px"),
         )
@@ -106,6 +117,7 @@ class HistoryBar(HBox):
         self.undo.on_click(lambda _: self.move(-1))
         self.redo.on_click(lambda _: self.move(1))
         self.reset.on_click(lambda _: self._return_to(self._first))
+        self.copy.on_click(lambda _: self.show_link())
         self.preset.observe(self._take_preset, "value")
         self.text.observe(self._take_text, "value")
         self._follow()
@@ -116,6 +128,12 @@ class HistoryBar(HBox):
         if found is not None:
             self._return_to(found)
         return found is not None
+
+    def show_link(self) -> None:
+        """Show the text of what is shown now; the page's script copies it after a click."""
+        self.link.value = ""  # so that the same text again is news to the page
+        self.link.value = self._on_link()
+        self.shared.layout.display = None
 
     @property
     def is_returning(self) -> bool:

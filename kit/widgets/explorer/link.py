@@ -7,7 +7,8 @@ text may come from anyone: what is not of its form, or is too long, is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode
 
@@ -30,12 +31,24 @@ class _Shown(Protocol):
     @property
     def views(self) -> Mapping[str, Any]: ...
 
+    def rerun(self) -> None: ...
+
 
 class Link:
-    """The text of what an explorer shows, and the way back."""
+    """The text of what an explorer shows, and the way back.
 
-    def __init__(self, explorer: _Shown) -> None:
-        self._explorer = explorer
+    Args:
+        lock: is held while views are read or changed.
+        is_waiting: true while a run of the explorer's settings is to come.
+    """
+
+    def __init__(
+        self,
+        explorer: _Shown,
+        lock: AbstractContextManager[Any],
+        is_waiting: Callable[[], bool],
+    ) -> None:
+        self._explorer, self._lock, self._is_waiting = explorer, lock, is_waiting
         self._wanted: tuple[Settings, str] | None = None  # what to look at, once its run is there
 
     def text(self) -> str:
@@ -43,10 +56,11 @@ class Link:
 
         `open` shows it again, and so does the explorer's field for settings as text.
         """
-        return f"{self._explorer.settings.to_string()}#{looked_text(self._explorer.views)}"
+        with self._lock:
+            return f"{self._explorer.settings.to_string()}#{looked_text(self._explorer.views)}"
 
     def open(self, text: str) -> None:
-        """Show what `text` gave; settings other than those of the controls are run first.
+        """Show what `text` gave; settings of which no run is shown are run first.
 
         Raises:
             SettingsError: the text before the # is not of settings.
@@ -57,18 +71,39 @@ class Link:
         self.look(looked)
 
     def look(self, text: str) -> None:
-        """Look at what stands behind the #: now, or when the run of the settings is there."""
-        self._wanted = self._explorer.settings, text
-        self.follow()
+        """Look at what stands behind the #: now, and at the next run of the settings, if one comes.
+
+        Settings whose run has failed, or was never started, are run.
+        """
+        with self._lock:
+            self._wanted = self._explorer.settings, text
+            self.follow()
+            if self._wanted is not None and not self._is_waiting():
+                self._explorer.rerun()
 
     def follow(self) -> None:
         """A run is shown: look at what was wanted of it."""
-        wanted, run = self._wanted, self._explorer.run
-        if wanted is not None and wanted[0] != self._explorer.settings:
-            self._wanted = None  # a control was moved since
-        elif wanted is not None and run is not None and wanted[0] == run.settings:
-            self._wanted = None
-            look_at(self._explorer.views, wanted[1])
+        with self._lock:
+            if self._is_wanted():
+                assert self._wanted is not None
+                look_at(self._explorer.views, self._wanted[1])
+            self.settle()
+
+    def settle(self) -> None:
+        """Keep what is wanted only for a run that is to come, or has failed and may come yet."""
+        with self._lock:
+            is_left = self._wanted is not None and self._wanted[0] != self._explorer.settings
+            if is_left or (self._is_wanted() and not self._is_waiting()):
+                self._wanted = None
+
+    def _is_wanted(self) -> bool:
+        """Is the run that is shown the one to look at?"""
+        run, wanted = self._explorer.run, self._wanted
+        return (
+            wanted is not None
+            and run is not None
+            and wanted[0] == run.settings == self._explorer.settings
+        )
 
 
 def looked_text(views: Mapping[str, Any]) -> str:
@@ -79,12 +114,17 @@ def looked_text(views: Mapping[str, Any]) -> str:
     pairs = {
         "shown": _times(shown["start"][0], shown["stop"][0]) if len(shown["start"]) else "",
         "range": _times(*timeline.range_ns) if timeline.range_ns else "",
-        "nodes": _ranges(picked.nodes),
-        "sites": "\n".join(sorted(picked.sites)[:_MOST_ITEMS]),
-        "label": picked.label,
-        "open": "\n".join(sorted(graph.expanded)[:_MOST_ITEMS]) if graph is not None else "",
+        "nodes": _ranges(picked.nodes) if len(picked.nodes) <= _MOST_NODES else "",
+        "sites": "\n".join(_short(picked.sites)),
+        "label": picked.label[:_MOST_NAME],
+        "open": "\n".join(_short(graph.expanded)) if graph is not None else "",
     }
-    return urlencode({name: text for name, text in pairs.items() if text})
+    written = ""
+    for name, text in pairs.items():
+        pair = urlencode({name: text}) if text else ""
+        if pair and len(written) + len(pair) < _MOST_TEXT:  # what no reader takes is not written
+            written = f"{written}&{pair}" if written else pair
+    return written
 
 
 def look_at(views: Mapping[str, Any], text: str) -> None:
@@ -142,3 +182,8 @@ def _nodes_in(text: str) -> list[int]:
 
 def _listed(text: str) -> list[str]:
     return [x for x in text.split("\n") if x and len(x) <= _MOST_NAME][:_MOST_ITEMS]
+
+
+def _short(texts: Iterable[str]) -> list[str]:
+    """Those that a reader takes, in order."""
+    return _listed("\n".join(sorted(x for x in texts if "\n" not in x)))

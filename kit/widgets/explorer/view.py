@@ -84,8 +84,13 @@ class Explorer(View):
         self._foresight = Foresight(lambda: self._log.runs, self._show_model)
         self.failure = FailureBox(self._lock)
         self.controls = Controls(settings, on_invalid=self.failure.show)
-        self.link = Link(self)
-        self.history = HistoryBar(settings, on_invalid=self.failure.show, on_look=self.link.look)
+        self.link = Link(self, self._lock, lambda: not self._is_answered)
+        self.history = HistoryBar(
+            settings,
+            on_invalid=self.failure.show,
+            on_look=lambda text: self.failure.guard(partial(self.link.look, text)),
+            on_link=self.link.text,
+        )
         self.ahead = AheadLine(prepare, self.controls.neighbours)
         self._reruns = self._make_reruns(run_step)
         self.actions = ActionBar(
@@ -295,6 +300,7 @@ class Explorer(View):
     def _give_up(self, said: str) -> None:
         """The request has no run: back to the picture of the last one."""
         self._is_answered = True
+        self.link.settle()
         if self.run is not None:
             self.pictures.drop_model(self.run, self._before)
         self.actions.say(said, is_news=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from kit.errors import SettingsError
@@ -67,6 +70,97 @@ def test_what_was_to_be_seen_of_a_run_that_never_came_is_not_seen_later():
         assert shown.views["timeline"].range_ns is None
     finally:
         shown.close()
+
+
+class Steps:
+    """Runs that can be held back, or fail."""
+
+    def __init__(self) -> None:
+        self.go, self.fails = threading.Event(), False
+        self.go.set()
+
+    def __call__(self, settings: Settings, *, progress: Any, cancelled: Any) -> Any:
+        assert self.go.wait(LONG_S)
+        if self.fails:
+            raise RuntimeError("no run")
+        return make_run(settings)
+
+
+@pytest.fixture
+def steps_and_shown():
+    steps = Steps()
+    shown = Explorer(steps)
+    shown.wait(LONG_S)
+    yield steps, shown
+    steps.go.set()
+    shown.close()
+
+
+def test_what_is_wanted_is_looked_at_again_in_a_run_of_the_same_settings(steps_and_shown):
+    steps, shown = steps_and_shown
+    timeline = shown.views["timeline"]
+    steps.go.clear()
+    shown.rerun()
+    shown.link.look("range=100_5000")
+    assert timeline.range_ns == (100, 5000)  # in the run before, which has the same settings
+    steps.go.set()
+    shown.wait(LONG_S)
+    assert timeline.range_ns == (100, 5000)
+    timeline.range_ns = None
+    shown.rerun()
+    shown.wait(LONG_S)
+    assert timeline.range_ns is None  # it was wanted of one run, not of each
+
+
+def test_a_link_to_settings_whose_run_failed_runs_them_again(steps_and_shown):
+    steps, shown = steps_and_shown
+    steps.fails = True
+    shown.link.open("bulk_forward=5#range=100_5000")
+    with pytest.raises(RuntimeError):
+        shown.wait(LONG_S)
+    steps.fails = False
+    shown.link.open("bulk_forward=5#range=100_5000")
+    shown.wait(LONG_S)
+    assert shown.run.settings.bulk_forward == 5
+    assert shown.views["timeline"].range_ns == (100, 5000)
+
+
+def test_views_are_not_changed_by_a_link_while_another_thread_changes_them(steps_and_shown):
+    _, shown = steps_and_shown
+    timeline = shown.views["timeline"]
+    looking = threading.Thread(target=shown.link.look, args=("range=100_5000",))
+    with shown._lock:
+        looking.start()
+        looking.join(0.3)
+        assert timeline.range_ns is None
+    looking.join(LONG_S)
+    assert timeline.range_ns == (100, 5000)
+
+
+def test_what_a_link_says_is_never_more_than_what_is_read_of_it(steps_and_shown):
+    _, shown = steps_and_shown
+    timeline, graph = shown.views["timeline"], shown.views["graph"]
+    sites = frozenset(["train.py:1", "y" * 401])
+    timeline.selection = Selection(frozenset(range(0, 15_000, 2)), sites, "ü" * 500)
+    graph.expanded = frozenset([f"{i:03} {'ö' * 60}" for i in range(300)])
+    timeline.range_ns = (100, 5000)
+    text = shown.link.text()
+    assert len(text) < 20_100
+    shown.link.open(text)
+    assert shown.link.text() == text
+    assert timeline.range_ns == (100, 5000)
+    assert (timeline.selection.sites, len(timeline.selection.label)) == ({"train.py:1"}, 400)
+
+
+def test_the_button_shows_the_link_of_what_is_shown(steps_and_shown):
+    _, shown = steps_and_shown
+    history = shown.history
+    assert history.shared.layout.display == "none"
+    shown.views["timeline"].range_ns = (100, 5000)
+    history.copy.click()
+    assert history.link.value == shown.link.text()
+    assert "#range=100_5000" in history.link.value
+    assert history.shared.layout.display is None
 
 
 def test_of_a_text_that_is_too_long_the_first_pairs_are_seen():

@@ -59,6 +59,28 @@ function nameChoices(group) {
   new MutationObserver(say).observe(group, {attributes: true, attributeFilter: ["class"], subtree: true});
 }
 
+const ANSWER = 4000; // milliseconds that a browser lets a click copy something
+
+/** After a click on the button for it, copy the link that the kernel writes into the field beside.
+ * @param {MouseEvent} event */
+export async function copyLink(event) {
+  const button = event.target instanceof Element ? event.target.closest(".kit-copy-link") : null;
+  const field = /** @type {HTMLInputElement | null | undefined} */ (
+    button?.closest(".kit-history")?.querySelector(".kit-link input"));
+  if (!button || !field) return;
+  field.value = "";
+  for (let waited = 0; !field.value && waited < ANSWER; waited += 50) {
+    await new Promise((done) => { setTimeout(done, 50); });
+  }
+  if (!field.value) return;
+  const text = button.textContent;
+  field.select(); // where the browser refuses, Ctrl + C copies it
+  await navigator.clipboard.writeText(field.value).then(() => {
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = text; }, 2000);
+  }, () => {});
+}
+
 /** Ctrl + Z and Ctrl + Y in an explorer press its buttons. @param {KeyboardEvent} event */
 export function undoByKeys(event) {
   const target = event.target instanceof Element ? event.target : null;

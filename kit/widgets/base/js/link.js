@@ -2,6 +2,7 @@
 // Such a text may come from anyone: what is not of its form, or is too long, is left out.
 
 const MOST_TEXT = 20_000, MOST_NODES = 20_000, MOST_ITEMS = 500, MOST_NAME = 400;
+const MOST_SETTINGS = 4_000; // of the text, left for the settings that a report writes before
 
 /**
  * `shown`, `range`: nanoseconds, null for all of the time and for no range.
@@ -12,10 +13,24 @@ const MOST_TEXT = 20_000, MOST_NODES = 20_000, MOST_ITEMS = 500, MOST_NAME = 400
 /** @param {Looked} looked @returns {Record<string, string>} what differs from a page just opened */
 export function writeLooked({shown, range, nodes, sites, label, open}) {
   const times = (/** @type {number[] | null} */ pair) => (pair ? pair.map((ns) => Math.round(ns)).join("_") : "");
-  const all = {shown: times(shown), range: times(range), nodes: rangesOf(nodes),
-    sites: sites.slice(0, MOST_ITEMS).join("\n"), label: nodes.length || sites.length ? label : "",
-    open: [...open].sort().slice(0, MOST_ITEMS).join("\n")};
-  return Object.fromEntries(Object.entries(all).filter(([, text]) => text !== ""));
+  const all = {shown: times(shown), range: times(range), nodes: nodes.length <= MOST_NODES ? rangesOf(nodes) : "",
+    sites: listOf(sites), label: nodes.length || sites.length ? label.slice(0, MOST_NAME) : "",
+    open: listOf([...open].sort())};
+  /** @type {Record<string, string>} */
+  const written = {};
+  let length = MOST_SETTINGS;
+  for (const [name, text] of Object.entries(all)) {
+    const more = String(new URLSearchParams({[name]: text})).length + 1;
+    if (text === "" || length + more > MOST_TEXT) continue; // what no reader takes is not written
+    written[name] = text;
+    length += more;
+  }
+  return written;
+}
+
+/** What a reader takes of a list. @param {string[]} texts */
+function listOf(texts) {
+  return texts.filter((x) => x && x.length <= MOST_NAME && !x.includes("\n")).slice(0, MOST_ITEMS).join("\n");
 }
 
 /** @param {string} text after the # @returns {Looked & {rest: Map<string, string>}} what it says; in

@@ -1,7 +1,7 @@
 // What every page with a view of kit needs once: figures that follow the page's theme, controls
 // with names for screen readers, keys for undo and redo. Runs in JupyterLab and in a saved report.
 import {DarkTwins, hexOf} from "./colors.js";
-import {nameControls, undoByKeys} from "./controls.js";
+import {copyLink, nameControls, undoByKeys} from "./controls.js";
 import {FigurePainter} from "./figures.js";
 import css from "./page.css";
 
@@ -62,6 +62,7 @@ export function makePage(colors) {
   window.addEventListener("beforeprint", () => print(true));
   window.addEventListener("afterprint", () => print(false));
   document.addEventListener("keydown", undoByKeys, true);
+  document.addEventListener("click", copyLink);
   let waiting = 0;
   new MutationObserver(() => {
     waiting ||= requestAnimationFrame(() => { waiting = 0; nameControls(); });
