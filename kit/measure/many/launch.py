@@ -36,6 +36,7 @@ from kit.threads import start_thread
 
 __all__ = ["Team", "run_processes"]
 
+_CONTEXT = multiprocessing.get_context("spawn")  # XLA does not live through a fork
 _GRACE_S = 10.0  # for the others, when one has failed
 _POLL_S = 0.2
 _TAIL = 2000  # characters of a process's own output, in an error
@@ -211,9 +212,8 @@ class _Child:
 
     def __init__(self, rank: int, task: _Task) -> None:
         self.rank, self._task = rank, task
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(
+        self.pipe, theirs = _CONTEXT.Pipe(duplex=False)
+        self.process = _CONTEXT.Process(
             target=task.do, args=(rank, theirs), name=f"kit process {rank}", daemon=False
         )
         self.process.start()

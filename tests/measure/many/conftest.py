@@ -1,0 +1,22 @@
+"""Processes that begin at once, as there are some forty of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from kit.measure.many import launch
+
+# What each process imports before it does anything, and what the first optimizer of torch does.
+_NEEDED = ["kit.measure.many.replicas", "kit.runtime.processes.join", "torch._dynamo"]
+
+
+@pytest.fixture(autouse=True)
+def _processes_share_their_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a fork of one that has imported torch and jax, and has started none of their threads.
+
+    The tests that call the command line start theirs as users do.
+    """
+    multiprocessing.set_forkserver_preload(_NEEDED)
+    monkeypatch.setattr(launch, "_CONTEXT", multiprocessing.get_context("forkserver"))
