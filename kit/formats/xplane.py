@@ -56,6 +56,11 @@ _NO_PROFILE = (
     "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
     "suffix, .json or .json.gz"
 )
+_BLOCKS = re.compile(r"\$api\.py:\d+ block_until_ready")  # jax.block_until_ready, in Python
+_ONLY_CALLS = (
+    "this profile of a GPU has no event where a buffer is waited for: each call of "
+    "jax.block_until_ready is shown as a wait, a call of array.block_until_ready() cannot be seen"
+)
 _READS = {"__float__", "__int__", "__bool__", "__index__", "__complex__", "item", "tolist"}
 _FRAME = re.compile(r"\$(?P<file>[^ ]+\.py):(?P<line>\d+) (?P<function>.+)")
 
@@ -173,6 +178,7 @@ class _Profile:
         self.spans: list[_Span] = []
         self.syncs: list[SyncPoint] = []
         self.environment: dict[str, str] = {"imported from": "jax profile"}
+        self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
         planes = list(data.planes)
         self._kernels(planes)
         for plane in planes:
@@ -235,6 +241,11 @@ class _Profile:
             found = list(_host_events(line))
             if any(e.step >= 0 or _kind(e.name) for e in found):
                 threads.append((cut_name(line.name)[:80] or "thread", found))
+        on_gpu = any(" stream " in s.lane for s in self.spans)
+        names = (e.name for _, found in threads for e in found)
+        if on_gpu and not any(_kind(name) == "wait" and name[:3] != "np." for name in names):
+            self._is_waiting_in_calls = True
+            self.notes.append(_ONLY_CALLS)
         order = sorted(
             range(len(threads)),
             key=lambda i: (-sum(e.step >= 0 for e in threads[i][1]), -len(threads[i][1])),
@@ -253,11 +264,13 @@ class _Profile:
             while open_ and open_[-1][0].stop_ns <= event.start_ns:
                 open_.pop()
             kind = "step" if event.step >= 0 else _kind(event.name)
+            if self._is_waiting_in_calls and _BLOCKS.fullmatch(event.name):
+                kind = "wait"
             inside = {k for _, k in open_}
             if kind and kind not in inside and not (kind == "input" and "dispatch" in inside):
                 name = f"step {event.step}" if kind == "step" else event.name
                 if kind == "wait":
-                    self._wait(event, [e.name for e, _ in open_])
+                    self._wait(event, [*(e.name for e, _ in open_), event.name])
                     name = self.syncs[-1].cause
                 self.spans.append(_Span(lane, name, kind, event.start_ns, event.stop_ns))
             open_.append((event, kind))

@@ -2,7 +2,7 @@
 
 On CPU thunks are asynchronous: an event covers only the launch, and the op ends at the event
 `end: <op>` that carries its id. Spans that ignore it are off by an order of magnitude. The GPU half
-follows XLA's sources (`/device:GPU:n`, one line a stream).
+(`/device:GPU:n`, one line a stream) was tried on a profile of eight MI300X, see docs/traces.md.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
         lane = f"device/{number} {_STREAM.sub('stream ', line.name)}"
         for event in line.events:
             stats = dict(event.stats)
-            name = str(stats.get("hlo_op", event.name)).rsplit("::", 1)[-1]
+            # an op in a loop has those around it before its name; a kernel's name is C++
+            name = str(stats["hlo_op"]).rsplit("::", 1)[-1] if "hlo_op" in stats else event.name
             run = stats.get("run_id", stats.get("correlation_id", 0))
             yield DeviceEvent(
                 lane,

@@ -37,6 +37,14 @@ def test_each_stream_of_each_gpu_is_a_lane_and_derived_lines_are_none():
     ]
 
 
+def test_a_kernel_without_an_op_keeps_all_of_its_name():
+    """A library's, in C++; of an op in a loop the last part is its name."""
+    gemm = "void cutlass::Kernel2<cutlass_80::gemm>(cutlass_80::gemm::Params)"
+    events = [(gemm, 1, 2, {}), ("fusion", 3, 4, {"hlo_op": "while.1::body::fusion.2"})]
+    found = seen(plane("/device:GPU:0", **{"Stream #7(Kernel)": events}))
+    assert [name for _, name, *_ in found] == [gemm, "fusion.2"]
+
+
 def test_threads_of_a_cpu_are_numbered_by_their_first_kernel():
     late = [("add", 50, 60, {"hlo_op": "add"})]
     early = [("mul", 20, 30, {"hlo_op": "mul"}), ("Wait for x", 30, 40, {"hlo_op": "w"})]

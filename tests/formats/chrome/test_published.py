@@ -21,7 +21,13 @@ LAUNCHES = {  # calls that hand work to the device and do not wait for it
     "triton": ("cuLaunchKernel",),
     "alexnet": ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync"),
     "event_sync_multi_stream": ("cudaLaunchKernel", "cudaMemsetAsync"),
-}
+    "h100_bert": (
+        "cuLaunchKernel", "cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync",
+        "cudaMemsetAsync",
+    ),
+    "mi300_bert": ("hipExtModuleLaunchKernel", "hipLaunchKernel", "hipModuleLaunchKernel"),
+    "b200_vllm": ("cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaMemcpyAsync"),
+}  # fmt: skip
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
@@ -34,7 +40,7 @@ def test_kernels_streams_and_launches_are_those_of_the_file(name: str) -> None:
     events = events_of(name)
     run = kit.open_trace(DATA / f"{name}.json.gz")
     on_gpu = [event for event in events if event.get("cat") in GPU]
-    kernels = [span for span in run.timeline.spans if span.kind == "kernel"]
+    kernels = [s for s in run.timeline.spans if s.kind in ("kernel", "communication")]
     assert len(kernels) == len(on_gpu)
     shown = sum(span.stop_ns - span.start_ns for span in kernels)
     assert shown == pytest.approx(sum(event["dur"] for event in on_gpu) * 1e3, abs=len(kernels))
@@ -57,3 +63,26 @@ def test_the_waits_of_a_training_step_are_the_files_synchronize_calls() -> None:
     names = [event["name"] for event in events_of("alexnet")]
     wanted = sum(names.count(f"cuda{what}Synchronize") for what in ("Stream", "Device", "Event"))
     assert len(kit.open_trace(DATA / "alexnet.json.gz").timeline.syncs) == wanted
+
+
+def test_what_talks_to_other_gpus_is_told_from_what_computes() -> None:
+    run = kit.open_trace(DATA / "b200_vllm.json.gz")
+    talks = [span.name for span in run.timeline.spans if span.kind == "communication"]
+    named = [
+        event["name"]
+        for event in events_of("b200_vllm")
+        if event.get("cat") == "kernel"
+        and ("nccl" in event["name"] or "all_reduce" in event["name"])
+    ]
+    assert sorted(talks) == sorted(named) != []
+
+
+@pytest.mark.parametrize("name", ["h100_bert", "mi300_bert"])
+def test_a_value_that_a_model_reads_is_found_at_its_function(name: str) -> None:
+    """A mask is decided on the host: `item` in transformers, for the line of the user."""
+    syncs = kit.open_trace(DATA / f"{name}.json.gz").timeline.syncs
+    read = [sync for sync in syncs if sync.cause == "item"]
+    assert [sync.site for sync in read] == [
+        "moca/library/model_hub/huggingface/model/adapters/text_base_model.py:28"
+    ]
+    assert read[0].via == "transformers/modeling_attn_mask_utils.py:429"
