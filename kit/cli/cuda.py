@@ -22,6 +22,7 @@ MAJORS = (12, 13)
 DRIVERS = {12: "525", 13: "580"}
 LIBRARIES = {"CUDA": "nvidia-cuda-runtime", "cuDNN": "nvidia-cudnn", "NCCL": "nvidia-nccl"}
 SHARED = "XLA_PYTHON_CLIENT_PREALLOCATE"
+_OTHER_PLUGIN = re.compile(r"jax-(?:rocm\d*-plugin|metal)")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?")
 
 
@@ -54,6 +55,14 @@ class Wheels:
         """The CUDAs that jax has a plugin for."""
         return tuple(n for n in MAJORS if f"jax-cuda{n}-plugin" in self.versions)
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """What computes on a device that is no NVIDIA GPU: jax's plugins, and torch for ROCm."""
+        names = [n for n in sorted(self.versions) if _OTHER_PLUGIN.fullmatch(n)]
+        torch = self.versions.get("torch", "")
+        names += ["torch"] if "+rocm" in torch else []
+        return [f"{name} {self.versions[name]}" for name in names]
+
     def library(self, name: str, major: int) -> tuple[str, str]:
         """The wheel of a library for this CUDA, and its version; CUDA 13's have no suffix."""
         plain = [name] if major == max(MAJORS) else []
@@ -67,7 +76,7 @@ def installed_wheels() -> Wheels:
     """What this Python has, from the metadata alone."""
     versions: dict[str, str] = {}
     needs: dict[str, list[str]] = {}
-    wanted = re.compile(r"torch|jax|jaxlib|jax-cuda\d+-\w+|nvidia-[\w-]+")
+    wanted = re.compile(rf"torch|jax|jaxlib|jax-cuda\d+-\w+|{_OTHER_PLUGIN.pattern}|nvidia-[\w-]+")
     for found in metadata.distributions():
         name = str(found.metadata["Name"] or "").lower().replace("_", "-")
         if wanted.fullmatch(name):
@@ -80,8 +89,11 @@ def installed_wheels() -> Wheels:
 def cuda_findings(wheels: Wheels, driver: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """A line for each framework that has CUDA, then what collides; nothing where none has.
 
+    torch's wheels for Linux have CUDA, so most machines without a GPU have it, too: what only a GPU
+    needs is asked for where there is one.
+
     Args:
-        driver: as nvidia-smi names its version; "" if it does not.
+        driver: as nvidia-smi names its version; "" if it does not: there is no GPU.
     """
     stacks = [("torch", "torch", wheels.of_torch)] if wheels.of_torch else []
     stacks += [("jax", f"jax-cuda{n}-plugin", n) for n in wheels.of_jax]
@@ -96,9 +108,9 @@ def cuda_findings(wheels: Wheels, driver: str, environment: Mapping[str, str]) -
                 "update the driver"
                 + (f", or install {name} for CUDA {MAJORS[0]}" if major > MAJORS[0] else ""),
             )
-    yield from _between(wheels)
+    yield from _between(wheels, has_gpu=bool(driver))
     if stacks:
-        yield from _settings(wheels, environment)
+        yield from _settings(wheels, environment, has_gpu=bool(driver))
 
 
 def _stack(wheels: Wheels, name: str, package: str, major: int) -> Finding:
@@ -131,7 +143,7 @@ def _meets(version: str, bounds: str) -> bool:
     return is_within(version, bounds) and all(x in (version, "*") for x in exact)
 
 
-def _between(wheels: Wheels) -> Iterator[Finding]:
+def _between(wheels: Wheels, *, has_gpu: bool) -> Iterator[Finding]:
     """What collides between torch and jax, and between jax and its plugin."""
     torch, plugins = wheels.of_torch, wheels.of_jax
     if len(plugins) > 1:
@@ -150,7 +162,7 @@ def _between(wheels: Wheels) -> Iterator[Finding]:
             f"pip uninstall {' '.join(_plugin(wheels, plugins[0]))}, then "
             f'pip install "jax[cuda{torch}]"',
         )
-    if torch and not plugins:
+    if torch and not plugins and has_gpu:
         yield Finding(
             "torch and jax",
             ODD,
@@ -173,7 +185,9 @@ def _plugin(wheels: Wheels, major: int) -> list[str]:
     return [name for name in sorted(wheels.versions) if name.startswith(f"jax-cuda{major}-")]
 
 
-def _settings(wheels: Wheels, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _settings(
+    wheels: Wheels, environment: Mapping[str, str], *, has_gpu: bool
+) -> Iterator[Finding]:
     """Variables that decide which libraries are loaded, and who gets the memory."""
     folders = environment.get("LD_LIBRARY_PATH", "").split(":")
     cuda = [folder for folder in folders if re.search(r"cuda|cudnn|nccl", folder, re.IGNORECASE)]
@@ -184,7 +198,7 @@ def _settings(wheels: Wheels, environment: Mapping[str, str]) -> Iterator[Findin
             f"{', '.join(cuda)} comes before the libraries of torch's and jax's wheels",
             "unset LD_LIBRARY_PATH, or take these folders out of it",
         )
-    both = wheels.of_torch and wheels.of_jax
+    both = wheels.of_torch and wheels.of_jax and has_gpu
     is_set = environment.get(SHARED, "").lower() in ("false", "0")
     if both and not is_set and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in environment:
         yield Finding(

@@ -1,7 +1,8 @@
 """`kit doctor`: what is installed, what is missing or broken, and how to get it.
 
-It must work where nothing else does, so it needs the standard library only: versions are read from
-the packages' metadata, and what has to be imported is imported by another process, with a limit.
+It must work where nothing else does, so the standard library is enough: versions are read from the
+packages' metadata, and what has to be imported is imported by another process, with a limit. Only
+Jupyter's own list of its folders is asked for, where it is there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from kit import __version__
-from kit.cli.cuda import cuda_findings, installed_wheels
+from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.text import safe_terminal
 from kit.versions import is_within, needed
@@ -69,8 +70,9 @@ def findings(*, full: bool = False) -> list[Finding]:
     found = [_python()]
     for name, bounds in sorted(needed().items()):
         found.append(_package(name, bounds))
-    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu()]
-    found += cuda_findings(installed_wheels(), _driver(), os.environ)
+    wheels = installed_wheels()
+    found += [_dot(), *(_front_end(name) for name in _FRONT_ENDS), _gpu(wheels)]
+    found += cuda_findings(wheels, _driver(), os.environ)
     found.append(_cache())
     if full:
         found += [_devices(name) for name in _DEVICES]
@@ -112,24 +114,28 @@ def _dot() -> Finding:
 
 def _front_end(name: str) -> Finding:
     """The JavaScript half of a widget package, which JupyterLab loads."""
-    more = os.environ.get("JUPYTER_PATH", "").split(os.pathsep)
-    places = [
-        Path(sys.prefix, "share/jupyter"),
-        Path("/usr/local/share/jupyter"),
-        Path("/usr/share/jupyter"),
-        Path.home() / ".local/share/jupyter",
-        *map(Path, filter(None, more)),
-    ]
-    for place in places:
-        if (place / "labextensions" / name / "package.json").is_file():
+    for folder in _jupyter_folders():
+        if Path(folder, "labextensions", name, "package.json").is_file():
             return Finding(name, OK, "JupyterLab finds it")
     package = "jupyterlab_widgets" if "widgets" in name else "jupyter_bokeh"
     cure = f"pip install --force-reinstall --no-deps {package}, then reload the page"
     return Finding(name, BAD, "JupyterLab has no such extension: widgets stay text", cure)
 
 
-def _gpu() -> Finding:
+def _jupyter_folders() -> list[str]:
+    """Where JupyterLab looks for what it loads: other folders on each system."""
+    try:
+        from jupyter_core.paths import jupyter_path
+    except Exception:  # noqa: BLE001 - whatever stands in the way of an import: no JupyterLab runs
+        return [os.path.join(sys.prefix, "share", "jupyter")]
+    return [str(folder) for folder in jupyter_path()]
+
+
+def _gpu(wheels: Wheels) -> Finding:
     path = shutil.which("nvidia-smi")
+    if path is None and wheels.elsewhere:
+        text = f"no nvidia-smi here; {', '.join(wheels.elsewhere)}: kit was never tried on such"
+        return Finding("gpu", ODD, text, "kit doctor --full lists the devices that jax finds")
     if path is None:
         return Finding("gpu", ODD, "no nvidia-smi here: steps run on the CPU")
     said, status = _ask([path, "--query-gpu=name,driver_version", "--format=csv,noheader"], QUICK_S)

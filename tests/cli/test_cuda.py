@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit.cli import doctor
 from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.doctor import findings
 from kit.cli.finding import ODD, OK, Finding
@@ -76,6 +77,28 @@ def test_a_driver_that_is_too_old_for_the_cuda_is_named(driver: str, is_old: boo
     found = ask(driver=driver)
     assert ("torch and the driver" in odd(found)) is is_old
     assert ("jax and the driver" in odd(found)) is is_old
+
+
+def test_a_build_with_cuda_on_a_machine_without_a_gpu_is_nothing_to_put_right():
+    """torch's wheels for Linux have CUDA on a laptop, too, where gigabytes for jax are no cure."""
+    without_plugin = {"jax-cuda13-plugin": "", "jax-cuda13-pjrt": ""}
+    assert odd(ask(without_plugin, driver="")) == set()
+    assert odd(ask(driver="", XLA_PYTHON_CLIENT_PREALLOCATE="true")) == set()
+    assert "torch and jax" in odd(ask(without_plugin, driver="580.95.05"))
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [({"torch": "2.14.1+rocm7.1"}, "torch 2.14.1+rocm7.1"),
+     ({"jax-rocm7-plugin": "0.11.2", "jax-rocm7-pjrt": "0.11.2"}, "jax-rocm7-plugin 0.11.2"),
+     ({"jax-metal": "0.1.1"}, "jax-metal 0.1.1"), (WELL, "steps run on the CPU")],
+)  # fmt: skip
+def test_a_gpu_that_is_not_nvidias_is_not_called_a_cpu(monkeypatch, versions, said: str):
+    monkeypatch.setattr(doctor, "installed_wheels", lambda: Wheels(versions))
+    monkeypatch.setenv("PATH", "")
+    text = next(f.text for f in findings() if f.what == "gpu")
+    assert said in text
+    assert ("never tried" in text) is ("CPU" not in said)
 
 
 def test_variables_that_take_libraries_or_memory_are_named():

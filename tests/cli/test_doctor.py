@@ -98,6 +98,18 @@ def test_a_missing_front_end_is_named(monkeypatch, tmp_path: Path):
     assert "widgets stay text" in found.text
 
 
+def test_a_front_end_is_found_where_jupyter_itself_looks(monkeypatch, tmp_path: Path):
+    """On macOS and Windows these are other folders than on Linux."""
+    folder = tmp_path / "Library" / "Jupyter" / "labextensions" / "@nobody" / "has-this"
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "Library" / "Jupyter"))
+    monkeypatch.setattr(cli_doctor, "_FRONT_ENDS", ("@nobody/has-this",))
+    found = next(f for f in findings() if f.what == "@nobody/has-this")
+    assert (found.state, found.text) == (OK, "JupyterLab finds it")
+
+
 @pytest.mark.parametrize(
     ("version", "bounds", "is_within"),
     [("2.13.0+cpu", ">=2.11,<2.14", True), ("2.14.0", ">=2.11,<2.14", False),

@@ -177,5 +177,5 @@ def _installed(path: str) -> str:
     """The path inside of the installation, "logging/__init__.py"; "" for the user's own files."""
     for folder in _INSTALLED:
         if path.startswith(folder) and not is_shipped_step(path):
-            return path.removeprefix(folder).removeprefix("site-packages/").replace(os.sep, "/")
+            return path.removeprefix(folder).replace(os.sep, "/").removeprefix("site-packages/")
     return ""
