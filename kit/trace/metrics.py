@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.text import format_count
 from kit.trace.active import distinct
 from kit.trace.kinds import (
     AWAY,
@@ -28,8 +29,20 @@ from kit.trace.kinds import (
 )
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["BreakdownRow", "Headline", "Measured", "breakdown", "breakdown_ns",
-           "busy_fraction", "headline", "overlap_fraction", "together_ns", "union_ns"]  # fmt: skip
+__all__ = [
+    "BreakdownRow",
+    "Headline",
+    "Measured",
+    "MeasuredWaits",
+    "breakdown",
+    "breakdown_ns",
+    "busy_fraction",
+    "headline",
+    "overlap_fraction",
+    "together_ns",
+    "union_ns",
+    "waits_of",
+]
 
 LOADER = "host/loader"
 # A row of the breakdown only where it happens.
@@ -73,6 +86,43 @@ class Measured(Protocol):
     def step_times_ns(self) -> tuple[int, ...]: ...
     @property
     def sync_points(self) -> tuple[SyncPoint, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWaits:
+    """Sync points, and the steps that they are of."""
+
+    syncs: Sequence[SyncPoint]
+    steps: int
+    is_traced: bool
+
+    @property
+    def each_ms(self) -> float:
+        """The mean of a step; nan without a step."""
+        wait = sum(s.wait_ns for s in self.syncs)
+        return wait / self.steps / 1e6 if self.steps else math.nan
+
+    @property
+    def kind(self) -> str:
+        """`untraced step` or `traced step`."""
+        return f"{'traced' if self.is_traced else 'untraced'} step"
+
+    @property
+    def which(self) -> str:
+        """`10 untraced steps`."""
+        return format_count(self.steps, self.kind)
+
+
+def waits_of(run: Measured) -> MeasuredWaits:
+    """The waits that every card, table and sentence tells: those of the untraced steps.
+
+    A trace makes steps slower, and so waits longer or shorter. Only where no other steps are known,
+    as of an imported trace, those of the traced ones are told.
+    """
+    if run.step_times_ns and run.timeline.origin != "imported":
+        return MeasuredWaits(run.sync_points, len(run.step_times_ns), is_traced=False)
+    steps = int(run.timeline.where(kind="step").sum())
+    return MeasuredWaits(run.timeline.syncs, steps, is_traced=True)
 
 
 def union_ns(intervals: Intervals) -> int:

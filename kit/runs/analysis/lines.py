@@ -19,6 +19,7 @@ from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
 from kit.trace.kernels import charged_ns, communication
 from kit.trace.kinds import AWAY, ON_DEVICE
+from kit.trace.metrics import waits_of
 
 __all__ = ["PHASES", "LineCost", "line_costs", "place_of"]
 
@@ -262,13 +263,11 @@ Waits = tuple[float, float, float, tuple[str, ...]]
 def _waits(run: Run) -> dict[str, Waits]:
     """Waiting, sync points and idle time a step, by line; and what the waits were."""
     t = run.timeline
-    is_measured = run.step_times_ns and t.origin != "imported"  # else there are traced ones only
-    syncs = run.sync_points if is_measured else t.syncs
-    steps = len(run.step_times_ns) if is_measured else int(t.where(kind="step").sum())
+    waits = waits_of(run)
     found: dict[str, Waits] = {}
-    if not steps:
+    if not waits.steps:
         return found
-    for row in sync_table(syncs, steps=steps, timeline=t):
+    for row in sync_table(waits.syncs, steps=waits.steps, timeline=t):
         wait, count, idle, causes = found.get(row.site, (0.0, 0.0, math.nan, ()))
         cause = f"{row.cause} through {row.via}" if row.via else row.cause
         known = [x for x in (idle, row.idle_ms_per_step) if not math.isnan(x)]

@@ -21,6 +21,7 @@ from kit.text import (
 )
 from kit.trace import count_devices, idle_table, sync_table
 from kit.trace.kernels import kernel_table
+from kit.trace.metrics import waits_of
 
 __all__ = ["summary"]
 
@@ -90,12 +91,10 @@ def _breakdown(run: Run) -> str:
 
 
 def _syncs(run: Run, limit: int) -> str:
-    is_measured = run.step_times_ns and run.timeline.origin != "imported"
-    syncs = run.sync_points if is_measured else run.timeline.syncs
-    steps = len(run.step_times_ns) if is_measured else int(run.timeline.where(kind="step").sum())
-    if not steps:
+    waits = waits_of(run)
+    if not waits.steps:
         return ""
-    rows = sync_table(syncs, steps=steps, timeline=run.timeline)
+    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
     if not rows:
         return f"No sync points: {why_no_waits(run)}."
     cells = [

@@ -14,6 +14,7 @@ from kit.runs.run import Run
 from kit.text import format_ms, format_percent
 from kit.trace import Limit, count_devices, idle_table, limit_shares
 from kit.trace.limits import BUSY
+from kit.trace.metrics import waits_of
 
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits"]
 
@@ -132,11 +133,13 @@ def verdict(run: Run) -> Verdict | None:
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
-    lost = limit_shares(run.timeline)["sync"] * step_ms
-    if waits >= LONG * step_ms and lost < LITTLE * waits:
+    lost = limit_shares(run.timeline)["sync"]
+    if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
+        told = waits_of(run)  # as the cards and the table of sync points; the share is of the trace
         said += (
-            f". The host waits {format_ms(waits)} a step: waiting is no loss while the device "
-            f"works, what follows is, {format_ms(lost)}"
+            f". The host waits {format_ms(told.each_ms)} in the mean {told.kind}: waiting is no "
+            f"loss while the device works, what follows is, {format_percent(lost)} of the traced "
+            "step"
         )
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside if run.settings.mode == "torch" else row.inside

@@ -21,8 +21,9 @@ from kit.runs.change import Difference
 from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
-from kit.trace import SyncPoint, SyncRow, sync_table
+from kit.trace import SyncRow, sync_table
 from kit.trace.kinds import CATEGORY_ROWS
+from kit.trace.metrics import waits_of
 from kit.widgets.base.change import BETTER as BETTER
 from kit.widgets.base.change import MUTED as MUTED
 from kit.widgets.base.change import WORSE as WORSE
@@ -75,8 +76,8 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
          "device_busy_fraction"),
         ("overlap", format_percent(now.overlap_fraction), "of recording, under a busy device",
          "overlap_fraction"),
-        ("sync wait", format_ms(now.sync_wait_ms), "a step: host waits for device",
-         "sync_wait_ms"),
+        ("sync wait", format_ms(now.sync_wait_ms),
+         f"host waits for device, mean of {waits_of(run).which}", "sync_wait_ms"),
         ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step"),
     ]  # fmt: skip
     body = "".join(
@@ -108,13 +109,13 @@ def _doubt(run: Run) -> str:
 
 def sync_table_html(run: Run) -> str:
     """Where the host waited, what that cost the device, and what would remove it."""
-    syncs, steps, which = _syncs(run)
-    if not steps:
+    waits = waits_of(run)
+    if not waits.steps:
         return section("Sync points", sentence("No step was measured."))
-    if not syncs:
-        text = f"No sync points in {which}: {why_no_waits(run)}."
+    if not waits.syncs:
+        text = f"No sync points in {waits.which}: {why_no_waits(run)}."
         return section("Sync points", sentence(text))
-    rows = sync_table(syncs, steps=steps, timeline=run.timeline)
+    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
     most = max(rows[0].wait_ms_per_step, 1e-12)
     is_sure = not run.doubt  # else no advice is given, and a cure is one
     cells = [
@@ -122,7 +123,7 @@ def sync_table_html(run: Run) -> str:
     ]
     more = len(rows) - _MAX_ROWS
     rest = sum(r.wait_ms_per_step for r in rows[_MAX_ROWS:])
-    note = f"Mean over {which}; idle: the device, after the wait, in the traced steps."
+    note = f"Mean over {waits.which}; idle: the device, after the wait, in the traced steps."
     if more > 0:
         note += f" {more} more places, together {format_number(rest)} ms a step, are not shown."
     heads = ["line", "cause", "a step", "wait ms", "then idle ms"]
@@ -150,8 +151,10 @@ def _sync_cells(row: SyncRow, run: Run, share: float, is_sure: bool) -> list[str
 
 def sync_picks(run: Run) -> list[Selection]:
     """What each row of `sync_table_html` stands for: a line, and the nodes that it recorded."""
-    syncs, steps, _ = _syncs(run)
-    rows = sync_table(syncs, steps=steps, timeline=run.timeline) if steps and syncs else ()
+    waits = waits_of(run)
+    if not waits.steps:
+        return []
+    rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)
     return [*map(Links(run).of_site, (row.site for row in rows[:_MAX_ROWS]))]
 
 
@@ -258,15 +261,6 @@ def failure_html(error: BaseException, trace: str = "") -> str:
         f'padding:8px 12px;overflow-wrap:anywhere"><b style="color:{WORSE}">{safe_html(name)}</b> '
         f"{safe_html(first, 600)}{detail}{folded}</div>"
     )
-
-
-def _syncs(run: Run) -> tuple[Sequence[SyncPoint], int, str]:
-    """The sync points to show, the steps they come from, and how to call those steps."""
-    if run.step_times_ns and run.timeline.origin != "imported":  # else there are traced ones only
-        steps = len(run.step_times_ns)
-        return run.sync_points, steps, f"{steps} untraced step{'s' * (steps != 1)}"
-    steps = int(run.timeline.where(kind="step").sum())
-    return run.timeline.syncs, steps, f"{steps} traced step{'s' * (steps != 1)}"
 
 
 def _spread(run: Run) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
+from kit.trace.metrics import waits_of
+from kit.widgets.base.tables import headline_html
 from kit.widgets.numbers.advice import advice_html
 
 MS = 1_000_000
@@ -78,10 +81,24 @@ def test_a_limit_with_advice_says_the_step_once() -> None:
 def test_long_waits_that_cost_little_are_said_to_be_no_loss() -> None:
     wait = SyncPoint(0, 9 * MS, "item", "train.py:7")
     small = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [wait])
-    assert "The host waits 9 ms a step: waiting is no loss" in of(small).said
-    assert "what follows is, 500 µs" in of(small).said
+    assert "The host waits 9 ms in the mean untraced step: waiting is no loss" in of(small).said
+    assert "what follows is, 5% of the traced step" in of(small).said
     large = run_of([busy(0, 5), host("wait", 0, 5)], [SyncPoint(0, 5 * MS, "item", "train.py:7")])
     assert "no loss" not in of(large).said
+
+
+def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
+    traced = SyncPoint(0, 9 * MS, "item", "train.py:7")
+    run = run_of([busy(0, 9), host("wait", 0, 9), busy(9.5, 10)], [traced])
+    run = replace(run, sync_points=(replace(traced, wait_ns=7 * MS),))
+    assert waits_of(run).each_ms == run.headline().sync_wait_ms == 7
+    assert "waits 7 ms in the mean untraced step" in of(run).said
+    for shown in (summary(run), report_markdown([run]), advice_html(run), headline_html(run)):
+        assert "7 ms" in shown or "| 7.00 |" in shown
+        assert "9 ms" not in shown
+    assert "mean of 1 untraced step<" in headline_html(run)
+    imported = replace(run, timeline=replace(run.timeline, origin="imported"))
+    assert waits_of(imported).which == "1 traced step"
 
 
 def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:
