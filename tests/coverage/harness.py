@@ -35,12 +35,14 @@ from tests.coverage.comparison import as_good, gradients, moved, other_strides, 
 
 __all__ = [
     "CLASSES",
+    "UNDEFINED",
     "Verdict",
     "check_module",
     "check_op",
     "check_optimizer",
     "entries",
     "entry_name",
+    "is_exact",
 ]
 
 CLASSES = ("native", "reads", "host", "unsupported", "error", "wrong", "untested")
@@ -173,11 +175,11 @@ def check_op(
     chosen = [s for s in chosen if _size(s) <= LARGEST]
     for i, sample in enumerate(chosen):
         run = _forward(op, sample, differentiable)
-        exact = _is_exact(op.name, run)
+        exact = is_exact(op.name, run)
         collector.compare(run, exact=exact)
         if i in (0, len(chosen) - 1):
             for label, other in _variants(op, sample, differentiable):
-                collector.compare(other, exact=_is_exact(op.name, other), label=label)
+                collector.compare(other, exact=is_exact(op.name, other), label=label)
     return collector.verdict()
 
 
@@ -243,7 +245,7 @@ def _out(op: Any, sample: Any) -> Run:
     return run
 
 
-def _is_exact(name: str, run: Run) -> bool:
+def is_exact(name: str, run: Run) -> bool:
     """False for random and uninitialised results."""
     if name.split(".")[-1].startswith(UNDEFINED) or name.startswith(UNDEFINED):
         return False
@@ -281,7 +283,7 @@ def check_module(info: Any, *, samples: int = SAMPLES) -> Verdict:
             chosen = [x for x in _spread(inputs, samples) if x.forward_input is not None]
         for given in chosen:
             run = _module(info, given, training)
-            collector.compare(run, exact=_is_exact(entry_name(info), run))
+            collector.compare(run, exact=is_exact(entry_name(info), run))
     return collector.verdict()
 
 

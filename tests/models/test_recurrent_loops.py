@@ -242,3 +242,27 @@ def test_dropout_between_layers_draws_anew_in_every_step_of_every_mode(step_mode
     first = losses(1)
     assert len(set(first)) == 5
     assert losses(1) == first
+
+
+def test_packed_sequences_pass_through_inference_mode() -> None:
+    layer, x = make("LSTM", batch_first=True), torch.randn(2, 3, 3)
+
+    def outputs(device: str) -> list[Tensor]:
+        on, given = copy.deepcopy(layer).to(device), x.to(device)
+        with torch.inference_mode():
+            packed = pack_padded_sequence(given, torch.tensor([3, 1]), batch_first=True)
+            padded = pad_packed_sequence(on(packed)[0], batch_first=True)[0]
+            alone = on(given[0])[0]  # without a batch
+        return [padded.cpu(), alone.cpu()]
+
+    expected = outputs("cpu")
+    with lazy(strict=True):
+        assert_close(outputs("kit"), expected)
+
+
+def test_no_time_steps_are_refused_in_torchs_words() -> None:
+    layer, nothing = make("GRU"), torch.zeros(0, 2, 3)
+    with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
+        layer(nothing)
+    with lazy(), pytest.raises(RuntimeError, match="sequence length to be larger than 0 in RNN"):
+        copy.deepcopy(layer).to("kit")(nothing.to("kit"))

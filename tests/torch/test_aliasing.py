@@ -184,3 +184,29 @@ def test_tensors_of_two_sessions_do_not_mix_but_numbers_do() -> None:
                 torch.cat([outer, inner])
             outer[:] = 7  # the number is made in the inner session, and is only a number
         assert outer.tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda x: x.view(6),
+        lambda x: x.detach(),
+        lambda x: x.t()[1:],
+        lambda x: x.split(1)[1],
+        lambda x: x.as_strided((2, 2), (1, 3)),
+        lambda x: x.view(torch.int32),
+    ],
+)
+def test_a_view_in_inference_mode_shows_and_writes_what_was_made_outside(show: Any) -> None:
+    def results(device: str) -> list[Any]:
+        outside = torch.arange(6.0).reshape(2, 3).to(device, copy=True)
+        with torch.inference_mode():
+            inside = outside * 2
+            views = [show(outside), show(inside)]
+            views[0].fill_(7)
+            kinds = [x.is_inference() for x in (outside, inside, *views)]
+        return [*kinds, *(x.cpu().tolist() for x in (outside, *views))]
+
+    expected = results("cpu")
+    with open_session():
+        assert results("kit") == expected

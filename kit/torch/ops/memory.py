@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import Special
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.ops.strict import check_number
+from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
@@ -37,6 +39,8 @@ __all__ = ["SPECIAL"]
 
 def _same_memory(tape: Tape, func: Any, args: Any, kwargs: Any) -> KitTensor:
     tensor = args[0]
+    if is_inference_mode():
+        return of_its_kind(tensor, partial(KitTensor.over, tape, tensor.ref, tensor.spec))
     return KitTensor.over(tape, tensor.ref, tensor.spec)
 
 
@@ -189,6 +193,10 @@ def _unbind(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]
 
 
 def _as_strided(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    return of_its_kind(args[0], partial(_strided_view, tape, args, kwargs))
+
+
+def _strided_view(tape: Tape, args: Any, kwargs: Any) -> Any:
     """Strides count in the memory of the whole buffer, whatever view it is called on."""
     tensor, size, stride = args[0], args[1], args[2]
     given = args[3] if len(args) > 3 else kwargs.get("storage_offset")

@@ -38,6 +38,7 @@ from kit.torch.ops.schema import (
 )
 from kit.torch.ops.sequences import CELL_SHAPES
 from kit.torch.ops.strict import check_types
+from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
 from kit.torch.tensors.tape import Tape
@@ -395,6 +396,9 @@ def _view_recipe(call: _Call) -> Recipe:
     def recipe(
         tape: Tape, args: Any, kwargs: Any, tensors: list[KitTensor], numbers: list[float]
     ) -> Any:
+        if is_inference_mode():
+            shown = partial(KitTensor.over, tape, View(args[0].ref, op), spec)
+            return of_its_kind(args[0], shown)
         return KitTensor.over(tape, View(args[0].ref, op), spec)
 
     return recipe

@@ -276,6 +276,8 @@ def _whole(kind: str) -> Callable[..., Any]:
         *others, batch_first = options
         network, state = _Network(kind, *others), hx if kind == "lstm" else [hx]
         time_first = x.transpose(0, 1) if batch_first and x.dim() == 3 else x
+        if time_first.shape[:1] == (0,):
+            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")  # torch's
         if not network.fits(time_first, state, params):
             return op.decompose(x, hx, params, *options)
         outputs, *last = network.run(time_first, state, params, None)

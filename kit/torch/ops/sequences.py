@@ -66,6 +66,11 @@ def _pack(tape: Tape, func: Any, args: Any, kwargs: Any) -> tuple[Any, torch.Ten
     return rows.index_select(0, packed_places(batch_sizes, batch).to(padded.device)), batch_sizes
 
 
+def _unpack(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """Torch's own way, which reads the sizes on the host: inference mode hands the call over."""
+    return func.decompose(*args, **kwargs)
+
+
 def _unpack_gradient(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     grad, size, batch_sizes, batch_first = args
     time, batch = (size[1], size[0]) if batch_first else (size[0], size[1])
@@ -93,6 +98,7 @@ def _gru_cell_backward(grad: Any, workspace: Any, has_bias: bool) -> Any:
 SEQUENCES: dict[str, Callable[..., Any]] = {
     "aten._pack_padded_sequence.default": _pack,
     "aten._pack_padded_sequence_backward.default": _unpack_gradient,
+    "aten._pad_packed_sequence.default": _unpack,
 }
 
 # torch has no meta kernels for a GRU cell, and the one for an LSTM cell wants biases

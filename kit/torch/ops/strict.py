@@ -1,8 +1,9 @@
-"""Types that torch refuses: found once for each kind of call, by asking torch's CPU.
+"""Types and shapes that torch refuses: found once for each kind of call, by asking torch's CPU.
 
 XLA takes what a rule gives it, and jax casts where torch raises: float64 inputs to float32 weights,
 int32 labels. Torch's meta kernels, which tell the shapes, ask for little. So a call that mixes
-types, or has none of floating point, is first made on the CPU with zeros of the same types.
+types, has none of floating point, or a tensor that is empty or has no dimension, is first made on
+the CPU with zeros of the same types.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether
 _OF_TYPES = re.compile(
     r"dtype|scalar type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|intended to support|Integers to negative|Expected a long tensor|"
-    r"must be (a )?(long|int|bool)"
+    r"must be (a )?(long|int|bool)|Unsupported input type"
 )
+# What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
+# meta kernels and XLA take more than torch does.
+_OF_SHAPES = re.compile(r"\b(size|shape|dim|dimension|element|scalar)s?\b|empty|non-?zero")
 # These compare types before anything else, or are cheap: asked however large they are.
 _ALWAYS = frozenset(
     f"aten.{name}"
@@ -44,7 +48,7 @@ _CHOOSY = re.compile(
 
 
 def check_types(func: Any, args: Any, kwargs: Any) -> None:
-    """Raise torch's error if its CPU takes no arguments of these types.
+    """Raise torch's error if its CPU takes no arguments of these types, or of these odd shapes.
 
     Raises:
         RuntimeError, IndexError, NotImplementedError: torch's own sentence.
@@ -52,7 +56,10 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
     if "_backward" in str(func) or func.namespace == "kit":  # their types are checked before
         return
     tensors = flat_tensors([*args, *kwargs.values()])
-    if not _is_suspicious(str(func), tensors) or torch.Tag.nondeterministic_seeded in func.tags:
+    is_odd = any(not t.dim() or not t.numel() for t in tensors)
+    if torch.Tag.nondeterministic_seeded in func.tags or not (
+        is_odd or _is_suspicious(str(func), tensors)
+    ):
         return
     is_small = sum(t.numel() for t in tensors) <= MOST
     if not is_small and str(func).rpartition(".")[0] not in _ALWAYS:
@@ -77,7 +84,7 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
             warnings.simplefilter("ignore")  # the call itself has not been made yet
             func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
     except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
-        if _OF_TYPES.search(str(error)):
+        if _OF_TYPES.search(str(error)) or (is_odd and _OF_SHAPES.search(str(error))):
             raise error.with_traceback(None) from None
 
 
