@@ -37,6 +37,12 @@ REFUSED: dict[str, Callable[[str], object]] = {
     "an empty picture": lambda d: F.interpolate(
         torch.zeros(2, 3, 4, 4, 0, device=d), scale_factor=1.7, mode="trilinear"
     ),
+    "a matrix without dimensions": lambda d: torch.addmv(
+        *(torch.tensor(1, device=d) for _ in range(3))
+    ),
+    "a draw by integers": lambda d: torch.multinomial(torch.ones(3, device=d).int(), 1),
+    "a draw from a cube": lambda d: torch.multinomial(torch.ones(2, 2, 2, device=d), 1),
+    "no draws": lambda d: torch.multinomial(torch.ones(3, device=d), 0),
 }
 
 

@@ -266,3 +266,17 @@ def test_no_time_steps_are_refused_in_torchs_words() -> None:
         layer(nothing)
     with lazy(), pytest.raises(RuntimeError, match="sequence length to be larger than 0 in RNN"):
         copy.deepcopy(layer).to("kit")(nothing.to("kit"))
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_dropout_between_layers_is_not_lost_under_torch_func(name: str) -> None:
+    layer, x = make(name, num_layers=2, dropout=1.0), torch.randn(3, 2, 3)
+
+    def found(device: str) -> list[Tensor]:
+        on = copy.deepcopy(layer).to(device)
+        outputs, pull = torch.func.vjp(lambda v: on(v)[0], x.to(device))
+        return [outputs.detach().cpu(), pull(torch.ones_like(outputs))[0].detach().cpu()]
+
+    expected = found("cpu")
+    with lazy():
+        assert_close(found("kit"), expected)

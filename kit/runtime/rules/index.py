@@ -99,10 +99,6 @@ def _cumulative_extreme(larger: bool) -> Rule:
     return rule
 
 
-def _cumprod(x: Array, dim: int, *, dtype: str | None = None) -> Array:
-    return jnp.cumprod(x if dtype is None else cast(x, dtype), dim)
-
-
 def _logcumsumexp(x: Array, dim: int) -> Array:
     return lax.associative_scan(jnp.logaddexp, x, axis=dim % x.ndim)
 
@@ -267,7 +263,7 @@ INDEX_RULES = Rules({
     "aten.nanmedian.default": _median(True), "aten.nanmedian.dim": _median_dim(True),
     "aten.cummax.default": _cumulative_extreme(True),
     "aten.cummin.default": _cumulative_extreme(False),
-    "aten.cumprod.default": _cumprod, "aten.logcumsumexp.default": _logcumsumexp,
+    "aten.logcumsumexp.default": _logcumsumexp,
     "aten.searchsorted.Tensor": _searchsorted, "aten.searchsorted.Scalar": _searchsorted,
     "aten.bucketize.Tensor": _bucketize, "aten.bucketize.Scalar": _bucketize,
     "aten.scatter_reduce.two": _scatter_reduce, "aten.scatter.reduce": _scatter_with,

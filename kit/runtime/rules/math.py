@@ -276,6 +276,7 @@ REDUCTIONS = Rules({
     "aten.all.dim": lambda x, d, k=False: jnp.all(x, d, keepdims=k),
     "aten.linalg_vector_norm.default": vector_norm,
     "aten.cumsum.default": lambda x, dim, *, dtype=None: jnp.cumsum(_wide(x, dtype), dim),
+    "aten.cumprod.default": lambda x, dim, *, dtype=None: jnp.cumprod(_wide(x, dtype), dim),
 })  # fmt: skip
 
 

@@ -150,10 +150,10 @@ def _multinomial(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     _no_generator(func, args, kwargs)
     weights, count = args[0], args[1]
     replacement = args[2] if len(args) > 2 else kwargs.get("replacement", False)
-    if not replacement and count > weights.shape[-1]:
-        raise RuntimeError(
-            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
-        )
+    most = weights.shape[-1] if weights.dim() in (1, 2) and weights.is_floating_point() else 0
+    if not 0 < count <= (count if replacement else most) or not most:
+        with torch.random.fork_rng(devices=[]):  # torch's own sentence
+            func(torch.ones(weights.shape, dtype=weights.dtype, device="cpu"), count, replacement)
     spec = tape.spec_of(torch.empty((*weights.shape[:-1], count), dtype=torch.int64, device="meta"))
     static = {"count": count, "replacement": replacement, **_KEY}
     avals = (weights.spec.aval,)

@@ -245,6 +245,26 @@ class _Network:
             for i, weights in enumerate(given)
         )
 
+    def decompose(self, op: Any, inputs: Sequence[Any], hx: Any, params: Any, *more: Any) -> Any:
+        """Torch's own ops. Its decomposition of several layers leaves out the dropout between them,
+        so with dropout it is asked for one layer at a time.
+        """
+        options = (self.biases, self.layers, 0.0, self.train, self.both, *more)
+        if self.layers < 2 or not (self.dropout and self.train):
+            return op.decompose(*inputs, hx, params, *options)
+        (x, *sizes), last = inputs, []
+        state, each = hx if self.kind == "lstm" else [hx], 1 + self.both
+        count = len(params) // self.layers
+        options = (self.biases, 1, *options[2:])
+        for layer in range(self.layers):
+            x = F.dropout(x, self.dropout) if layer else x
+            part = [s[layer * each : (layer + 1) * each] for s in state]
+            weights = params[layer * count : (layer + 1) * count]
+            first = part if self.kind == "lstm" else part[0]
+            x, *found = op.decompose(x, *sizes, first, weights, *options)
+            last.append(found)
+        return (x, *(torch.cat(states) for states in zip(*last, strict=True)))
+
     def run(self, x: Any, state: Sequence[Any], params: Sequence[Any], lengths: Any) -> list[Any]:
         """The outputs, (time, batch, ...), and the last states of all layers."""
         given = self.directions(state, params)
@@ -279,7 +299,7 @@ def _whole(kind: str) -> Callable[..., Any]:
         if time_first.shape[:1] == (0,):
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")  # torch's
         if not network.fits(time_first, state, params):
-            return op.decompose(x, hx, params, *options)
+            return network.decompose(op, (x,), hx, params, batch_first)
         outputs, *last = network.run(time_first, state, params, None)
         return (outputs.transpose(0, 1) if batch_first else outputs, *last)
 
@@ -295,12 +315,12 @@ def _packed(kind: str) -> Callable[..., Any]:
         is_known = batch_sizes.__class__ is torch.Tensor and batch_sizes.device.type == "cpu"
         time, batch = len(batch_sizes), int(batch_sizes[0]) if is_known else 0
         if not is_known or data.dim() != 2:
-            return op.decompose(data, batch_sizes, hx, params, *options)
+            return network.decompose(op, (data, batch_sizes), hx, params)
         places = packed_places(batch_sizes, batch).to(data.device)
         rows = data.new_zeros((time * batch, data.shape[1])).index_copy(0, places, data)
         x = rows.reshape(time, batch, -1)
         if not network.fits(x, state, params):
-            return op.decompose(data, batch_sizes, hx, params, *options)
+            return network.decompose(op, (data, batch_sizes), hx, params)
         lengths = (batch_sizes[:, None] > torch.arange(batch)).sum(0).to(data.device)
         outputs, *last = network.run(x, state, params, lengths)
         return (outputs.reshape(time * batch, -1).index_select(0, places), *last)

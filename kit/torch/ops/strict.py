@@ -29,7 +29,7 @@ _OF_TYPES = re.compile(
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
 # meta kernels and XLA take more than torch does.
-_OF_SHAPES = re.compile(r"\b(size|shape|dim|dimension|element|scalar)s?\b|empty|non-?zero")
+_OF_SHAPES = re.compile(r"\b(size|shape|dim|dimension|element|scalar)s?\b|empty|expected|non-?zero")
 # These compare types before anything else, or are cheap: asked however large they are.
 _ALWAYS = frozenset(
     f"aten.{name}"
@@ -57,9 +57,8 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
         return
     tensors = flat_tensors([*args, *kwargs.values()])
     is_odd = any(not t.dim() or not t.numel() for t in tensors)
-    if torch.Tag.nondeterministic_seeded in func.tags or not (
-        is_odd or _is_suspicious(str(func), tensors)
-    ):
+    is_mixed = _is_suspicious(str(func), tensors)
+    if torch.Tag.nondeterministic_seeded in func.tags or not (is_odd or is_mixed):
         return
     is_small = sum(t.numel() for t in tensors) <= MOST
     if not is_small and str(func).rpartition(".")[0] not in _ALWAYS:
@@ -84,7 +83,8 @@ def check_types(func: Any, args: Any, kwargs: Any) -> None:
             warnings.simplefilter("ignore")  # the call itself has not been made yet
             func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
     except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
-        if _OF_TYPES.search(str(error)) or (is_odd and _OF_SHAPES.search(str(error))):
+        of_type = is_mixed and _OF_TYPES.search(str(error))
+        if of_type or (is_odd and _OF_SHAPES.search(str(error))):
             raise error.with_traceback(None) from None
 
 

@@ -68,4 +68,9 @@ CORPUS: dict[str, str] = {
         t0 = torch.ones(()).to(torch.complex64).to(device).expand((2,))
         t0 ^= True
     """,
+    "products of small integers are as wide as sums": """
+        t0 = torch.full((4,), 5, dtype=torch.uint8).to(device)
+        t1 = t0.cumprod(0)
+        t2 = t0.cumsum(0)
+    """,
 }
