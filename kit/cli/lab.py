@@ -49,7 +49,8 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
     if sys.platform == "win32":  # `execv` there ends this process, and the shell does not wait
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # JupyterLab gets it too, and asks first
         return subprocess.call(command)
-    return os.execv(sys.executable, command)  # its signals and its exit status are JupyterLab's own
+    else:
+        return os.execv(sys.executable, command)  # its signals and exit status are JupyterLab's own
 
 
 def is_headless() -> bool:

@@ -90,7 +90,7 @@ def looks() -> Iterator[list[Look]]:
     It stays empty where the system does not tell of threads.
     """
     found: list[Look] = []
-    if sys.platform != "linux":
+    if platform.system() != "Linux":
         yield found
         return
     try:
@@ -207,9 +207,8 @@ class _Looking:
     """The second thread, and what it has seen."""
 
     def __init__(self) -> None:
-        assert sys.platform == "linux"
         self._of = threading.get_ident()
-        self._clock = time.pthread_getcpuclockid(self._of)
+        self._clock = time.pthread_getcpuclockid(self._of)  # type: ignore[attr-defined, unused-ignore]
         self._held_ns = 0
         self._end = threading.Event()
         self._looks: list[Look] = []
@@ -240,14 +239,15 @@ class _Looking:
                 self._look(woken, woken - before - EVERY_S * 1e9 > LATE_NS)
 
     def _look(self, woken_ns: int, late: bool) -> None:
-        assert sys.platform == "linux"
-        call = os.pread(self._call, 16, 0).split()[0]
+        read = os.pread  # type: ignore[attr-defined, unused-ignore]
+        clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
+        call = read(self._call, 16, 0).split()[0]
         queued = -1
         if self._schedule >= 0:
-            queued = int(os.pread(self._schedule, 64, 0).split()[1])
+            queued = int(read(self._schedule, 64, 0).split()[1])
         frame = sys._current_frames().get(self._of)
         site = ("", 0) if frame is None else line_of_frame(frame)
-        at, cpu = time.perf_counter_ns(), time.clock_gettime_ns(self._clock)
+        at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
         waits = call.isdigit() and frame is not None and not (is_lock and late)

@@ -145,7 +145,8 @@ class Interrupts:
             if len(self.kept) == 1:
                 # not on Windows, nor if there are no more threads: then `check` raises it
                 with contextlib.suppress(RuntimeError, AttributeError):
-                    _thread.start_new_thread(self._look_again, (signal.pthread_kill,))
+                    send = signal.pthread_kill  # type: ignore[attr-defined, unused-ignore]
+                    _thread.start_new_thread(self._look_again, (send,))
 
     def _may_raise(self, session: _Asked, frame: FrameType | None, *, is_second: bool) -> bool:
         is_in_backward = session.is_in_backward()

@@ -353,7 +353,7 @@ def test_a_notebook_shows_a_comparison_without_an_error(
 ):
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     make_run(hostile=True).save(tmp_path / "a.kit")
     make_run(Settings(mode="lazy")).save(tmp_path / "b.kit")
     book = nbformat.v4.new_notebook()
