@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["FIRST_NOTEBOOK", "is_headless", "lab"]
+__all__ = ["FIRST_NOTEBOOK", "is_headless", "lab", "port_number"]
 
 FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
 
@@ -51,6 +52,13 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
         return subprocess.call(command)
     else:
         return os.execv(sys.executable, command)  # its signals and exit status are JupyterLab's own
+
+
+def port_number(text: str) -> int:
+    """The value of --port, for argparse."""
+    if not text.isdecimal() or int(text[:9]) > 65_535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text[:40]!r}")
+    return int(text[:9])
 
 
 def is_headless() -> bool:

@@ -20,7 +20,7 @@ from kit import __version__
 from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
-from kit.cli.lab import FIRST_NOTEBOOK, lab
+from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.run import run
 from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
 from kit.errors import KitError
@@ -335,7 +335,7 @@ _OPEN = (
         metavar="RUN",
         help="saved runs (*.kitrun) or traces; or a folder with a trace for each rank",
     ),
-    Argument("--port", type=int, default=0, help="default: one that is free"),
+    Argument("--port", type=port_number, default=0, help="default: one that is free"),
     Argument("--no-browser", action="store_true", help="only print the URL"),
 )
 _LAB = (
@@ -346,7 +346,7 @@ _LAB = (
         metavar="NOTEBOOK",
         help=f"default: {FIRST_NOTEBOOK}, if it is here",
     ),
-    Argument("--port", type=int, help="default: 8888, or the next that is free"),
+    Argument("--port", type=port_number, help="default: 8888, or the next that is free"),
     Argument("--no-browser", action="store_true", help="only print the URL"),
 )
 _DOCTOR = (

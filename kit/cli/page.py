@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import tempfile
 import webbrowser
@@ -36,6 +37,11 @@ def serve(page: Path, port: int, browser: bool, tell: Callable[[str], None]) -> 
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 30  # seconds for a request that does not come
+
+        def handle(self) -> None:
+            """Requests of one connection; a browser that was closed or reloads ends it early."""
+            with contextlib.suppress(ConnectionError):
+                super().handle()
 
         def do_GET(self) -> None:
             """The page; nothing else is there, and the token is not guessed letter by letter."""

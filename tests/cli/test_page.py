@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from kit.cli.main import main
 from tests.factories import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +59,22 @@ def test_nothing_else_is_there(opened, path: str):
     other = f"http://{parts.netloc}{urllib.request.quote(path, safe='/%.')}"
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(other)
+
+
+def test_a_browser_that_goes_away_in_the_midst_is_no_error(opened):
+    with socket.create_connection(("127.0.0.1", urlsplit(opened[1]).port)) as lost:
+        lost.sendall(b"GET / HT")
+        lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    with urllib.request.urlopen(opened[1]) as answer:  # and the next is served; see stderr below
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "9" * 5000, "x", "²"])
+def test_a_port_that_cannot_be_is_an_error_of_the_command_line(port: str, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["open", "a.kitrun", f"--port={port}"])
+    assert ended.value.code == 2
+    assert "a port is a number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_how_it_ends(opened):

@@ -11,7 +11,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
@@ -31,6 +31,7 @@ _BYTES = {
 }
 MAX_COLLECTIVES = 200_000  # of a file; the rest is not compared
 _MAX_MEMBERS = 65_536
+_MAX_ALL_MEMBERS = 4_000_000  # of all process groups that differ
 _MAX_BYTES = 1 << 50
 
 
@@ -52,11 +53,13 @@ class Messages:
         self._said: dict[int, Message] = {}
         self._external: dict[int, int] = {}  # event -> the op that has launched it
         self._asked: dict[int, Message] = {}  # op -> what it asked for
+        self._channels: dict[Channel, Channel] = {}  # each is kept once
+        self._members = 0
 
     def add(self, event: int, name: str, args: Mapping[str, Any]) -> None:
         """A kernel or an annotation that communicates."""
         if len(self._said) < MAX_COLLECTIVES:
-            self._said[event] = _message_of(name, args)
+            self._said[event] = self._kept(_message_of(name, args))
             self._external[event] = _count(args.get("External id"), 1 << 62)
 
     def copy(self, event: int, args: Mapping[str, Any]) -> None:
@@ -68,7 +71,17 @@ class Messages:
     def ask(self, args: Any) -> None:
         """The op that launches a collective."""
         if type(args) is dict and len(self._asked) < MAX_COLLECTIVES:
-            self._asked[_count(args.get("External id"), 1 << 62)] = _message_of("", args)
+            asked = self._kept(_message_of("", args))
+            self._asked[_count(args.get("External id"), 1 << 62)] = asked
+
+    def _kept(self, message: Message) -> Message:
+        """The message with a channel that all of its group share; bounded in what it names."""
+        channel = message.channel
+        if channel not in self._channels:
+            if self._members + len(channel.members) > _MAX_ALL_MEMBERS:
+                channel = replace(channel, members=())
+            self._members += len(channel.members)
+        return replace(message, channel=self._channels.setdefault(channel, channel))
 
     def items(self) -> Iterator[tuple[int, Message]]:
         """Event -> what is known of its collective; older files say it of the op only."""
@@ -92,10 +105,10 @@ def _message_of(name: str, args: Mapping[str, Any]) -> Message:
         width = _BYTES.get(cut_name(args.get("dtype")).lower(), 0)
     else:  # gloo's
         elements, width = _elements(shapes, args.get("Input type"))
-    known = elements >= 0 and width > 0
+    is_known = elements >= 0 and width > 0 and elements * width <= _MAX_BYTES
     return Message(
         Channel(operation, group, members, max(size, 0)),
-        min(elements * width, _MAX_BYTES) if known else BYTES_UNKNOWN,
+        elements * width if is_known else BYTES_UNKNOWN,
         _count(args.get("Seq"), 1 << 62),
     )
 
@@ -126,7 +139,8 @@ def _elements(shapes: Any, types: Any) -> tuple[int, int]:
         return -1, 0
     counts = []
     for shape in shapes:
-        if not isinstance(shape, list) or any(_count(x, _MAX_BYTES) < 0 for x in shape[:64]):
+        is_shape = isinstance(shape, list) and len(shape) <= 64
+        if not is_shape or any(_count(x, _MAX_BYTES) < 0 for x in shape):
             return -1, 0
-        counts.append(math.prod(shape[:64]))
+        counts.append(math.prod(shape))
     return sum(counts), _BYTES.get(cut_name(types[0]).lower(), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ __all__ = ["EXPORTED", "Events", "Role"]
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
 _DAY_NS = 86_400 * 10**9
 _MAX_NAME_CHARS = 256 << 20  # of all distinct names
+_NAME_CHARS = 100  # what the memory of one more name costs beside its text
 _MAX_KEYS = 100_000
+_MAX_ROLES = 1_000_000  # pairs of category and name whose role is remembered
+_MAX_OPEN = 10_000  # events without their end, of all threads together
+_MAX_ARGUMENTS = 50  # of such an event
+_MAX_OWN_SYNCS = 200_000
 _WAITS = frozenset({
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
     "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
@@ -79,7 +85,7 @@ class Events:
         self._roles: dict[tuple[Any, Any], tuple[int, int]] = {}
         self._name_of: dict[str, int] = {}
         self._chars = 0
-        self._open: dict[Any, list[dict[str, Any]]] = {}
+        self._halves = _Halves()
 
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""
@@ -96,9 +102,8 @@ class Events:
 
     def close(self) -> None:
         """The file has ended."""
-        if left := sum(map(len, self._open.values())):
+        if left := self._halves.close():
             self.repairs["events that begin and never end were left out"] += left
-        self._open.clear()
 
     def column(self, name: str) -> NDArray[Any]:
         """One of the columns as numpy sees it."""
@@ -158,7 +163,7 @@ class Events:
                 self.messages.ask(args)
                 return
             else:
-                link = _whole(args.get("correlation"))
+                link = _whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
         key: Any = (event.get("pid"), event.get("tid"))
         if role == Role.KERNEL:
             key = self._stream(args, key)
@@ -188,10 +193,10 @@ class Events:
             if number == len(self.names):
                 self.names.append(text)
                 self.messages.sends.append(communicates(text))
-                self._chars += len(text)
+                self._chars += len(text) + _NAME_CHARS
         if len(text) == MAX_SPAN_NAME:
             self.repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
-        elif len(category) < MAX_NAME:  # a longer one would stay in memory
+        elif len(category) < MAX_NAME and len(self._roles) < _MAX_ROLES:  # they stay in memory
             self._roles[category, name] = role, number
             self._chars += len(text)
         if self._chars > _MAX_NAME_CHARS:
@@ -201,8 +206,10 @@ class Events:
     def _thread(self, key: Any) -> int:
         try:
             number = self.threads.get(key)
-        except TypeError:
-            key = (cut_name(key[0]), cut_name(key[1]))
+        except TypeError:  # a list or an object in the place of a number
+            number = None
+        if number is None:
+            key = _identity(key)
             number = self.threads.get(key)
         if number is None:
             if len(self.threads) >= _MAX_KEYS:
@@ -219,19 +226,16 @@ class Events:
         args = event.get("args")
         if event.get("name") != "thread_name" or type(args) is not dict:
             return
-        key = (event.get("pid"), event.get("tid"))
-        if len(self.thread_names) < _MAX_KEYS and all(type(x) in (int, str) for x in key):
+        key = _identity((event.get("pid"), event.get("tid")))
+        if len(self.thread_names) < _MAX_KEYS:
             self.thread_names[key] = cut_name(args.get("name", ""))[:100]
 
     def _half(self, event: dict[str, Any], phase: str) -> None:
         """Join "B" and "E" to one complete event."""
-        key = (cut_name(event.get("pid")), cut_name(event.get("tid")))
-        waiting = self._open.setdefault(key, [])
         if phase == "B":
-            if len(waiting) < 10_000:
-                waiting.append(event)
-        elif waiting:
-            begun = waiting.pop()
+            if not self._halves.begin(event):
+                self.repairs[f"events that begin in {_MAX_OPEN:,} others were left out"] += 1
+        elif begun := self._halves.end(event):
             length = _number(event.get("ts")) - _number(begun.get("ts"))
             self._complete(begun | {"ph": "X", "dur": length})
         else:
@@ -242,8 +246,65 @@ class Events:
         if not (abs(at) < _DAY_NS and 0 <= wait < _DAY_NS):
             self.repairs["sync points without a time were left out"] += 1
             return
+        if len(self.own_syncs) >= _MAX_OWN_SYNCS:
+            self.repairs[f"sync points after the first {_MAX_OWN_SYNCS:,} were left out"] += 1
+            return
         cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
         self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))
+
+
+class _Halves:
+    """Events that have begun, by thread, until their end is read; few, and of bounded size."""
+
+    def __init__(self) -> None:
+        self._open: dict[Any, list[dict[str, Any]]] = {}
+        self._count = 0
+
+    def begin(self, event: dict[str, Any]) -> bool:
+        """Keep a "B"; false if too many are open."""
+        if self._count >= _MAX_OPEN:
+            return False
+        kept = {key: _small(event.get(key)) for key in ("cat", "name", "pid", "tid", "ts")}
+        args = event.get("args")
+        if type(args) is dict:
+            some = islice(args.items(), _MAX_ARGUMENTS)
+            kept["args"] = {cut_name(key): _small(value, MAX_NAME) for key, value in some}
+        self._open.setdefault(_thread_of(event), []).append(kept)
+        self._count += 1
+        return True
+
+    def end(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """What an "E" ends: the latest of its thread that is open."""
+        key = _thread_of(event)
+        waiting = self._open.get(key)
+        if not waiting:
+            return None
+        self._count -= 1
+        begun = waiting.pop()
+        if not waiting:
+            del self._open[key]
+        return begun
+
+    def close(self) -> int:
+        """How many have no end; they are forgotten."""
+        left, self._count = self._count, 0
+        self._open.clear()
+        return left
+
+
+def _thread_of(event: dict[str, Any]) -> tuple[str, str]:
+    return cut_name(event.get("pid")), cut_name(event.get("tid"))
+
+
+def _small(value: Any, most: int = MAX_SPAN_NAME) -> Any:
+    """A number as it is, a text cut; "" for a list or an object."""
+    is_plain = value is None or type(value) in (int, float)
+    return value if is_plain else cut_name(value, most)
+
+
+def _identity(key: Any) -> Any:
+    """Process and thread as they can be kept; a lane is a text already."""
+    return key if isinstance(key, str) else tuple(_small(x, MAX_NAME) for x in key)
 
 
 def _role_of(category: str, name: str) -> int:
@@ -307,6 +368,6 @@ def _number(value: Any) -> float:
     return math.nan
 
 
-def _whole(value: Any) -> int:
-    """A whole number from 0 on, or -1."""
-    return value if type(value) is int and 0 <= value < 1 << 31 else -1
+def _whole(value: Any, end: int = 1 << 31) -> int:
+    """A whole number from 0 on and below the end, or -1."""
+    return value if type(value) is int and 0 <= value < end else -1

@@ -133,7 +133,7 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
     if window.peek() == "]":
         window.at += 1
         return True
-    for _ in range(MAX_EVENTS):
+    for count in range(window.events, MAX_EVENTS):
         try:  # the straight way, and the other where the window ends or something is wrong
             event, end = _decode(window.text, window.at)
             match = _NEXT_EVENT.match(window.text, end)
@@ -148,6 +148,7 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
             delimiter = window.delimiter
         add(event)
         if delimiter != ",":
+            window.events = count + 1
             return delimiter == "]"
     raise _too_many()
 
@@ -169,6 +170,7 @@ class _Window:
         self._source: Any = gzip.GzipFile(fileobj=file) if self._is_packed else file
         self._decoder: codecs.IncrementalDecoder | None = None  # known by the first bytes
         self.has_tail = False
+        self.events = 0  # of the lists that were read: a file may have several
         self._read = 0
         self._passed = 0  # characters before `text`
         self.text = ""

@@ -40,7 +40,7 @@ def phases(steps: Ints, engine: Ints, ops: Ints, updates: Ints) -> Iterator[tupl
 def _within(intervals: Ints, begin: int, end: int) -> list[list[int]]:
     """Those that start in the step."""
     low = np.searchsorted(intervals[:, 0], begin, "left")
-    high = np.searchsorted(intervals[:, 0], end, "right")
+    high = np.searchsorted(intervals[:, 0], end, "left")
     found: list[list[int]] = intervals[low:high].tolist()
     return found
 

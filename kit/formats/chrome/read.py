@@ -3,8 +3,9 @@
     imported = read_chrome("trace.json.gz")
     imported.timeline.origin == "imported"
 
-Files come from strangers: nothing in one is executed, memory is bounded (`chrome_json`), and
-whatever is wrong is a `TraceFileError` or a repair that `timeline.notes` states.
+Files come from strangers: nothing in one is executed, memory is bounded
+(`kit.formats.chrome.json`), and whatever is wrong is a `TraceFileError` or a repair that
+`timeline.notes` states.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _environment(head: dict[str, Any]) -> dict[str, str]:
     devices = head.get("deviceProperties")
     names = (
         [cut_name(d.get("name", ""))[:80] for d in devices[:64] if isinstance(d, dict)]
-        if (isinstance(devices, list))
+        if isinstance(devices, list)
         else []
     )
     found = {"imported from": "torch.profiler"}

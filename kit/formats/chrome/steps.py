@@ -19,8 +19,7 @@ __all__ = ["Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
 
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"
-_RANGE = re.compile(r"(\d+(?:\.\d*)?)\.\.(\d+(?:\.\d*)?)")
-_NUMBER = re.compile(r"[\s#:_-]*\d+$")
+_RANGE = re.compile(r"(\d{1,12}(?:\.\d*)?)\.\.(\d{1,12}(?:\.\d*)?)")
 _OPTIMIZER = "Optimizer.step"
 
 Step = tuple[str, int, int]  # its name, start and stop
@@ -124,4 +123,5 @@ def _apart(group: Sequence[Annotation]) -> list[Annotation]:
 
 def _base(name: str) -> str:
     """Its name without the number at the end: "train_step#12" is one of "train_step"."""
-    return _NUMBER.sub("", name) or name
+    bare = name.rstrip("0123456789")  # in one pass: a name may be very long
+    return (name if bare == name else bare.rstrip(" \t\n\r#:_-")) or name

@@ -68,6 +68,7 @@ class _Trace:
         self.names = list(events.names)
         self._numbers = {name: i for i, name in enumerate(self.names)}
         self.notes: list[str] = []
+        self._frames: dict[int, tuple[str, bool]] = {}  # by the number of the name
         self.nesting = self._nest()
         self.kernels = self._of(Role.KERNEL)
         self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
@@ -166,11 +167,12 @@ class _Trace:
             if isinstance(key, str):
                 lanes.append(key)
                 continue
-            lane = f"host/{self.events.thread_names.get(key) or f'thread {key[1]}'}"
+            process, thread = (str(x)[:40] for x in key)
+            lane = f"host/{self.events.thread_names.get(key) or f'thread {thread}'}"
             if number == self.main:
                 lane = "host/main"
             elif lane in taken:
-                lane = f"{lane} ({key[0]}, {key[1]})"
+                lane = f"{lane} ({process}, {thread})"
             taken.add(lane)
             lanes.append(lane)
         return [*lanes, TORCH_CPU, "device/0 collectives"]
@@ -325,14 +327,23 @@ class _Trace:
         for _ in range(_DEEPEST):
             if frame < 0:
                 return via, ""
-            match = _FRAME.match(self.names[self.events.name[frame]])
-            if match:
-                place = f"{match['file']}:{match['line']}"
-                if not _is_library(match["file"]):
-                    return place, via
-                via = via or place
+            place, is_users = self._frame(self.events.name[frame])
+            if is_users:
+                return place, via
+            via = via or place
             frame = self.nesting.frame[frame]
         return via, ""
+
+    def _frame(self, name: int) -> tuple[str, bool]:
+        """Where a Python function begins, "" if its name does not say, and is it the user's?"""
+        if name not in self._frames:
+            match = _FRAME.match(self.names[name])
+            self._frames[name] = (
+                (f"{match['file']}:{match['line']}", not _is_library(match["file"]))
+                if match
+                else ("", False)
+            )
+        return self._frames[name]
 
     def _say(self) -> None:
         """What the reader must know."""
