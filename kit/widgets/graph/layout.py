@@ -3,7 +3,8 @@
 Each group was laid out once with its children closed (`Inside`). When a child opens and grows, the
 space around it is stretched, along x and along y: by as much as the child needs, and nowhere is it
 squeezed. So what was left of a box stays left of it, nothing ever overlaps, and no layout engine
-runs. Phases are columns: forward runs down, backward runs up beside it, level with its modules.
+runs. Phases are columns: forward runs down, backward runs up beside it, level with its modules; the
+update stands below them, so that a step is not wider than two phases.
 
 `graph.js` has the same rules; `tests/browser/test_graph.py` holds the two to each other.
 
@@ -24,6 +25,7 @@ Rect = tuple[float, float, float, float]  # x, y, w, h
 HEADER = 26.0  # the title of a frame
 MARGIN = 14.0  # between a frame and what is inside it
 _COLUMN_GAP = 84.0
+_ROW_GAP = 56.0  # above the update
 _LABEL_PX = 8.2
 
 
@@ -120,12 +122,13 @@ class _Placing:
             x += frame.width + _COLUMN_GAP
         shifts = self._shifts(columns)
         for root, own in columns.items():
+            dx, dy = shifts[root]
             for i, (x0, y0, w, h) in own.items():
-                rects[i] = (x0, y0 + shifts[root], w, h)
+                rects[i] = (x0 + dx, y0 + dy, w, h)
         owner = {r: root for root, own in columns.items() for r in own}
         edges = [
             PlacedEdge(e.source, e.target, e.values, e.size_bytes, tuple(
-                v + shifts[owner[e.source]] * (n % 2) for n, v in enumerate(e.curve)))
+                v + shifts[owner[e.source]][n % 2] for n, v in enumerate(e.curve)))
             for e in edges
         ]  # fmt: skip
         edges += self._crossing(rects)
@@ -195,8 +198,8 @@ class _Placing:
                 )
             )
 
-    def _shifts(self, columns: Mapping[int, Mapping[int, Rect]]) -> dict[int, float]:
-        """How far down each column begins: backward is level with the modules it belongs to."""
+    def _shifts(self, columns: Mapping[int, Mapping[int, Rect]]) -> dict[int, tuple[float, float]]:
+        """How far each column moves: backward is level with the modules it belongs to."""
         if not columns:
             return {}
         by_name = {self._key[root]: root for root in columns}
@@ -210,10 +213,26 @@ class _Placing:
                 if (name := self._key[i].partition("/")[2]) and name in level
             ]
             shifts[backward] = min(mates, default=0.0)
-        if "update" in by_name and backward >= 0:
-            shifts[by_name["update"]] = shifts[backward]
         top = min(shifts.values())
-        return {root: y - top for root, y in shifts.items()}
+        found = {root: (0.0, y - top) for root, y in shifts.items()}
+        update = by_name.get("update", -1)
+        if update >= 0 and len(columns) > 1:
+            found[update] = self._below(update, columns, found)
+        return found
+
+    def _below(
+        self,
+        update: int,
+        columns: Mapping[int, Mapping[int, Rect]],
+        shifts: Mapping[int, tuple[float, float]],
+    ) -> tuple[float, float]:
+        """The update's way below the others: under the last of them, or to its left if wider."""
+        others = [(columns[root][root], shifts[root]) for root in columns if root != update]
+        right = max(x + w / 2 for (x, _, w, _), _ in others)
+        bottom = max(y + h / 2 + dy for (_, y, _, h), (_, dy) in others)
+        last, own = others[-1][0], columns[update][update]
+        left = max(0.0, min(last[0] - last[2] / 2, right - own[2]))
+        return left - (own[0] - own[2] / 2), bottom + _ROW_GAP
 
     def _crossing(self, rects: Mapping[int, Rect]) -> list[PlacedEdge]:
         """Edges from phase to phase, between the innermost boxes that can be seen."""
@@ -228,7 +247,8 @@ class _Placing:
             if root[a] != root[b]:
                 found.setdefault((seen[a], seen[b]), set()).add(int(a))
         return [
-            PlacedEdge(a, b, len(ops), int(sum(size[i] for i in ops)), _across(rects[a], rects[b]),
+            PlacedEdge(a, b, len(ops), int(sum(size[i] for i in ops)),
+                       (_down if self._key[root[b]] == "update" else _across)(rects[a], rects[b]),
                        is_crossing=True)
             for (a, b), ops in found.items()
         ]  # fmt: skip
@@ -243,6 +263,12 @@ def _attach(end: Sequence[float], closed: Sequence[float], now: Rect) -> tuple[f
     u, v = (end[0] - closed[0]) / closed[2], (end[1] - closed[1]) / closed[3]
     u, v = min(max(u, -0.5), 0.5), min(max(v, -0.5), 0.5)
     return now[0] + u * now[2], now[1] + v * now[3]
+
+
+def _down(a: Rect, b: Rect) -> tuple[float, ...]:
+    y0, y1 = a[1] + a[3] / 2, b[1] - b[3] / 2
+    middle = (y0 + y1) / 2
+    return a[0], y0, a[0], middle, b[0], middle, b[0], y1
 
 
 def _across(a: Rect, b: Rect) -> tuple[float, ...]:

@@ -3,11 +3,11 @@
     phase ─ scope ─ scope ─ ... ─ op          "forward" ─ "layers.0" ─ "attention" ─ "aten.mm"
 
 Forward, backward and update parts of a module are kept apart. A phase with one outermost module
-shows what is inside it. Ops between two modules are folded into one box, a run of equal blocks into
-one "×12", and a long run of siblings into "… 57 more ops", so no group holds more than
-`MAX_SIBLINGS`. Parameters and inputs are counted, never drawn. An edge belongs to the innermost
-group that holds both of its ends, and runs between two of that group's children. Two groups with
-the same `Shape` look the same inside. Pure data.
+shows what is inside it. Ops between two modules are folded into one box that says what they
+compute, a run of equal blocks into one "×12", and a long run of siblings into "… 57 more ops", so
+no group holds more than `MAX_SIBLINGS`. Parameters and inputs are counted, never drawn. An edge
+belongs to the innermost group that holds both of its ends, and runs between two of that group's
+children. Two groups with the same `Shape` look the same inside. Pure data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from kit.ir import PHASES, RECURRENT, Graph
 from kit.text import format_bytes, safe_label
+from kit.widgets.graph.names import computed_by, optimizer_of, short_op
 
-__all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree", "short_op"]
+__all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree"]
 
 MAX_SIBLINGS = 30
 _FIRST_SIBLINGS = 12
@@ -98,12 +99,6 @@ def build_tree(graph: Graph) -> Tree:
     return Tree(tuple(boxes), tuple(shapes.found), ops)
 
 
-def short_op(op: str) -> str:
-    """`aten.mm.default` -> `mm`: the name without its library and overload."""
-    parts = op.split(".")
-    return safe_label(parts[1] if len(parts) > 1 and parts[1] else op, 60)
-
-
 def scope_parts(scope: str) -> tuple[str, ...]:
     """`Bert.layers.0.norm` -> (Bert, layers.0, norm): a number belongs to the name before it."""
     parts: list[str] = []
@@ -162,7 +157,10 @@ class _Builder:
                 previous = f"\0{run}"
             groups.setdefault(previous, []).append(i)
         has_scopes = any(not name.startswith("\0") for name in groups)
-        most = _MAX_LOOSE_OPS if has_scopes else _MAX_PHASE_OPS if depth == 0 else len(nodes)
+        is_update = any(optimizer_of(self._nodes[i]) for i in nodes)
+        most = len(nodes) if depth else _MAX_PHASE_OPS
+        if has_scopes or is_update:
+            most = _MAX_LOOSE_OPS
         boxes: list[Box] = []
         for name, ids in groups.items():
             if not name.startswith("\0") and len(ids) == 1:
@@ -174,7 +172,7 @@ class _Builder:
                 label = safe_label(name, _MAX_LABEL)
                 boxes.append(self.group(f"{key}/{name}", "group", label, ids, depth + 1, phase))
             elif len(ids) > most:
-                label = safe_label(self._op_names(ids), _MAX_LABEL)
+                label = safe_label(computed_by([self._nodes[i] for i in ids]), _MAX_LABEL)
                 boxes.append(self.group(f"{key}/ops {name[1:]}", "ops", label, ids, -1, phase))
             else:
                 boxes += [self._op(i, phase) for i in ids]
@@ -195,10 +193,6 @@ class _Builder:
         if op not in self._names:
             self._names[op] = safe_label(short_op(op), _MAX_LABEL)
         return self._names[op]
-
-    def _op_names(self, ids: Sequence[int]) -> str:
-        names = list(dict.fromkeys(self._name(self._nodes[i].op).lstrip("_") for i in ids))
-        return ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
 
 
 def _total(boxes: Sequence[Box]) -> tuple[int, int]:

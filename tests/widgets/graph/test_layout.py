@@ -24,8 +24,9 @@ from kit.runs.settings import Settings
 from kit.trace import Span, Timeline
 from kit.widgets.graph.dot import run_dot
 from kit.widgets.graph.layout import place
+from kit.widgets.graph.names import computed_by, optimizer_of, short_op
 from kit.widgets.graph.payload import KINDS
-from kit.widgets.graph.tree import MAX_SIBLINGS, build_tree, scope_parts, short_op
+from kit.widgets.graph.tree import MAX_SIBLINGS, build_tree, scope_parts
 from kit.widgets.graph.view import GraphView, graph_model, graph_payload
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
@@ -223,6 +224,55 @@ def test_scopes_nested_a_thousand_deep_are_joined_at_the_end():
     assert build_tree(Graph(tuple(nodes))).boxes[0].size[0] == 299
 
 
+def _ops(*names: str) -> list[Node]:
+    return [Node(f"aten.{name}.default", (), (), AVAL) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["view", "_unsafe_view", "bmm", "div", "_softmax", "expand", "bmm"], "attention"),
+        (["view", "bmm", "_softmax_backward_data", "clone"], "attention"),
+        (["_scaled_dot_product_flash_attention_for_cpu"], "attention"),
+        (["linear", "_log_softmax", "view", "nll_loss_forward"], "cross entropy"),
+        (["nll_loss_backward", "_log_softmax_backward_data"], "cross entropy"),
+        (["mse_loss"], "mse loss"),
+        (["mse_loss_backward", "mul"], "mse loss"),
+        (["view", "transpose", "stack", "clone"], "views and copies"),
+        (["view", "gelu", "add"], "gelu, add"),
+        (["view", "gelu", "add", "mul"], "gelu, add, …"),
+        (["_foreach_addcdiv", "_foreach_sqrt"], "optimizer"),
+    ],
+)
+def test_ops_without_a_module_are_named_by_what_they_compute(names, said):
+    assert computed_by(_ops(*names)) == said
+
+
+def _adam(op: str, tensors: int, lists: int, scale: int = 0) -> Node:
+    inputs = tuple((i, 0) for i in range(tensors * (lists + 1) + scale))
+    return Node(op, inputs, (), AVAL * (tensors * lists))
+
+
+@pytest.mark.parametrize("scale", [0, 1, 2])
+@pytest.mark.parametrize("lists", [4, 5])
+@pytest.mark.parametrize("tensors", [1, 3, 4, 33, 68])
+def test_an_optimizer_is_named_with_how_many_tensors_it_updates(tensors, lists, scale):
+    said = optimizer_of(_adam("aten._fused_adamw.default", tensors, lists, scale))
+    plural = "s" if tensors > 1 else ""
+    unsure = "optimizer: AdamW"  # the lists could be cut in two ways: no number
+    assert said in (f"optimizer: AdamW, {tensors} tensor{plural}", unsure)
+    assert (said != unsure) or tensors in (4, 8)
+
+
+def test_an_optimizer_and_what_it_needs_are_one_box_of_the_update():
+    update = [_adam("aten._fused_adamw.default", 33, 4), *_ops("add", "view", "full")]
+    graph = Graph(tuple(replace(node, inputs=(), phase="update") for node in update))
+    (phase,) = [b for b in build_tree(graph).boxes if b.kind == "phase"]
+    assert [b.label for b in phase.children] == ["optimizer: AdamW"]
+    assert optimizer_of(_ops("_fused_sgd")[0]) == "optimizer: SGD"
+    assert optimizer_of(_ops("_fused_adamw_of_a_stranger")[0]) == ""
+
+
 def test_short_names_of_ops():
     assert [short_op(x) for x in ("aten.mm.default", "relu", "", "a.")] == ["mm", "relu", "", "a."]
 
@@ -249,15 +299,17 @@ def test_without_dot_a_grid_is_drawn_that_holds_the_same_promises_and_says_so(no
     assert len(scene["dots"]) == len(scene["shapes"])  # for graphviz in the page
 
 
-def test_forward_runs_down_and_backward_runs_up_beside_it():
+def test_forward_runs_down_backward_runs_up_beside_it_and_the_update_is_below():
     scene = scene_of(bert(2))
     placed = place(scene)
     down = [placed.rects[row_of(scene, f"forward/layers.{i}")][1] for i in range(2)]
     up = [placed.rects[row_of(scene, f"backward/layers.{i}")][1] for i in range(2)]
     assert down == sorted(down)
     assert up == pytest.approx(down, abs=0.2)
-    columns = [placed.rects[row_of(scene, phase)][0] for phase in PHASES]
-    assert columns == sorted(columns)
+    forward, backward, update = (placed.rects[row_of(scene, phase)] for phase in PHASES)
+    assert forward[0] + forward[2] / 2 < backward[0] - backward[2] / 2
+    assert update[1] - update[3] / 2 > max(y + h / 2 for _, y, _, h in (forward, backward))
+    assert placed.width <= max(backward[0] + backward[2] / 2, update[2]) + 0.1
 
 
 def test_opening_a_group_keeps_the_order_of_everything_else():

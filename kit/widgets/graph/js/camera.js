@@ -63,7 +63,7 @@ export class Camera {
   /** Height of the figure that suits what is drawn. @param {Size} placed */
   heightFor(placed) {
     const scale = Math.max(LEAST, Math.min(MOST, this.size()[0] / (placed.width + 24)));
-    return Math.round(Math.min(Math.max((placed.height + 24) * scale + 74, 200), 640));
+    return Math.round(Math.min(Math.max((placed.height + 24) * scale + 74, 200), 720));
   }
 
   /** @param {number} dx @param {number} dy */

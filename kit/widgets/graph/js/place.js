@@ -4,6 +4,7 @@ export const HEADER = 26;
 export const MARGIN = 14;
 export const LABEL_PX = 8.2;
 const COLUMN_GAP = 84;
+const ROW_GAP = 56; // above the update
 
 /**
  * Columns of a graph, and the layout of each different group with its children closed, as
@@ -71,6 +72,12 @@ export function across(a, b) {
   const right = b[0] >= a[0] ? 1 : -1;
   const x0 = a[0] + (right * a[2]) / 2, x1 = b[0] - (right * b[2]) / 2;
   return [x0, a[1], (x0 + x1) / 2, a[1], (x0 + x1) / 2, b[1], x1, b[1]];
+}
+
+/** A curve from the bottom of a box to the top of another. @param {Rect} a @param {Rect} b */
+export function down(a, b) {
+  const y0 = a[1] + a[3] / 2, y1 = b[1] - b[3] / 2, middle = (y0 + y1) / 2;
+  return [a[0], y0, a[0], middle, b[0], middle, b[0], y1];
 }
 
 /** Measures groups and puts them into place, from the outside to the inside. */
@@ -197,7 +204,7 @@ export function placeScene(scene, open) {
 /** The phases of a step, one beside the other, by their rows.
  * @typedef {Map<number, {seen: number[], edges: Edge[]}>} Columns */
 
-/** Move the phases up and down, so that a module's backward stands beside its forward.
+/** Move the phases, so that a module's backward stands beside its forward, and the update below both.
  * @param {SceneData} scene @param {Columns} columns @param {Map<number, Rect>} rects */
 function shiftColumns({rows, strings}, columns, rects) {
   const key = (/** @type {number} */ row) => strings[rows.key[row]];
@@ -214,19 +221,28 @@ function shiftColumns({rows, strings}, columns, rects) {
     const mates = seen(backward).filter((i) => level.has(tail(i))).map((i) => (level.get(tail(i)) ?? 0) - top(i));
     if (mates.length) shifts.set(backward, Math.min(...mates));
   }
-  if (update !== undefined && backward !== undefined) shifts.set(update, shifts.get(backward) ?? 0);
   const least = shifts.size ? Math.min(...shifts.values()) : 0;
-  for (const [row, column] of columns) {
-    const by = (shifts.get(row) ?? 0) - least;
-    for (const i of column.seen) rect(i)[1] += by;
-    for (const {points} of column.edges) for (let n = 1; n < points.length; n += 2) points[n] += by;
-  }
+  const move = (/** @type {number} */ row, /** @type {number} */ right, /** @type {number} */ by) => {
+    const {seen: own, edges} = /** @type {{seen: number[], edges: Edge[]}} */ (columns.get(row));
+    for (const i of own) {
+      rect(i)[0] += right;
+      rect(i)[1] += by;
+    }
+    for (const {points} of edges) for (let n = 0; n < points.length; n += 1) points[n] += n % 2 ? by : right;
+  };
+  for (const row of columns.keys()) if (row !== update) move(row, 0, (shifts.get(row) ?? 0) - least);
+  if (update === undefined) return;
+  const others = [...columns.keys()].filter((row) => row !== update).map(rect), last = others[others.length - 1];
+  if (!last) return;
+  const own = rect(update), right = Math.max(...others.map(([x, , w]) => x + w / 2));
+  const left = Math.max(0, Math.min(last[0] - last[2] / 2, right - own[2]));
+  move(update, left - (own[0] - own[2] / 2), Math.max(...others.map(([, y, , h]) => y + h / 2)) + ROW_GAP);
 }
 
 /** Lines between boxes of different phases, one for each pair.
  * @param {SceneData} scene @param {Map<number, Rect>} rects @param {Int32Array} owner
  * @param {Int32Array} root @returns {Edge[]} */
-function crossingEdges({rows, sources, targets}, rects, owner, root) {
+function crossingEdges({rows, strings, sources, targets}, rects, owner, root) {
   /** @type {Map<number, Set<number>>} */
   const found = new Map();
   for (let e = 0; e < sources.length; e += 1) {
@@ -240,7 +256,8 @@ function crossingEdges({rows, sources, targets}, rects, owner, root) {
     const from = Math.floor(pair / rows.parent.length), to = pair % rows.parent.length;
     let size = 0;
     for (const i of ops) size += rows.bytes[i];
-    const points = across(/** @type {Rect} */ (rects.get(from)), /** @type {Rect} */ (rects.get(to)));
+    const curve = strings[rows.key[root[to]]] === "update" ? down : across;
+    const points = curve(/** @type {Rect} */ (rects.get(from)), /** @type {Rect} */ (rects.get(to)));
     return {from, to, values: ops.size, size, points, isCrossing: true};
   });
 }

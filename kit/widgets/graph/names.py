@@ -1,0 +1,94 @@
+"""What ops that belong to no module compute together, in words: "attention", "optimizer: AdamW".
+
+A rule holds for the names that it needs; the first that holds wins. Where none does, the ops that
+compute something are named, and those that only show or move memory are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from kit.ir import Node
+from kit.ir.graph import VIEW_OPS
+from kit.text import format_count, safe_label
+
+__all__ = ["computed_by", "optimizer_of", "short_op"]
+
+_COPIES = ("cat", "clone", "contiguous", "copy", "full", "stack", "to_copy", "write_view")
+_MOVES = frozenset(name.strip("_") for name in (*VIEW_OPS, *_COPIES))
+_FUSED = "fused_"  # how the names of torch's fused optimizers begin
+_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
+_PRODUCTS = frozenset({"baddbmm", "bmm", "dot_general", "einsum", "matmul", "mm"})
+_FEW = 2  # names that are told
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    words: str
+    holds: Callable[[Collection[str]], bool]
+
+
+_RULES = (
+    _Rule("attention", lambda names: _any(names, "scaled_dot_product", "_attention")),
+    _Rule(
+        "attention",
+        lambda names: bool(_PRODUCTS & set(names)) and _any(names, "softmax", but="log_softmax"),
+    ),
+    _Rule("cross entropy", lambda names: _any(names, "log_softmax") and _any(names, "nll_loss")),
+    _Rule("optimizer", lambda names: _any(names, "addcdiv") and _any(names, "sqrt")),
+    _Rule("gradient norm", lambda names: _any(names, "linalg_vector_norm", "foreach_norm")),
+)
+
+
+def computed_by(nodes: Sequence[Node]) -> str:
+    """The name of a group of these ops."""
+    optimizers = {text: None for node in nodes if (text := optimizer_of(node))}
+    if optimizers:
+        return safe_label(", ".join(optimizers), 60)
+    names = dict.fromkeys(short_op(node.op).strip("_") for node in nodes)
+    for rule in _RULES:
+        if rule.holds(names):
+            return rule.words
+    told = [name for name in names if name not in _MOVES]
+    if not told:
+        return "views and copies"
+    loss = next((name for name in told if "_loss" in name), "")
+    if loss:
+        return loss.removesuffix("_backward").removesuffix("_forward").replace("_", " ")
+    return ", ".join(told[:_FEW]) + (", …" if len(told) > _FEW else "")
+
+
+def optimizer_of(node: Node) -> str:
+    """`optimizer: AdamW, 68 tensors` of an op that updates them all at once; "" of any other."""
+    name = short_op(node.op).strip("_")
+    if not name.startswith(_FUSED) or name.removeprefix(_FUSED) not in _OPTIMIZERS:
+        return ""
+    text = f"optimizer: {_OPTIMIZERS[name.removeprefix(_FUSED)]}"
+    tensors = _tensors(node)
+    return f"{text}, {format_count(tensors, 'tensor')}" if tensors else text
+
+
+def short_op(op: str) -> str:
+    """`aten.mm.default` -> `mm`: the name without its library and overload."""
+    parts = op.split(".")
+    return safe_label(parts[1] if len(parts) > 1 and parts[1] else op, 60)
+
+
+def _tensors(node: Node) -> int:
+    """How many parameters a fused Adam updates; 0 where its lists could be cut in several ways.
+
+    It takes parameters, gradients, two or three lists of averages, and a list of step numbers, then
+    up to two numbers of a loss scale; all but the last two come out again.
+    """
+    taken, made = len(node.inputs), len(node.avals)
+    found = [
+        made // lists
+        for lists in (4, 5)
+        if made % lists == 0 and 0 <= taken - made - made // lists <= 2
+    ]
+    return found[0] if len(found) == 1 else 0
+
+
+def _any(names: Collection[str], *parts: str, but: str = "") -> bool:
+    return any(part in name and not (but and but in name) for name in names for part in parts)
