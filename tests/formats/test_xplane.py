@@ -264,8 +264,10 @@ def test_hostile_names_stay_text_and_are_cut(tmp_path: Path):
         field(1, field(2, "/host:CPU") + b"\x1a\x00" * 150_000),
         field(1, b"\x22\x00" * 3_000),
         field(1, field(3, b"\x22\x00" * 3_000)),
+        field(1, field(3, field(4, b"\x22\x00" * 3_000))),
+        field(1, field(4, field(2, b"\x2a\x00" * 3_000))),
     ],
-    ids=["planes", "lines", "names", "events"],
+    ids=["planes", "lines", "names", "events", "facts of an event", "facts of a kind"],
 )
 def test_empty_messages_are_refused_before_memory_is_taken_for_them(
     tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch

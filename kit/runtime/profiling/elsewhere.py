@@ -220,18 +220,22 @@ class _Looking:
             with contextlib.suppress(FileNotFoundError):  # a Linux that does not count it
                 self._schedule = os.open(f"{folder}/schedstat", os.O_RDONLY)
                 undo.callback(os.close, self._schedule)
-            self._thread = start_thread(self._look_on, "kit: looks")
             self._files = undo.pop_all()
+        try:
+            self._thread = start_thread(self._look_on, "kit: looks")
+        except BaseException:
+            self._files.close()
+            raise
 
     def end(self) -> list[Look]:
         """Look no more; what was seen."""
         self._end.set()
         self._thread.join()
-        self._files.close()
         return self._looks
 
     def _look_on(self) -> None:
-        with contextlib.suppress(OSError):  # the thread that is looked at has ended
+        # It closes the files itself: an interrupt may end the wait for this thread.
+        with self._files, contextlib.suppress(OSError):  # the thread that is looked at has ended
             while not self._end.is_set():
                 before = time.perf_counter_ns()
                 time.sleep(EVERY_S)

@@ -80,10 +80,8 @@ def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, d
     whole = "\n".join(f"digraph g{n} {text}" for n, text in enumerate(texts))
     problem = ""
     try:
-        done = subprocess.run([program, "-Tjson0"], input=whole.encode(), capture_output=True,
-                              timeout=timeout_s, check=False)  # fmt: skip
-        output = done.stdout
-        problem = f"dot failed with status {done.returncode}" if done.returncode else ""
+        output, status = _asked(program, whole.encode(), timeout_s)
+        problem = f"dot failed with status {status}" if status else ""
     except subprocess.TimeoutExpired as error:
         output, problem = error.stdout or b"", f"dot took longer than {timeout_s:g} s"
     except OSError as error:
@@ -92,6 +90,26 @@ def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, d
     if not answers:
         raise LayoutError(problem or "dot answered something that is no layout")
     return answers
+
+
+def _asked(program: str, text: bytes, timeout_s: float) -> tuple[bytes, int]:
+    """What dot writes, and its exit status.
+
+    Not by `subprocess.run`: at an interrupt that kills dot, and leaves it as a zombie.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program, "-Tjson0"], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            output, _ = process.communicate(text, timeout=timeout_s)
+            return output, process.returncode
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            error.stdout, _ = process.communicate()
+            raise
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
 
 
 def _answers(output: str) -> dict[int, dict[str, Any]]:

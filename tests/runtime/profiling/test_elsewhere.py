@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -219,6 +220,24 @@ def test_a_step_that_sleeps_says_which_line_and_is_not_told_to_leave_a_core() ->
     (cost,) = [row for row in kit.line_costs(run) if row.site == site]
     assert cost.elsewhere_ms > 50
     assert any(s.file == Path(__file__).name for s in run.sources)
+
+
+@linux
+def test_an_interrupt_while_the_looks_end_leaves_no_file_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = psutil.Process()
+    before = process.num_fds()
+    looking: list[threading.Thread] = []
+
+    def join(thread: threading.Thread) -> None:
+        looking.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), elsewhere():
+        patched.setattr(threading.Thread, "join", join)
+    looking[0].join()
+    assert process.num_fds() == before
 
 
 def _line_of(code: str) -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import threading
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import pairwise
 
+import psutil
 import pytest
 from bokeh.embed import file_html
 from bokeh.models import HoverTool
@@ -405,6 +409,25 @@ def test_an_answer_of_dot_that_failed_is_not_remembered():
     for _ in range(2):
         with pytest.raises(LayoutError, match="dot failed"):
             run_dot("/nonexistent/dot", ["{}"], 1.0)
+
+
+def test_a_dot_that_is_interrupted_leaves_no_process(monkeypatch, tmp_path):
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    _fake_dot(monkeypatch, tmp_path, f"trap '' INT; echo >'{began}'; exec /bin/sleep 30")
+
+    main, before = threading.get_ident(), psutil.Process().children()
+
+    def interrupt() -> None:
+        began.read_text()  # once dot has begun
+        signal.pthread_kill(main, signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_dot(str(tmp_path / "dot"), ["{}"], 30.0)
+    sender.join()
+    assert psutil.Process().children() == before  # not even a zombie
 
 
 # -- what is said about it
