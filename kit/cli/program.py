@@ -130,8 +130,8 @@ def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Set
             around.enter_context(open_session(settings))
             mapped = around.enter_context(DeviceNames())
             if ACCELERATE_DEVICE not in os.environ:
-                os.environ[ACCELERATE_DEVICE] = "kit"
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
+                os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options.script, options.arguments))
         status = _ended(watching, options)
     if mapped is not None:
@@ -171,10 +171,10 @@ def _status(code: Any) -> int:
 def _as_python(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """`sys.argv` and `sys.path` as Python would set them for the script."""
     before = sys.argv, sys.path[:]
-    sys.argv = [str(script), *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = str(script.resolve().parent)
     try:
+        sys.argv = [str(script), *arguments]
+        if not sys.flags.safe_path:
+            sys.path[0] = str(script.resolve().parent)
         yield
     finally:
         sys.argv, sys.path[:] = before

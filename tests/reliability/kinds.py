@@ -1,4 +1,4 @@
-"""All kinds of steps that can be interrupted: a session's modes, replicas, jax, native runs."""
+"""All kinds of steps that can be interrupted: a session's modes, replicas, jax, loops and runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from torch import nn
 
 import kit
 from kit.torch.parallel.data_parallel import DataParallel
+from tests.reliability.loops import Program, Watched
 from tests.reliability.training import MODES, Training
 
 __all__ = ["KINDS", "Steps"]
 
 
 class Steps(Protocol):
-    """A context in whose block steps can be run, and one be held against torch or jax."""
+    """A context in whose block steps can be run, and one be held against torch or jax.
+
+    Attributes:
+        alike_after: steps after which each runs the lines of the one before.
+    """
+
+    alike_after: int
 
     def __enter__(self) -> Self: ...
 
@@ -42,6 +49,8 @@ class Steps(Protocol):
 
 class Replicas:
     """Two replicas of a small network on one CPU."""
+
+    alike_after = 5
 
     def __enter__(self) -> Self:
         torch.manual_seed(0)
@@ -75,6 +84,8 @@ class Replicas:
 class Jax:
     """A step of jax in a session."""
 
+    alike_after = 5
+
     def __enter__(self) -> Self:
         self._session = kit.Session(kit.Settings(bulk_forward=4, bulk_backward=4)).__enter__()
         chance = np.random.default_rng(0)
@@ -106,6 +117,8 @@ class Jax:
 
 class Native:
     """Whole runs in mode "torch": no session, but the measured loop and torch's profiler."""
+
+    alike_after = 1
 
     def __enter__(self) -> Self:
         self._settings = kit.Settings(mode="torch", steps=2, warmup=1)
@@ -163,4 +176,7 @@ KINDS: dict[str, Callable[[], Steps]] = {
     "replicas": Replicas,
     "jax": Jax,
     "native": Native,
+    "watched": Watched,
+    "watched on kit": partial(Watched, on_kit=True),
+    "kit run": Program,
 }

@@ -33,6 +33,23 @@ def test_what_comes_while_a_bulk_is_let_go_leaves_no_value_pending(act: str) -> 
     assert "lazy: 0 of" not in said
 
 
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    ("mode", "within"),
+    [
+        ("replicas", "_finish"),  # the replicas were left running, and the next step was refused
+        ("jax", "_append"),  # the op list was left with half an op
+        ("native", "start"),  # torch's profiler was left on
+        ("watched", "__enter__"),  # a hook was left in torch's optimizers
+    ],
+)
+def test_what_comes_at_the_edge_of_a_step_leaves_nothing_on(
+    mode: str, within: str, act: str
+) -> None:
+    said = try_lines(mode, ACTS[act], random.Random(0), share=1.0, within=within)
+    assert f"{mode}: 0 of" not in said
+
+
 def test_a_worker_thread_that_cannot_start_is_an_error_and_not_a_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

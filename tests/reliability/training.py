@@ -32,6 +32,8 @@ class Training:
     It is a context: the session is open in the block.
     """
 
+    alike_after = 5
+
     def __init__(self, mode: str) -> None:
         self._session = open_session(MODES[mode])
         self.mode = mode

@@ -33,10 +33,7 @@ from kit.runtime.session.session import current_session
 
 __all__ = ["LoopWatch", "watch"]
 
-_NO_STEP = (
-    "the watch has seen no step: a step ends at `watch.step()`, or else at the `step()` of an "
-    "optimizer of torch.optim"
-)
+_BOUNDARY = "a step ends at `watch.step()`, or else at the `step()` of an optimizer of torch.optim"
 
 
 def watch(
@@ -87,14 +84,20 @@ class LoopWatch:
         self._marks: StepMarks | None = None  # on device kit
 
     def __enter__(self) -> LoopWatch:
-        if not self._requests:
-            self.start()
-        return self
+        try:
+            if not self._requests:
+                self.start()
+            return self
+        except BaseException:  # an interrupt: nobody closes what was not entered
+            self.close()
+            raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        text = "" if error is None else str(error)
-        said = f"{kind.__name__}{': ' if text else ''}{text}"[:200] if kind is not None else ""
-        self.close(said)
+        try:
+            self.close(_said(error))
+        except BaseException:  # an interrupt in the middle: no hook, no profiler is left
+            self.close(_said(error))
+            raise
 
     def __repr__(self) -> str:
         recording = self._recording
@@ -157,7 +160,8 @@ class LoopWatch:
             return self._runs[-1]
         recording = self._recording
         if recording is None or not recording.recorded.steps:
-            raise SettingsError(_NO_STEP if not self._ended else f"{_NO_STEP}. {self._ended}")
+            why = f" ({self._ended})" if self._ended else ""
+            raise SettingsError(f"the watch has seen no step: {_BOUNDARY}{why}")
         return recording.run_so_far()
 
     @property
@@ -197,9 +201,9 @@ class LoopWatch:
 
     def _begin_again(self) -> None:
         """The steps that an optimizer has ended until now are others: forget them."""
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.close("")
+        if self._recording is not None:
+            self._recording.close("")
+            self._recording = None
             if not self._requests:
                 self._requests.append(self._wanted)
 
@@ -227,7 +231,8 @@ class LoopWatch:
         except Exception as error:
             if is_of_a_worker(error):
                 raise
-            self._end(f"the recording failed: {error!r}")
+            self._ended = f"the recording failed: {error!r}"
+            self._end(self._ended)
         is_complete = now is not None and now.is_over and self._recording is not now
         if is_complete and self._when_complete is not None:
             self._when_complete()
@@ -263,12 +268,26 @@ class LoopWatch:
         return KitRecorder(session)
 
     def _end(self, why: str) -> None:
-        recording, self._recording = self._recording, None
+        recording = self._recording
         if recording is None:
             return
-        self._ended = recording.close(why)
+        try:
+            self._ended = recording.close(why)
+        except BaseException:
+            self._ended = recording.close(why)
+            raise
+        finally:
+            self._recording = None
         if recording.recorded.steps:
             self._runs.append(recording.finished())
+
+
+def _said(error: BaseException | None) -> str:
+    """What has ended a loop, in words; "" if nothing did."""
+    if error is None:
+        return ""
+    text = str(error)
+    return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
 
 
 def _device_of(optimizer: Any) -> str:

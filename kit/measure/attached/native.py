@@ -89,9 +89,10 @@ class NativeRecorder:
     def end_trace(self) -> None:
         """Stop what is on; the steps that were traced until now stay."""
         self._look.close()
-        profiler, self._profiler = self._profiler, None
+        profiler = self._profiler
         if profiler is not None:
             profiler.stop()
+            self._profiler = None
             self._events, self._looks = profiler.events(), profiler.looks()
 
     def make_run(self, recorded: Recorded) -> Run:

@@ -71,10 +71,11 @@ class Recording:
         """Record no more; gives why it ended, in words."""
         try:
             self._recorder.end_trace()
-        except Exception as error:
-            if is_of_a_worker(error):
+        except BaseException as error:
+            self._recorder.end_trace()  # an error in the middle must not leave a profiler on
+            if not isinstance(error, Exception) or is_of_a_worker(error):
                 raise
-            self.recorded.notes.append(f"what the profiler saw is lost: {error}")
+            self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
         if self._has_clock and self.recorded.usage is None:
             self.recorded.usage = self._machine.end()
         self.recorded.ended = f"{why or 'complete'}: {self.said}"

@@ -110,6 +110,7 @@ class Profiler:
         self._profile = torch.profiler.profile(activities=activities, acc_events=True)
         self._open = contextlib.ExitStack()
         self._looks: list[Look] = []
+        self._is_ours = False  # what torch's profiler sees, if it is on
         self._began: dict[str, list[int]] = {}  # name of a region -> when each began
 
     def start(self) -> None:
@@ -120,14 +121,30 @@ class Profiler:
         """
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             raise SettingsError("the program runs under a profiler of torch's already")
-        with postponed(), _quiet():
+        self._is_ours = True
+        with postponed(), _quiet(), contextlib.ExitStack() as undo:
+            undo.callback(self._stop)
             self._profile.start()
-            self._looks = self._open.enter_context(looks())
+            self._looks = undo.enter_context(looks())
+            self._open = undo.pop_all()
 
     def stop(self) -> None:
-        """In the thread that has started it."""
+        """In the thread that has started it; does nothing where it does not run."""
+        try:
+            self._end()
+        except BaseException:  # an interrupt in the middle: a profiler that is left on ends others
+            self._end()
+            raise
+
+    def _end(self) -> None:
         with postponed(), _quiet():
-            self._open.close()
+            try:
+                self._open.close()
+            finally:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._is_ours and torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             self._profile.stop()
 
     @contextlib.contextmanager

@@ -20,7 +20,6 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.recording.sites import format_site
-from kit.runtime.session.interrupts import postponed
 
 __all__ = ["environment", "measure"]
 
@@ -111,9 +110,8 @@ def _profile(
 ) -> Profiler:
     profiler = Profiler(device)
     with contextlib.ExitStack() as undo:
-        with postponed():
-            profiler.start()
-            undo.callback(profiler.stop)
+        undo.callback(profiler.stop)
+        profiler.start()
         for _ in range(settling):
             step()
         for i in range(TRACED_STEPS):

@@ -88,7 +88,11 @@ class Stream:
         bulk = self.bulk
         if bulk is None:
             bulk = self.new_bulk()
-        return bulk.add(op, inputs, scalars, frame)
+        try:
+            return bulk.add(op, inputs, scalars, frame)
+        except BaseException:
+            bulk.mend()
+            raise
 
     def new_bulk(self) -> Bulk:
         """The bulk that grows from now on."""

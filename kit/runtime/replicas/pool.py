@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
@@ -18,8 +19,33 @@ __all__ = ["Pool"]
 Jobs = Sequence[Callable[[], Any]]
 
 
+class _Turn:
+    """What one call of `Pool.run` hands out, and what comes of it."""
+
+    __slots__ = ("_count", "errors", "jobs", "left", "over", "results")
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = list(jobs)
+        self.results: list[Any] = [None] * len(self.jobs)
+        self.errors: dict[int, BaseException] = {}
+        self.left = len(self.jobs)
+        self.over = _held()  # released by the last replica to end
+        self._count = allocate_lock()
+
+    def end(self) -> None:
+        """A replica has ended its part."""
+        with self._count:
+            self.left -= 1
+            is_last = self.left == 0
+        if is_last:
+            self.over.release()
+
+
 class Pool:
     """One thread for each replica, for good: a call is a hand-over of functions, not of threads.
+
+    A call begins in one assignment, of `_turn`; to wake a thread twice does no harm. So an error or
+    an interrupt anywhere in a call finds it either not begun, or begun for all replicas.
 
     Args:
         enter: makes what a replica's thread lives in, by its place here; entered once, left by
@@ -36,20 +62,15 @@ class Pool:
         self.group = group
         self._enter = enter
         self._switched = switched
-        self._jobs: list[Callable[[], Any] | None] = [None] * group.count
-        self._results: list[Any] = [None] * group.count
-        self._errors: dict[int, BaseException] = {}
-        self._calls = [_held() for _ in range(group.count)]  # released to start a replica's part
-        self._over = _held()  # released by the last replica to end
-        self._count = allocate_lock()
-        self._left = 0
+        self._calls = [_held() for _ in range(group.count)]  # released to wake a replica
         self._threads: list[threading.Thread] = []
-        self._is_stuck = self._is_closed = False
-        self._left = group.count
+        self._is_stuck = False
+        first = _Turn([_nothing] * group.count)  # over once all surroundings are entered
+        self._turn: _Turn | None = first  # None once it is closed
         try:
             for r in group.ranks:
-                self._threads.append(start_thread(self._live, f"kit replica {r}", args=(r,)))
-            self._finish()
+                self._threads.append(start_thread(self._live, f"kit replica {r}", args=(r, first)))
+            self._finish(first)
         except BaseException:
             self.close()
             raise
@@ -61,64 +82,69 @@ class Pool:
             Exception: what a function raised, with a note that says in which replica; the cause
                 rather than what it led to in the others.
         """
-        if self._is_closed:
+        if self._turn is None:
             raise SessionError("this DataParallel has been closed; make a new one")
         if self._is_stuck:
             raise SessionError(
                 "a replica of this DataParallel has not ended its last part; make a new one"
             )
+        turn = _Turn(jobs)
         self.group.begin()
-        self._jobs[:] = jobs
-        self._left = len(jobs)
-        for call in self._calls:
-            call.release()
-        self._finish()
-        results, self._results = self._results, [None] * len(jobs)
-        return results
+        self._finish(turn)
+        return turn.results
 
     def close(self) -> None:
         """Each thread leaves what it lives in, and ends."""
-        self._is_closed = True
+        self._turn = None
         if self._is_stuck:
             return  # the thread is a daemon, and ends with the process
-        self._jobs[:] = [None] * len(self._jobs)
-        self._left = 0
-        for call in self._calls:
-            call.release()
+        self._wake()
         for thread in self._threads:
             thread.join()
 
-    def _finish(self) -> None:
-        """Wait until all have ended, then raise what one has raised."""
+    def _wake(self) -> None:
+        """Have each replica look at the turn."""
+        for call in self._calls:
+            with contextlib.suppress(RuntimeError):  # it is awake, and has not looked yet
+                call.release()
+
+    def _finish(self, turn: _Turn) -> None:
+        """Give a turn to the replicas, wait until all have ended, raise what one has raised."""
         stuck: BaseException | None = None
         try:
-            while stuck is None and not self._over.acquire(timeout=min(1.0, self.group.timeout_s)):
-                stuck = self._overdue()
+            self._turn = turn
+            self._wake()
+            while stuck is None and not turn.over.acquire(timeout=min(1.0, self.group.timeout_s)):
+                stuck = self._overdue(turn)
         except BaseException as error:  # an interrupt
-            self.group.end(-1, error)
-            with self._count:
-                has_ended = self._left == 0  # and `_over` was perhaps acquired just now
-            is_over = self._over.acquire(timeout=0.5 if has_ended else 5.0)
-            self._is_stuck = not (has_ended or is_over)
-            self._errors = {}
+            if self._turn is turn:
+                self._abandon(turn, error)
             raise
         if stuck is not None:
             raise stuck
-        errors, self._errors = self._errors, {}
-        if not errors:
+        if not turn.errors:
             return
         first = self.group.failure
-        rank = first[0] if first is not None and first[0] in errors else min(errors)
-        raise _noted(rank, errors, self.group)
+        rank = first[0] if first is not None and first[0] in turn.errors else min(turn.errors)
+        raise _noted(rank, turn.errors, self.group)
 
-    def _overdue(self) -> BaseException | None:
+    def _abandon(self, turn: _Turn, error: BaseException) -> None:
+        """Nobody waits for this turn any more: let the replicas end it, in error."""
+        self._is_stuck = True  # until it is known that they have
+        self._wake()
+        self.group.end(-1, error)
+        if turn.left:
+            turn.over.acquire(timeout=5.0)
+        self._is_stuck = turn.left > 0
+
+    def _overdue(self, turn: _Turn) -> BaseException | None:
         """What to raise if one has failed, and another has not noticed for as long as it may."""
         failure = self.group.failure
         if failure is None:
             return None
         grace = max(self.group.timeout_s, 2.0)
-        if self._over.acquire(timeout=grace):
-            self._over.release()
+        if turn.over.acquire(timeout=grace):
+            turn.over.release()
             return None
         self._is_stuck = True
         stuck = [r for r in self.group.ranks if r not in self.group.ended]
@@ -126,36 +152,44 @@ class Pool:
         failure[1].add_note(note)
         return failure[1]
 
-    def _live(self, rank: int) -> None:
+    def _live(self, rank: int, first: _Turn) -> None:
         place = self.group.place(rank)
+        done: _Turn | None = None
         try:
             with self._enter(place):
-                self._end(rank, None)
-                while True:
+                self._end(rank, first, None)
+                done = first
+                while (turn := self._turn) is not None:
+                    if turn is not done:
+                        self._do(rank, turn, turn.jobs[place])
+                        done = turn
+                    del turn  # holds what the job has given
                     self._calls[place].acquire()
-                    job = self._jobs[place]
-                    if job is None:
-                        return
-                    error: BaseException | None = None
-                    try:
-                        with self.group.turns.part(self._switched):
-                            self._results[place] = job()
-                    except BaseException as raised:  # noqa: BLE001 - the caller gets it
-                        error = raised
-                    del job
-                    self._end(rank, error)
         except BaseException as error:  # noqa: BLE001 - its surroundings could not be entered, or left
-            self._end(rank, error)
+            self._is_stuck = self._turn is not None  # this replica comes to no further turn
+            if (missed := self._turn) is not None and missed is not done:
+                self._end(rank, missed, error)
 
-    def _end(self, rank: int, error: BaseException | None) -> None:
+    def _do(self, rank: int, turn: _Turn, job: Callable[[], Any]) -> None:
+        """A replica's part of a turn."""
+        error: BaseException | None = None
+        try:
+            with self.group.turns.part(self._switched):
+                turn.results[self.group.place(rank)] = job()
+        except BaseException as raised:  # noqa: BLE001 - the caller gets it
+            error = raised
+        del job
+        self._end(rank, turn, error)
+
+    def _end(self, rank: int, turn: _Turn, error: BaseException | None) -> None:
         if error is not None:
-            self._errors[rank] = error
+            turn.errors[rank] = error
         self.group.end(rank, error)
-        with self._count:
-            self._left -= 1
-            is_last = self._left == 0
-        if is_last:
-            self._over.release()
+        turn.end()
+
+
+def _nothing() -> None:
+    """What a replica does in its first turn."""
 
 
 def _noted(rank: int, errors: dict[int, BaseException], group: Group) -> BaseException:
