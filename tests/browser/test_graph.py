@@ -123,6 +123,15 @@ def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
     page.keyboard.press("Escape")  # the button has the focus: not a key of the graph
     assert "26 ops" in shown(offline)["line"]
 
+    panel = page.locator(".kit-graph-panel")
+    assert not panel.is_visible()  # of one op only
+    page.evaluate("graph.pick([...graph.chosen][0])")
+    assert panel.locator("dd").first.inner_text().startswith("%")
+    panel.get_by_role("button", name="close").click()
+    assert not panel.is_visible()
+    click(offline, "forward/layers.2", shift=True)
+    page.get_by_role("button", name="path to inputs").click()
+
     page.get_by_role("application").focus()
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")

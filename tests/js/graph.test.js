@@ -7,10 +7,11 @@ import {Camera} from "../../kit/widgets/graph/js/camera.js";
 import {columnsOf, countsOf, mostOf} from "../../kit/widgets/graph/js/columns.js";
 import {readDot} from "../../kit/widgets/graph/js/engine.js";
 import {dotOf, svgOf} from "../../kit/widgets/graph/js/export.js";
+import {panelOf} from "../../kit/widgets/graph/js/panel.js";
 import {placeScene, polyline, Stretch} from "../../kit/widgets/graph/js/place.js";
 import {opsOf, pathOf, Scene, Search} from "../../kit/widgets/graph/js/scene.js";
 
-const STRINGS = ["", "forward", "forward/layer", "layer", "mul", "add", "a.py:1", "b.py:2", "backward", "float32"];
+const STRINGS = ["", "forward", "forward/layer", "layer", "mul", "add", "a.py:1", "b.py:2", "backward", "float32", "item at a.py:1"];
 const id = (/** @type {string} */ text) => STRINGS.indexOf(text);
 
 // rows: 0 forward, 1 layer (2 mul, 3 add), 4 backward (5 mul)
@@ -20,14 +21,16 @@ const scene = () => new Scene({
     label: ["forward", "layer", "mul", "add", "backward", "mul"].map(id), sub: [0, 0, 9, 9, 0, 9],
     op: [0, 0, id("mul"), id("add"), 0, id("mul")], site: [0, 0, id("a.py:1"), id("b.py:2"), 0, id("a.py:1")],
     scope: [0, 0, 0, 0, 0, 0], dtype: [0, 0, 9, 9, 0, 9], ops: [2, 2, 1, 1, 1, 1], bytes: [8, 8, 4, 4, 4, 4],
-    time: [30, 30, 10, 20, 5, 5], low: [0, 0, 0, 0, 1, 1], high: [0, 0, 0, 0, 1, 1], change: [0, 0, 0, 0, 0, 0]},
+    time: [30, 30, 10, 20, 5, 5], low: [0, 0, 0, 0, 1, 1], high: [0, 0, 0, 0, 1, 1], change: [0, 0, 0, 0, 0, 0],
+    attrs: [0, 0, 0, 0, 0, 0], makes: [0, 0, 9, 9, 0, 9], reads: [0, 0, 0, 9, 0, 9], kernels: [0, 0, 0, 0, 0, 0],
+    stop: [0, 0, 0, id("item at a.py:1"), 0, 0]},
   strings: JSON.stringify(STRINGS), title: "", note: "", message: "", drawn_by: "grid", dots: [],
   shapes: [{boxes: [[50, 20, 100, 40]], edges: [], width: 100, height: 40},
     {boxes: [[50, 20, 100, 40], [50, 100, 100, 40]], edges: [[0, 1, 1, 4, [50, 40, 50, 50, 50, 70, 50, 80]]],
       width: 100, height: 120},
     {boxes: [[50, 20, 100, 40]], edges: [], width: 100, height: 40}],
   sources: [2, 3], targets: [3, 5],
-  theme: {phases: {forward: "#5674d8", backward: "#f5b12e"}, faint: "#cccccc", ink: "#000000", path: "#0000ff",
+  theme: {phases: {forward: "#5674d8", backward: "#f5b12e"}, faint: "#cccccc", stop: "#dd5a3c", ink: "#000000", path: "#0000ff",
     hit: "#00ff00", focus: "#ff0000"},
 });
 
@@ -117,4 +120,19 @@ test("what graphviz answers is turned round, and curves that it left out are kep
   assert.deepEqual(read.boxes, [[50, 20, 10, 10], [50, 100, 10, 10]]);
   assert.deepEqual(read.edges[0][4], [50, 40, 50, 50, 50, 60, 50, 75]);
   assert.deepEqual(read.edges[1][4], [7]);
+});
+
+test("a closed group and an op say where the program stops, an open group leaves it to what is inside", () => {
+  const closed = columnsOf(pictureOf(scene(), [])).stops, open = columnsOf(pictureOf(scene(), ["forward/layer"])).stops;
+  assert.deepEqual([closed.text, open.text], [["stop"], ["stop"]]);
+  assert.notDeepEqual([closed.x, closed.y], [open.x, open.y]);
+  assert.match(hoverOf(scene(), 1).place, /the program stops in here/);
+  assert.match(hoverOf(scene(), 3).place, /item at a.py:1/);
+  assert.equal(scene().stopsIn(4), 0);
+});
+
+test("a picked op says what is known of it, and nothing of what is not", () => {
+  const told = Object.fromEntries(panelOf(scene(), 3));
+  assert.deepEqual(told, {op: "%1 = add", makes: "float32", reads: "float32", from: "%0 mul", line: "b.py:2", segment: "0",
+    "time a step": "20 ns on the device", stop: "item at a.py:1"});
 });

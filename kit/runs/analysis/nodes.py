@@ -10,7 +10,7 @@ from kit.runs.run import Run
 from kit.trace import KINDS
 from kit.trace.kinds import ON_DEVICE
 
-__all__ = ["node_ns"]
+__all__ = ["node_kernels", "node_ns"]
 
 
 def node_ns(run: Run) -> dict[int, float]:
@@ -35,3 +35,16 @@ def node_ns(run: Run) -> dict[int, float]:
         for i in nodes:
             found[i] += total / steps / len(nodes)
     return {i: ns for i, ns in found.items() if ns}
+
+
+def node_kernels(run: Run) -> dict[int, list[tuple[str, int]]]:
+    """The kernels that compute each node: their names, and how many nodes each computes."""
+    t = run.timeline
+    mask = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
+    keys = np.unique(np.stack([t.segment[mask], t.name[mask], t.node[mask]], axis=1), axis=0)
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for segment, name, node in keys.tolist():
+        nodes = run.nodes_of(segment, t.names[name], node)
+        for i in nodes:
+            found[i].append((t.names[name], len(nodes)))
+    return dict(found)

@@ -11,7 +11,8 @@ Keys of a scene:
                             (the row after the last inside), `kind` (index into KINDS), `label`,
                             `sub`, `key` (strings; the key of an op is "%" and its node), `shape`,
                             `node`, `ops`, `bytes`, `time` (ns a step), `low` and `high` (segments,
-                            -1: none), `dtype`, `site`, `op`, `scope`, `change` (index into CHANGES)
+                            -1: none), `dtype`, `site`, `op`, `scope`, `change` (index into
+                            CHANGES), and what an op says of itself, see details.py
     shapes                  the inside of each different group: `width`, `height`, `reversed`,
                             `boxes` (x, y, w, h of each child) and `edges` (child, child, values,
                             bytes, curve)
@@ -33,6 +34,7 @@ from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.text import safe_label
 from kit.widgets.base.theme import COLORS, FAINT, INK, SEGMENT_COLORS
+from kit.widgets.graph.details import detail_columns
 from kit.widgets.graph.diff import CHANGES, Merged, merge
 from kit.widgets.graph.dot import dot_text, lay_out
 from kit.widgets.graph.grid import Inside, Size
@@ -56,7 +58,8 @@ _THEME = MappingProxyType({
                "float64": "#9fb0ba", "int64": "#7fc4ba", "int32": "#5fa89e", "bool": "#c9b3ee"},
     "changes": {"added": "#2f9e8f", "changed": "#f5b12e", "rewired": "#c3a2ef",
                 "removed": "#dd5a3c"},
-    "faint": FAINT, "ink": INK, "focus": "#2f6db5", "path": "#2f6db5", "hit": "#a3479b",
+    "faint": FAINT, "ink": INK, "stop": COLORS["wait"], "focus": "#2f6db5", "path": "#2f6db5",
+    "hit": "#a3479b",
 })  # fmt: skip
 
 
@@ -160,7 +163,7 @@ def _rows(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: _Strin
     spent = node_ns(run) if run is not None else {}
     columns["time"] = _sums([spent.get(i, 0.0) for i in columns["node"].tolist()], columns["end"])
     columns["low"], columns["high"] = _segments(boxes, merged, run, columns["end"])
-    return columns
+    return columns | detail_columns(boxes, merged, run, strings)
 
 
 def _sums(values: Sequence[float] | np.ndarray, end: np.ndarray) -> np.ndarray:

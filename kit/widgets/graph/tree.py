@@ -187,7 +187,8 @@ class _Builder:
         if node.op in _LOOPS:
             times = dict(node.attrs).get(_LOOPS[node.op], "?")
             text = safe_label(f"loop of {times}, {text}", _MAX_LABEL)
-        return Box(f"%{i}", "op", self._name(node.op), text, i, phase, size=(1, size))
+        label = safe_label(optimizer_of(node), _MAX_LABEL) or self._name(node.op)
+        return Box(f"%{i}", "op", label, text, i, phase, size=(1, size))
 
     def _name(self, op: str) -> str:
         if op not in self._names:

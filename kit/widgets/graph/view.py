@@ -69,6 +69,7 @@ _EMPTY: dict[str, tuple[str, ...]] = {
               "what", "time", "place", "makes", "row"),
     "bars": ("left", "right", "top", "bottom"),
     "marks": ("x", "y", "w", "h", "line", "fill"),
+    "stops": ("x", "y", "w", "h", "text", "color"),
     "links": ("xs", "ys", "line"),
     "message": ("x", "y", "text"),
     "view": ("width", "height", "left", "top"),
@@ -77,6 +78,7 @@ _EMPTY: dict[str, tuple[str, ...]] = {
     "engine": (),  # `tags`: graphviz for the page, if it asked
 }  # fmt: skip
 
+STOP_INK = "#10151c"  # on the colour of waiting, in both themes
 _LONG = ("strings", "shapes", "dots")  # as JSON: bokeh would visit each of their values
 
 
@@ -149,6 +151,11 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
               line_width=2.4, border_radius=9, source=sources["marks"], name="marks")  # fmt: skip
     plot.quad(left="left", right="right", top="top", bottom="bottom", fill_color=COLORS["kernel"],
               line_color=None, source=sources["bars"], name="bars")  # fmt: skip
+    plot.rect(x="x", y="y", width="w", height="h", fill_color="color", line_color="color",
+              border_radius=4, source=sources["stops"], name="stops")  # fmt: skip
+    plot.text(x="x", y="y", text="text", source=sources["stops"], text_align="center",
+              text_baseline="middle", text_font=value(FONT), text_color=STOP_INK,
+              text_font_style="bold", text_font_size="10px", name="stop")  # fmt: skip
     plot.text(x="x", y="y", text="text", source=sources["message"], text_align="center",
               text_font=value(FONT), text_color=MUTED, text_font_size="13px")  # fmt: skip
     for name, alpha, style in (("label", 1.0, "bold"), ("sublabel", 0.72, "normal")):

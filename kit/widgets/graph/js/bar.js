@@ -3,6 +3,7 @@ import {tint} from "../../base/js/colors.js";
 import {element} from "../../base/js/dom.js";
 import {formatBytes, formatCount, formatNs, plural} from "../../base/js/format.js";
 import css from "./graph.css";
+import {panelOf} from "./panel.js";
 import {CHANGES} from "./scene.js";
 
 export const KEYS_HELP = "Keys: + and − zoom, arrows move, 0 shows all, n and p go from box to box, Enter opens "
@@ -25,6 +26,7 @@ export class Bar {
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
       element("button", {type: "button", title: label, "aria-label": label,
         onclick: () => { if (graph.scene) act(); }}, text);
+    this.panel = element("div", {class: "kit-graph-panel", hidden: "", role: "region", "aria-label": "the picked op"});
     this.root = element("div", {class: "kit-graph-bar", role: "toolbar", "aria-label": "graph"},
       element("style", {}, css), this.input, button("↑", "previous found", () => graph.nextHit(-1)),
       button("↓", "next found", () => graph.nextHit(1)), this.found,
@@ -34,7 +36,7 @@ export class Bar {
       button("collapse", "close all groups", () => graph.setOpen([])),
       button("SVG", "save the picture as SVG", () => graph.saveSvg()),
       button("DOT", "save the visible boxes as DOT", () => graph.saveDot()),
-      this.line);
+      this.line, this.panel);
   }
 
   /** Offer what the scene has. */
@@ -66,6 +68,18 @@ export class Bar {
     }
     if (dropped) parts.push(`${formatCount(dropped)} small boxes are not drawn: zoom in`);
     this.line.replaceChildren(...parts);
+    this.showPanel(picture.scene);
+  }
+
+  /** Beside the graph, what is known of the one op that is selected. @param {import("./scene.js").Scene} scene */
+  showPanel(scene) {
+    const {chosen} = this.graph, row = chosen.size === 1 ? [...chosen][0] : -1;
+    this.panel.hidden = row < 0;
+    if (row < 0) return;
+    this.panel.replaceChildren(element("button", {type: "button", "aria-label": "close", title: "select nothing (Esc)",
+      onclick: () => this.graph.unpick()}, "×"), element("b", {}, scene.text("label", row)),
+    element("dl", {}, ...panelOf(scene, row).flatMap(([name, text]) =>
+      [element("dt", {}, name), element("dd", {}, text)])));
   }
 
   /** @param {import("./columns.js").Picture} picture @returns {any[]} */

@@ -121,7 +121,14 @@ export function hoverOf(scene, i) {
     : sites.size ? `${formatCount(sites.size)} lines of code` : "";
   return {name: scene.text("label", i), what, makes,
     time: rows.time[i] > 0 ? `${formatNs(rows.time[i])} a step` : "not known",
-    place: [isOp ? scene.text("scope", i) : "", site, cut].filter(Boolean).join("\n") || "-"};
+    place: [isOp ? scene.text("scope", i) : "", site, cut, stopOf(scene, i)].filter(Boolean).join("\n") || "-"};
+}
+
+/** @param {Scene} scene @param {number} i */
+function stopOf(scene, i) {
+  if (scene.isOp(i)) return scene.text("stop", i);
+  const many = scene.stopsIn(i);
+  return many ? `the program stops ${many > 1 ? `${many} times ` : ""}in here` : "";
 }
 
 /** @param {Scene} scene @param {number} i */

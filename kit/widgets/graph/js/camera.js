@@ -2,7 +2,7 @@
 
 const LEAST = 0.72, MOST = 1.15; // scales at which labels are read easily
 const SMALLEST = 0.002, LARGEST = 4;
-const FONTS = /** @type {Record<string, number>} */ ({label: 12.5, sublabel: 10.5});
+const FONTS = /** @type {Record<string, number>} */ ({label: 12.5, sublabel: 10.5, stop: 10});
 
 /** @typedef {{width: number, height: number}} Size */
 

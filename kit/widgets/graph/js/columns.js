@@ -34,7 +34,7 @@ export function columnsOf(picture) {
   const {scene, placed} = picture, edges = edgeColumns(picture);
   return {
     frames: frameColumns(picture), edges, arrows: arrowColumns(edges), boxes: boxColumns(picture),
-    bars: barColumns(picture), marks: markColumns(picture), links: linkColumns(picture),
+    bars: barColumns(picture), marks: markColumns(picture), stops: stopColumns(picture), links: linkColumns(picture),
     message: scene.message ? {x: [0.5], y: [0.5], text: [scene.message]} : {x: [], y: [], text: []},
     view: {width: [placed.width], height: [placed.height], left: [0], top: [0]},
   };
@@ -152,6 +152,20 @@ function markColumns(picture) {
     if (marked.has(i)) ring(i, 8, theme.ink, MARKED);
   }
   if (drawn.includes(cursor)) ring(cursor, 12, theme.focus);
+  return out;
+}
+
+/** A tab on each box after which the program stops. @param {Picture} picture
+ * @returns {Record<string, any[]>} */
+function stopColumns(picture) {
+  const {scene, placed, drawn} = picture, out = {x: [], y: [], w: [], h: [], text: [], color: []};
+  for (const i of drawn) {
+    const many = placed.frames.has(i) ? 0 : scene.stopsIn(i);
+    if (!many) continue;
+    const [x, y, w, h] = rectOf(picture, i), text = many > 1 ? `${many} stops` : "stop";
+    const width = 12 + 6 * text.length;
+    add(out, {x: x + w / 2 - width / 2 + 6, y: y - h / 2, w: width, h: 14, text, color: scene.theme.stop});
+  }
   return out;
 }
 

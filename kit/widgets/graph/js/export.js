@@ -12,7 +12,7 @@ const path = (/** @type {number[]} */ xs, /** @type {number[]} */ ys) =>
 
 /** @param {import("./columns.js").Picture} picture @returns {string} */
 export function svgOf(picture) {
-  const {edges, arrows, frames, boxes, bars, marks, links} = columnsOf(picture);
+  const {edges, arrows, frames, boxes, bars, marks, stops, links} = columnsOf(picture);
   /** @type {string[]} */
   const out = [];
   frames.x.forEach((_, n) => out.push(rect(frames, n, frames.color[n], frames.line[n], 1, 10)));
@@ -24,6 +24,9 @@ export function svgOf(picture) {
   bars.left.forEach((left, n) => out.push(`<rect x="${round(left)}" y="${round(bars.top[n])}" `
     + `width="${round(bars.right[n] - left)}" height="${BAR}" fill="#587080"/>`));
   marks.x.forEach((_, n) => out.push(rect(marks, n, "none", marks.line[n], 2.4, 9)));
+  stops.x.forEach((x, n) => out.push(rect(stops, n, stops.color[n], stops.color[n], 1, 4),
+    `<text x="${round(x)}" y="${round(stops.y[n])}" font-size="10" font-weight="bold" fill="#10151c" `
+    + `text-anchor="middle" dominant-baseline="central">${safe(stops.text[n])}</text>`));
   links.xs.forEach((xs, n) => out.push(
     `<path d="${path(xs, links.ys[n])}" fill="none" stroke="${links.line[n]}" stroke-width="2"/>`));
   const {width, height} = picture.placed, [w, h] = [round(width + 24), round(height + 24)];

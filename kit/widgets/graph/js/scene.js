@@ -75,6 +75,13 @@ export class Scene {
     return phases[this.key(this.around(row).at(-1) ?? row)] || faint;
   }
 
+  /** After how many ops of a row the program stops. @param {number} row */
+  stopsIn(row) {
+    let found = 0;
+    for (let i = row; i < this.rows.end[row]; i += 1) if (this.rows.stop[i]) found += 1;
+    return found;
+  }
+
   /** How many ops of a row have changed, by the kind of change.
    * @param {number} row @returns {Record<string, number>} */
   changesIn(row) {

@@ -1,0 +1,88 @@
+"""What a picked op of a graph says of itself, and where the program stopped to wait, as columns.
+
+An op's text is put together in the page; these columns hold what only the run knows. Equal texts
+are kept once, so that a report of many runs stays small.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kit.ir import Graph
+from kit.runs.analysis.nodes import node_kernels
+from kit.runs.run import Run
+from kit.text import format_ns, safe_label
+from kit.trace.metrics import waits_of
+from kit.widgets.graph.diff import Merged
+from kit.widgets.graph.tree import Box
+
+__all__ = ["detail_columns", "stops_of"]
+
+_MOST = 6  # shapes, attributes, kernels of one op that are told
+_LONGEST = 300  # characters of one row
+
+
+def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: Any) -> Any:
+    """`attrs`, `makes`, `reads`, `kernels` and `stop` of each row; 0, the empty text, of groups."""
+    kernels = node_kernels(run) if run is not None else {}
+    stops = stops_of(run) if run is not None else {}
+    found: dict[str, list[int]] = defaultdict(list)
+    for box in boxes:
+        texts = dict.fromkeys(("attrs", "makes", "reads", "kernels", "stop"), "")
+        if box.node >= 0:
+            node, own = merged.graph.nodes[box.node], merged.ids[box.node]
+            texts = {
+                "attrs": _some(f"{name} = {value}" for name, value in node.attrs),
+                "makes": _some(map(str, node.avals)),
+                "reads": _some(_read(merged.graph, *value) for value in node.inputs),
+                "kernels": _some(
+                    f"{name}, with {many - 1} more op{'s' * (many > 2)}" if many > 1 else name
+                    for name, many in kernels.get(own, ())
+                ),
+                "stop": stops.get(own, ""),
+            }
+        for name, text in texts.items():
+            found[name].append(strings(text))
+    return {name: np.array(column, np.int32) for name, column in found.items()}
+
+
+def stops_of(run: Run) -> Mapping[int, str]:
+    """Node -> why the program stopped after it: the last op of each segment that a read ended.
+
+    The cause and the line are told where as many sync points as such segments belong to a step, and
+    each step has the same ones in order.
+    """
+    ends = [s.nodes[-1] for s in run.segments if s.cut == "sync" and s.nodes]
+    waits = waits_of(run)
+    per_step = len(waits.syncs) // waits.steps if waits.steps else 0
+    places = [(s.cause, s.site) for s in waits.syncs]
+    is_known = len(ends) == per_step and places == places[:per_step] * waits.steps
+    if not is_known:
+        return dict.fromkeys(ends, "the program stops after it, to read a value")
+    said = {}
+    for k, node in enumerate(ends):
+        ns = float(np.mean([s.wait_ns for s in waits.syncs[k::per_step]]))
+        cause, site = places[k]
+        said[node] = safe_label(
+            f"the program stops after it: {cause} at {site or 'an unknown line'} waits "
+            f"{format_ns(ns)}, mean of {waits.which}",
+            _LONGEST,
+        )
+    return said
+
+
+def _read(graph: Graph, node: int, output: int) -> str:
+    source = graph.nodes[node]
+    what = f"{source.op} " if source.is_variable else ""
+    return f"{what}{source.avals[output]}"
+
+
+def _some(texts: Iterable[str]) -> str:
+    """The first of these, one a line, and how many more there are."""
+    every = list(texts)
+    more = [f"and {len(every) - _MOST:,} more"] if len(every) > _MOST else []
+    return "\n".join([*(safe_label(x, _LONGEST) for x in every[:_MOST]), *more])

@@ -1,0 +1,22 @@
+// What the panel beside a graph says of the op that is selected.
+import {formatNs} from "../../base/js/format.js";
+
+const MOST_NAMED = 8; // ops that it reads from
+
+/** What is known of an op: [what, text]. @param {import("./scene.js").Scene} scene @param {number} row
+ * @returns {string[][]} */
+export function panelOf(scene, row) {
+  const {rows, sources, targets} = scene;
+  const read = [];
+  for (let e = 0; e < targets.length; e += 1) if (targets[e] === row) read.push(sources[e]);
+  const named = [...new Set(read)].slice(0, MOST_NAMED).map((i) => `%${rows.node[i]} ${scene.text("label", i)}`);
+  const [low, high] = [rows.low[row], rows.high[row]];
+  const time = rows.time[row] > 0 ? `${formatNs(rows.time[row])} on the device` : "";
+  const shared = scene.text("kernels", row).includes(", with ") ? ", an equal share of its kernels" : "";
+  return [["op", `%${rows.node[row]} = ${scene.text("op", row)}`], ["stop", scene.text("stop", row)], ["makes", scene.text("makes", row)],
+    ["reads", scene.text("reads", row)], ["from", named.join("\n")], ["with", scene.text("attrs", row)],
+    ["line", scene.text("site", row)], ["module", scene.text("scope", row)],
+    ["segment", low < 0 ? "" : low === high ? `${low}` : `${low} to ${high}`],
+    ["kernels", scene.text("kernels", row)], ["time a step", time && time + shared],
+  ].filter(([, text]) => text !== "");
+}

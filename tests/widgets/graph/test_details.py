@@ -1,0 +1,91 @@
+"""What a picked op says of itself, and where the graph says that the program stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kit.ir import Aval, Graph, Node, Segment
+from kit.runs.analysis.nodes import node_kernels
+from kit.runs.run import Fused, Run
+from kit.runs.settings import Settings
+from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.graph.details import stops_of
+from kit.widgets.graph.view import graph_payload
+from tests.factories import HOSTILE
+
+AVAL = (Aval((4, 8), "float32"),)
+MS = 1_000_000
+
+
+def stopping(waits_ms: tuple[float, ...] = (1, 4, 3, 6), steps: int = 2) -> Run:
+    """Three ops in segments that end with a read, a read, and the step."""
+    nodes = (
+        Node("parameter", (), (), AVAL),
+        Node("aten.mul.Tensor", ((0, 0), (0, 0)), (("arg1", "2"),), AVAL, "train.py:1"),
+        Node("aten.add.Tensor", ((1, 0), (0, 0)), (), AVAL, "train.py:2", segment=1),
+        Node("aten.neg.default", ((2, 0),), (), AVAL, "train.py:3", segment=2),
+    )
+    cuts = ("sync", "sync", "mark_step")
+    segments = tuple(Segment(i, (i + 1,), (), (), cut) for i, cut in enumerate(cuts))
+    spans = [
+        Span("device/0", "fusion.1", "kernel", 0, 10, 0),
+        Span("device/0", "fusion.1", "kernel", 20, 30, 0),
+        Span("device/0", "neg", "kernel", 40, 50, 2, 3),
+    ]
+    syncs = tuple(
+        SyncPoint(i * 10 * MS, round(wait * MS), "item", f"train.py:{7 + i % 2}")
+        for i, wait in enumerate(waits_ms)
+    )
+    return Run(
+        Settings(mode="bulked"), (), (10 * MS,) * steps, Timeline.of(spans), sync_points=syncs,
+        graphs=(Graph(nodes),), segments=segments, fused=(Fused(0, "fusion.1", (1, 2)),),
+    )  # fmt: skip
+
+
+def test_a_stop_is_at_the_last_op_of_a_segment_that_a_read_ended():
+    assert stops_of(stopping()) == {
+        1: "the program stops after it: item at train.py:7 waits 2 ms, mean of 2 untraced steps",
+        2: "the program stops after it: item at train.py:8 waits 5 ms, mean of 2 untraced steps",
+    }
+
+
+@pytest.mark.parametrize("waits_ms", [(1, 4, 3), (1, 2, 3, 4, 5, 6), ()])
+def test_where_sync_points_and_segments_do_not_match_no_line_and_no_wait_is_told(waits_ms):
+    said = stops_of(stopping(waits_ms))
+    assert said == dict.fromkeys((1, 2), "the program stops after it, to read a value")
+
+
+def test_a_run_that_stops_nowhere_marks_nothing():
+    run = stopping(())
+    whole = (Segment(0, (1, 2, 3), (), (), "mark_step"),)
+    assert stops_of(replace(run, segments=whole)) == {}
+
+
+def test_an_op_says_its_arguments_its_inputs_and_its_kernels():
+    scene = graph_payload(stopping())
+    at = scene["rows"]["node"].tolist().index(1)
+    texts = {
+        name: scene["strings"][scene["rows"][name][at]]
+        for name in ("attrs", "makes", "reads", "kernels")
+    }
+    assert texts == {
+        "attrs": "arg1 = 2",
+        "makes": "float32[4,8]",
+        "reads": "parameter float32[4,8]\nparameter float32[4,8]",
+        "kernels": "fusion.1, with 1 more op",
+    }
+    assert node_kernels(stopping())[3] == [("neg", 1)]
+
+
+def test_a_strangers_text_is_made_safe_and_long_lists_are_cut():
+    run = stopping()
+    attrs = tuple((f"{HOSTILE}{i}", HOSTILE) for i in range(40))
+    nodes = tuple(replace(n, attrs=attrs) for n in run.graphs[0].nodes)
+    scene = graph_payload(replace(run, graphs=(Graph(nodes),)))
+    texts = [scene["strings"][i] for i in scene["rows"]["attrs"].tolist() if i]
+    assert texts
+    for text in texts:
+        assert text.endswith("\nand 34 more")
+        assert all(c.isprintable() or c == "\n" for c in text.replace("\u200b", ""))
