@@ -18,7 +18,8 @@ class Compile:
     step: int
     segment: int  # its position in the step
     phase: str
-    # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "aliasing"
+    # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "aliasing",
+    # "place"
     kind: str
     sentence: str  # the reason, in words
     ops: int

@@ -42,6 +42,7 @@ REFUSED: dict[str, Callable[[str], object]] = {
     ),
     "a draw by integers": lambda d: torch.multinomial(torch.ones(3, device=d).int(), 1),
     "a draw from a cube": lambda d: torch.multinomial(torch.ones(2, 2, 2, device=d), 1),
+    "a dropout of truths": lambda d: F.dropout(torch.ones(5, device=d).bool()),
     "no draws": lambda d: torch.multinomial(torch.ones(3, device=d), 0),
 }
 

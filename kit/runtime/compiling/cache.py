@@ -61,6 +61,10 @@ class ExecutableCache:
             self.ops[key] = op
         return op
 
+    def has(self, key: Any) -> bool:
+        """Is the program of this key there, or on its way?"""
+        return key in self.executables or key in self._pending
+
     def find(self, key: Any, make: Callable[[], Executable], *, what: str = "") -> Executable:
         """The program of this key; made now, by the caller, if nobody has and nobody does."""
         found = self.executables.get(key)

@@ -109,6 +109,7 @@ class Executable:
     lower_ns: tuple[int, int]
     compile_ns: tuple[int, int]
     ops: int = 0
+    scalars: int = 0
     calls: int = 0
     checks: Checks = NO_CHECKS
     asked: Sequence[Asked] = ()  # its probes
@@ -169,8 +170,9 @@ def compile_segment(
         order[position] = place
     times = (start, middle), (middle, stop)
     return Executable(
-        name, compiled, order, *times, ops=len(source.nodes), checks=checks, asked=asked
-    )
+        name, compiled, order, *times, ops=len(source.nodes), scalars=source.scalars,
+        checks=checks, asked=asked,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
+from kit.runtime.compiling.places import MOVED
 from kit.runtime.recording.bulk import Frame, Op
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE, Scalar
@@ -132,6 +133,9 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
             return kind, k, sentence, str(was), str(now)
     for k, ((x, reads), (y, new_reads)) in enumerate(zip(a.nodes, b.nodes, strict=False)):
         sites = _sites(old.site(k), new.site(k))
+        if y.name in MOVED and x.name not in MOVED:
+            return ("place", k, f"{x.name} is at another place each time{sites}: from now on the "
+                    "place is an input of the program", x.name, y.name)  # fmt: skip
         if x.name != y.name:
             return ("op", k, f"another op at node {k}: {x.name} became {y.name}{sites}",
                     x.name, y.name)  # fmt: skip

@@ -272,14 +272,49 @@ def _triangle(keep_lower: bool) -> Any:
     return rule
 
 
-def _arange(start: Any, end: Any, step: Any = 1, *, dtype: str) -> Array:
-    return jnp.arange(start, end, step).astype(dtype)
+def _part_at(x: Array, place: Array, *, dim: int, length: int, step: int, drops: bool) -> Array:
+    """`length` numbers of a dimension from `place` on; `drops`: one, without its dimension.
+
+    The place is an input of the program. That it is within the tensor is known on the host, so
+    XLA's dynamic slices never clamp it.
+    """
+    span = (length - 1) * step + 1 if length else 0
+    part = lax.dynamic_slice_in_dim(x, place, span, dim)
+    part = lax.slice_in_dim(part, 0, span, step, dim)
+    return jnp.squeeze(part, dim) if drops else part
+
+
+def _write_at(
+    base: Array, new: Array, place: Array, *, dim: int, length: int, step: int, drops: bool
+) -> Array:
+    """`base` with `new` there."""
+    new = jnp.expand_dims(new, dim) if drops else new
+    if step > 1 and length:
+        span = lax.dynamic_slice_in_dim(base, place, (length - 1) * step + 1, dim)
+        new = span.at[(slice(None),) * dim + (slice(None, None, step),)].set(new)
+    return lax.dynamic_update_slice_in_dim(base, new, place, dim)
+
+
+def _part_at_backward(
+    grad: Array, place: Array, *, sizes: Sequence[int], dim: int, length: int, step: int,
+    drops: bool,
+) -> Array:  # fmt: skip
+    """The gradient of `_part_at`: zeros elsewhere."""
+    zeros = jnp.zeros(sizes, grad.dtype)
+    return _write_at(zeros, grad, place, dim=dim, length=length, step=step, drops=drops)
+
+
+def _arange(start: Any, length: int, step: Any, *, dtype: str) -> Array:
+    """Torch computes in the widest type of the kind, and counts the numbers itself."""
+    wide = jnp.float64 if jnp.issubdtype(dtype, jnp.inexact) else jnp.int64
+    return (start + step * jnp.arange(length, dtype=wide)).astype(dtype)
 
 
 SHAPE_RULES = VIEW_RULES | Rules({
     "kit.write_view": _write_view, "kit.write_through": _write_through,
     "kit.full": lambda value, *, size, dtype: jnp.full(size, value, dtype),
     "kit.arange": _arange,
+    "kit.part_at": _part_at, "kit.write_at": _write_at, "kit.part_at_backward": _part_at_backward,
     "aten.fill.Scalar": lambda x, v: jnp.full(x.shape, v, x.dtype),
     "aten.fill.Tensor": lambda x, v: jnp.broadcast_to(cast(v, x.dtype), x.shape),
     "aten.copy.default": lambda x, y, non_blocking=False: jnp.broadcast_to(

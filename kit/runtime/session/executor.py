@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,6 +27,7 @@ from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
 from kit.runtime.compiling.lower import Executable, Source, compile_segment
+from kit.runtime.compiling.places import Places
 from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.engine.engine import Engine
 from kit.runtime.engine.operations import Operation
@@ -63,6 +65,7 @@ class Executor:
         self._waits = device.platform == "cpu"
         self._cache = cache
         self._checks = checks
+        self._places = Places(self._rules)
         self.findings = Findings(self._note_failure)
 
     def start(self, owner: Any) -> None:
@@ -203,16 +206,31 @@ class Executor:
     def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         executable = task.executable
         if executable is None or executable.checks != self._checks(task.step):
-            executable = task.executable = self._find(task, task.cut.key, lambda: Source.of(task))
+            executable = task.executable = self._find_fused(task)
         else:
             self.counts["cache.hits"] += 1
             executable.calls += 1
         task.seen.issued.append((executable, 0))
-        if task.scalars:
-            arrays.append(np.array(task.scalars, np.float64))
+        numbers = task.scalars
+        if executable.scalars != len(numbers):
+            numbers = self._places.numbers(task.cut.bulk.ops, numbers)
+        if numbers:
+            arrays.append(np.array(numbers, np.float64))
         task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         results, flags = executable.run(arrays)
         return results, [] if flags is None else [(0, executable, flags)]
+
+    def _find_fused(self, task: Task) -> Executable:
+        """The program of a task: its own, or one that takes the places of slices as inputs."""
+        key = task.cut.key
+        if not self._cache.has(self._full(key, self._checks(task.step))):
+            nodes = list(task.cut.bulk.nodes())
+            shared = self._places.key(nodes)
+            if shared is not None and self._places.move(moved := (shared, *key[1:])):
+                count = len(self._places.numbers(task.cut.bulk.ops, task.scalars))
+                source = replace(Source.of(task), nodes=self._places.moved(nodes), scalars=count)
+                return self._find(task, moved, lambda: source)
+        return self._find(task, key, lambda: Source.of(task))
 
     def _run_launched(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
@@ -232,8 +250,13 @@ class Executor:
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
         own = _own_refs(refs)
         inputs = list(given.values())
-        source = partial(_alone, (op, own), inputs)
-        executable = self._find(task, ("launch", op.id, own), source, i)
+        key: Any = ("launch", op.id, own)
+        place = self._places.of(op)
+        if place is not None and not self._cache.has(self._full(key, self._checks(task.step))):
+            moved = ("launch", place.key, own)
+            if self._places.move(moved):
+                key, op, numbers = moved, place.op, [place.start]
+        executable = self._find(task, key, partial(_alone, (op, own), inputs), i)
         task.seen.issued.append((executable, i))
         if op.scalars:
             inputs.append(np.array(numbers, np.float64))

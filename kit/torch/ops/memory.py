@@ -289,7 +289,9 @@ def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     start, end = args[0], args[1]
     step = args[2] if len(args) > 2 else kwargs.get("step", 1)
     meta = torch.arange(start, end, step, dtype=out.dtype, device="meta")
-    return _refill(tape, out, tape.spec_of(meta), "kit.arange", (start, end, step))
+    if not (out.is_floating_point() or out.is_complex()):
+        start, step = int(start), int(step)
+    return _refill(tape, out, tape.spec_of(meta), "kit.arange", (start, meta.numel(), step))
 
 
 def _refill(tape: Tape, out: KitTensor, spec: Spec, name: str, args: tuple[Any, ...]) -> Any:

@@ -68,6 +68,7 @@ def _dropout(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     if train is False or p == 0.0:
         ones = tape.spec(x.spec.shape, x.spec.stride, 0, torch.bool)
         return x.clone(), wrap(tape, tape.full(ones, True), ones)
+    check_draw(func, x.dtype, (p, True))
     session = tape.session
     spec = tape.cached_spec(("like", x.spec), lambda: torch.empty_like(x.spec.meta()))
     mask = tape.spec(spec.shape, spec.stride, 0, torch.bool)

@@ -73,4 +73,9 @@ CORPUS: dict[str, str] = {
         t1 = t0.cumprod(0)
         t2 = t0.cumsum(0)
     """,
+    "integers in a range count from an integer": """
+        t0 = torch.arange(-7.9, -4.0, dtype=torch.int64, device=device)
+        t1 = torch.arange(0.5, 9, 1.7, dtype=torch.int32, device=device)
+        t2 = torch.arange(1, 1.3, 0.1, device=device)
+    """,
 }
