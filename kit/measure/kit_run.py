@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from kit.ir.plan import OpStream
+from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
 from kit.measure.base.loop import Pace, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
@@ -44,6 +45,7 @@ def measure(
     chosen, watch = as_workload(workload), Watch()
     opened, context, versions = open_workload(chosen, settings, cache)
     with opened as session:
+        allocated = of_xla(session.device)
         step = chosen(context())
         before = 0
 
@@ -60,7 +62,8 @@ def measure(
             cancelled=cancelled,
         )
         syncs = tuple(session.syncs[before:])
-        metrics = session.metrics() | session.overheads()
+        metrics = memory_metrics(allocated, of_xla(session.device))
+        metrics |= session.metrics() | session.overheads()
         if progress is not None:
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling

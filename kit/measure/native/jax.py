@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
@@ -49,6 +50,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     """
     chosen, watch = as_workload(workload), Watch()
     device = pick_device(settings.device)
+    allocated = of_xla(device)
     with jax.default_device(device):
         step = chosen(JaxContext(settings, device.platform))
         paced = _Paced(step)
@@ -59,6 +61,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             progress=progress,
             cancelled=cancelled,
         )
+        metrics = memory_metrics(allocated, of_xla(device))
         if progress is not None:
             progress("tracing", 0.95)
         timeline = _trace(paced, settings.settling)
@@ -67,6 +70,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             losses=tuple(float(x) for x in timed.kept),
             step_times_ns=tuple(timed.times),
             timeline=timeline,
+            metrics=metrics,
             environment=_environment(device),
             name=chosen.name,
             sources=snippets_of((), format_site, step=step),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kit.errors import SettingsError
+from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
@@ -37,6 +38,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     chosen, watch = as_workload(workload), Watch()
     device = _device(settings)
     torch.manual_seed(settings.seed)
+    allocated = _allocated(device)
     step = chosen(Context(settings, device))
     clock = DeviceClock() if device == "cuda" else None
     quiet = partial(watch.begin, cancelled)
@@ -51,6 +53,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
             f"the step returned a {type(timed.kept[0]).__name__}, which PyTorch has not computed; "
             'a step of kit.jax is marked @kit.workload(framework="jax")'
         )
+    metrics = memory_metrics(allocated, _allocated(device))
     if progress is not None:
         progress("tracing", 0.95)
     places = _places(step) if clock else {}
@@ -66,6 +69,7 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         timeline=timeline,
         # torch times waits in a trace only
         sync_points=timeline.syncs[:per_step] * len(timed.times),
+        metrics=metrics,
         environment=environment(device),
         name=chosen.name,
         sources=snippets_of(blocking_lines(timeline, looks), format_site, step=step),
@@ -75,6 +79,10 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
 
 def _nothing() -> None:
     pass
+
+
+def _allocated(device: str) -> Allocated | None:
+    return of_torch(torch.cuda.memory_stats()) if device == "cuda" else None
 
 
 def _device(settings: Settings) -> str:

@@ -1,7 +1,8 @@
 """What the memory view shows, as plain columns: live bytes over the program, holders of the peak.
 
-`memory_payload` reads one run; everything in it is modelled from the graph, see `kit.memory`. Text
-of a user's program is made safe here.
+`memory_payload` reads one run; everything in it is modelled from the graph, see `kit.memory`, but
+for what the device's allocator counted, which stands beside it. Text of a user's program is made
+safe here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from kit.runs.run import Run
 from kit.text import format_bytes, format_ns, safe_label
 from kit.widgets.base.theme import COLORS, MUTED, tint
 
-__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "holder_groups", "mark_columns",
-           "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
+__all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "holder_groups",
+           "mark_columns", "memory_payload", "short_op", "unseen_inside"]  # fmt: skip
 
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
@@ -74,7 +75,7 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
         "bars": bars,
         "message": {"x": [], "y": [], "text": []},
         "title": f"memory over the program (origin: {report.origin}) - {_name(run)}",
-        "note": _note(report, graph, len(area["left"])),
+        "note": _note(run, report, graph, len(area["left"])),
         "unit": unit,
         "end": end,
         "ops": max(len(report.nodes), 1),
@@ -92,7 +93,7 @@ def _nothing(run: Run | None) -> dict[str, Any]:
         "bars": {name: [] for name in _BARS},
         "message": {"x": [0.5], "y": [0.5], "text": [text]},
         "title": "memory over the program" + (f" - {_name(run)}" if run is not None else ""),
-        "note": "",
+        "note": "" if run is None else counted_text(run),
         "unit": "bytes",
         "end": 1.0,
         "ops": 1,
@@ -107,6 +108,20 @@ def _name(run: Run) -> str:
 def short_op(op: str) -> str:
     """`aten.mm.default` -> `mm`, safe to draw."""
     return safe_label(op.removeprefix("aten.").removesuffix(".default"), 40)
+
+
+def counted_text(run: Run) -> str:
+    """What the device's allocator has counted beside the model, in words; "" if nobody can say."""
+    in_use = run.metrics.get("memory.live_bytes")
+    if in_use is None:
+        is_cpu = run.environment.get("device", "").startswith("cpu")
+        return "measured: nothing, a CPU's allocator does not count" if is_cpu else ""
+    text = f"measured: {format_bytes(in_use)} in use after the steps"
+    if (peak := run.metrics.get("memory.peak_bytes")) is not None:
+        return f"{text}, peak {format_bytes(peak)} with warm-up and compiling"
+    if (bound := run.metrics.get("memory.peak_bound")) is not None:
+        text += f", peak not above the {format_bytes(bound)} of before the run"
+    return text
 
 
 def unseen_inside(graph: Graph) -> list[str]:
@@ -174,13 +189,13 @@ def _peak(report: MemoryReport, graph: Graph, scale: float) -> dict[str, list[An
     return {"x": [at + 0.5], "y": [report.peak / scale], "text": [text], "align": [align]}
 
 
-def _note(report: MemoryReport, graph: Graph, bars: int) -> str:
+def _note(run: Run, report: MemoryReport, graph: Graph, bars: int) -> str:
     parts = [f"{format_bytes(report.allocated)} written in {report.allocations:,} buffers"]
     if bars < len(report.nodes):
         parts.append(f"each bar is the fullest of {-(-len(report.nodes) // bars)} ops")
     if inside := unseen_inside(graph):
         parts.append(f"not counted: what {', '.join(inside)} makes inside")
-    return "  ·  ".join(parts)
+    return "\n".join(filter(None, ["  ·  ".join(parts), counted_text(run)]))
 
 
 def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:

@@ -34,6 +34,7 @@ from kit.widgets.memory.data import (
     HOLDS,
     MAX_BARS,
     MAX_HOLDERS,
+    counted_text,
     holder_groups,
     memory_payload,
     short_op,
@@ -201,7 +202,10 @@ def memory_html(run: Run) -> str:
     """
     if not run.graphs:
         return section(
-            "Memory", sentence("Memory is modelled from the recorded graph; this run has none.")
+            "Memory",
+            sentence(
+                "Memory is modelled from the recorded graph; this run has none." + _counted(run)
+            ),
         )
     return _memory_html(run, memory(run))
 
@@ -210,13 +214,20 @@ def _memory_html(run: Run, report: MemoryReport) -> str:
     payload = memory_payload(run)
     drawn = _picture(payload) + _key(len(report.nodes))
     rows = _holders(run, report) + by_op_html(run, first=MAX_HOLDERS)
-    return section("Memory", sentence(_verdict(run, report)) + drawn + rows)
+    return section("Memory", sentence(_verdict(run, report) + _counted(run)) + drawn + rows)
+
+
+def _counted(run: Run) -> str:
+    """What was measured beside the model, as a sentence of its own."""
+    text = counted_text(run)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def folded_memory_html(run: Run) -> str:
-    """The section behind a line that a click opens; "" for a run without a graph."""
+    """The section behind a line that a click opens; "" for a run without a graph or a count."""
     if not run.graphs:
-        return ""
+        is_counted = "memory.live_bytes" in run.metrics
+        return folded(f"Memory: {counted_text(run)}", memory_html(run)) if is_counted else ""
     report = memory(run)
     line = (
         f"Memory: at most {format_bytes(report.peak)} live, {format_bytes(report.allocated)} "

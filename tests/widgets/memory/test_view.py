@@ -232,3 +232,25 @@ def test_something_else_than_a_run_is_refused() -> None:
         kit.MemoryView(["run"])  # type: ignore[list-item]
     with pytest.raises(SettingsError, match="MemoryView shows runs, not int"):
         kit.MemoryView(3)  # type: ignore[arg-type]
+
+
+MEASURED = {"memory.live_bytes": 1.5e9, "memory.peak_bytes": 3.25e9}
+
+
+@pytest.mark.parametrize(
+    ("device", "metrics", "said"),
+    [("cpu (cpu)", {}, "measured: nothing, a CPU's allocator does not count"),
+     ("cuda (NVIDIA H100)", MEASURED,
+      "measured: 1.5 GB in use after the steps, peak 3.25 GB with warm-up and compiling"),
+     ("gpu (NVIDIA H100)", {"memory.live_bytes": 1.5e9, "memory.peak_bound": 9e9},
+      "measured: 1.5 GB in use after the steps, peak not above the 9 GB of before the run"),
+     ("gpu (of a run that is older than the count)", {}, "")],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["lazy", "torch"])
+def test_what_the_allocator_counted_stands_beside_the_model(mode, device, metrics, said) -> None:
+    run = replace(make_run(Settings(mode=mode)), metrics=metrics, environment={"device": device})
+    note, html = memory_payload(run)["note"], memory_html(run)
+    assert said in note
+    assert said[1:] in html
+    assert ("measured:" in note, "easured:" in html) == (bool(said), bool(said))
+    assert (said[1:] in folded_memory_html(run)) is (mode == "lazy" or bool(metrics) or not said)
