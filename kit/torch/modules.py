@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import is_kits
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
@@ -126,10 +127,9 @@ def _count_held(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> int:
 
     A recurrent layer keeps a list of its weights, which it makes anew after the move.
     """
-    # three references are the table's, the variable's and the argument's
-    if not any(sys.getrefcount(old) > 3 for old, _ in moved.values()):
+    if not any(sys.getrefcount(old) > LISTED_REFERENCES for old, _ in moved.values()):
         return 0
-    olds = [old for old, _ in moved.values()]
+    olds = tuple(old for old, _ in moved.values())  # Python 3.13 finds what `*olds` passes, too
     ours = {id(olds), *map(id, moved.values())}
     ours |= {id(v) for m in module.modules() for v in vars(m).values() if isinstance(v, list)}
     held: set[int] = set()

@@ -22,6 +22,7 @@ from kit.ir import Aval
 from kit.runtime.engine.operations import Operation, Variable
 
 __all__ = [
+    "LISTED_REFERENCES",
     "Bulk",
     "Cell",
     "Cut",
@@ -309,10 +310,21 @@ class Bulk:
         )
 
 
+def _references_of_listed() -> int:
+    """What `getrefcount` gives of a value that only a list holds, in a loop over that list.
+
+    The list's, the variable's and the argument's make three; Python 3.14 lends the last.
+    """
+    (count,) = [getrefcount(value) for value in [object()]]
+    return count
+
+
+LISTED_REFERENCES = _references_of_listed()
+
+
 def _held(values: list[Value]) -> list[Value]:
-    """The values that somebody besides the list holds: three references are the list's, the
-    loop variable's and the argument's."""
-    return [value for value in values if getrefcount(value) > 3]
+    """The values that somebody besides the list holds."""
+    return [value for value in values if getrefcount(value) > LISTED_REFERENCES]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from sys import getrefcount
 from typing import Any
 
 from kit.runtime.compiling.lower import InnerProgram
-from kit.runtime.recording.bulk import Bulk, Op, Value
+from kit.runtime.recording.bulk import LISTED_REFERENCES, Bulk, Op, Value
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE
 from kit.runtime.steps.recording import Draw
@@ -130,8 +130,12 @@ def _describe(value: Any, tensors: list[KitTensor], own: dict[int, int],
 def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
     """Why a repetition would miss something: a tensor that lives on and that we cannot reach."""
     for is_sure in (False, True):
-        # three hold what dies now: the list, the loop's variable, the call's argument
-        foreign = [b.spec.aval for b in writes if id(b) not in reached and getrefcount(b) > 3]
+        # what dies now is held by the list alone
+        foreign = [
+            b.spec.aval
+            for b in writes
+            if id(b) not in reached and getrefcount(b) > LISTED_REFERENCES
+        ]
         if not foreign:
             break
         if is_sure:
@@ -139,7 +143,11 @@ def _kept_elsewhere(bulk: Bulk, reached: set[int], writes: list[Buffer]) -> str:
         gc.collect()  # a cycle of dead objects may hold it
     writes.clear()  # they hold values
     for is_sure in (False, True):
-        kept = [v.slot for v in bulk.values if id(v) not in reached and getrefcount(v) > 3]
+        kept = [
+            v.slot
+            for v in bulk.values
+            if id(v) not in reached and getrefcount(v) > LISTED_REFERENCES
+        ]
         if not kept:
             break
         if is_sure:
