@@ -68,6 +68,12 @@ ERRORS = """() => {
 }"""
 
 # Canvases with at least one pixel drawn, those inside bokeh's shadow roots included.
+AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+# Of each serious finding: the rule, and the element with what is wrong with it.
+BARRIERS = """async (within) => (await axe.run(within, {resultTypes: ["violations"]})).violations
+  .filter(found => ["serious", "critical"].includes(found.impact))
+  .flatMap(found => found.nodes.map(
+    node => `${found.id}: ${node.html.slice(0, 160)}: ${node.failureSummary}`))"""
 CANVASES = """() => {
   const drawn = (c) => {
     if (!c.width || !c.height) return false;
@@ -123,6 +129,15 @@ class Browser:
                 raise AssertionError(f"{n} canvases drawn after {seconds} s, expected {least}")
             self.page.wait_for_timeout(200)
         return n
+
+    def barriers(self, within: str = "html") -> list[str]:
+        """What keeps people with a keyboard, a screen reader or weak eyes out, as axe-core finds.
+
+        `make check` installs axe-core, by npm.
+        """
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found: list[str] = self.page.evaluate(BARRIERS, within)
+        return found
 
 
 Opener = Callable[..., contextlib.AbstractContextManager[Browser]]  # `open_page` in one Chromium

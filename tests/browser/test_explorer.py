@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from kit.runs.settings import Settings
 from tests.browser.labserver import Lab, Opener
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -94,6 +95,8 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
         assert ("input", "compile neighbours while idle") in names
         assert page.evaluate(OVERFLOW) <= 1
 
+        assert browser.barriers(".kit-explorer") == []
+
         # by keyboard alone: on with Tab, along the slider with an arrow, back with Ctrl+Z
         page.locator(".kit-explorer button").first.focus()
         passed = []
@@ -132,6 +135,7 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
         theme("JupyterLab Dark")  # one black: the figures stand on that of the lab
         assert set(page.evaluate(GROUND)) == {page.evaluate(LAB_GROUND)} == {"#111111"}
+        assert browser.barriers(".kit-explorer") == []
         page.evaluate(OTHER_GROUND)  # as another dark theme would
         page.wait_for_function(f"({GROUND})().every(color => color === '#1b2838')")
         theme("JupyterLab Light")
@@ -146,7 +150,8 @@ def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
     from kit.reports.html import write_report
     from tests.factories import make_run
 
-    path = write_report([make_run()], tmp_path / "r.html")
+    runs = [make_run(Settings(batch_size=size), seed=size) for size in (4, 8)]
+    path = write_report(runs, tmp_path / "r.html")
     with opening(offline=True) as browser:
         page = browser.page
         page.emulate_media(color_scheme="dark")
@@ -154,10 +159,12 @@ def test_a_report_is_dark_where_its_reader_wants_that_and_light_on_paper(
         page.wait_for_function("document.documentElement.dataset.kitTheme === 'dark'")
         browser.wait_for_canvases(1)
         assert set(page.evaluate(GROUND)) == {"#171b21"}
+        assert browser.barriers() == []
         page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
         page.emulate_media(color_scheme="light")
         page.wait_for_function("document.documentElement.dataset.kitTheme === 'light'")
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
+        assert browser.barriers() == []
         assert browser.errors() == []

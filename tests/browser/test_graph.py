@@ -153,7 +153,7 @@ def test_mouse_keys_search_paths_and_exports_work_without_a_kernel(
     assert "ops, " in shown(offline)["line"]
     page.keyboard.press("Escape")
 
-    page.get_by_role("button", name="close all groups").click()
+    page.get_by_role("button", name="collapse all groups").click()
     page.evaluate(
         "graph.highlight({nodes: new Set([1, 2, 8]), sites: new Set(), label: 'a kernel'})"
     )
@@ -209,7 +209,7 @@ def test_thousands_of_open_boxes_are_drawn_as_far_as_they_can_be_seen(
                   scope=f"M.part{i // 250}") for i in range(5_000)]  # fmt: skip
     open_graph(offline, tmp_path / "graph.html", run_of(Graph(tuple(nodes))))
     offline.page.evaluate("graph.setOpen(graph.scene.strings)")
-    offline.page.get_by_role("button", name="show the whole graph").click()
+    offline.page.get_by_role("button", name="show all of the graph").click()
     whole = shown(offline)
     assert len(whole["keys"]) == 2_000
     assert "small boxes are not drawn: zoom in" in whole["line"]

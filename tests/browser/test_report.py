@@ -183,7 +183,7 @@ def test_a_click_opens_a_group_of_the_graph_and_the_button_closes_it(
     count = len(folded["keys"])
     offline.page.wait_for_function(f"kitReport.models('graph').boxes.data.key.length > {count}")
     assert len(shown(offline)["keys"]) > len(folded["keys"])
-    offline.page.get_by_role("button", name="close all groups").click()
+    offline.page.get_by_role("button", name="collapse all groups").click()
     assert shown(offline)["keys"] == folded["keys"]
 
 

@@ -9,8 +9,8 @@ from kit.text import format_number, format_percent
 
 __all__ = ["BETTER", "MUTED", "WORSE", "change_html"]
 
-# Readable on white and on JupyterLab's dark background alike (contrast 3.9 or more on both).
-BETTER, WORSE = "#1f8f55", "#d9482b"
+# As text on white and on the panels of light themes; js/page.css has those of dark ones.
+BETTER, WORSE = "var(--kit-better, #1a7f4b)", "var(--kit-worse, #c23c1e)"
 MUTED = "var(--jp-ui-font-color2, #5b6773)"
 _MANY = 10.0  # beyond, "12 x" reads better than "+1,100 %"
 

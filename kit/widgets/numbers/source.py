@@ -20,6 +20,7 @@ from kit.widgets.base.tables import (
     MONO,
     MUTED,
     PANEL,
+    WORSE,
     row_attributes,
     section,
     sentence,
@@ -65,7 +66,7 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines b.kit-k {{font-weight:600}}
 .kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
 .kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
-.kit-source-lines .kit-wait {{color:{COLORS["wait"]};font-family:{FONT};display:block}}
+.kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block}}
 </style>"""
 
 
@@ -160,7 +161,10 @@ def _file_head(file: str, rows: Sequence[LineCost]) -> str:
         )
     )
     costs = f'<span style="color:{MUTED}"> {sums} ms a step</span>' if rows else ""
-    return f'<div class="kit-file" role="row"><b>{safe_html(file, 80)}</b>{costs}</div>'
+    return (
+        '<div class="kit-file" role="row"><span role="gridcell">'
+        f"<b>{safe_html(file, 80)}</b>{costs}</span></div>"
+    )
 
 
 def _folded(lines: Sequence[str], is_folded: bool) -> str:
@@ -175,7 +179,8 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
     if i < 0:
         return (
             f'<div class="kit-line" role="row"><span></span><span class="kit-number">{number}'
-            f'</span><span></span><span></span><span></span><span class="kit-code">{code}</span>'
+            f"</span><span></span><span></span><span></span>"
+            f'<span class="kit-code" role="gridcell">{code}</span>'
             "</div>"
         )
     row = rows[i]

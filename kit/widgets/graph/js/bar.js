@@ -32,8 +32,8 @@ export class Bar {
       button("↓", "next found", () => graph.nextHit(1)), this.found,
       element("label", {}, "colour by", this.select), element("span", {class: "kit-graph-gap"}),
       button("−", "zoom out", () => graph.zoom(0.8)), button("+", "zoom in", () => graph.zoom(1.25)),
-      button("all", "show the whole graph", () => graph.showAll()),
-      button("collapse", "close all groups", () => graph.setOpen([])),
+      button("all", "show all of the graph", () => graph.showAll()),
+      button("collapse", "collapse all groups", () => graph.setOpen([])),
       button("SVG", "save the picture as SVG", () => graph.saveSvg()),
       button("DOT", "save the visible boxes as DOT", () => graph.saveDot()),
       this.line, this.panel);

@@ -26,8 +26,8 @@ export class Frame {
     const buttons = element("span", {class: "buttons"},
       button("−", "zoom out (s)", () => act.zoom(1.6)),
       button("+", "zoom in (w)", () => act.zoom(1 / 1.6)),
-      button("all", "show everything (0)", act.showAll), this.fit,
-      button("PNG", "save the picture", act.save),
+      button("all", "show all of it (0)", act.showAll), this.fit,
+      button("PNG", "save the picture as PNG", act.save),
       button("?", "keys", () => { this.help.hidden = !this.help.hidden; }));
     this.note = element("div", {class: "note"});
     this.over = element("canvas", {class: "over", "aria-hidden": "true"});
