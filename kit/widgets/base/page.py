@@ -12,6 +12,7 @@ import base64
 import contextlib
 import gzip
 import logging
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -66,7 +67,10 @@ async function bokehjs() {
   }
   const note = document.getElementById("no-bokehjs");
   for (let waited_ms = 0; ; waited_ms += 100) {
-    const found = parent.kitBokehJS?.[note.dataset.version];
+    let found = null;
+    try {
+      found = parent.kitBokehJS?.[note.dataset.version];
+    } catch { } // a frame that may not look at the page around it
     note.hidden = Boolean(found) || waited_ms < 3000;
     if (found) return found;
     await new Promise((done) => { setTimeout(done, 100); });
@@ -103,8 +107,8 @@ def _no_bokehjs() -> str:
     """What a frame says where the notebook's one copy of BokehJS is gone."""
     return (
         f'<p id="no-bokehjs" data-version="{safe_html(bokehjs_version())}" hidden>The figure is '
-        "not drawn: BokehJS was in the output of another cell, and that is gone. Restart the "
-        "kernel and run all cells to have it again.</p>"
+        "not drawn: BokehJS was in the output of another cell, and that is gone or out of reach. "
+        "Restart the kernel and run all cells to have it again.</p>"
     )
 
 
@@ -277,7 +281,7 @@ class View(VBox):
         said = repr(self)
         if not _plots(self):
             return {"text/plain": said, "text/html": _static(self, [])}
-        page = self._page(in_notebook=True)
+        page = self._page(in_notebook=not _are_outputs_apart())
         html = framed(page, max(_height(self), _EMPTY_HEIGHT), said)
         return {"text/plain": said, "text/html": html}
 
@@ -289,6 +293,11 @@ class View(VBox):
             transient={"display_id": f"kit-{self.model_id}"},
             update=update,
         )
+
+
+def _are_outputs_apart() -> bool:
+    """True in Colab: each output is a frame of its own, and sees nothing of another cell's."""
+    return "google.colab" in sys.modules
 
 
 def _close(widget: Widget) -> None:

@@ -1,0 +1,186 @@
+"""What a notebook stores of each view, by its mime types, and in a frame with nothing around it.
+
+So do pages show an output that have neither a kernel nor kit's scripts: each in a frame that may
+not look outside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from html import unescape
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kit
+import kit.widgets
+from kit.ir.plan import OpStream
+from kit.runs.analysis.diff import diff_runs
+from kit.runs.compiles import Compile
+from kit.widgets.base.html_view import HtmlView
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.page import View
+from kit.widgets.explorer.view import Explorer
+from kit.widgets.numbers.advice import AdviceView
+from kit.widgets.numbers.headline import HeadlineView
+from kit.widgets.numbers.tradeoff import TradeoffView
+from tests.browser.labserver import Browser
+from tests.factories import make_run
+from tests.formats.made_ranks import Job, write_ranks
+from tests.widgets.numbers.test_parallel import LINK, STEP
+from tests.widgets.numbers.test_tradeoff import row
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+RUN = make_run()
+TRIED = [row(), row("as given", is_start=True, step_ms=6.0)]
+
+
+def _explorer() -> Explorer:
+    shown = Explorer(lambda settings, *, progress, cancelled: make_run(settings), name="mlp")
+    shown.wait(60)
+    return shown
+
+
+def _advice() -> AdviceView:
+    view = AdviceView(lambda change: None)
+    view.run = RUN
+    return view
+
+
+def _headline() -> HeadlineView:
+    view = HeadlineView()
+    view.run = RUN
+    return view
+
+
+def _compiles() -> Any:
+    first = Compile(0, 0, "forward", "first", "nothing like it", 3, site="train.py:41")
+    return kit.CompileView(SimpleNamespace(compiles=[first]))
+
+
+def _ranks(folder: Path) -> Any:
+    write_ranks(folder, Job(ranks=2))
+    return kit.RanksView(kit.open_ranks(folder))
+
+
+# class -> a view with something in it, whether it draws figures, and a word that its page says
+VIEWS: Mapping[type, tuple[Callable[[Path], Any], bool, str]] = {
+    AdviceView: (lambda _: _advice(), False, "limit"),
+    kit.CompileView: (lambda _: _compiles(), False, "train.py:41"),
+    Explorer: (lambda _: _explorer(), True, "sync points"),
+    kit.GapView: (lambda _: kit.GapView(RUN), False, "idle"),
+    kit.GraphView: (lambda _: kit.GraphView(RUN), True, "colour by"),
+    HeadlineView: (lambda _: _headline(), False, "step time"),
+    kit.KernelView: (lambda _: kit.KernelView(RUN), False, "kernel"),
+    kit.MemoryView: (lambda _: kit.MemoryView(RUN), True, "writes"),
+    kit.ParallelView: (lambda _: kit.ParallelView(STEP, LINK, bucket_mb=0.2), True, "gradients"),
+    kit.PlanView: (lambda _: kit.PlanView(OpStream.of(RUN.graphs[0], RUN.segments)), True, "ops"),
+    kit.RanksView: (_ranks, False, "rank"),
+    kit.RunDiffView: (
+        lambda _: kit.RunDiffView(diff_runs(RUN, make_run(seed=1))),
+        False,
+        "What changed",
+    ),
+    kit.SegmentView: (lambda _: kit.SegmentView(RUN), False, "segment"),
+    kit.SourceView: (lambda _: kit.SourceView(RUN), False, "train.py"),
+    kit.TimelineView: (lambda _: kit.TimelineView(RUN), True, "critical path"),
+    TradeoffView: (lambda _: TradeoffView(TRIED, "mlp"), True, "as given"),
+    kit.WhatIfView: (lambda _: kit.WhatIfView(RUN), True, "times as fast"),
+}
+BARE = """([pages]) => {
+  document.body.replaceChildren(...pages.map((page) => {
+    const frame = document.createElement("iframe");
+    frame.setAttribute("sandbox", "allow-scripts");
+    frame.srcdoc = page;
+    frame.style.cssText = "width:1000px;height:700px;display:block";
+    return frame;
+  }));
+}"""
+DRAWN = """() => {
+  const all = (root) => [...root.querySelectorAll("*")].flatMap(
+    (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+  const canvases = all(document).filter((e) => e.tagName === "CANVAS" && e.width > 0);
+  const text = all(document).filter((e) => !["SCRIPT", "STYLE"].includes(e.tagName))
+    .flatMap((e) => [...e.childNodes]).filter((n) => n.nodeType === 3).map((n) => n.data).join(" ");
+  return {canvases: canvases.length, text};
+}"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[type, Any]:
+    folder = tmp_path_factory.mktemp("views")
+    return {made: make(folder) for made, (make, _, _) in VIEWS.items()}
+
+
+def stored_page(html: str) -> str:
+    """The page in the frame of a stored output."""
+    return unescape(html.split('srcdoc="')[1].split('"')[0])
+
+
+def test_each_view_of_the_kit_is_here():
+    for module in pkgutil.walk_packages(kit.widgets.__path__, "kit.widgets."):
+        importlib.import_module(module.name)
+    found, left = set(), [View]
+    while left:
+        one = left.pop()
+        left += one.__subclasses__()
+        if one.__module__.startswith("kit."):
+            found.add(one)
+    assert found - {View, HtmlView, Listing} == set(VIEWS)
+
+
+@pytest.mark.parametrize("kind", VIEWS, ids=lambda kind: kind.__name__)
+def test_a_view_is_stored_as_text_and_as_a_page_beside_the_widget(kind, shown):
+    bundle = shown[kind]._repr_mimebundle_()
+    assert set(bundle) == {
+        "text/plain",
+        "text/html",
+        "application/vnd.jupyter.widget-view+json",
+    }
+    assert bundle["text/plain"].startswith(f"{kind.__name__}(")
+    html = bundle["text/html"]
+    if VIEWS[kind][1]:
+        assert html.startswith("<iframe srcdoc=")
+        assert "<!doctype html>" in stored_page(html)
+    else:  # no script, no frame: any page shows it
+        assert "<script" not in html
+        assert VIEWS[kind][2] in html
+
+
+def test_the_page_of_each_view_is_drawn_in_a_bare_frame(offline: Browser, shown):
+    pages = [view.page() for view in shown.values()]
+    offline.page.evaluate(BARE, [pages])
+    frames = offline.page.frames[1:]
+    assert len(frames) == len(VIEWS)
+    for frame, (kind, (_, has_figure, word)) in zip(frames, VIEWS.items(), strict=True):
+        frame.wait_for_load_state()
+        if has_figure:
+            frame.wait_for_function(f"() => ({DRAWN})().canvases > 0")
+        found = frame.evaluate(DRAWN)
+        assert (found["canvases"] > 0) == has_figure, kind
+        assert word in found["text"], (kind, found["text"][:300])
+    assert (offline.errors(), offline.outside) == ([], [])
+
+
+def test_a_stored_figure_whose_bokehjs_is_out_of_reach_says_so(offline: Browser, shown):
+    html = shown[kit.TimelineView]._repr_mimebundle_()["text/html"]
+    offline.page.evaluate(BARE, [[stored_page(html)]])
+    note = offline.page.frames[1].locator("#no-bokehjs")
+    note.wait_for(state="visible")
+    assert "out of reach" in note.inner_text()
+    assert offline.errors() == []
+
+
+def test_where_each_output_is_apart_each_page_has_its_own_bokehjs(
+    offline: Browser, shown, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    html = shown[kit.TimelineView]._repr_mimebundle_()["text/html"]
+    offline.page.evaluate(BARE, [[stored_page(html)]])
+    offline.page.frames[1].wait_for_function(f"() => ({DRAWN})().canvases > 0")
+    assert offline.errors() == []
