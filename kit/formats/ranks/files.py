@@ -13,7 +13,12 @@ __all__ = ["MAX_RANKS", "is_folder_of_ranks", "rank_files", "rank_in_name"]
 
 MAX_RANKS = 4_096  # files that are read in one go
 _SUFFIXES = (".json", ".json.gz", ".kitrun", ".xplane.pb")
-_RANK = re.compile(r"(?:rank|worker|gpu)[\s_.=-]*(\d{1,6})(?!\d)", re.IGNORECASE)
+_NUMBER = r"[\s_.=-]*(\d{1,6})(?!\d)"
+# The first that fits: "8gpu8_rank3" is rank 3, and a local rank is that of one host only.
+_RANKS = tuple(
+    re.compile(word + _NUMBER, re.IGNORECASE)
+    for word in (r"(?<!local)(?<!local[\s_.-])rank", "worker", "gpu")
+)
 
 Path_ = str | os.PathLike[str]
 
@@ -57,8 +62,8 @@ def is_folder_of_ranks(path: Path) -> bool:
 
 def rank_in_name(file: Path) -> int:
     """3 of "rank3.json" and of "trace_rank-3.pt.trace.json.gz"; -1 if it says none."""
-    match = _RANK.search(file.name)
-    return int(match[1]) if match else -1
+    matches = (pattern.search(file.name) for pattern in _RANKS)
+    return next((int(match[1]) for match in matches if match), -1)
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -18,9 +18,10 @@ from kit.trace.active import Ints, Mask
 from kit.trace.communication import Channel
 from kit.trace.ranks.one import RankTrace
 
-__all__ = ["Matched", "match"]
+__all__ = ["NUMBERED", "Matched", "match"]
 
 _PAIRWISE = frozenset({"send_recv", "send", "recv", "permute", ""})
+NUMBERED = "by its number"  # in the place of a step
 Key = tuple[Channel, str, int]  # the channel, the step, the place in it
 
 
@@ -47,7 +48,7 @@ def match(ranks: Sequence[RankTrace]) -> Matched:
     rows: dict[Key, dict[int, int]] = defaultdict(dict)
     for r, keys in enumerate(found):
         for key, i in keys.items():
-            if (key[0], key[1]) not in uneven or key[1] == _NUMBERED:
+            if (key[0], key[1]) not in uneven or key[1] == NUMBERED:
                 rows[key][r] = i
     rows = {key: row for key, row in rows.items() if len(row) > 1}
     shape = (len(rows), len(ranks))
@@ -69,11 +70,8 @@ def match(ranks: Sequence[RankTrace]) -> Matched:
         stop[order],
         seen[order],
         which[order],
-        tuple(_notes(ranks, uneven)),
+        tuple(_notes(ranks, uneven, names)),
     )
-
-
-_NUMBERED = "by its number"
 
 
 def _keys(rank: RankTrace) -> dict[Key, int]:
@@ -86,7 +84,7 @@ def _keys(rank: RankTrace) -> dict[Key, int]:
         if one.channel.operation in _PAIRWISE:
             continue
         if one.channel in numbered:
-            found.setdefault((one.channel, _NUMBERED, one.number), i)
+            found.setdefault((one.channel, NUMBERED, one.number), i)
             continue
         step = rank.step_of(one)
         if step < 0 and len(rank.steps):
@@ -108,9 +106,17 @@ def _uneven(
     return {pair for pair, several in counts.items() if len(several) > 1}
 
 
-def _notes(ranks: Sequence[RankTrace], uneven: set[tuple[Channel, str]]) -> list[str]:
+def _notes(
+    ranks: Sequence[RankTrace], uneven: set[tuple[Channel, str]], matched: Sequence[Key]
+) -> list[str]:
     notes = []
-    steps = sorted({step for _, step in uneven if step != _NUMBERED})
+    nameless = sum(not channel.group and not channel.members for channel, _, _ in matched)
+    if nameless and len(ranks) > 2:
+        notes.append(
+            f"the files name no process group of {nameless:,} collectives: they were matched as if "
+            "all ranks were one group. With several groups, what is said of them is wrong"
+        )
+    steps = sorted({step for _, step in uneven if step != NUMBERED})
     if steps:
         notes.append(
             f"in {len(steps)} of the steps ({', '.join(steps[:5])}{', ...' * (len(steps) > 5)}) "

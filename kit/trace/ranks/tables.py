@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.trace.active import Ints
+from kit.trace.active import Ints, without
 from kit.trace.communication import BYTES_UNKNOWN, Channel, Copy, joined, within
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
-from kit.trace.ranks.match import Matched, match
+from kit.trace.ranks.match import NUMBERED, Matched, match
 from kit.trace.ranks.one import RankTrace, common
 
 __all__ = [
@@ -73,7 +73,7 @@ class StepRow:
     slowest: int  # the rank with the most time of its own; -1 if none stands out
     own_ms: float  # of that rank
     over_ms: float  # by which it is above the next
-    error_ms: float  # of `over_ms`, from the clocks
+    error_ms: float  # of `over_ms`, from the clocks and from collectives that were not compared
     why: str  # what it did longer than the middle one of the others; "" if nothing
     why_ms: float
 
@@ -141,7 +141,7 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     fit = _fit(matched, clocks)
     rows = tuple(_collective(traces, matched, clocks, i) for i in np.flatnonzero(fit).tolist())
     waits = [_Waits(traces, r, clocks, matched, fit) for r in range(len(traces))]
-    notes = list(matched.notes)
+    notes = [*matched.notes, *_far_off(traces, clocks, matched)]
     if bad := int((~fit).sum()):
         notes.append(
             f"{bad:,} collectives end on one rank before they begin on another, by more than the "
@@ -154,6 +154,32 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
         tuple(row for trace in traces for row in _copies(trace)),
         tuple(notes),
     )
+
+
+def _far_off(
+    traces: Sequence[RankTrace], clocks: Sequence[Clock], matched: Matched
+) -> Iterator[str]:
+    """Which clocks may be wrong by whole steps, since their collectives are known by steps only."""
+    by_place = np.array([key[1] != NUMBERED for key in matched.keys], dtype=bool)
+    steps = [
+        np.median(trace.steps[:, 1] - trace.steps[:, 0]) for trace in traces if len(trace.steps)
+    ]
+    if not steps or not by_place.any():
+        return
+    half = float(np.median(steps)) / 2
+    counted = matched.seen[by_place].any(axis=0).tolist()
+    far = [
+        trace.rank
+        for trace, clock, is_counted in zip(traces, clocks, counted, strict=True)
+        if is_counted and abs(clock.offset_ns) > half
+    ]
+    if far:
+        shown = ", ".join(map(str, far[:8])) + ", ..." * (len(far) > 8)
+        yield (
+            f"the clock of rank{'s' * (len(far) > 1)} {shown} was set by more than half a step, "
+            "from collectives that have no numbers: if such a trace begins at another step than "
+            "the others, its steps are compared with the wrong ones"
+        )
 
 
 def _copies(trace: RankTrace) -> Iterator[CopyRow]:
@@ -254,6 +280,9 @@ class _Waits:
         count = np.searchsorted(np.sort(start), trace.steps)
         worst = max((c.error_ns for c in clocks if c.is_known), default=0.0)
         self.error = (count[:, 1] - count[:, 0]) * (np.nan_to_num(clock.error_ns) + worst)
+        compared = joined(np.stack([start, stop], axis=1))
+        # in what was not compared, a receive or a collective of an uneven step, it may have waited
+        self.unknown = within(without(trace.exposed, compared), trace.steps)
         self.own = trace.steps[:, 1] - trace.steps[:, 0] - self.exposed
 
 
@@ -299,6 +328,7 @@ def _step(
     *_, second, slowest = sorted(own, key=lambda r: own[r])
     over = own[slowest] - own[second]
     error = float(waits[slowest].error[at[slowest]] + waits[second].error[at[second]])
+    error += float(waits[slowest].unknown[at[slowest]])
     is_sure = over > error and all(waits[r].is_known for r in at)
     lengths = [int(traces[r].steps[i, 1] - traces[r].steps[i, 0]) for r, i in at.items()]
     why, why_ns = _why(traces, waits, at, slowest) if is_sure else ("", 0.0)

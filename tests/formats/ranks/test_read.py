@@ -13,7 +13,7 @@ import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats.ranks import read
-from kit.formats.ranks.files import is_folder_of_ranks, rank_files
+from kit.formats.ranks.files import is_folder_of_ranks, rank_files, rank_in_name
 from kit.reports.ranks import ranks_html
 from tests.factories import make_run
 from tests.formats.chrome.traces import damaged
@@ -200,6 +200,20 @@ def test_the_file_says_its_rank_then_its_name_then_nothing(folder: Path, tmp_pat
     ranks = kit.open_ranks(tmp_path)
     assert [row.rank for row in ranks.ranks] == [0, 2, 5]
     assert any("called rank 0" in problem for problem in ranks.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3.json", 3),
+        ("8gpu8_rank3.json", 3),
+        ("worker0_local_rank1_rank5.pt.trace.json.gz", 5),
+        ("gpu-2.json", 2),
+        ("frankfurt.json", -1),
+    ],
+)
+def test_a_rank_in_a_name_is_no_count_of_gpus_and_no_local_rank(name: str, rank: int):
+    assert rank_in_name(Path(name)) == rank
 
 
 def test_saved_runs_are_ranks_too(tmp_path: Path):

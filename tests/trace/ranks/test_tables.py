@@ -96,6 +96,43 @@ def test_steps_with_uneven_numbers_of_collectives_are_not_compared_and_named():
     assert any("step 2" in note for note in found.notes)
 
 
+def test_a_step_whose_collectives_were_not_compared_names_no_slowest_rank():
+    """Without them, the ranks that waited look as slow as the one that they waited for."""
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    lost = traces[1].collectives
+    traces[1] = _with(traces[1], collectives=(*lost[:2], lost[2], *_twice(lost[2]), *lost[3:]))
+    longer = traces[0].steps.copy()
+    longer[2, 1] += 1_000
+    traces[0] = _with(traces[0], steps=longer)
+    found = compare_ranks(traces)
+    assert [step.slowest for step in found.steps] == [2, 2, -1, 2, 2, 2]
+    assert found.steps[2].error_ms == pytest.approx(2.0)  # what rank 0 was in collectives
+
+
+def test_waits_in_receives_are_not_taken_for_a_ranks_own_time():
+    traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    received = np.array([[t + 5_000_000, t + 8_000_000] for t, _ in traces[2].steps])
+    exposed = np.concatenate([traces[2].exposed, received])
+    traces[2] = _with(traces[2], exposed=exposed[np.argsort(exposed[:, 0])])
+    assert {step.slowest for step in compare_ranks(traces).steps} == {-1}
+
+
+def test_a_clock_that_is_set_by_more_than_half_a_step_is_questioned():
+    """Without numbers, a trace that begins a step later is matched a step off: the note says so."""
+    early = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 10_000_000])
+    (note,) = (note for note in compare_ranks(early).notes if "half a step" in note)
+    assert "rank 2" in note
+    fine = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 1_000_000])
+    assert not any("half a step" in note for note in compare_ranks(fine).notes)
+
+
+def test_files_that_name_no_group_are_said_to_be_taken_as_one():
+    nameless = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0], Channel("all_reduce"))
+    assert any("name no process group" in note for note in compare_ranks(nameless).notes)
+    named = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
+    assert not any("name no process group" in note for note in compare_ranks(named).notes)
+
+
 def test_numbers_of_collectives_are_believed_over_their_order():
     traces = job([[2_000_000, 2_000_000, 3_000_000]] * 6, [0, 0, 0])
     numbered = [
