@@ -321,7 +321,7 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
     ms = sum(c.lower_ms + c.compile_ms for c in late) / steps
     many = f"{len(late)} program{'s were' if len(late) > 1 else ' was'} compiled in the "
     text = (
-        f"{many}{steps} measured steps ({format_ms(ms)} a step), the last because "
+        f"{many}{steps} measured steps ({format_ms(ms)} a step on average), the last because "
         f"{late[-1].sentence}. A number that changes should be a tensor, and batches should have "
         "one shape."
     )
