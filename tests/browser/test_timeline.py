@@ -294,6 +294,17 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     assert page.evaluate(f"{kinds_of}[kitPlot.pick.i]") != "kernel"
     page.evaluate("kitPlot.clear()")
     page.locator(".kinds button", has_text="kernel").click()
+    page.get_by_role("button", name="lanes …").click()
+    page.get_by_role("button", name="put device/0 kernels first").click()
+    tops = "Array.from(kitPlot.table.lanes.top)"
+    assert page.evaluate(f"{tops}[kitPlot.table.lanes.label.indexOf('device/0 kernels')]") == min(
+        page.evaluate(tops)
+    )
+    page.get_by_role("button", name="put device/0 kernels first").press("Enter")  # has the focus
+    page.get_by_label("host worker", exact=True).uncheck()
+    assert page.evaluate(kinds)[0] == 1
+    page.get_by_label("host worker", exact=True).check()
+    assert page.evaluate(kinds) == all_lanes
     page.get_by_label("show only lanes").fill("worker")
     assert page.evaluate(kinds)[0] == 2
     page.get_by_label("show only lanes").fill("")

@@ -89,6 +89,24 @@ test("lanes without a kind or a word that is asked for are left out, and others 
   assert.equal(arrange(table, everything(), () => 5).rows.height[0], 11);
 });
 
+test("lanes are left out by name, and those that stand first are above all groups, in their order", () => {
+  const table = tableOf([[[0, 1, "a"]], [[2, 3, "b"]], [[4, 5, "c"]]], {"keys.lane": [[0, 1, 2]],
+    "lanes.group": [["host", "host", "device/0"]], "lanes.label": [["main", "worker", "kernels"]],
+    "lanes.top": [[57, 77, 114]], "lanes.bottom": [[72, 92, 129]], "rows.top": [[57, 77, 114]],
+    "headings.text": [["host", "device/0"]], "headings.top": [[40, 97]], "headings.part": [[0, 0]]});
+  const some = (/** @type {any} */ filter) => arrange(table, {...everything(), ...filter});
+  const tops = (/** @type {any} */ made) => [made.rows.top, made.headings.top];
+  assert.deepEqual(tops(some({})), [[57, 77, 114], [40, 97]]); // as they were laid out
+  const first = some({top: ["device/0 kernels", "host worker"]});
+  assert.deepEqual(tops(first)[0], [97, 60, 40]);
+  assert.deepEqual(first.lanes.label, ["main", "host worker", "device/0 kernels"]);
+  assert.equal(first.headings.top[0], 80);
+  assert.ok(first.headings.top[1] < -1e6); // nothing is left in its group
+  assert.equal(first.bottom, table.bottom - 17);
+  const less = some({off: new Set(["host main"]), top: ["host main", "no such lane"]});
+  assert.deepEqual([less.rows.top.slice(1), less.leftOut], [[57, 94], 1]);
+});
+
 /** Rows of random spans; those of one row do not overlap unless it is crowded.
  * @param {number} seed */
 function randomRows(seed) {

@@ -1,13 +1,14 @@
 // Under a timeline: the kinds of span, each of which a click hides; what else can be shown or left out.
 import {element} from "../../base/js/dom.js";
 import {formatNs, plural} from "../../base/js/format.js";
-import {legendKind} from "./data/arrange.js";
+import {legendKind, nameOf} from "./data/arrange.js";
 
 /** @typedef {import("./data/table.js").Table} Table */
 
 export class Legend {
   /** @param {HTMLElement} root @param {{kind: (kind: string) => void, lanes: (text: string) => void,
-   *   idle: () => void, path: () => void, all: () => void}} act */
+   *   idle: () => void, path: () => void, all: () => void, lane: (name: string) => void,
+   *   top: (name: string) => void}} act */
   constructor(root, act) {
     this.kinds = element("span", {class: "kinds"});
     this.act = act;
@@ -20,7 +21,30 @@ export class Legend {
     this.idle = toggle("why idle", act.idle);
     this.path = toggle("critical path", act.path);
     this.all = element("button", {type: "button", onclick: act.all}, "show all lanes");
-    root.append(this.kinds, element("span", {class: "tools"}, this.lanes, this.idle, this.path, this.all));
+    this.listed = element("div", {class: "lanes", hidden: "", role: "group", "aria-label": "lanes"});
+    this.chooser = element("button", {type: "button", "aria-expanded": "false",
+      title: "hide lanes, or put them first", onclick: () => this.toggleList()}, "lanes …");
+    root.append(this.kinds, element("span", {class: "tools"}, this.lanes, this.chooser, this.idle, this.path,
+      this.all), this.listed);
+  }
+
+  toggleList() {
+    this.listed.hidden = !this.listed.hidden;
+    this.chooser.setAttribute("aria-expanded", String(!this.listed.hidden));
+  }
+
+  /** Each lane with a box that hides it and a button that puts it first.
+   * @param {Table} table with all lanes @param {import("./data/arrange.js").Filter} filter */
+  list(table, {off, top}) {
+    const root = this.listed.getRootNode(), focused = root.activeElement?.dataset?.act;
+    const names = [...new Set(Array.from(table.lanes.label, (_, lane) => nameOf(table, lane)))];
+    this.listed.replaceChildren(...names.map((name) => element("div", {},
+      element("label", {}, element("input", {type: "checkbox", checked: !off.has(name), "data-act": `show ${name}`,
+        onchange: () => this.act.lane(name)}), name),
+      element("button", {type: "button", "aria-pressed": String(top.includes(name)), "data-act": `top ${name}`,
+        "aria-label": `put ${name} first`, onclick: () => this.act.top(name)}, top.includes(name) ? "first" : "put first"))));
+    if (!focused) return;
+    for (const control of this.listed.querySelectorAll("[data-act]")) if (control.dataset.act === focused) control.focus();
   }
 
   /** @param {Table} table @param {import("./data/arrange.js").Filter} filter

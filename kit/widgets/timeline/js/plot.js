@@ -116,6 +116,7 @@ export class TimelinePlot {
     this.view.bottom = this.table.bottom;
     this.frame.label(this.table);
     this.legend.show(this.table, this.filter, this.ghost, this.showsPath);
+    this.legend.list(this.read, this.filter);
     this.colors = this.fills();
   }
 
@@ -143,8 +144,13 @@ export class TimelinePlot {
         this.showsPath = !this.showsPath;
         this.say();
       }),
+      lane: (/** @type {string} */ name) => then(() => { if (!filter.off.delete(name)) filter.off.add(name); }),
+      top: (/** @type {string} */ name) => then(() => {
+        filter.top = filter.top.includes(name) ? filter.top.filter((x) => x !== name) : [...filter.top, name];
+      }),
       all: () => then(() => {
         hidden.clear();
+        filter.off.clear();
         filter.text = "";
         this.legend.clear();
       }),
