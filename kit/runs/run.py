@@ -95,8 +95,12 @@ class Run:
         return {(f.segment, f.kernel): f.nodes for f in self.fused}
 
     def nodes_of(self, segment: int, kernel: str, node: int = -1) -> tuple[int, ...]:
-        """The nodes that a kernel computes: those fused into it, or the one that its span names."""
-        return self.members.get((segment, kernel), (node,) if node >= 0 else ())
+        """The nodes that a kernel computes: those fused into it, or the one that its span names.
+
+        An exported trace names nodes of a graph that it does not hold: those are left out.
+        """
+        known = len(self.graphs[0]) if self.graphs else 0
+        return self.members.get((segment, kernel), (node,) if 0 <= node < known else ())
 
     @property
     def known_fraction(self) -> float:

@@ -25,8 +25,8 @@ from kit.text import safe_terminal
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.timeline.view import timeline_payload
 from tests.factories import empty_run, make_run, one_span_run
-from tests.formats.chrome.fuzz_traces import look
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated
+from tests.reliability.traces import look
 
 RUNS = {
     "bulked": make_run(),

@@ -13,6 +13,7 @@ import ctypes
 import gc
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from statistics import median
 
@@ -151,7 +152,7 @@ def _medians(looks: list[Held]) -> list[float]:
     return [median(values) for values in zip(*map(astuple, looks), strict=True)]
 
 
-def sessions(count: int) -> list[Held]:
+def sessions(count: int, modes: Sequence[str] = tuple(MODES)) -> list[Held]:
     """Open that many sessions, one after the other, and look at the process 18 times meanwhile.
 
     Raises:
@@ -159,7 +160,7 @@ def sessions(count: int) -> list[Held]:
     """
     looks = [Held.now()]
     for number in range(count):
-        mode = list(MODES)[number % len(MODES)]
+        mode = modes[number % len(modes)]
         with Training(mode) as training:
             for _ in range(3):
                 training.step()
