@@ -13,6 +13,7 @@ they may be called from anywhere: another thread, another cell, a signal handler
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kit.errors import SettingsError
+from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.recorder import Recorded, Recorder
@@ -42,6 +44,8 @@ def watch(
     skip: int | None = None,
     name: str = "",
     when_complete: Callable[[], object] | None = None,
+    when: str | os.PathLike[str] | int | None = None,
+    save: str | os.PathLike[str] | None = None,
 ) -> LoopWatch:
     """Record some steps of a training loop that exists: `with kit.watch() as watch:` around it.
 
@@ -56,20 +60,31 @@ def watch(
         name: what the run is called; by default the file of the loop.
         when_complete: called in the loop's thread, between two steps, when all are recorded; what
             it raises ends the loop.
+        when: what begins a recording, each time; by default the `with` block does, once. A signal
+            (`signal.SIGUSR1`), or the path of a file that is written then (`touch PATH`).
+        save: where each recording is written when it ends; the second gets a `_2` before the
+            suffix, and of several ranks (`RANK`, `WORLD_SIZE`) each gets a `_rank` and its number.
 
     Raises:
-        SettingsError: a number is out of range.
+        SettingsError: a number is out of range, or `when` is neither a signal nor a path.
+        OSError: `save` names something else than a plain file.
     """
-    return LoopWatch(Wanted(steps, skip), name, when_complete)
+    return LoopWatch(Wanted(steps, skip), name, when_complete, Capture(when, save))
 
 
 class LoopWatch:
     """Watches one loop; see `kit.watch`. Use it in a `with` block, or call `close` at the end."""
 
     def __init__(
-        self, wanted: Wanted, name: str, when_complete: Callable[[], object] | None
+        self,
+        wanted: Wanted,
+        name: str,
+        when_complete: Callable[[], object] | None,
+        capture: Capture,
     ) -> None:
         self._wanted = wanted
+        self._capture = capture
+        self._look = capture.is_asked if capture.file is not None else None
         self._name = name
         self._when_complete = when_complete
         # The newest one: a recording to begin, or why to end the one that goes on. Left by any
@@ -85,7 +100,10 @@ class LoopWatch:
 
     def __enter__(self) -> LoopWatch:
         try:
-            if not self._requests:
+            if self._capture:
+                self._capture.open(self.start)
+                self._follow()
+            elif not self._requests:
                 self.start()
             return self
         except BaseException:  # an interrupt: nobody closes what was not entered
@@ -122,6 +140,10 @@ class LoopWatch:
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
         self._requests.append(self._wanted)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Hear of each optimizer's steps from now on."""
         if self._hook is None:
             self._hook = register_optimizer_step_post_hook(self._after_optimizer)
 
@@ -145,6 +167,7 @@ class LoopWatch:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+        self._capture.close()
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
@@ -192,6 +215,8 @@ class LoopWatch:
         Raises:
             SettingsError: the loss is no tensor and no number.
         """
+        if self._look is not None and not self.is_recording and self._look():
+            self.start()
         if self._recording is None and self._marks is None and not self._requests:
             return
         if not self._is_explicit:
@@ -208,6 +233,8 @@ class LoopWatch:
                 self._requests.append(self._wanted)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._look is not None and not self.is_recording and self._look():
+            self.start()
         if self._recording is None and self._marks is None and not self._requests:
             return
         if self._is_explicit:
@@ -280,6 +307,8 @@ class LoopWatch:
             self._recording = None
         if recording.recorded.steps:
             self._runs.append(recording.finished())
+            if unsaved := self._capture.keep(self._runs[-1]):
+                self._ended = f"{self._ended}; {unsaved}" if self._ended else unsaved
 
 
 def _said(error: BaseException | None) -> str:

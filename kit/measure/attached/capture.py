@@ -1,0 +1,131 @@
+"""When a watch begins to record a job that runs, and where it writes what it has recorded.
+
+    with kit.watch(when="capture.now", save="step.kitrun"):  # `touch capture.now` begins one
+    with kit.watch(when=signal.SIGUSR1, save="step.kitrun"):  # so does `kill -USR1 PID`
+
+A signal costs nothing while none comes. A file is looked for between two steps, and at most once in
+`LOOK_S`: a folder of a network takes long to answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kit.errors import KitError, SettingsError
+from kit.files import check_target
+from kit.runs.run import Run
+
+__all__ = ["LOOK_S", "Capture"]
+
+LOOK_S = 1.0
+MAX_SAVED = 1_000  # of one name
+
+
+class Capture:
+    """What begins a recording from outside, and the files of what was recorded.
+
+    Args:
+        when: a signal, or the path of a file; None: nothing from outside.
+        save: where runs are written; None: nowhere.
+
+    Raises:
+        SettingsError: `when` is neither, or no signal can be handled here.
+        OSError: `save` names something else than a plain file.
+    """
+
+    def __init__(
+        self,
+        when: str | os.PathLike[str] | int | None = None,
+        save: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.signal: int | None = None
+        self.file: str | None = None
+        if isinstance(when, int) and not isinstance(when, bool):
+            self.signal = when
+        elif isinstance(when, str | os.PathLike):
+            self.file = os.fspath(when)
+        elif when is not None:
+            raise SettingsError(f"when is a signal or the path of a file, not {when!r}")
+        self._save = None if save is None else Path(save)
+        if self._save is not None:
+            check_target(self._save)
+        self._before: Any = None  # the signal's handler
+        self._seen = 0  # when the file was last written
+        self._next_s = 0.0  # when it is looked for again
+
+    def __bool__(self) -> bool:
+        return self.signal is not None or self.file is not None
+
+    def open(self, start: Callable[[], object]) -> None:
+        """Wait for the signal, which calls `start`, or for the file from now on.
+
+        Raises:
+            SettingsError: this thread or system cannot handle the signal.
+        """
+        self._seen = self._written()
+        if self.signal is None:
+            return
+
+        def asked(number: int, frame: Any) -> None:
+            start()
+            if callable(self._before):
+                self._before(number, frame)
+
+        try:
+            self._before = signal.signal(self.signal, asked)
+        except (ValueError, OSError) as error:  # not the main thread; no such signal, or SIGKILL
+            raise SettingsError(
+                f"signal {self.signal} cannot begin a recording ({error}): open the watch in the "
+                "main thread, with a signal such as SIGUSR1, or give when= the path of a file"
+            ) from None
+
+    def close(self) -> None:
+        """Give the signal back."""
+        if self._before is not None:
+            with contextlib.suppress(ValueError):  # closed by another thread: ours stays
+                signal.signal(self.signal or 0, self._before)
+            self._before = None
+
+    def is_asked(self) -> bool:
+        """Was the file written since the last look? Reads one clock; seldom asks for the file."""
+        if self.file is None or (now := time.monotonic()) < self._next_s:
+            return False
+        self._next_s = now + LOOK_S
+        written = self._written()
+        is_new = written > self._seen
+        self._seen = written
+        return is_new
+
+    def _written(self) -> int:
+        try:
+            return os.stat(self.file).st_mtime_ns if self.file is not None else 0
+        except OSError:
+            return 0
+
+    def keep(self, run: Run) -> str:
+        """Write a run to the next free name; what was wrong, in words, as the loop has to go on."""
+        if self._save is None:
+            return ""
+        rank = os.environ.get("RANK", "") if _number(os.environ.get("WORLD_SIZE"), 1) > 1 else ""
+        stem = f"{self._save.stem}_rank{rank}" if rank.isdecimal() else self._save.stem
+        try:
+            self._save.parent.mkdir(parents=True, exist_ok=True)
+            for i in range(1, MAX_SAVED + 1):
+                name = f"{stem}{f'_{i}' * (i > 1)}{self._save.suffix or '.kitrun'}"
+                if not (target := self._save.with_name(name)).exists():
+                    run.save(target)
+                    return ""
+        except (KitError, OSError) as error:
+            return f"the run was not saved: {error}"
+        return f"the run was not saved: there are {MAX_SAVED:,} of this name"
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    """The number of a text, if it is one."""
+    return int(text) if text is not None and text.isdecimal() else otherwise

@@ -1,0 +1,129 @@
+"""`kit.watch(when=..., save=...)`: a job that runs is asked from outside, and writes its runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import kit
+from kit.errors import SettingsError
+from kit.measure.attached import capture
+from tests.measure.attached.test_native import Loop, python_calls
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(autouse=True)
+def look_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "LOOK_S", 0.0)
+
+
+def test_a_file_that_is_written_begins_a_recording_each_time_and_runs_are_saved(tmp_path: Path):
+    ask, save = tmp_path / "capture.now", tmp_path / "runs" / "step.kitrun"
+    loop = Loop()
+    with kit.watch(2, skip=1, when=ask, save=save) as watch:
+        loop.train(20)
+        assert not watch.runs
+        ask.touch()
+        loop.train(20)
+        assert len(watch.runs) == 1
+        ask.touch()
+        os.utime(ask, ns=(2**62, 2**62))  # a file system whose clock is coarse sees it too
+        loop.train(20)
+    assert [file.name for file in sorted(save.parent.iterdir())] == ["step.kitrun", "step_2.kitrun"]
+    saved = kit.Run.load(save)
+    assert len(saved.step_times_ns) == 2
+    assert saved.timeline.where(kind="kernel").any()
+
+
+def test_a_file_that_was_there_before_begins_nothing(tmp_path: Path):
+    (tmp_path / "old").touch()
+    with kit.watch(2, skip=1, when=tmp_path / "old") as watch:
+        Loop().train(20)
+    assert not watch.runs
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+def test_a_signal_begins_a_recording_and_the_handler_before_is_called_and_put_back(tmp_path: Path):
+    heard: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGUSR1, own)
+    try:
+        with kit.watch(2, skip=1, when=signal.SIGUSR1, save=tmp_path / "step.kitrun") as watch:
+            loop = Loop()
+            loop.train(5)
+            assert not watch.is_recording
+            os.kill(os.getpid(), signal.SIGUSR1)
+            loop.train(20)
+        assert heard == [signal.SIGUSR1]
+        assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (tmp_path / "step.kitrun").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+def test_while_none_asks_a_signal_costs_what_an_idle_watch_does_and_a_file_one_call_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(capture, "LOOK_S", 3600.0)
+    loop = Loop()
+    loop.train(2)
+    with kit.watch(1, skip=1) as idle:
+        idle.stop()
+        nothing = python_calls(lambda: loop.train(8))
+    with kit.watch(when=signal.SIGUSR1):
+        by_signal = python_calls(lambda: loop.train(8))
+    with kit.watch(when=tmp_path / "now") as watch:
+        loop.train(1)
+        by_file = python_calls(lambda: loop.train(8))
+        assert not watch.is_recording
+    assert by_signal == nothing
+    assert by_file <= nothing + 8 * 3  # is_recording, its generator, and the look at the clock
+
+
+def test_each_of_several_ranks_writes_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with kit.watch(2, skip=1, save=tmp_path / "step.kitrun"):
+        Loop().train(20)
+    assert [file.name for file in tmp_path.iterdir()] == ["step_rank3.kitrun"]
+
+
+def test_a_run_that_cannot_be_written_ends_no_loop(tmp_path: Path):
+    loop = Loop()
+    with kit.watch(2, skip=1, save=tmp_path / "folder" / "step.kitrun") as watch:
+        (tmp_path / "folder").write_text("not a folder")
+        loop.train(20)
+    assert len(loop.losses) == 20
+    assert "not saved" in watch.ended
+    assert len(watch.run.step_times_ns) == 2
+
+
+def test_what_cannot_ask_is_a_clear_error(tmp_path: Path):
+    with pytest.raises(SettingsError, match="a signal or the path"):
+        kit.watch(when=1.5)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="folder"):
+        kit.watch(save=tmp_path)
+    raised: list[BaseException] = []
+
+    def in_a_thread() -> None:
+        try:
+            kit.watch(when=signal.SIGINT).__enter__()
+        except SettingsError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(raised[0])
