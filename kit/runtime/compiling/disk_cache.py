@@ -22,11 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import compilation_cache as jax_cache
 from jax.experimental.compilation_cache import compilation_cache
 
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
+from kit.versions import tried_text
+
+try:
+    from jax._src import compilation_cache as jax_cache
+except ImportError:  # a jax that keeps it elsewhere: then nothing is kept on disk
+    jax_cache = None  # type: ignore[assignment]
 
 __all__ = ["counting_hits", "is_private", "use_disk_cache"]
 
@@ -55,7 +60,10 @@ def _let_jax_keep_in(folder: str) -> bool:
     original = getattr(jax_cache, "get_file_cache", None)
     try:
         if original is None:
-            raise OSError(f"jax {jax.__version__} has no place for it")
+            raise OSError(
+                f"jax {jax.__version__} has no jax._src.compilation_cache.get_file_cache, by which "
+                f"it opens a folder; kit was tried with {tried_text('jax')}"
+            )
         sealed = SealedFolder(folder)
     except OSError as error:
         warnings.warn(

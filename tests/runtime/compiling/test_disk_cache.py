@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kit.runtime.compiling import disk_cache
 from kit.runtime.compiling.disk_cache import is_private
 from kit.runtime.compiling.sealed import SealedFolder
+from kit.versions import tried_text
 
 PROGRAM = """
 import json
@@ -52,6 +56,15 @@ def test_where_modes_say_nothing_only_a_folder_of_the_users_own_is_trusted(
     assert is_private(str(tmp_path / "me" / "AppData" / "xla"))
     with pytest.warns(UserWarning, match="below your own"):
         assert not is_private(str(tmp_path / "everyone"))
+
+
+@pytest.mark.parametrize("cache", [None, SimpleNamespace()])
+def test_a_jax_without_a_place_for_the_folder_is_said_with_the_versions_that_were_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: object
+) -> None:
+    monkeypatch.setattr(disk_cache, "jax_cache", cache)
+    with pytest.warns(UserWarning, match=f"tried with {re.escape(tried_text('jax'))}"):
+        assert not disk_cache._let_jax_keep_in(str(tmp_path))
 
 
 def fresh_process(program: str, **changes: str) -> Any:
