@@ -24,11 +24,14 @@ from kit.text import format_ms, format_number, format_percent
 from kit.trace import (
     BreakdownRow,
     Headline,
+    IdleRow,
     Limit,
     SyncPoint,
     Timeline,
     breakdown,
     headline,
+    idle_table,
+    limit_shares,
     limited_by,
     named_fraction,
 )
@@ -76,14 +79,28 @@ class Run:
     file: str = field(default="", compare=False)  # that it was read from; not saved
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
 
-    @property
+    @cached_property
     def step_ms(self) -> float:
         """Median time of an untraced step, milliseconds; nan if no step was measured."""
         return float(np.median(self.step_times_ns)) / 1e6 if self.step_times_ns else math.nan
 
     def breakdown(self) -> tuple[BreakdownRow, ...]:
         """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
+        return self._breakdown
+
+    @cached_property
+    def _breakdown(self) -> tuple[BreakdownRow, ...]:
         return breakdown(self.timeline)
+
+    @cached_property
+    def idle(self) -> tuple[IdleRow, ...]:
+        """Why and how long the devices were idle; see `kit.trace.idle_table`."""
+        return idle_table(self.timeline)
+
+    @cached_property
+    def limit_shares(self) -> Mapping[str, float]:
+        """What part of the traced steps each limit has; see `kit.trace.limit_shares`."""
+        return limit_shares(self.timeline)
 
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""
@@ -128,7 +145,7 @@ class Run:
 
         Printed, it says no more than `doubt` where there is one.
         """
-        return replace(limited_by(self.timeline), doubt=self.doubt)
+        return replace(limited_by(self.timeline, self.limit_shares), doubt=self.doubt)
 
     def advice(self) -> tuple[Advice, ...]:
         """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.

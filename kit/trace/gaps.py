@@ -289,12 +289,14 @@ class _Cells:
         length = stop - start
         for i, cause in enumerate(r.cause for r in _RULES):
             of = rule == i
-            if cause not in ("sync point", ELSEWHERE):
-                if of.any():
-                    yield (cause, ""), length[of]
+            if not of.any():
                 continue
-            for culprit in np.unique(by[of]).tolist():
-                yield (cause, self._site(cause, culprit)), length[of & (by == culprit)]
+            if cause not in ("sync point", ELSEWHERE):
+                yield (cause, ""), length[of]
+                continue
+            culprits, first, lengths = _grouped(by[of], length[of])
+            for culprit, part in zip(culprits, np.split(lengths, first[1:]), strict=True):
+                yield (cause, self._site(cause, culprit)), part
 
     def _site(self, cause: str, by: int) -> str:
         """The line to blame: of a sync point, or of a wait elsewhere, whose span it names."""
@@ -408,6 +410,13 @@ _RULES = (
     _while("dispatch", "ahead", "the host is ahead: "),
     _Rule("unknown", lambda c: c.of >= 0, lambda c: c.nothing),
 )
+
+
+def _grouped(keys: Ints, values: Ints) -> tuple[list[int], Ints, Ints]:
+    """Each key once, in order; where its values begin among all; the values in that order."""
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    return found.tolist(), first, values[order]
 
 
 def _steps(timeline: Timeline) -> Pieces:

@@ -61,16 +61,19 @@ def limit_shares(timeline: Timeline) -> Mapping[str, float]:
     return {name: length / whole for name, length in charged.items()}
 
 
-def limited_by(timeline: Timeline) -> Limit:
+def limited_by(timeline: Timeline, shares: Mapping[str, float] | None = None) -> Limit:
     """What the steps spend their time on: the device, or else what keeps it waiting most.
 
     The device, if it is busy for at least `BUSY` of the time. Otherwise the largest of the other
     shares of `limit_shares`: the cause of most of its idle time.
 
+    Args:
+        shares: those of `limit_shares`, if they are known already.
+
     Raises:
         TimelineError: no step was traced.
     """
-    shares = limit_shares(timeline)
+    shares = limit_shares(timeline) if shares is None else shares
     if shares["device"] >= BUSY:
         return Limit("device", shares["device"])
     what = max(LIMITS[1:], key=lambda name: shares[name])

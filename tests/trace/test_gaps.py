@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
-from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, idle_after, union_ns
+from kit.runs.analysis.summary import summary
+from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
 from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_table
 from kit.trace.hta import HTA_CAUSES, hta_idle
 from kit.workloads import bert, mlp
+from tests.factories import make_run
 
 END = 120
 STEPS = [Span("host/main", f"step {i}", "step", 60 * i, 60 * i + 60) for i in range(2)]
@@ -213,6 +216,30 @@ def test_the_table_adds_up_and_names_each_line() -> None:
     ]
     assert rows[0].longest_ms == 40e-6
     assert idle_table([]) == ()
+
+
+def test_what_a_summary_says_of_idle_time_is_found_once(monkeypatch) -> None:
+    made = []
+
+    class Counted(gaps._Cells):
+        def __init__(self, *how: Any) -> None:
+            made.append(how[1])
+            super().__init__(*how)
+
+    monkeypatch.setattr(gaps, "_Cells", Counted)
+    summary(make_run(syncs=2))
+    assert len(made) <= 2  # by cause, and by cause and line; they were 5
+
+
+def test_many_lines_to_blame_cost_one_pass() -> None:
+    spans, syncs = [Span("host/main", "step", "step", 0, 100_000)], []
+    for i in range(2_000):
+        spans.append(Span("device/0", "k", "kernel", 50 * i, 50 * i + 10))
+        syncs.append(SyncPoint(50 * i + 5, 40, "item", f"a.py:{i % 7}"))
+        spans.append(Span("host/main", "item", "wait", 50 * i + 5, 50 * i + 45))
+    timeline = Timeline.of(spans, syncs)
+    assert idle_table(timeline) == idle_table(idle_gaps(timeline))
+    assert len({row.site for row in idle_table(timeline)} - {""}) == 7
 
 
 def test_hta_names_a_gap_by_its_launch_and_its_length() -> None:

@@ -20,7 +20,7 @@ from kit.runs.labels import is_of_strangers
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import format_ms
-from kit.trace import SyncRow, count_devices, idle_table, sync_table
+from kit.trace import SyncRow, count_devices, sync_table
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import together_ns
@@ -295,7 +295,7 @@ def _loader(run: Run, ms: float) -> Advice:
 
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
     steps = max(int(run.timeline.where(kind="step").sum()), 1) * count_devices(run.timeline)
-    for row in idle_table(run.timeline):
+    for row in run.idle:
         ms = row.total_ms / steps
         if row.cause != ELSEWHERE or ms < SHARE * seen.step_ms:
             continue

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from kit.errors import TimelineError
 from kit.runs.analysis.headline import has_other_samples
 from kit.runs.run import Run
-from kit.trace import limit_shares
 
 __all__ = ["LEAST_LOST", "best_of", "lost_ms", "story_of"]
 
@@ -22,7 +21,7 @@ LEAST_LOST = 0.01  # of the step: waits that cost less are no story
 def lost_ms(run: Run) -> float:
     """Device time that the waits of a step cost, in milliseconds; nan where no step was traced."""
     try:
-        share = limit_shares(run.timeline)["sync"]
+        share = run.limit_shares["sync"]
     except TimelineError:
         return math.nan
     return share * run.step_ms

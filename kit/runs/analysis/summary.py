@@ -19,7 +19,7 @@ from kit.text import (
     safe_terminal,
     terminal_table,
 )
-from kit.trace import count_devices, idle_table, sync_table
+from kit.trace import count_devices, sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
 
@@ -113,7 +113,7 @@ def _syncs(run: Run, limit: int) -> str:
 
 
 def _gaps(run: Run) -> str:
-    rows = idle_table(run.timeline)
+    rows = run.idle
     steps, unit = _steps(run)
     if (devices := count_devices(run.timeline)) > 1:
         steps, unit = steps * devices, f"{unit}, mean of {devices} devices"

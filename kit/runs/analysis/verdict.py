@@ -12,7 +12,7 @@ from kit.runs.analysis import advice as rules
 from kit.runs.analysis.advice import Advice
 from kit.runs.run import Run
 from kit.text import format_ms, format_percent
-from kit.trace import Limit, count_devices, idle_table, limit_shares
+from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
 from kit.trace.metrics import waits_of
 
@@ -133,7 +133,7 @@ def verdict(run: Run) -> Verdict | None:
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
-    lost = limit_shares(run.timeline)["sync"]
+    lost = run.limit_shares["sync"]
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
         told = waits_of(run)  # as the cards and the table of sync points; the share is of the trace
         said += (
@@ -162,7 +162,7 @@ def _of_device(run: Run, limit: Limit, step_ms: float) -> str:
     said = LIMIT_ROWS["device"].said
     devices = count_devices(run.timeline)
     steps = int(run.timeline.where(kind="step").sum())
-    idle = sum(row.total_ms for row in idle_table(run.timeline))
+    idle = sum(row.total_ms for row in run.idle)
     each = 1 - idle / (devices * steps * step_ms)
     if each < BUSY:  # of one device it is the limit's share
         return (
