@@ -16,6 +16,7 @@
     ├── TimelineError (ValueError)        a question that this timeline cannot answer
     ├── RunFileError (ValueError)         a saved run is damaged, foreign, or too large
     ├── TraceFileError (ValueError)       a foreign trace is damaged, unknown, or too large
+    ├── QueryError (ValueError)           a question to a run that cannot be answered
     ├── LayoutError (RuntimeError)        graphviz could not lay a graph out
     ├── SweepError (RuntimeError)         some cells of a sweep failed; the others are in `.runs`
     ├── SweepInterrupted (KeyboardInterrupt)  a sweep was interrupted; what is done is in `.runs`
@@ -42,6 +43,7 @@ __all__ = [
     "KitError",
     "LayoutError",
     "LoweringError",
+    "QueryError",
     "RunFileError",
     "ScalerError",
     "SessionError",
@@ -149,6 +151,10 @@ class RunFileError(KitError, ValueError):
 
 class TraceFileError(KitError, ValueError):
     """A trace of another program is damaged, of a format that kit does not read, or too large."""
+
+
+class QueryError(KitError, ValueError):
+    """A question to the tables of a run is wrong, takes too long, or does more than to read."""
 
 
 class LayoutError(KitError, RuntimeError):

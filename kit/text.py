@@ -31,6 +31,7 @@ __all__ = [
     "format_percent",
     "is_whole_number",
     "markdown_table",
+    "no_formula",
     "quoted_page",
     "safe_html",
     "safe_label",
@@ -47,6 +48,7 @@ WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
+_FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _NS_UNITS = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_UNITS = ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
@@ -72,6 +74,13 @@ def safe_markdown(text: object, limit: int = 200) -> str:
 def safe_terminal(text: object, limit: int = 100) -> str:
     """One line that a terminal shows and does not obey, cut in the middle if longer."""
     return _cut_middle(_clean(str(text)), limit)
+
+
+def no_formula(text: str) -> str:
+    """A cell that neither a spreadsheet nor a terminal obeys; nothing that can be seen is lost."""
+    shown = safe_terminal(text, WHOLE)
+    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith(("\t", "\r"))
+    return f"'{shown}" if is_formula else shown
 
 
 def safe_label(text: object, limit: int = 200) -> str:

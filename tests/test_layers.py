@@ -49,6 +49,7 @@ BELOW: dict[str, list[str]] = {
     "runs": ["errors", "text", "files", "ir", "trace"],
     "runs/analysis": _DATA,
     "runs/whatif": [*_DATA, "runs/analysis"],
+    "runs/tables": [*_DATA, "runs/analysis"],
     "formats": [*_DATA, "runs/analysis", "formats/chrome"],
     "formats/chrome": _DATA,
     "formats/ranks": [*_DATA, "runs/analysis", "formats/chrome", "formats"],
@@ -119,11 +120,13 @@ PACKAGES: dict[str, set[str]] = {
 # The top joins the others, so it may import all of them.
 TOP = ("__init__", "__main__", "api", "cli", "reports/__main__", "gpu_check/__main__")
 
-# (file, what it imports): the only imports that point up. A run answers `run.advice()` and
-# `run.to_markdown()`, and both are made of what the analysis of a run says.
+# (file, what it imports): the only imports that point up. A run answers `run.advice()`,
+# `run.to_markdown()`, `run.query()` and `run.to_dataframe()`, made of what its analysis says.
 EXCEPTIONS = {
     ("runs/run", "runs/analysis/advice"),
     ("runs/run", "runs/analysis/markdown"),
+    ("runs/run", "runs/tables/frame"),
+    ("runs/run", "runs/tables/query"),
 }
 
 

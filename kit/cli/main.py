@@ -21,6 +21,7 @@ from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
 from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
+from kit.cli.query import query
 from kit.cli.run import run
 from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
 from kit.errors import KitError
@@ -306,6 +307,14 @@ _VIEW = (
         "of milliseconds, 12.5..80",
     ),
 )
+_QUERY = (
+    _VIEW[0],
+    Argument("sql", nargs="?", default="", metavar="SQL", help="one select; none: the tables"),
+    Argument("--csv", action="store_true", help="all rows, for a spreadsheet"),
+    Argument("--json", action="store_true", help="all rows, as a list of objects"),
+    Argument("--rows", type=int, default=50, metavar="N", help="how many to print; default: 50"),
+    _VIEW[2],
+)
 _DIFF = (
     Argument("old", type=Path, metavar="OLD", help="a saved run, a trace, or a folder of runs"),
     Argument("new", type=Path, metavar="NEW", help="the same, measured after a change"),
@@ -360,6 +369,7 @@ VERBS = (
     Verb("run", "run a script, and measure its steps", run, _RUN),
     Verb("view", "what a trace or a saved run says", _view, _VIEW),
     Verb("open", "a trace or saved runs in the browser", _open, _OPEN),
+    Verb("query", "ask a trace or a saved run in SQL", query, _QUERY),
     Verb("diff", "what changed between two runs, folders or traces", diff, _DIFF, failed=2),
     Verb("report", "one HTML file of saved runs", _report, _REPORT),
     Verb("demo", "what the kit is for, in a minute", _demo),

@@ -26,7 +26,7 @@ from kit.formats.chrome.events import EXPORTED
 from kit.formats.chrome.read import FORMAT, VERSION
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
-from kit.text import WHOLE, safe_terminal
+from kit.text import no_formula
 from kit.trace import KINDS, Timeline
 from kit.trace.kinds import ON_DEVICE
 
@@ -36,7 +36,6 @@ SUFFIXES = (".json", ".json.gz", ".csv", ".md")
 _MAX_TRACKS = 200  # of one lane: beyond that Perfetto may draw a span too short
 _PROCESSES = {"steps": 1, "host": 2, "device": 3}  # the order in which Perfetto shows them
 _STEP = KINDS.index("step")
-_FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
 _HEAD = ("lane", "name", "kind", "start_ns", "stop_ns", "segment", "node", "op", "scope", "site")
 
 
@@ -253,13 +252,6 @@ def _csv(run: Run) -> str:
     for lane, name, kind, *numbers in zip(*(c.tolist() for c in columns), strict=True):
         known = facts.of(numbers[2], numbers[3], t.names[name], kind)
         texts = (known.get(x, "") for x in ("op", "scope", "site"))
-        writer.writerow([_no_formula(t.lanes[lane]), _no_formula(t.names[name]), KINDS[kind],
-                         *numbers, *map(_no_formula, texts)])  # fmt: skip
+        writer.writerow([no_formula(t.lanes[lane]), no_formula(t.names[name]), KINDS[kind],
+                         *numbers, *map(no_formula, texts)])  # fmt: skip
     return buffer.getvalue()
-
-
-def _no_formula(text: str) -> str:
-    """A cell that neither a spreadsheet nor a terminal obeys; nothing that can be seen is lost."""
-    shown = safe_terminal(text, WHOLE)
-    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith(("\t", "\r"))
-    return f"'{shown}" if is_formula else shown

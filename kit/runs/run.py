@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from kit.trace import (
 
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
+    from kit.runs.tables.query import Answer
 
 __all__ = ["Fused", "Run"]
 
@@ -161,6 +162,28 @@ class Run:
         from kit.runs.analysis.markdown import run_markdown
 
         return run_markdown(self)
+
+    def query(self, sql: str) -> Answer:
+        """What a `select` over the run's tables gives: `run.query("select name from spans")`.
+
+        docs/query.md has the tables and ten questions. Nothing but reading is allowed.
+
+        Raises:
+            QueryError: the question is wrong, does more than to read, or takes too long.
+        """
+        from kit.runs.tables.query import query
+
+        return query(self, sql)
+
+    def to_dataframe(self, table: str = "spans") -> Any:
+        """One of these tables as a `pandas.DataFrame`, if pandas is installed.
+
+        Raises:
+            QueryError: there is no such table, or no pandas.
+        """
+        from kit.runs.tables.frame import dataframe
+
+        return dataframe(self, table)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.

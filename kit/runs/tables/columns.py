@@ -1,0 +1,301 @@
+"""A run as plain tables: spans, kernels, gaps, lines, sync points, steps; one row for each below.
+
+`query.py` beside this file asks them in SQL, `frame.py` hands them to pandas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.runs.analysis.kernels import kernel_table
+from kit.runs.analysis.lines import line_costs
+from kit.runs.run import Run
+from kit.trace import KINDS, SyncPoint, Timeline, idle_gaps
+
+__all__ = ["TABLES", "Field", "Table", "Texts", "Values"]
+
+_SEVERAL = ", "  # between the ops, or the lines, of one kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A column of texts, each kept once. Shape: numbers (rows,), places in `texts`; -1: none."""
+
+    numbers: NDArray[np.int64]
+    texts: Sequence[str]
+
+    @classmethod
+    def of(cls, column: Iterable[str]) -> Texts:
+        """A text for each row; "" is none."""
+        place: dict[str, int] = {}
+        numbers = [place.setdefault(text, len(place)) if text else -1 for text in column]
+        return cls(np.array(numbers, np.int64), list(place))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+Values = Texts | NDArray[np.int64] | NDArray[np.float64]  # of integers -1, of reals nan: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column."""
+
+    name: str  # with its unit
+    meaning: str
+    is_signed: bool = False  # -1 is a number here, and not "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table."""
+
+    name: str
+    meaning: str  # of a row
+    fields: tuple[Field, ...]
+    columns: Callable[[Run], Sequence[Values]]  # in the order of the fields
+
+
+def _spans(run: Run) -> list[Values]:
+    t = run.timeline
+    nodes = run.graphs[0].nodes if run.graphs else ()
+    node = np.where(t.node < len(nodes), t.node, -1).astype(np.int64)
+    return [
+        np.arange(len(t)),
+        Texts(t.lane.astype(np.int64), t.lanes),
+        Texts(t.kind.astype(np.int64), KINDS),
+        Texts(t.name.astype(np.int64), t.names),
+        t.start_ns,
+        t.stop_ns,
+        t.stop_ns - t.start_ns,
+        _step_of(t, t.start_ns),
+        np.where(t.segment >= 0, t.segment, -1).astype(np.int64),
+        np.where(t.segment < -1, -2 - t.segment.astype(np.int64), -1),
+        node,
+        *(_of_nodes(node, [getattr(n, what) for n in nodes]) for what in ("op", "scope", "site")),
+    ]
+
+
+def _of_nodes(node: NDArray[np.int64], texts: Sequence[str]) -> Texts:
+    known = Texts.of(texts)
+    numbers = np.append(known.numbers, -1)  # of node -1
+    return Texts(numbers[node], known.texts)
+
+
+def _step_of(t: Timeline, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The step in which each instant lies; -1: in none."""
+    steps = _step_times(t)
+    if not len(steps):
+        return np.full(len(at), -1, np.int64)
+    inside = np.searchsorted(steps[:, 0], at, "right") - 1
+    found: NDArray[np.int64] = np.where((inside >= 0) & (at < steps[inside, 1]), inside, -1)
+    return found
+
+
+def _step_times(t: Timeline) -> NDArray[np.int64]:
+    return t.intervals(kind="step")  # in order: spans are sorted by their start
+
+
+def _steps(run: Run) -> list[Values]:
+    t = run.timeline
+    steps = np.flatnonzero(t.where(kind="step"))
+    start, stop = t.start_ns[steps], t.stop_ns[steps]
+    names = Texts(t.name[steps].astype(np.int64), t.names)
+    lanes = Texts(t.lane[steps].astype(np.int64), t.lanes)
+    return [np.arange(len(steps)), names, lanes, start, stop, stop - start]
+
+
+def _kernels(run: Run) -> list[Values]:
+    rows = kernel_table(run)
+    return [
+        Texts.of(r.kernel.name for r in rows),
+        _integers(r.kernel.segment for r in rows),
+        _integers(r.kernel.count for r in rows),
+        _reals(r.kernel.total_ms for r in rows),
+        _reals(r.kernel.mean_us for r in rows),
+        _reals(r.kernel.charged_ms for r in rows),
+        _reals(r.kernel.share for r in rows),
+        Texts.of(_SEVERAL.join(r.ops) for r in rows),
+        Texts.of(_SEVERAL.join(r.scopes) for r in rows),
+        Texts.of(_SEVERAL.join(r.sites) for r in rows),
+        _reals(r.bytes_read for r in rows),
+        _reals(r.bytes_written for r in rows),
+        _reals(r.flops for r in rows),
+    ]
+
+
+def _gaps(run: Run) -> list[Values]:
+    gaps = idle_gaps(run.timeline)
+    start = _integers(g.start_ns for g in gaps)
+    stop = _integers(g.stop_ns for g in gaps)
+    return [
+        Texts.of(g.lane for g in gaps),
+        start,
+        stop,
+        stop - start,
+        _step_of(run.timeline, start),
+        Texts.of(g.cause for g in gaps),
+        Texts.of(g.site for g in gaps),
+        Texts.of(g.note for g in gaps),
+        _integers(g.before for g in gaps),
+    ]
+
+
+def _lines(run: Run) -> list[Values]:
+    rows = line_costs(run)
+    return [
+        Texts.of(r.site for r in rows),
+        _reals(r.recording_ms for r in rows),
+        _reals(r.device_ms for r in rows),
+        _reals(r.wait_ms for r in rows),
+        _reals(r.idle_ms for r in rows),
+        _reals(r.elsewhere_ms for r in rows),
+        _reals(r.syncs for r in rows),
+        Texts.of(_SEVERAL.join(r.causes) for r in rows),
+    ]
+
+
+def _syncs(run: Run) -> list[Values]:
+    syncs: Sequence[SyncPoint] = run.timeline.syncs
+    at = _integers(s.at_ns for s in syncs)
+    return [
+        at,
+        _integers(s.wait_ns for s in syncs),
+        _step_of(run.timeline, at),
+        Texts.of(s.cause for s in syncs),
+        Texts.of(s.site for s in syncs),
+        Texts.of(s.via for s in syncs),
+    ]
+
+
+def _integers(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(values), np.int64)
+
+
+def _reals(values: Iterable[float]) -> NDArray[np.float64]:
+    return np.array([float(x) if math.isfinite(x) else math.nan for x in values], np.float64)
+
+
+def _fields(**meanings: Any) -> tuple[Field, ...]:
+    return tuple(Field(name, meaning) for name, meaning in meanings.items())
+
+
+_STEP = "the number of its step; none outside of the steps"
+_START = "its begin, from the start of the timeline"
+TABLES = (
+    Table(
+        "spans",
+        "something that ran on a lane, in the traced steps",
+        (
+            Field("span", "its number"),
+            *_fields(
+                lane="where it ran: host/main, device/0 stream 7, ...",
+                kind="step, record, dispatch, wait, kernel, communication, ...",
+                name="of a kernel, an op, a phase, a step",
+            ),
+            Field("start_ns", _START, is_signed=True),
+            Field("stop_ns", "its end", is_signed=True),
+            *_fields(
+                length_ns="from its begin to its end",
+                step=_STEP,
+                segment="of kit's own runs: which segment it is of",
+                launch="of foreign traces: the same number for a call and what it launched",
+                node="of the graph",
+                op="of the node",
+                scope="the module of the node",
+                site="the line of the program that recorded the node",
+            ),
+        ),
+        _spans,
+    ),
+    Table(
+        "kernels",
+        "all runs of one kernel of one segment, in all traced steps together",
+        _fields(
+            name="of the kernel",
+            segment="that it is of, if it is known",
+            runs="how many there were",
+            total_ms="in which at least one of them went on",
+            mean_us="of one run",
+            charged_ms="its part of the busy time: these add up to it",
+            share="charged_ms as a fraction of the busy time",
+            ops="that it computes",
+            scopes="their modules",
+            sites="their lines",
+            bytes_read="a step, modelled from shapes; none without a graph",
+            bytes_written="the same",
+            flops="the same",
+        ),
+        _kernels,
+    ),
+    Table(
+        "gaps",
+        "time within the steps in which a device had nothing to do, for one reason",
+        (
+            Field("device", "that was idle"),
+            Field("start_ns", _START, is_signed=True),
+            Field("stop_ns", "its end", is_signed=True),
+            *_fields(
+                length_ns="from its begin to its end",
+                step=_STEP,
+                cause="sync point, host recording, dispatch, input, ...",
+                site="the line to blame, if there is one",
+                note="more about the cause",
+                before="the number of the kernel's span that ended the whole gap",
+            ),
+        ),
+        _gaps,
+    ),
+    Table(
+        "lines",
+        "a line of the program, and what it costs a step",
+        _fields(
+            site="train.py:41; none: no line is known",
+            recording_ms="of the host, a step",
+            device_ms="of the device, a step",
+            wait_ms="of the host for the device, a step",
+            idle_ms="of the device after these waits, a step",
+            elsewhere_ms="of the host for something else, a step",
+            syncs="sync points, a step",
+            causes="of the sync points",
+        ),
+        _lines,
+    ),
+    Table(
+        "syncs",
+        "a point of the traced steps where the host waited for the device",
+        (
+            Field("at_ns", "its begin, from the start of the timeline", is_signed=True),
+            *_fields(
+                wait_ns="how long the host waited",
+                step=_STEP,
+                cause="item, copy to host, ...",
+                site="the line of the program",
+                via="the line of a library that it went through",
+            ),
+        ),
+        _syncs,
+    ),
+    Table(
+        "steps",
+        "a traced step",
+        (
+            *_fields(
+                step="its number",
+                name="what it is called",
+                lane="the thread that ran it",
+            ),
+            Field("start_ns", _START, is_signed=True),
+            Field("stop_ns", "its end", is_signed=True),
+            Field("length_ns", "from its begin to its end"),
+        ),
+        _steps,
+    ),
+)

@@ -1,0 +1,257 @@
+"""Ask a run in SQL: its tables in a database in memory, which one `select` reads and cannot change.
+
+The question is its user's own; the names in the tables are a stranger's, so each stays a text, and
+what is shown goes through `kit.text`. A table is filled when the question names it. A text is kept
+once, however many rows have it: each table is a view that looks it up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.errors import QueryError
+from kit.runs.run import Run
+from kit.runs.tables.columns import TABLES, Field, Table, Texts
+from kit.text import format_count, no_formula, safe_html, safe_terminal, terminal_table
+
+__all__ = ["MAX_ROWS", "Answer", "query", "tables_text"]
+
+MAX_ROWS = 1_000_000  # of an answer
+MAX_CHARS = 256 << 20  # of all its texts
+MAX_OPERATIONS = 20_000_000_000  # of SQLite: some minutes
+_SHOWN = 30  # rows, where an answer shows itself
+_CELL = 60  # characters
+_AT_ONCE = 50_000  # rows
+_EVERY = 1_000_000  # operations between two looks at Ctrl-C
+_MAY = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 16 << 20,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows that a question gave; shows itself as a table."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    is_cut: bool = False  # there are more rows than an answer can have
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return iter(self.rows)
+
+    def to_text(self, most: int = _SHOWN) -> str:
+        """A table for a terminal: the first rows, with long texts cut."""
+        if not self.rows:
+            return f"no rows ({', '.join(safe_terminal(h, _CELL) for h in self.heads)})"
+        numbers = [all(not isinstance(x, str) for x in c) for c in zip(*self.rows, strict=True)]
+        table = terminal_table(
+            [safe_terminal(head, _CELL) for head in self.heads],
+            [[safe_terminal(_plain(c), _CELL) for c in row] for row in self.rows[:most]],
+            [i for i, is_number in enumerate(numbers) if not is_number],
+        )
+        return "\n".join([table, *self._rest(most)])
+
+    def to_csv(self) -> str:
+        """Whole texts, quoted; one that a spreadsheet would run as a formula has a ' before it."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        writer.writerow([no_formula(head) for head in self.heads])
+        for row in self.rows:
+            writer.writerow([no_formula(x) if isinstance(x, str) else x for x in row])
+        return buffer.getvalue()
+
+    def to_json(self) -> str:
+        """A list with an object for each row; every character that is not ASCII is escaped."""
+        rows = (json.dumps(dict(zip(self.heads, row, strict=True))) for row in self.rows)
+        return "[{}]".format(",\n ".join(rows))
+
+    def _rest(self, most: int) -> list[str]:
+        left = len(self.rows) - most
+        said = [f"and {format_count(left, 'more row')}"] if left > 0 else []
+        return [*said, *(["there are more: the answer was cut"] if self.is_cut else [])]
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>{}</tr>".format(
+                "".join(f"<{tag}>{safe_html(cell, 2 * _CELL)}</{tag}>" for cell in cells)
+            )
+
+        body = "".join(line([_plain(c) for c in row], "td") for row in self.rows[:_SHOWN])
+        rest = "".join(f"<p>{text}</p>" for text in self._rest(_SHOWN))
+        return f"<table><thead>{line(self.heads, 'th')}</thead><tbody>{body}</tbody></table>{rest}"
+
+
+def query(run: Run, sql: str, *, operations: int = MAX_OPERATIONS) -> Answer:
+    """What one `select` over the tables of a run gives; see `Run.query`.
+
+    Args:
+        operations: of SQLite, at most.
+
+    Raises:
+        QueryError: the question is wrong, asks for more than to read, or takes too long.
+    """
+    budget = _Budget(operations)
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.text_factory = lambda data: data.decode(errors="replace")
+        _fill(database, run, [t for t in TABLES if re.search(rf"\b{t.name}\b", sql, re.I)])
+        for limit, value in _LIMITS.items():
+            database.setlimit(limit, value)
+        database.set_authorizer(_may)
+        database.set_progress_handler(budget.spend, _EVERY)
+        try:
+            cursor = database.execute(sql)
+            if cursor.description is None:
+                raise QueryError("it asks for nothing: write select ... from ...")
+            return _answer(cursor)
+        except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
+            raise budget.reason(error) from None
+
+
+class _Budget:
+    """How much a question may ask of SQLite, which reports to `spend` now and then."""
+
+    def __init__(self, operations: int) -> None:
+        self._left = operations
+
+    def spend(self) -> int:
+        """Not 0: stop. Where Ctrl-C is pressed, it is raised in here, and SQLite stops, too."""
+        self._left -= _EVERY
+        return int(self._left <= 0)
+
+    def reason(self, error: Exception) -> BaseException:
+        """What to raise for an error of SQLite's."""
+        if self._left <= 0:
+            return QueryError("it takes too long: is there a join without a condition?")
+        if "interrupted" in str(error):
+            return KeyboardInterrupt()
+        if any(word in str(error) for word in ("authoriz", "prohibited")):
+            return QueryError("it may read the tables of the run, and do nothing else")
+        names = ", ".join(table.name for table in TABLES)
+        return QueryError(
+            f"{str(error).rstrip('.')}. The tables are {names}; kit query TRACE lists their columns"
+        )
+
+
+def _may(action: int, what: str | None, more: str | None, *_: str | None) -> int:
+    """Reading is allowed, and nothing else: no other file, no setting, no change."""
+    is_read = action in _MAY and more != "load_extension"
+    return sqlite3.SQLITE_OK if is_read else sqlite3.SQLITE_DENY
+
+
+def _fill(database: sqlite3.Connection, run: Run, tables: Sequence[Table]) -> None:
+    """Make these tables, with every text once."""
+    numbers: dict[str, int] = {}
+    for table in tables:
+        names, shown = [field.name for field in table.fields], []
+        columns: list[NDArray[Any]] = []
+        for name, column in zip(names, table.columns(run), strict=True):
+            if isinstance(column, Texts):
+                known = [numbers.setdefault(x, len(numbers)) for x in map(_text, column.texts)]
+                columns.append(np.array([*known, -1], np.int64)[column.numbers])
+                shown.append(f"(select text from texts where id = d.{name}) as {name}")
+            else:
+                columns.append(column)
+                shown.append(f"d.{name}")
+        data = f"{table.name}_data"
+        database.execute(f"create table {data} ({', '.join(names)})")
+        places = ", ".join("?" * len(names))
+        for first in range(0, len(columns[0]), _AT_ONCE):
+            cells = (
+                _cells(column[first : first + _AT_ONCE], field)
+                for column, field in zip(columns, table.fields, strict=True)
+            )
+            database.executemany(f"insert into {data} values ({places})", zip(*cells, strict=True))
+        database.execute(f"create view {table.name} as select {', '.join(shown)} from {data} d")
+    database.execute("create table texts (id integer primary key, text text)")
+    database.executemany("insert into texts values (?, ?)", ((i, x) for x, i in numbers.items()))
+    database.commit()
+
+
+def _text(text: str) -> str:
+    """As SQLite can keep it: without halves of characters."""
+    return text.encode(errors="replace").decode()
+
+
+def _cells(values: Any, field: Field) -> list[Cell]:
+    """A column as SQLite takes it; what is not known is null."""
+    found: list[Cell] = values.tolist()
+    unknown = np.isnan(values) if values.dtype.kind == "f" else values == -1
+    if not field.is_signed:
+        for i in np.flatnonzero(unknown).tolist():
+            found[i] = None
+    return found
+
+
+def _answer(cursor: sqlite3.Cursor) -> Answer:
+    """The rows, as far as an answer can have them."""
+    rows: list[tuple[Cell, ...]] = []
+    chars = 0
+    for row in cursor:
+        chars += sum(len(x) for x in row if isinstance(x, str | bytes))
+        if len(rows) >= MAX_ROWS or chars > MAX_CHARS:
+            return Answer(_heads(cursor), tuple(rows), is_cut=True)
+        rows.append(tuple(map(_cell, row)))
+    return Answer(_heads(cursor), tuple(rows))
+
+
+def _heads(cursor: sqlite3.Cursor) -> tuple[str, ...]:
+    """The names of the columns; of two that are alike, the second has a number."""
+    heads: list[str] = []
+    for name, *_ in cursor.description:
+        count = sum(head == name or head.startswith(f"{name} (") for head in heads)
+        heads.append(f"{name} ({count + 1})" if count else name)
+    return tuple(heads)
+
+
+def _cell(value: Any) -> Cell:
+    """What JSON can have, too: no bytes, and no infinity."""
+    if isinstance(value, bytes):
+        return value.hex()
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    return str(value) if is_odd else value
+
+
+def _plain(cell: Cell) -> str:
+    """A number to six figures; nothing for what is not known."""
+    if cell is None:
+        return ""
+    return f"{cell:.6g}" if isinstance(cell, float) and abs(cell) < 1e6 else str(cell)
+
+
+def tables_text() -> str:
+    """Each table and its columns, for a terminal."""
+    found = []
+    for table in TABLES:
+        rows = [[f"  {field.name}", field.meaning] for field in table.fields]
+        width = max(len(name) for name, _ in rows) + 2
+        lines = "\n".join(f"{name.ljust(width)}{meaning}" for name, meaning in rows)
+        found.append(f"{table.name}: {table.meaning}\n{lines}")
+    return "\n\n".join(found)
