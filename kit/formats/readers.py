@@ -23,6 +23,7 @@ __all__ = ["READERS", "Reader", "open_trace", "readers_table", "readers_text", "
 
 DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
+_SQLITE = b"SQLite format 3\0"  # and of a database
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Reader:
     written_by: str  # the call that writes such files, as Markdown
     read_by: str  # the module and what it builds on, as Markdown
     read: Callable[[Path], Run]
+    read_by_step: Callable[[Path, str], Run] | None = None  # where one may say what a step is
 
 
 # The modules that read are imported when they are needed: jax and numpy are heavy.
@@ -52,6 +54,13 @@ def _read_xplane(file: Path) -> Run:
     return run_of(read_xplane(file), file)
 
 
+def _read_nsys(file: Path, step_by: str = "") -> Run:
+    from kit.formats.nsys import read_nsys
+    from kit.formats.run_of import run_of
+
+    return run_of(read_nsys(file, step_by), file)
+
+
 def _read_saved(file: Path) -> Run:
     from kit.runs.run import Run
 
@@ -65,6 +74,16 @@ _CHROME = Reader(
     "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
     "`kit/formats/chrome/read.py`: the standard library's JSON scanner, one event at a time",
     _read_chrome,
+    _read_chrome,
+)
+_NSYS = Reader(
+    (".sqlite",),
+    "`.sqlite`",
+    "nsys",
+    "`nsys export --type sqlite` of Nsight Systems; no real file was met yet",
+    "`kit/formats/nsys.py`: the standard library's SQLite, read only",
+    _read_nsys,
+    _read_nsys,
 )
 _SAVED = Reader(
     (".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", "`kit/runs/file.py`", _read_saved
@@ -79,6 +98,7 @@ READERS = (
         "`kit/formats/xplane.py`: `jax.profiler.ProfileData`",
         _read_xplane,
     ),
+    _NSYS,
     _SAVED,
 )
 
@@ -89,12 +109,12 @@ def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
     reader = _reader_of(file)
     if not step_by:
         return reader.read(file)
-    if reader is not _CHROME:
+    if reader.read_by_step is None:
         raise TraceFileError(
-            f"{file.name!r}: step_by is for traces of torch.profiler; what {reader.program} "
-            "writes has its own steps"
+            f"{file.name!r}: step_by is for traces of torch.profiler and nsys; what "
+            f"{reader.program} writes has its own steps"
         )
-    return _read_chrome(file, step_by)
+    return reader.read_by_step(file, step_by)
 
 
 def reads_chrome(file: Path) -> bool:
@@ -109,7 +129,10 @@ def _reader_of(file: Path) -> Reader:
         if end in reader.suffixes and reader is not _CHROME:
             return reader
     with open_plain(file) as opened:
-        return _SAVED if opened.read(len(_ZIP)) == _ZIP else _CHROME
+        first = opened.read(len(_SQLITE))
+    if first == _SQLITE:
+        return _NSYS
+    return _SAVED if first.startswith(_ZIP) else _CHROME
 
 
 def readers_text() -> str:

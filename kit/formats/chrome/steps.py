@@ -15,7 +15,7 @@ from itertools import pairwise
 from kit.errors import TraceFileError
 from kit.trace.imported import cut_name
 
-__all__ = ["Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
+__all__ = ["HOW", "Annotation", "Step", "StepsFound", "find_steps", "is_asked"]
 
 COVERED = 0.9  # of the time from the first to the last: an annotation with less is no whole step
 HOW = "torch marks steps only with profile(schedule=...), also where prof.step() is called"

@@ -1,0 +1,214 @@
+"""Open what Nsight Systems exports: `nsys export --type sqlite report.nsys-rep`.
+
+Its kernels, copies, calls of CUDA and NVTX ranges become events as torch.profiler would write them,
+and are then read by the same rules. The format: "SQLite Schema Reference" of Nsight Systems' user
+guide. No real file was met so far: a column that a version lacks is done without.
+
+The file is a stranger's: it is opened to be read only, and asked for nothing but columns of plain
+tables; what SQLite may do for that is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from kit.errors import TraceFileError
+from kit.files import check_plain
+from kit.formats.chrome.events import Events
+from kit.formats.chrome.json import MAX_EVENTS
+from kit.formats.chrome.steps import HOW
+from kit.formats.chrome.torch import torch_timeline
+from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
+
+__all__ = ["FORMAT", "read_nsys"]
+
+FORMAT = "Nsight Systems"
+_MAX_OPERATIONS = 4_000_000_000
+_EVERY = 1_000_000
+_MAX_TEXT = 1 << 20
+_MAX_CHARS = 1 << 30  # of all names
+_MAX_TABLES = 10_000
+_CUPTI = "CUPTI_ACTIVITY_KIND_"
+_TABLES = frozenset(
+    {
+        "StringIds",
+        "NVTX_EVENTS",
+        "TARGET_INFO_GPU",
+        *(f"{_CUPTI}{what}" for what in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET")),
+    }
+)
+_RANGES = (59, 60)  # of NVTX: pushed and popped, started and ended
+# CUPTI's numbers of directions, in the words that torch's copies are named with.
+_COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_MARKS = "Nsight Systems marks no steps"
+_ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION)
+
+
+def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+    """The trace in a `.sqlite` file.
+
+    Args:
+        step_by: what the steps are; see `kit.formats.chrome.steps`.
+
+    Raises:
+        TraceFileError: it is damaged, of something else, or too large; says which.
+        OSError: there is no such file, or it cannot be read.
+    """
+    check_plain(path)
+    address = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            return _imported(_Tables(database), step_by)
+    except TraceFileError as error:
+        reason = str(error)
+    except (sqlite3.Error, OverflowError, UnicodeError) as error:
+        reason = f"SQLite says: {cut_name(str(error))[:200]}"
+    name = cut_name(os.fspath(path))
+    raise TraceFileError(f"{name!r} is not a trace that can be read: {reason}")
+
+
+def _imported(tables: _Tables, step_by: str) -> Imported:
+    events = Events(step_by)
+    names = _names(tables)
+    count = 0
+    for event in _events(tables, names):
+        count += 1
+        if count > MAX_EVENTS:
+            raise TraceFileError(f"it holds more than {MAX_EVENTS:,} events: trace fewer steps")
+        events.add(event)
+    if not count:
+        raise TraceFileError(
+            "it has no events of CUDA or NVTX: trace with `nsys profile --trace cuda,nvtx`, then "
+            "`nsys export --type sqlite`"
+        )
+    events.close()
+    timeline, member = torch_timeline(events)
+    notes = [note.replace(HOW, _MARKS) for note in timeline.notes]
+    notes += [f"{n:,} {what}" for what, n in events.repairs.items()]
+    rows = islice(tables.rows("TARGET_INFO_GPU", "name"), 64)
+    gpus = [cut_name(name)[:80] for (name,) in rows]
+    environment = {"imported from": FORMAT}
+    if gpus:
+        environment["device"] = f"cuda ({', '.join(dict.fromkeys(gpus))})"
+    timeline = replace(timeline, notes=tuple(notes))
+    return Imported(timeline, FORMAT, environment, member=member)
+
+
+class _Tables:
+    """The plain tables of a file, row by row."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._left = _MAX_OPERATIONS
+        database.text_factory = lambda data: data.decode(errors="replace")
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
+        database.execute("pragma trusted_schema = off")
+        database.set_progress_handler(self._spend, _EVERY)
+        found = database.execute("select name from sqlite_master where type = 'table'")
+        ours = [name for (name,) in islice(found, _MAX_TABLES) if name in _TABLES]
+        self._columns = {name: self._known(name) for name in ours}
+        database.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+        )
+
+    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """These columns of each row, None for one that is not there; nothing without the table."""
+        known = self._columns.get(table, set())
+        if not known & set(columns):
+            return
+        chosen = ", ".join(f'"{c}"' if c in known else "null" for c in columns)
+        yield from self._database.execute(f'select {chosen} from "{table}"')
+
+    def _known(self, table: str) -> set[str]:
+        rows = self._database.execute("select name from pragma_table_info(?)", (table,))
+        return {name for (name,) in rows}
+
+    def _spend(self) -> int:
+        """Not 0: stop."""
+        self._left -= _EVERY
+        return int(self._left <= 0)
+
+
+def _names(tables: _Tables) -> dict[Any, str]:
+    """The texts of the file by their numbers."""
+    names: dict[Any, str] = {}
+    left = _MAX_CHARS
+    for number, text in tables.rows("StringIds", "id", "value"):
+        names[number] = cut_name(text, MAX_SPAN_NAME)
+        left -= len(names[number]) + 100  # what a short one costs, too
+        if left < 0:
+            raise TraceFileError("its names take more memory than those of a trace would")
+    return names
+
+
+def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
+    """Everything that becomes a span; of the host first, so that its busiest thread is the main."""
+    yield from _on_host(tables, names)
+    where = ("start", "end", "deviceId", "streamId", "correlationId")
+    for start, end, device, stream, link, whole, short in tables.rows(
+        f"{_CUPTI}KERNEL", *where, "demangledName", "shortName"
+    ):
+        name = names.get(whole) or names.get(short) or "unnamed kernel"
+        yield _on_device("kernel", name, (start, end), (device, stream, link))
+    for start, end, device, stream, link, size, kind in tables.rows(
+        f"{_CUPTI}MEMCPY", *where, "bytes", "copyKind"
+    ):
+        name = f"Memcpy {_COPIES.get(kind, 'of another kind')}"
+        yield _on_device("gpu_memcpy", name, (start, end), (device, stream, link), bytes=size)
+    for start, end, device, stream, link in tables.rows(f"{_CUPTI}MEMSET", *where):
+        yield _on_device("gpu_memset", "Memset", (start, end), (device, stream, link))
+
+
+def _on_host(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
+    """Calls of CUDA, and NVTX ranges."""
+    calls: dict[Any, int] = {}
+    for (thread,) in islice(tables.rows(f"{_CUPTI}RUNTIME", "globalTid"), MAX_EVENTS):
+        calls[thread] = calls.get(thread, 0) + 1
+    main = max(calls, key=lambda thread: calls[thread], default=None)
+    for is_main in (True, False):
+        for start, end, thread, link, name in tables.rows(
+            f"{_CUPTI}RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
+        ):
+            if (thread == main) is is_main:
+                yield _event(
+                    "cuda_runtime", names.get(name), (start, end), thread, {"correlation": link}
+                )
+    for start, end, kind, text, number, thread in tables.rows(
+        "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"
+    ):
+        if kind in _RANGES and end is not None:
+            yield _event("user_annotation", text or names.get(number), (start, end), thread, {})
+
+
+def _on_device(
+    category: str, name: Any, times: Sequence[Any], place: Sequence[Any], **more: Any
+) -> dict[str, Any]:
+    device, stream, link = place
+    args = {"device": device, "stream": stream, "correlation": link, **more}
+    return _event(category, name, times, stream, args)
+
+
+def _event(
+    category: str, name: Any, times: Sequence[Any], thread: Any, args: dict[str, Any]
+) -> dict[str, Any]:
+    """As torch would write it; the lower 24 bits of a thread's number are the system's own."""
+    start, end = (x / 1e3 if type(x) in (int, float) else None for x in times)
+    process, own = (thread >> 24, thread & 0xFFFFFF) if type(thread) is int else (None, thread)
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name if isinstance(name, str) else "",
+        "ts": start,
+        "dur": end - start if start is not None and end is not None else None,
+        "pid": process,
+        "tid": own,
+        "args": args,
+    }
