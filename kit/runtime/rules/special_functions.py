@@ -59,8 +59,10 @@ def _polynomial(
     """An orthogonal family by its recurrence; n is at most 64, as no one asks for more."""
 
     def rule(x: Any, n: Any) -> Array:
-        x = _float(x)
-        x, n = jnp.broadcast_arrays(x, jnp.asarray(n))
+        x, n = _float(x), jnp.asarray(n)
+        if jnp.issubdtype(n.dtype, jnp.inexact):
+            x = x.astype(jnp.promote_types(x.dtype, n.dtype))
+        x, n = jnp.broadcast_arrays(x, n)
         n = n.astype(jnp.int32)
 
         def body(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -73,6 +75,10 @@ def _polynomial(
         return lax.fori_loop(1, jnp.max(n, initial=1), body, (one, first, out))[2]
 
     return rule
+
+
+def _zeta(x: Any, q: Any) -> Array:
+    return jnp.where(jnp.asarray(x) < 1, jnp.nan, special.zeta(x, q))
 
 
 def _chebyshev(x: Array, k: Array, now: Array, before: Array) -> Array:
@@ -104,8 +110,8 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "logaddexp": jnp.logaddexp, "logaddexp2": jnp.logaddexp2, "hypot": jnp.hypot,
     "igamma": lax.igamma, "igammac": lax.igammac, "nextafter": jnp.nextafter,
     "copysign.Tensor": jnp.copysign, "copysign.Scalar": jnp.copysign,
-    "special_zeta": special.zeta, "special_zeta.self_scalar": special.zeta,
-    "special_zeta.other_scalar": special.zeta, "special_xlog1py": special.xlog1py,
+    "special_zeta": _zeta, "special_zeta.self_scalar": _zeta,
+    "special_zeta.other_scalar": _zeta, "special_xlog1py": special.xlog1py,
     "special_xlog1py.other_scalar": special.xlog1py, "special_xlog1py.self_scalar": special.xlog1py,
     "xlogy.Tensor": special.xlogy, "xlogy.Scalar_Other": special.xlogy,
     "xlogy.Scalar_Self": special.xlogy,

@@ -78,4 +78,12 @@ CORPUS: dict[str, str] = {
         t1 = torch.arange(0.5, 9, 1.7, dtype=torch.int32, device=device)
         t2 = torch.arange(1, 1.3, 0.1, device=device)
     """,
+    "a polynomial of a number is as wide as its degrees": """
+        t0 = torch.tensor(-8.7).half().to(device)
+        t1 = torch.special.hermite_polynomial_he(t0, torch.arange(8.0).to(device))
+    """,
+    "the zeta function of less than 1 is nothing": """
+        t0 = torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0]).to(device)
+        t1 = torch.special.zeta(t0, torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).to(device))
+    """,
 }
