@@ -7,11 +7,14 @@ from weakref import finalize, ref
 
 import torch
 from torch.nn.modules import module as nn_module
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from kit.runtime.session.session import Session
 from kit.torch.constants import of_module, of_optimizer
-from kit.torch.optimizers import prefer_fused
+from kit.torch.optimizers import makes_state, prefer_fused
 from kit.torch.trainers import CpuTraining
 
 __all__ = ["Follower"]
@@ -28,6 +31,7 @@ class Follower:
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(prefer_fused),
             register_optimizer_step_pre_hook(self._enter_update),
+            register_optimizer_step_post_hook(self._leave_update),
         ]
         self._unhook = finalize(session, _remove, hooks)
         self._unhook.atexit = False
@@ -59,9 +63,16 @@ class Follower:
 
     def _enter_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._session()
-        if session is not None and session.here.stream is not None:
+        stream = None if session is None else session.here.stream
+        if session is not None and stream is not None:
             session.stepper.watch(optimizer, of_optimizer)
             self._on_cpu.look(optimizer, session)
+            stream.makes_state = makes_state(optimizer)
+
+    def _leave_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        session = self._session()
+        if session is not None and (stream := session.here.stream) is not None:
+            stream.makes_state = False
 
 
 def _remove(hooks: list[Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["prefer_fused"]
+__all__ = ["makes_state", "prefer_fused"]
 
 
 def prefer_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -28,6 +28,18 @@ def prefer_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
                 step = optimizer.state.get(p, {}).get("step")
                 if isinstance(step, torch.Tensor):
                     optimizer.state[p]["step"] = step.to(device=p.device, dtype=torch.float32)
+
+
+def makes_state(optimizer: torch.optim.Optimizer) -> bool:
+    """True before a step that updates a parameter for the first time."""
+    state = optimizer.state
+    if len(state) >= sum(len(group["params"]) for group in optimizer.param_groups):
+        return False
+    return any(
+        p.grad is not None and p not in state
+        for group in optimizer.param_groups
+        for p in group["params"]
+    )
 
 
 def _is_free(group: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -65,3 +66,64 @@ def test_a_state_from_another_implementation_goes_on() -> None:
         sum(p.sum() for p in params).backward()
         optimizer.step()
         assert float(optimizer.state[params[0]]["step"]) == 5
+
+
+@pytest.mark.parametrize(("fused", "donates"), [(None, False), (None, True), (False, True)])
+def test_the_step_that_makes_an_optimizers_state_is_the_program_of_the_next_ones(
+    fused: bool | None, donates: bool
+) -> None:
+    torch.manual_seed(0)
+    native = torch.nn.Linear(4, 4)
+    x = torch.randn(3, 4)
+
+    def losses(model: Any, x: Any, run: Any) -> list[Any]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+
+        def step() -> Any:
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return [run(step) for _ in range(4)]
+
+    with open_session(Settings(mode="lazy")) as session:
+        session.policy.donates = donates  # as on a GPU
+        model = copy.deepcopy(native).to("kit")
+        found = [loss.cpu() for loss in losses(model, x.to("kit"), session.run_step)]
+        phases = [c.phase for c in session.compiles]
+        assert phases == ["update", "forward"]  # the state's zeros, and the one step
+    torch.testing.assert_close(found, losses(native, x, lambda step: step()))
+
+
+def test_state_that_no_op_reads_is_there_after_the_step() -> None:
+    class Lazy(torch.optim.Optimizer):
+        """Makes its state, and does not use it yet."""
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["kept"] = torch.full_like(p, 3.5)
+
+    with open_session(Settings(mode="lazy")) as session:
+        p = torch.nn.Parameter(torch.ones(2, device="kit"))
+        optimizer = Lazy([p], {})
+        (p * 2).sum().backward()
+        optimizer.step()
+        session.mark_step()
+        assert optimizer.state[p]["kept"].tolist() == [3.5, 3.5]
+        assert session.metrics()["cut.state"] == 1
+
+
+@pytest.mark.parametrize("step_mode", ["retrace", "replay", "speculate"])
+def test_a_constant_that_each_step_overwrites_is_whole_in_each(step_mode: str) -> None:
+    with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
+        session.policy.donates = step_mode != "speculate"  # as on a GPU
+        x = torch.ones(16, device="kit")
+
+        def step() -> Any:
+            given = torch.arange(16.0).to("kit")
+            return given.add_(x) * 2
+
+        found = [session.run_step(step).cpu() for _ in range(8)]
+    assert all(torch.equal(one, (torch.arange(16.0) + 1) * 2) for one in found)

@@ -296,18 +296,32 @@ class Bulk:
     def dead_leaves(self) -> tuple[int, ...]:
         """Leaves that nothing but this bulk can read again: their memory may be written over.
 
-        Arrays from the host are not among them: XLA may share their memory with numpy. Only an op
-        that overwrites its input can give memory on; without one, deadness is not looked at, so
-        that it makes no second program.
+        An array from the host is among them only if an op overwrites it, as a step does with
+        parameters: the first step is then the same program as the next ones. Only an op that
+        overwrites its input can give memory on; without one, deadness is not looked at, so that it
+        makes no second program.
         """
         if not any(op.writes for op in self.ops):
             return ()
         held = set(map(id, _held(self.leaves)))
+        overwritten = self._overwritten()
         return tuple(
             i
             for i, leaf in enumerate(self.leaves)
-            if id(leaf) not in held and leaf.cell is not None and leaf.cell.task is not None
+            if id(leaf) not in held
+            and leaf.cell is not None
+            and (leaf.cell.task is not None or i in overwritten)
         )
+
+    def _overwritten(self) -> set[int]:
+        """Leaves that an op writes."""
+        found: set[int] = set()
+        key, at = self.key, 1
+        for op in self.ops:
+            if op.writes:
+                found.update(-1 - key[at + i] for i in op.writes)  # slots become negative
+            at += 1 + len(op.avals)
+        return found
 
 
 def _references_of_listed() -> int:

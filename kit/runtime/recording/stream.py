@@ -45,7 +45,18 @@ class Cutter(Protocol):
 class Stream:
     """The bulk that grows in one thread, and the sizes that are in force there."""
 
-    __slots__ = ("_cutter", "_policy", "bulk", "is_main", "phase", "place", "sizes", "thread")
+    __slots__ = (
+        "_cutter",
+        "_policy",
+        "bulk",
+        "first_values",
+        "is_main",
+        "makes_state",
+        "phase",
+        "place",
+        "sizes",
+        "thread",
+    )
 
     def __init__(
         self, cutter: Cutter, policy: CutPolicy, sizes: BulkSizes, *, is_main: bool
@@ -56,8 +67,15 @@ class Stream:
         self.is_main = is_main  # of the thread that opened the session
         self.thread = threading.current_thread()
         self.bulk: Bulk | None = None
+        self.makes_state = False  # an optimizer's step begins that makes state
+        self.first_values: Bulk | None = None  # of that state, issued before the bulk
         self.phase = "forward"
         self.place: Any = None  # the front end's: where in the program this thread is
+
+    @property
+    def is_pending(self) -> bool:
+        """True while something is recorded that has not been issued."""
+        return self.bulk is not None or self.first_values is not None
 
     def begin(self, phase: str) -> None:
         """A call of the program begins: cut now if the bulk is full or the phase has changed.
@@ -93,6 +111,38 @@ class Stream:
         except BaseException:
             bulk.mend()
             raise
+
+    def record_fill(self, op: Op, scalars: Sequence[float], frame: Frame) -> Value:
+        """Append an op that fills memory with one number, and so reads nothing.
+
+        If it is what an optimizer's state begins with, it goes into a small segment of its own.
+        The whole step is the same program then as the steps that find that state.
+        """
+        if not (self.makes_state and self._spans_phases):
+            return self.record(op, (), scalars, frame)[0]
+        bulk = self.first_values
+        if bulk is None:
+            phase = self.phase or "update"
+            bulk = self.first_values = Bulk(self.flush_first_values, phase, phase, 0)
+            bulk.times = [] if self._policy.is_tracing else None
+        return bulk.add(op, (), scalars, frame)[0]
+
+    def flush_first_values(self, _reason: str = "state") -> None:
+        """Issue what an optimizer's state begins with, if there is any; the bulk goes on growing.
+
+        Whoever needs these values, the segment ends because they are an optimizer's state.
+        """
+        growing, first = self.bulk, self.first_values
+        if first is None:
+            return
+        self.bulk, self.first_values = first, None
+        try:
+            self._cutter.cut(self, "state")
+        except BaseException:
+            self.first_values = first
+            raise
+        finally:
+            self.bulk = growing
 
     def new_bulk(self) -> Bulk:
         """The bulk that grows from now on."""

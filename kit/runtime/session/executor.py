@@ -181,6 +181,9 @@ class Executor:
 
     def _run(self, task: Task) -> None:
         arrays = [leaf.array for leaf in task.leaves]
+        for i in () if self._launch else task.cut.dead:
+            if task.leaves[i].task is None:  # memory of numpy's, or an input that a replay reads
+                arrays[i] = jax.device_put(arrays[i], self.device, may_alias=False)
         run = self._run_launched if self._launch else self._run_fused
         if self._waits:
             results, found = run(task, arrays)

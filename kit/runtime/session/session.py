@@ -108,7 +108,7 @@ class Session:
         checks = partial(Checks.of, settings)
         executor = setup.executor(device, self.rules, self._cache, is_launched, checks)
         program = UserProgram(
-            self.mark_step, lambda: self.stream.bulk is not None, lambda: self._frontends
+            self.mark_step, lambda: self.stream.is_pending, lambda: self._frontends
         )
         self.device = device
         self.policy = CutPolicy(

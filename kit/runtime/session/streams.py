@@ -60,7 +60,7 @@ class ThreadStreams:
         with self._lock:
             made = Stream(self, self._policy, self._sizes, is_main=not self._streams)
             self._streams = [
-                s for s in self._streams if s.bulk is not None or s.is_main or s.thread.is_alive()
+                s for s in self._streams if s.is_pending or s.is_main or s.thread.is_alive()
             ]
             self._streams.append(made)
             self.here.stream = made
@@ -74,10 +74,11 @@ class ThreadStreams:
                 self.cut(stream, reason, keep_views=stream is not self.here.stream)
 
     def ops_recorded(self) -> int:
-        """How many ops there have been, in segments and in the bulk of the thread that asks."""
+        """How many ops there have been, in segments and in the bulks of the thread that asks."""
         stream = self.here.stream
-        bulk = None if stream is None else stream.bulk
-        return self._issuer.counts["record.ops"] + (0 if bulk is None else len(bulk.ops))
+        bulks = () if stream is None else (stream.first_values, stream.bulk)
+        pending = sum(len(bulk.ops) for bulk in bulks if bulk is not None)
+        return self._issuer.counts["record.ops"] + pending
 
     # -- what a stream asks for ------------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class ThreadStreams:
         Nothing has happened if that fails, and the bulk can be cut again; unless a check was open.
         """
         self.check()
+        stream.flush_first_values()
         bulk = stream.bulk
         if bulk is None or not bulk.ops:
             stream.bulk = None
@@ -186,8 +188,9 @@ class ThreadStreams:
     def mend(self) -> None:
         """An error has ended a call in this thread: leave out what was recorded of it in part."""
         stream = self.here.stream
-        if stream is not None and stream.bulk is not None:
-            stream.bulk.mend()
+        for bulk in () if stream is None else (stream.first_values, stream.bulk):
+            if bulk is not None:
+                bulk.mend()
 
     def _task(self, bulk: Bulk, kept: list[Value], reason: str) -> Task:
         """The bulk as a task; its number and its outputs come later."""

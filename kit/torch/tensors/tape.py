@@ -146,7 +146,10 @@ class Tape:
             numbers, number = [number], Scalar("float64")
         static = {"size": spec.shape, "dtype": spec.aval.dtype}
         op = self.session.intern("kit.full", ((number,), static), (), (spec.aval,), len(numbers))
-        value = self.record(op, [], numbers)[0]
+        if self.is_tracing:  # it belongs to the function's program
+            value = self.record(op, (), numbers)[0]
+        else:
+            value = self.session.stream.record_fill(op, numbers, self.place.frame())
         if not spec.shape:
             value.number = given
         return value

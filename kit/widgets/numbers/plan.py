@@ -48,7 +48,7 @@ CYCLE = ("#b89fe8", "#b4c4c4", "#e7e3a7", "#e7b7d4")
 
 _CARD = (("line", "@site"), ("module", "@scope"), ("phase", "@phase"), ("segment", "@segment"),
          ("ends by", "@cut"))  # fmt: skip
-_PLANNED = frozenset({"size", "phase", "mark_step"})  # other cuts are the program's
+_PLANNED = frozenset({"size", "phase", "mark_step", "state"})  # other cuts are the program's
 _SOURCES = ("ops", "cuts", "labels")
 _ROW_PX, _LABELLED_PX, _FRAME_PX = 34, 60, 96
 _MAX_LABELLED = 8  # rows that have room for text
