@@ -295,12 +295,14 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     page.evaluate("kitPlot.clear()")
     page.locator(".kinds button", has_text="kernel").click()
     page.get_by_role("button", name="lanes …").click()
-    page.get_by_role("button", name="put device/0 kernels first").click()
+    page.get_by_role("button", name="put first: device/0 kernels").click()
     tops = "Array.from(kitPlot.table.lanes.top)"
     assert page.evaluate(f"{tops}[kitPlot.table.lanes.label.indexOf('device/0 kernels')]") == min(
         page.evaluate(tops)
     )
-    page.get_by_role("button", name="put device/0 kernels first").press("Enter")  # has the focus
+    page.get_by_role("button", name="put first: device/0 kernels").press("Enter")  # has the focus
+    own = 'id="cell"'  # a field of this test's page
+    assert [barrier for barrier in offline.barriers() if own not in barrier] == []
     page.get_by_label("host worker", exact=True).uncheck()
     assert page.evaluate(kinds)[0] == 1
     page.get_by_label("host worker", exact=True).check()

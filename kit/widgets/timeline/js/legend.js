@@ -42,7 +42,7 @@ export class Legend {
       element("label", {}, element("input", {type: "checkbox", checked: !off.has(name), "data-act": `show ${name}`,
         onchange: () => this.act.lane(name)}), name),
       element("button", {type: "button", "aria-pressed": String(top.includes(name)), "data-act": `top ${name}`,
-        "aria-label": `put ${name} first`, onclick: () => this.act.top(name)}, top.includes(name) ? "first" : "put first"))));
+        "aria-label": `put first: ${name}`, onclick: () => this.act.top(name)}, "put first"))));
     if (!focused) return;
     for (const control of this.listed.querySelectorAll("[data-act]")) if (control.dataset.act === focused) control.focus();
   }
