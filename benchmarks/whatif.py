@@ -18,6 +18,10 @@ each other one. Columns:
     changed   median error under other settings, and its 90th percentile
     Spearman  how well the predictions from one run rank the settings; median over the runs
 
+Then a table of the intervals: of the predictions from each run, of all its steps, for the runs of
+the other rounds, how many measured steps lie in the interval, and how wide it would have to be for
+nine of ten, beside the spread of the run's own steps. `kit/runs/whatif/errors.py` has that figure.
+
 With a folder, the runs are kept there, and those that are there already are not measured again.
 """
 
@@ -26,12 +30,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import math
 import os
 import platform
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +46,7 @@ from unfitted import UNFITTED
 import kit
 from kit.errors import SettingsError
 from kit.measure.experiment import run as measure
+from kit.runs.change import step_interval
 from kit.runs.settings import ENOUGH
 from kit.runs.whatif.predict import Model
 from kit.runtime.session.executor import ExecutableCache
@@ -117,9 +123,12 @@ def main() -> None:
     )
     print(f"{'':14}{'pairs':>7}{'itself':>9}{'again':>9}{'changed':>9}{'90th':>8}{'Spearman':>10}")
     totals: list[list[float]] = [[], [], []]
+    expected: dict[str, list[Expected]] = {}
     for name in options.only or workloads:
         rounds, left_out = undisturbed(measured(name, *workloads[name], options))
         runs = fastest(rounds)
+        for kind, found_there in intervals(rounds).items():
+            expected.setdefault(kind, []).extend(found_there)
         if left_out:
             print(f"{name}: {left_out} runs are left out: the machine was disturbed")
         if len(runs) < 2:
@@ -137,6 +146,14 @@ def main() -> None:
             print(f"    {workloads[name][1][i]} -> {workloads[name][1][j]}: {ratio:.2f}")
     if all(totals):
         row("all", *totals, float("nan"))
+    for kind, each in expected.items():
+        inside = statistics.mean(math.isfinite(e.least) for e in each)
+        held = statistics.mean(e.is_held for e in each)
+        needed = float(np.percentile([e.needs for e in each], 90))
+        print(
+            f"{kind}: {len(each)} predictions, {inside:.0%} with an interval; {held:.0%} of all "
+            f"measured steps in it; nine of ten need {needed:.0%} beside the runs' spread"
+        )
     print(f"simulating 1,000 segments takes {simulation_ms():.1f} ms")
 
 
@@ -230,6 +247,51 @@ def replayed(rounds: Rounds) -> list[float]:
     first, second = fastest(rounds[::2]), fastest(rounds[1::2] or rounds)
     both = [i for i in first if i in second]
     return [abs(kit.predict(first[i]).step_ms / second[i].step_ms - 1) for i in both]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A prediction's interval, and the step that was measured then."""
+
+    least: float
+    most: float
+    measured: float
+    needs: float  # known error with which this step would lie just at the interval's end
+
+    @property
+    def is_held(self) -> bool:
+        return self.least <= self.measured <= self.most
+
+
+def intervals(rounds: Rounds) -> dict[str, list[Expected]]:
+    """By the kind of question: what each run says of the runs of the other rounds."""
+    found: dict[str, list[Expected]] = {}
+    for here, runs in enumerate(rounds):
+        for run in runs.values():
+            model, spread = Model(run), np.log(np.divide(*step_interval(run)[::-1])) / 2
+            for other in (
+                r for there, runs in enumerate(rounds) if there != here for r in runs.values()
+            ):
+                try:
+                    made = model.predict(other.settings)
+                except SettingsError:
+                    continue
+                kind = _kind(run.settings, other.settings)
+                known = spread**2
+                if kind != "the same" and model.stretch > 1:
+                    known += math.log(model.stretch) ** 2
+                apart = math.log(made.step_ms / other.step_ms) ** 2 - known
+                needs = math.expm1(math.sqrt(max(apart, 0.0)))
+                expected = Expected(made.low_ms, made.high_ms, other.step_ms, needs)
+                found.setdefault(kind, []).append(expected)
+    return found
+
+
+def _kind(a: kit.Settings, b: kit.Settings) -> str:
+    """Which of the known errors is that of a prediction from one to the other."""
+    if a == b:
+        return "the same"
+    return "other prefetch" if a.prefetch != b.prefetch else "other settings"
 
 
 def own(runs: dict[int, kit.Run]) -> list[float]:

@@ -54,11 +54,12 @@ class Costs:
     launch: float  # a worker prepares and starts a segment
     launch_value: float  # for each array that the segment takes or gives
     sync: float  # a wait for something that is done
-    inputs: float  # a batch is loaded and copied, once a micro-batch
+    inputs: float  # a batch is loaded and copied by Python, once a micro-batch
     device: NDArray[np.float64]  # each op's share of the device's time
     program: float  # device time of a program besides its ops
     border: float  # for each byte that a segment hands to another one
     away: Mapping[str, float] = field(default_factory=dict)  # phase -> a wait for neither, an op
+    inputs_away: float = 0.0  # what loading a batch sleeps or waits for a file, beside `inputs`
     stretch: float = 1.0  # how many times the untraced steps took what all of this comes to
 
     def scaled(self, by: float, *, overheads: bool = False) -> Costs:
@@ -74,8 +75,10 @@ class Costs:
         )
         if not overheads:
             return made
+        shorter = min(by, 1.0)  # no step is shorter than a sleep in it
         return replace(made, cut=self.cut * by, wake=self.wake * by, launch=self.launch * by,
-                       sync=self.sync * by)  # fmt: skip
+                       sync=self.sync * by, inputs_away=self.inputs_away * shorter,
+                       away={k: v * shorter for k, v in self.away.items()})  # fmt: skip
 
     def with_faster_host(self, times: float) -> Costs:
         """What Python does for each op and each program takes so many times less."""
@@ -114,6 +117,7 @@ def costs_of(run: Run) -> Costs:
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
     device, program = _device(run, rows)
+    python, asleep = (ns / max(run.settings.accumulate, 1) for ns in _batch(run))
     return Costs(
         record={}
         if run.settings.step_mode == "replay"
@@ -123,11 +127,12 @@ def costs_of(run: Run) -> Costs:
         launch=launch,
         launch_value=value,
         sync=sync,
-        inputs=_batch(run) / max(run.settings.accumulate, 1),
+        inputs=python,
         device=device,
         program=program,
         border=_border(timeline, graph),
         away=_away(run),
+        inputs_away=asleep,
     )
 
 
@@ -141,6 +146,7 @@ def between(a: Costs, b: Costs, share: float) -> Costs:
     return replace(
         a,
         inputs=max(a.inputs + share * (b.inputs - a.inputs), 0.0),
+        inputs_away=max(a.inputs_away + share * (b.inputs_away - a.inputs_away), 0.0),
         device=np.maximum(a.device + share * (b.device - a.device), 0.0),
     )
 
@@ -185,26 +191,27 @@ def _recording(run: Run, cut: float, wake: float, launch: float, value: float) -
 
 
 def _away(run: Run) -> dict[str, float]:
-    """Sleeping, a file or a lock, for each op of a phase: by the step that had least of it."""
+    """Sleeping, a file or a lock, for each op of a phase: by the step that had least of it.
+
+    Not what the loading of a batch sleeps, which a phase's span may have within it: see `_batch`.
+    """
     timeline, graph = run.timeline, run.graphs[0]
     ops = Counter(graph.nodes[i].phase for i in graph.ops)
     away = timeline.intervals(kind="elsewhere", lane="host/main")
+    loading = timeline.intervals(kind="input", lane="host/main")
+    both = np.concatenate([away, loading])
     if not len(away) or run.settings.step_mode == "replay":
         return {}
     found = {}
     for phase in ops:
         spans = _of_phase(timeline, phase)
         in_steps = [
-            _length(inside) - _without(inside, away)
+            _without(inside, loading) - _without(inside, both)
             for begin, end in timeline.intervals(kind="step")
             if len(inside := spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)])
         ]
         found[phase] = min(in_steps, default=0.0) / ops[phase]
     return found
-
-
-def _length(spans: NDArray[np.int64]) -> float:
-    return float(union_ns(spans))
 
 
 def _beside(timeline: Timeline, away: NDArray[np.int64]) -> float:
@@ -229,17 +236,39 @@ def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
     return float(union_ns(np.concatenate([spans, away])) - union_ns(away))
 
 
-def _batch(run: Run) -> float:
-    """To bring a step's batch: by the step that had least of it, or by the loader's thread."""
+def _batch(run: Run) -> tuple[float, float]:
+    """What a step's batch takes: of Python, and asleep, which neither a trace nor a lock changes.
+
+    By the step that had least of it, or by the loader's thread.
+    """
     timeline, steps = run.timeline, run.timeline.intervals(kind="step")
     if run.settings.prefetch:
-        spans = timeline.intervals(kind="input", lane="host/loader")
-        return union_ns(spans) / len(steps)
+        python, asleep = _loaded_beside(timeline)
+        return python / len(steps), asleep / len(steps)
     spans = timeline.intervals(kind="input", lane="host/main")
-    lengths = [
-        union_ns(spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]) for begin, end in steps
-    ]
-    return float(min(lengths, default=0))
+    away = timeline.intervals(kind="elsewhere", lane="host/main")
+    found = []
+    for begin, end in steps:
+        inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+        whole, python = float(union_ns(inside)), _without(inside, away)
+        found.append((whole, python, whole - python))
+    _, python, asleep = min(found, default=(0.0, 0.0, 0.0))
+    return python, asleep
+
+
+def _loaded_beside(timeline: Timeline) -> tuple[float, float]:
+    """What the loader's thread takes: of Python, and asleep.
+
+    No span says what the thread does while the host records, and so has Python's lock. If most of
+    its time is beside recording, it waits for the lock there, and the rest is its own Python; else
+    it sleeps, or waits for a file, and recording does not hold it up.
+    """
+    spans = timeline.intervals(kind="input", lane="host/loader")
+    away = np.concatenate([timeline.intervals(kind=k, lane="host/main") for k in AWAY])
+    recorded = np.concatenate([timeline.intervals(kind="record", lane="host/main"), away])
+    whole = float(union_ns(spans))
+    alone = whole - (_without(spans, away) - _without(spans, recorded))
+    return (max(alone, 0.3 * whole), 0.0) if alone < whole / 2 else (0.0, whole)
 
 
 def _launches(run: Run, costs: Sequence[SegmentCost], sync: float) -> tuple[float, float]:

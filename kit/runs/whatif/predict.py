@@ -158,6 +158,11 @@ class Model:
         return _predict(runs, self._costs, asked)
 
     @property
+    def stretch(self) -> float:
+        """How many times the untraced steps took what the traced parts come to; nan natively."""
+        return self._costs.stretch if self._costs else math.nan
+
+    @property
     def syncs(self) -> tuple[SyncPoint, ...]:
         """The sync points of a step that can be taken away."""
         return tuple(waits_of(self.run, self.run.segments).values())

@@ -179,7 +179,7 @@ class _Steps:
         self._shape, self._costs = shape, costs
         self._done: list[int] = []  # the device work of each segment issued so far
         self._ends: list[int] = []  # of each step
-        self._inputs: list[int] = []
+        self._loaded = 0  # the work that loaded the next batch ahead
         arrays = [costs.launch_value * (len(s.reads) + len(s.writes)) for s in shape.segments]
         self._launches = [costs.launch + ns for ns in arrays]
         self._again = [costs.sync + AGAIN * ns for ns in arrays]
@@ -256,15 +256,21 @@ class _Steps:
         self._done.append(len(self.work) - 1)
 
     def _input(self) -> None:
-        """A batch: loaded by the host, or ahead of it by a thread of its own."""
-        ns, depth = self._costs.inputs, self._shape.prefetch
-        if not depth:
-            self._host("next batch", "input", ns)
+        """A batch: loaded by the host, or taken from a thread that then loads the next one."""
+        if not self._shape.prefetch:
+            self._load(_HOST, ())
             return
-        after = tuple(self._inputs[-depth : len(self._inputs) - depth + 1])
-        self._put(_LOADER, "next batch", "input", ns, after)
-        self._host("next batch", "input", 0.0, (len(self.work) - 1,))
-        self._inputs.append(len(self.work) - 1)
+        if not self.work:
+            self._load(_LOADER, ())
+            self._loaded = len(self.work) - 1
+        self._host("next batch", "input", 0.0, (self._loaded,))
+        self._load(_LOADER, (len(self.work) - 1,))
+        self._loaded = len(self.work) - 1
+
+    def _load(self, lane: str, after: tuple[int, ...]) -> None:
+        """Bring a batch; what Python does for it needs Python's lock."""
+        self._put(lane, "next batch", "input", self._costs.inputs_away, after)
+        self._put(lane, "next batch", "input", self._costs.inputs, after, _PYTHON)
 
     def _recorded(self, phase: str, ns: float) -> None:
         for left in range(round(ns), 0, -SWITCH_NS):
