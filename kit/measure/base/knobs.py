@@ -59,7 +59,8 @@ def knob(
 
     Args:
         values: what it may be: whole numbers, fractions or texts, all of one type; with `step`, the
-            first and the last of a range.
+            first of a range and its end, which no value exceeds: `kit.knob(64, 500, step=64)` ends
+            at 448.
         default: where it starts; the first value, and for a box off, if not given.
         label: its name for people; the parameter's own, in words, if not given.
         asks: what one learns by turning it, for the tooltip.
@@ -80,19 +81,29 @@ def knob(
 
 
 def _range(ends: Sequence[Any], step: float) -> tuple[Any, ...]:
-    """From the first to the second, both in it."""
-    numbers = [*ends, step]
-    if len(ends) != 2 or not all(type(x) in _NUMBERS for x in numbers):
+    """From the first up to the second, which is among them if a step ends there."""
+    if len(ends) != 2 or not all(type(x) in _NUMBERS for x in (*ends, step)):
         raise SettingsError(f"with step, a knob has a first and a last number, not {ends!r}"[:300])
     first, last = ends
+    try:
+        return _spaced(first, last, step)
+    except OverflowError:
+        raise SettingsError(
+            "a knob's first number, last number or step is too large to count the values between: "
+            f"{MOST_VALUES} is the most"
+        ) from None
+
+
+def _spaced(first: float, last: float, step: float) -> tuple[float, ...]:
+    """Each number from `first` on that is a whole number of steps away, and not above `last`."""
     if not (step > 0 and first < last and (last - first) / step < MOST_VALUES):
         raise SettingsError(
             f"a knob from {first} to {last} in steps of {step} has no values, or more than "
             f"{MOST_VALUES}: a step is above 0, and the first number below the last"
         )
     count = int((last - first) / step + 1e-9) + 1
-    if all(type(x) is int for x in numbers):
-        return tuple(range(first, last + 1, int(step)))
+    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
+        return tuple(range(first, last + 1, step))
     return tuple(float(f"{first + i * step:.12g}") for i in range(count))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kit.runs.change import Difference
-from kit.text import format_ms, format_number
+from kit.text import format_ms, format_number, format_percent
 
 __all__ = ["NOTHING", "change_sentence"]
 
@@ -17,7 +17,7 @@ NOTHING = "nothing that can be told from noise"
 
 
 def change_sentence(found: Mapping[str, Difference], *, unit: str = "step") -> str:
-    """`the red wait is gone (it took 2 ms a step); the device is busy 97 % instead of 71 %`.
+    """`the red wait is gone (it took 2 ms a step); the device is busy 97% instead of 71%`.
 
     Args:
         found: what `headline_differences` gives.
@@ -27,9 +27,11 @@ def change_sentence(found: Mapping[str, Difference], *, unit: str = "step") -> s
     parts = [_of_step(step, unit) if step.is_changed else "", _of_waits(found)]
     busy, overlap = found["device_busy_fraction"], found["overlap_fraction"]
     if busy.is_changed:
-        parts.append(f"the device is busy {_percent(busy.new)} instead of {_percent(busy.old)}")
+        now, before = format_percent(busy.new), format_percent(busy.old)
+        parts.append(f"the device is busy {now} instead of {before}")
     if overlap.is_changed:
-        hidden = f"{_percent(overlap.new)} of recording instead of {_percent(overlap.old)}"
+        now, before = format_percent(overlap.new), format_percent(overlap.old)
+        hidden = f"{now} of recording instead of {before}"
         parts.append(f"{hidden} is hidden under the device's work")
     told = [part for part in parts if part]
     if step.is_changed:
@@ -63,7 +65,3 @@ def _of_waits(found: Mapping[str, Difference]) -> str:
         numbers = f"{format_number(count.new)} sync points a step instead of"
         parts.append(f"there are {numbers} {format_number(count.old)}")
     return "; ".join(parts)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %"

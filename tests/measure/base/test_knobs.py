@@ -149,6 +149,8 @@ def test_a_parameter_that_cannot_be_a_knob_is_refused_at_its_builder(build: Any,
         lambda: knob(1, 2, step=0),
         lambda: knob(0, 10**9, step=1),
         lambda: knob(0, float("inf"), step=1),
+        lambda: knob(1, 10**400, step=1),
+        lambda: knob(10**400, 10**400 + 2, step=0.5),
         lambda: knob(0, 1, step=float("nan")),
     ],
 )
@@ -164,6 +166,7 @@ def test_ranges_have_both_ends_and_fractions_are_exact():
     assert a.values == tuple(range(64, 513, 64))
     assert b.values == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     assert b.set(1).value == 1.0
+    assert knob(64, 500, step=64).values == tuple(range(64, 449, 64))
     with pytest.raises(SettingsError, match="one of"):
         a.set(100)
 

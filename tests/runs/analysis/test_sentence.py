@@ -45,7 +45,7 @@ def test_a_wait_that_is_gone_and_a_busier_device_are_told():
     )
     assert found == (
         "a step takes 94 ms instead of 144 ms (35% ± 2% faster); the red wait is gone "
-        "(it took 50 ms a step); the device is busy 97 % instead of 71 %"
+        "(it took 50 ms a step); the device is busy 97% instead of 71%"
     )
 
 
