@@ -10,9 +10,15 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-CONDA_NAMES = {"torch": "pytorch", "graphviz": "python-graphviz"}  # pip name -> conda-forge name
+CONDA_NAMES = {  # pip name -> conda-forge name
+    "torch": "pytorch",
+    "graphviz": "python-graphviz",
+    "playwright": "playwright-python",
+}
 CONDA_ONLY = {"python", "pip", "graphviz"}  # conda's `graphviz` is the program `dot`
-NOT_IN_CONDA = {"overlap-kit"}  # the kit itself, from this folder
+# The kit itself, from this folder; and what conda-forge has only an older version of, which pip
+# takes from PyPI as it installs the kit.
+NOT_IN_CONDA = {"overlap-kit", "jupyter-bokeh"}
 
 
 def split(requirement: str) -> tuple[str, frozenset[str]]:
