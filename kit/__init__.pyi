@@ -18,6 +18,7 @@ from kit.api import run as run
 from kit.api import set_bulk_size as set_bulk_size
 from kit.api import sweep as sweep
 from kit.formats.export import export_trace as export_trace
+from kit.formats.memory_snapshot import open_memory as open_memory
 from kit.formats.ranks.read import open_ranks as open_ranks
 from kit.measure.attached.loop import LoopWatch as LoopWatch
 from kit.measure.attached.loop import watch as watch

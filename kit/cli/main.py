@@ -24,7 +24,7 @@ from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
 from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
-from kit.errors import KitError
+from kit.errors import KitError, TraceFileError
 from kit.formats.readers import readers_text
 from kit.text import WHOLE, safe_terminal
 
@@ -143,8 +143,14 @@ def _view(options: argparse.Namespace) -> int:
     Of a folder with a trace for each rank: the ranks side by side, and who kept the others waiting.
     """
     import kit
+    from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
     from kit.formats.ranks.files import is_folder_of_ranks
 
+    if options.trace.suffix in SNAPSHOT_SUFFIXES:
+        if options.output or options.step_by:
+            raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")
+        say(kit.open_memory(options.trace).to_text())
+        return 0
     if is_folder_of_ranks(options.trace):
         ranks = kit.open_ranks(options.trace, step_by=options.step_by)
         say(ranks.to_text())
