@@ -324,7 +324,7 @@ def test_a_learning_rate_is_scheduled_and_a_checkpoint_loaded_in_each_replica() 
 
 
 def test_a_scripted_module_is_refused() -> None:
-    with pytest.warns(DeprecationWarning, match="deprecated"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="deprecated"):
         traced = torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))  # type: ignore[no-untyped-call]
     with pytest.raises(SettingsError, match="give the module that it was made from"):
         kit.DataParallel(nn.Sequential(traced), ["cpu:0", "cpu:0"])
