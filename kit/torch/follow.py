@@ -67,7 +67,8 @@ class Follower:
         if session is not None and stream is not None:
             session.stepper.watch(optimizer, of_optimizer)
             self._on_cpu.look(optimizer, session)
-            stream.makes_state = makes_state(optimizer)
+            has_closure = len(args) > 1 or "closure" in kwargs  # it makes values of its own
+            stream.makes_state = not has_closure and makes_state(optimizer)
 
     def _leave_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._session()

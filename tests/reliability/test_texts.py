@@ -121,12 +121,13 @@ def test_each_public_name_that_takes_a_run_gives_text_without_harm(run: Run) -> 
 
 def test_all_that_a_run_says_of_itself_is_without_harm(run: Run) -> None:
     found = []
-    data = {field.name for field in fields(Run)} | {"save", "load", "nodes_of"}
+    data = {field.name for field in fields(Run)} | {"save", "load", "nodes_of", "to_dataframe"}
+    asked = {"query": ("select * from spans",)}
     for name, member in inspect.getmembers(Run):
         if name.startswith("_") or name in data:
             continue
         value = getattr(run, name)
-        said = value() if inspect.isfunction(member) else value
+        said = value(*asked.get(name, ())) if inspect.isfunction(member) else value
         shown = {"to_markdown": "markdown"}.get(name, "terminal")
         found += check(f"run.{name}", shown, said if isinstance(said, str) else repr(said))
         found += [p for text in _texts_of(f"run.{name}", said) for p in check(*text)]
@@ -168,6 +169,12 @@ _CALLS: dict[str, list[list[str]]] = {
     "run": [["{script}"], ["{missing}"]],
     "lab": [["{missing}"]],
     "open": [["{missing}"]],  # of a run it shows the page, which has a test of its own
+    "query": [
+        ["{run}", "select * from spans"],
+        ["{trace}", "select name as 'a\x1b[31m', site from spans, syncs"],
+        ["{trace}", "select \x1b[31m"],
+        ["{missing}", "select 1"],
+    ],
     "demo": [],  # measures a step of the kit's own: nothing in it is of a stranger
     "doctor": [[]],
 }

@@ -127,3 +127,21 @@ def test_a_constant_that_each_step_overwrites_is_whole_in_each(step_mode: str) -
 
         found = [session.run_step(step).cpu() for _ in range(8)]
     assert all(torch.equal(one, (torch.arange(16.0) + 1) * 2) for one in found)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+def test_a_closure_stays_in_the_program_of_its_step(kind: Any) -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        p = torch.nn.Parameter(torch.ones(3, device="kit"))
+        optimizer = kind([p], lr=0.1)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (p * p).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+            session.mark_step()
+        assert session.metrics().get("cut.state", 0) == 0

@@ -139,7 +139,7 @@ class Stream:
         try:
             self._cutter.cut(self, "state")
         except BaseException:
-            self.first_values = first
+            self.first_values = self.bulk  # none is left if it was issued before the error
             raise
         finally:
             self.bulk = growing

@@ -12,6 +12,7 @@ from kit.runs.settings import Settings
 from kit.runtime.compiling.fusions import Instructions
 from kit.trace import KINDS, Span, Timeline
 from kit.workloads import bert, jax_mlp
+from tests.factories import make_run
 
 HLO = """HloModule jit_seg, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
 
@@ -96,7 +97,8 @@ def test_a_kernels_time_is_shared_equally_among_its_nodes() -> None:
         Span("device/0", name, "kernel", start, start + 30, 0, node)
         for name, start, node in (("fusion.1", 0, 2), ("dot", 40, 1), ("fusion.1", 70, 2))
     ]
-    run = Run(Settings(), (), (), Timeline.of(spans), fused=(Fused(0, "fusion.1", (1, 2, 3)),))
+    run = Run(Settings(), (), (), Timeline.of(spans), fused=(Fused(0, "fusion.1", (1, 2, 3)),),
+              graphs=make_run().graphs)  # fmt: skip
     assert node_ns(run) == {1: 50.0, 2: 20.0, 3: 20.0}
     assert run.nodes_of(0, "fusion.1") == (1, 2, 3)
     assert run.nodes_of(0, "dot", 1) == (1,)
