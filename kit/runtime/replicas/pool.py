@@ -90,15 +90,19 @@ class Pool:
             )
         turn = _Turn(jobs)
         self.group.begin()
-        self._finish(turn)
-        return turn.results
+        try:
+            self._finish(turn)
+            return turn.results
+        finally:
+            if not turn.left:  # a thread knows its last turn until the next: keep nothing alive
+                turn.results, turn.jobs, turn.errors = [], [], {}
 
     def close(self) -> None:
         """Each thread leaves what it lives in, and ends."""
         self._turn = None
-        if self._is_stuck:
-            return  # the thread is a daemon, and ends with the process
         self._wake()
+        if self._is_stuck:
+            return  # that thread is a daemon, and ends with the process
         for thread in self._threads:
             thread.join()
 
@@ -163,10 +167,10 @@ class Pool:
                     if turn is not done:
                         self._do(rank, turn, turn.jobs[place])
                         done = turn
-                    del turn  # holds what the job has given
                     self._calls[place].acquire()
         except BaseException as error:  # noqa: BLE001 - its surroundings could not be entered, or left
-            self._is_stuck = self._turn is not None  # this replica comes to no further turn
+            # This replica comes to no further turn; if it could not begin, nobody waits for it.
+            self._is_stuck = self._turn is not None and done is not None
             if (missed := self._turn) is not None and missed is not done:
                 self._end(rank, missed, error)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -206,18 +209,53 @@ def test_a_replica_that_never_ends_is_named_and_nobody_hangs() -> None:
     with pytest.raises(SessionError, match="has not ended its last part; make a new one"):
         run(made, lambda r: r)
     made.close()
+    made._threads[0].join()  # the other one has ended
     gate.set()
+    made._threads[1].join()
 
 
-def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made() -> None:
+def test_a_thread_that_cannot_begin_raises_where_the_pool_is_made_and_the_others_end() -> None:
+    lived: list[tuple[int, str]] = []
+    threads: list[threading.Thread] = []
+
     @contextlib.contextmanager
     def enter(rank: int) -> Iterator[None]:
+        threads.append(threading.current_thread())
         if rank == 1:
             raise SettingsError("no room")
+        lived.append((rank, "entered"))
         yield
+        lived.append((rank, "left"))
 
     with pytest.raises(SettingsError, match="no room"):
-        Pool(Group(2), enter)
+        Pool(Group(3), enter)
+    assert sorted(lived) == [(r, what) for r in (0, 2) for what in ("entered", "left")]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_turn_has_taken_and_given_is_not_held_after_it(fails: bool) -> None:
+    made: weakref.WeakSet[Group] = weakref.WeakSet()
+
+    def job(rank: int, taken: Group) -> Group:
+        if fails and rank:
+            raise ValueError("no such luck")
+        made.add(given := Group(1))
+        return given
+
+    def turn(threads: Pool) -> None:
+        taken = [Group(1), Group(1)]
+        made.add(taken[0])  # the error of the other replica names where it was, until the next turn
+        expected = (
+            pytest.raises(ValueError, match="no such luck") if fails else contextlib.nullcontext()
+        )
+        with expected:
+            assert len(threads.run([partial(job, r, x) for r, x in enumerate(taken)])) == 2
+
+    with pool(2) as threads:
+        turn(threads)
+        gc.collect()
+        assert not made
 
 
 @pytest.mark.parametrize(
