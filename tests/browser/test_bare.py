@@ -159,8 +159,9 @@ def test_the_page_of_each_view_is_drawn_in_a_bare_frame(offline: Browser, shown)
     assert len(frames) == len(VIEWS)
     for frame, (kind, (_, has_figure, word)) in zip(frames, VIEWS.items(), strict=True):
         frame.wait_for_load_state()
+        frame.frame_element().scroll_into_view_if_needed()  # Chromium may draw none out of sight
         if has_figure:
-            frame.wait_for_function(f"() => ({DRAWN})().canvases > 0")
+            frame.wait_for_function(f"() => ({DRAWN})().canvases > 0", timeout=120_000)
         found = frame.evaluate(DRAWN)
         assert (found["canvases"] > 0) == has_figure, kind
         assert word in found["text"], (kind, found["text"][:300])
