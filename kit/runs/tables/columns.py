@@ -187,7 +187,7 @@ def _fields(**meanings: Any) -> tuple[Field, ...]:
     return tuple(Field(name, meaning) for name, meaning in meanings.items())
 
 
-_STEP = "the number of its step; none outside of the steps"
+_STEP = "the step in whose time it begins, not the one that launched it; none outside"
 _START = "its begin, from the start of the timeline"
 TABLES = (
     Table(

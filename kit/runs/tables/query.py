@@ -150,9 +150,10 @@ class _Budget:
         """What to raise for an error of SQLite's."""
         if self._left <= 0:
             return QueryError("it takes too long: is there a join without a condition?")
-        if "interrupted" in str(error):
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_INTERRUPT:
             return KeyboardInterrupt()
-        if any(word in str(error) for word in ("authoriz", "prohibited")):
+        if code == sqlite3.SQLITE_AUTH or "prohibited" in str(error):
             return QueryError("it may read the tables of the run, and do nothing else")
         names = ", ".join(table.name for table in TABLES)
         return QueryError(

@@ -161,6 +161,12 @@ def test_ctrl_c_stops_a_question(monkeypatch) -> None:
     assert looks == [1]
 
 
+@pytest.mark.parametrize("name", ["interrupted", "authorized"])
+def test_a_name_of_ones_own_is_no_interrupt_and_no_refusal(name: str) -> None:
+    with pytest.raises(QueryError, match=f"no such column: {name}"):
+        empty_run().query(f"select {name} from spans")
+
+
 def test_an_answer_is_bounded_and_says_so(monkeypatch) -> None:
     monkeypatch.setattr(asked, "MAX_ROWS", 3)
     answer = make_run().query("select span from spans")
