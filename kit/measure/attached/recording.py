@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -72,7 +73,8 @@ class Recording:
         try:
             self._recorder.end_trace()
         except BaseException as error:
-            self._recorder.end_trace()  # an error in the middle must not leave a profiler on
+            with contextlib.suppress(Exception):  # the first error is told, and the run is kept
+                self._recorder.end_trace()  # an error in the middle must not leave a profiler on
             if not isinstance(error, Exception) or is_of_a_worker(error):
                 raise
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")

@@ -16,6 +16,7 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.widgets.base.tables import run_notes_html
@@ -265,3 +266,19 @@ def test_no_view_names_a_batch_that_nobody_knows() -> None:
         loop.train(8)
     assert "batch 8" not in run_notes_html(watch.run)
     assert "mode torch" in run_notes_html(watch.run)
+
+
+def test_a_profiler_that_cannot_stop_loses_the_trace_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = Profiler.stop
+
+    def fails(profiler: Profiler) -> None:
+        stop(profiler)
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(Profiler, "stop", fails)
+    with kit.watch(steps=2, skip=1) as watch:
+        Loop().train(20)
+    assert len(watch.run.step_times_ns) == 2
+    assert any("what the profiler saw is lost" in note for note in watch.run.timeline.notes)
