@@ -153,7 +153,8 @@ class _Budget:
         code = getattr(error, "sqlite_errorcode", None)
         if code == sqlite3.SQLITE_INTERRUPT:
             return KeyboardInterrupt()
-        if code == sqlite3.SQLITE_AUTH or "prohibited" in str(error):
+        is_refused = str(error).startswith("not authorized") or "prohibited" in str(error)
+        if is_refused or code == sqlite3.SQLITE_AUTH:
             return QueryError("it may read the tables of the run, and do nothing else")
         names = ", ".join(table.name for table in TABLES)
         return QueryError(
