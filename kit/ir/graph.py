@@ -24,6 +24,7 @@ from kit.text import WHOLE, safe_terminal
 __all__ = [
     "DIFF_KINDS",
     "PHASES",
+    "READ_CUTS",
     "RECURRENT",
     "VARIABLES",
     "VIEW_OPS",
@@ -103,6 +104,9 @@ class Node:
     def is_variable(self) -> bool:
         """True for parameters, inputs and scalars: nothing is executed for them."""
         return self.op in VARIABLES
+
+
+READ_CUTS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kit.errors import SettingsError
-from kit.ir import Segment
+from kit.ir import READ_CUTS, Segment
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import SyncPoint
@@ -14,7 +14,6 @@ from kit.trace.syncs import SyncRow
 __all__ = ["SCALER", "of_scaler", "taken_away", "waits_of"]
 
 SCALER = "grad_scaler.py"
-_READS = ("sync", "unlowered op")  # why a segment ended, where the host then waits for it
 
 
 def waits_of(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
@@ -22,7 +21,7 @@ def waits_of(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:
     steps = run.timeline.intervals(kind="step")
     begin, end = (steps[0][0], steps[0][1]) if len(steps) else (0, 0)
     seen = [s for s in run.timeline.syncs if begin <= s.at_ns < end]
-    reads = [s.index for s in segments if s.cut in _READS]
+    reads = [s.index for s in segments if s.cut in READ_CUTS]
     return dict(zip(reads, seen, strict=False))
 
 

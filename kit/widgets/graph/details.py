@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from kit.ir import Graph
+from kit.ir import READ_CUTS, Graph
 from kit.runs.analysis.nodes import node_kernels
 from kit.runs.run import Run
 from kit.text import format_ns, safe_label
+from kit.trace import Timeline
 from kit.trace.metrics import waits_of
 from kit.widgets.graph.diff import Merged
 from kit.widgets.graph.tree import Box
@@ -53,14 +54,19 @@ def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, string
 def stops_of(run: Run) -> Mapping[int, str]:
     """Node -> why the program stopped after it: the last op of each segment that a read ended.
 
-    The cause and the line are told where as many sync points as such segments belong to a step, and
-    each step has the same ones in order.
+    The cause and the line are told where as many sync points as such segments belong to a step,
+    each step has the same ones in order, and the program never waited for everything: that ends
+    segments, too, but is no sync point.
     """
-    ends = [s.nodes[-1] for s in run.segments if s.cut == "sync" and s.nodes]
+    ends = [s.nodes[-1] for s in run.segments if s.cut in READ_CUTS and s.nodes]
     waits = waits_of(run)
     per_step = len(waits.syncs) // waits.steps if waits.steps else 0
     places = [(s.cause, s.site) for s in waits.syncs]
-    is_known = len(ends) == per_step and places == places[:per_step] * waits.steps
+    is_known = (
+        len(ends) == per_step
+        and places == places[:per_step] * waits.steps
+        and not _waits_for_all(run.timeline)
+    )
     if not is_known:
         return dict.fromkeys(ends, "the program stops after it, to read a value")
     said = {}
@@ -73,6 +79,11 @@ def stops_of(run: Run) -> Mapping[int, str]:
             _LONGEST,
         )
     return said
+
+
+def _waits_for_all(timeline: Timeline) -> bool:
+    names = timeline.name[timeline.where(kind="ahead")]
+    return any(timeline.names[i] == "wait_all" for i in np.unique(names))
 
 
 def _read(graph: Graph, node: int, output: int) -> str:

@@ -57,6 +57,20 @@ def test_where_sync_points_and_segments_do_not_match_no_line_and_no_wait_is_told
     assert said == dict.fromkeys((1, 2), "the program stops after it, to read a value")
 
 
+def test_where_the_program_waited_for_everything_no_line_and_no_wait_is_told():
+    run = stopping()
+    spans = [Span("host/main", "wait_all", "ahead", 50, 60)]
+    said = stops_of(replace(run, timeline=Timeline.of(spans)))
+    assert said == dict.fromkeys((1, 2), "the program stops after it, to read a value")
+
+
+def test_an_op_that_ran_on_the_host_stops_the_program_as_a_read_does():
+    run = stopping()
+    first, *others = run.segments
+    cut = replace(run, segments=(replace(first, cut="unlowered op"), *others))
+    assert stops_of(cut) == stops_of(run)
+
+
 def test_a_run_that_stops_nowhere_marks_nothing():
     run = stopping(())
     whole = (Segment(0, (1, 2, 3), (), (), "mark_step"),)
