@@ -116,12 +116,12 @@ def looked_text(views: Mapping[str, Any]) -> str:
         "range": _times(*timeline.range_ns) if timeline.range_ns else "",
         "nodes": _ranges(picked.nodes) if len(picked.nodes) <= _MOST_NODES else "",
         "sites": "\n".join(_short(picked.sites)),
-        "label": picked.label[:_MOST_NAME],
+        "label": picked.label[:_MOST_NAME] if picked.nodes or picked.sites else "",
         "open": "\n".join(_short(graph.expanded)) if graph is not None else "",
     }
     written = ""
     for name, text in pairs.items():
-        pair = urlencode({name: text}) if text else ""
+        pair = urlencode({name: text}, errors="replace") if text else ""
         if pair and len(written) + len(pair) < _MOST_TEXT:  # what no reader takes is not written
             written = f"{written}&{pair}" if written else pair
     return written

@@ -81,6 +81,8 @@ def _tensors(node: Node) -> int:
     It takes parameters, gradients, two or three lists of averages, and a list of step numbers, then
     up to two numbers of a loss scale; all but the last two come out again.
     """
+    if "adam" not in node.op:
+        return 0
     taken, made = len(node.inputs), len(node.avals)
     found = [
         made // lists
