@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from urllib.parse import unquote_plus
 
+import numpy as np
+
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
 from kit.runs.run import Run
 from kit.text import (
     UNKNOWN,
+    format_count,
     format_ms,
+    format_ns,
     format_number,
     format_percent,
     safe_terminal,
     terminal_table,
 )
-from kit.trace import count_devices, sync_table
+from kit.trace import Timeline, count_devices, hta_launches, hta_queue, sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
 
@@ -42,6 +46,7 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
         _syncs(run, rows),
         _gaps(run),
         _lines(run, rows) or _kernels(run, rows),
+        _launches(run.timeline),
         _advice(found),
     ]
     notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes[:6]]
@@ -143,6 +148,22 @@ def _kernels(run: Run, limit: int) -> str:
         return ""
     heads = ("kernel", "runs", unit, "of busy time")
     return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
+
+
+def _launches(timeline: Timeline) -> str:
+    """What calls that launch cost, and how many were on their way; of files that pair them."""
+    queues = hta_queue(timeline) if timeline.origin == "imported" else {}
+    if not queues:
+        return ""
+    found = hta_launches(timeline)
+    lane, most = max(((lane, int(q[:, 1].max())) for lane, q in queues.items()), key=lambda x: x[1])
+    call, longest = float(np.median(found.call_ns)), float(found.call_ns.max())
+    return (
+        f"launches: {format_count(len(found.call_ns), 'kernel')} by calls that take "
+        f"{format_ns(call)} (the middle one; the longest {format_ns(longest)}); the kernel begins "
+        f"{format_ns(float(np.median(found.delay_ns)))} after its call (the middle one); at most "
+        f"{most:,} on their way, to {safe_terminal(lane, 60)}"
+    )
 
 
 def _steps(run: Run) -> tuple[int, str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import kit
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.text import safe_terminal
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+from tests.formats.made_ranks import Job, write_ranks
 
 
 def block(text: str, head: str) -> list[str]:
@@ -71,3 +74,14 @@ def test_a_strangers_text_cannot_move_the_cursor_or_make_a_line():
     assert "\n" not in safe_terminal(HOSTILE)
     assert len(safe_terminal(HOSTILE, 50)) == 50
     assert safe_terminal("short") == "short"
+
+
+def test_a_trace_that_pairs_calls_and_kernels_says_what_launches_cost(tmp_path: Path):
+    file, _ = write_ranks(tmp_path, Job(ranks=2))  # 13 kernels a step, called 10 us before each
+    text = summary(kit.open_trace(file))
+    said = next(line for line in text.splitlines() if line.startswith("launches"))
+    assert "39 kernels" in said
+    assert "take 3 µs" in said
+    assert "begins 7 µs after" in said
+    assert "at most 1 on their way" in said
+    assert "launches" not in summary(make_run())
