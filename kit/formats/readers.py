@@ -19,7 +19,15 @@ from kit.text import markdown_table
 if TYPE_CHECKING:
     from kit.runs.run import Run
 
-__all__ = ["READERS", "Reader", "open_trace", "readers_table", "readers_text", "reads_chrome"]
+__all__ = [
+    "READERS",
+    "Reader",
+    "open_trace",
+    "readers_table",
+    "readers_text",
+    "reads_chrome",
+    "reads_saved",
+]
 
 DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
@@ -120,6 +128,11 @@ def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
 def reads_chrome(file: Path) -> bool:
     """Would `open_trace` read this as a Chrome trace?"""
     return _reader_of(file) is _CHROME
+
+
+def reads_saved(file: Path) -> bool:
+    """Would `open_trace` read this as a saved run?"""
+    return _reader_of(file) is _SAVED
 
 
 def _reader_of(file: Path) -> Reader:

@@ -45,6 +45,7 @@ class Member:
     zero_ns: int = 0  # on the clock of the file, where the timeline is 0
     collectives: tuple[Collective, ...] = ()
     copies: tuple[Copy, ...] = ()  # whose bytes the file says
+    has_clock: bool = True  # False: the file keeps no clock that other ranks share
 
 
 @dataclass(frozen=True)

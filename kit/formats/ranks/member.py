@@ -15,7 +15,7 @@ import numpy as np
 
 from kit.errors import KitError
 from kit.formats.ranks.files import rank_in_name
-from kit.formats.readers import open_trace, reads_chrome
+from kit.formats.readers import open_trace, reads_chrome, reads_saved
 from kit.trace.active import NONE
 from kit.trace.communication import Channel, Collective, communicates, operation_of
 from kit.trace.imported import Member
@@ -39,7 +39,8 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
         imported = read_chrome(file, step_by)
         timeline, member = imported.timeline, imported.member
     else:
-        timeline, member = open_trace(file, step_by).timeline, Member()
+        timeline = open_trace(file, step_by).timeline
+        member = Member(has_clock=not reads_saved(file))
     if not member.collectives:
         member = replace(member, collectives=_collectives(timeline))
     return rank_trace(

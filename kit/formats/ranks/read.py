@@ -67,7 +67,7 @@ def open_ranks(
         )
     traces, doubled = _one_each(read)
     problems += doubled
-    problems += _missing(traces)
+    problems += _missing(traces) + _without_clock(traces)
     return Ranks(_name(paths, files), tuple(traces), tuple(problems))
 
 
@@ -142,6 +142,18 @@ def _missing(traces: Sequence[RankTrace]) -> list[str]:
     return [
         f"{format_count(len(absent), 'rank')} of {world:,} missing: {shown}. What is said of the "
         "others holds without them only"
+    ]
+
+
+def _without_clock(traces: Sequence[RankTrace]) -> list[str]:
+    without = [trace.rank for trace in traces if not trace.has_clock]
+    if not without:
+        return []
+    whose = "all ranks" if len(without) == len(traces) else f"{format_count(len(without), 'rank')}"
+    return [
+        f"no common clock: the files of {whose} are saved runs, whose times count from the begin "
+        "of each. Who came last and who waited is not said of them; open the traces that their "
+        "profiler wrote"
     ]
 
 

@@ -63,6 +63,7 @@ class RankTrace:
         steps: begin and end of each. Shape: (steps, 2)
         exposed: communication under which nothing computes. Shape: (n, 2)
         world: how many ranks the file says there are; 0 if it does not.
+        has_clock: are its times those of a machine's clock? A saved run has only its own.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class RankTrace:
     notes: tuple[str, ...] = ()
     world: int = 0
     copies: tuple[Copy, ...] = ()
+    has_clock: bool = True
 
     def step_of(self, collective: Collective) -> int:
         """The step in which the host asked for it, or in which it began; -1 if in none."""
@@ -90,7 +92,7 @@ class RankTrace:
         place = {channel: i for i, channel in enumerate(channels)}
         parts = self.parts
         return {
-            **{k: getattr(self, k) for k in ("rank", "file", "zero_ns", "world")},
+            **{k: getattr(self, k) for k in _PLAIN},
             "step_names": list(self.step_names),
             "notes": list(self.notes),
             "steps": self.steps.tolist(),
@@ -113,7 +115,7 @@ class RankTrace:
         causes = {k: np.array(v, np.int64) for k, v in made["causes"].items()}
         parts = {k: np.array(v, np.int64) for k, v in made["parts"].items()}
         return cls(
-            **{k: made[k] for k in ("rank", "file", "zero_ns", "world")},
+            **{k: made[k] for k in _PLAIN},
             step_names=tuple(made["step_names"]),
             notes=tuple(made["notes"]),
             steps=_pairs(made["steps"]),
@@ -125,6 +127,7 @@ class RankTrace:
         )
 
 
+_PLAIN = ("rank", "file", "zero_ns", "world", "has_clock")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 
 
@@ -153,6 +156,7 @@ def rank_trace(
         notes=timeline.notes,
         world=member.world,
         copies=member.copies,
+        has_clock=member.has_clock,
     )
 
 

@@ -101,6 +101,8 @@ class Ranks:
         named = [row for row in self.steps if row.slowest >= 0]
         if not self.steps:
             return "No step is in the traces of two ranks: there is nothing to compare."
+        if sum(row.clock.is_known for row in self.ranks) < 2:
+            return "The ranks have no common clock: which one is the slowest is not known."
         if not named:
             return "In no step one rank stands out as the slowest."
         parts = []

@@ -132,12 +132,7 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
     traces = sorted(traces, key=lambda trace: trace.rank)
     matched = match(traces)
     together = np.array([key[0].operation in TOGETHER for key in matched.keys], dtype=bool)
-    clocks = align(
-        [trace.rank for trace in traces],
-        matched.start[together],
-        matched.stop[together],
-        matched.seen[together],
-    )
+    clocks = _clocks(traces, matched, together)
     fit = _fit(matched, clocks)
     rows = tuple(_collective(traces, matched, clocks, i) for i in np.flatnonzero(fit).tolist())
     waits = [_Waits(traces, r, clocks, matched, fit) for r in range(len(traces))]
@@ -154,6 +149,24 @@ def compare_ranks(traces: Sequence[RankTrace]) -> Compared:
         tuple(row for trace in traces for row in _copies(trace)),
         tuple(notes),
     )
+
+
+def _clocks(
+    traces: Sequence[RankTrace], matched: Matched, together: NDArray[np.bool_]
+) -> list[Clock]:
+    """The clock of each rank; a rank whose file keeps none is set by nothing."""
+    clocks = [Clock(0, math.nan, "no common clock: a saved run keeps none")] * len(traces)
+    clocked = np.array([r for r, trace in enumerate(traces) if trace.has_clock], np.intp)
+    rows = np.ix_(together, clocked)
+    found = align(
+        [traces[r].rank for r in clocked.tolist()],
+        matched.start[rows],
+        matched.stop[rows],
+        matched.seen[rows],
+    )
+    for r, clock in zip(clocked.tolist(), found, strict=True):
+        clocks[r] = clock
+    return clocks
 
 
 def _far_off(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -221,7 +223,31 @@ def test_saved_runs_are_ranks_too(tmp_path: Path):
         make_run().save(tmp_path / f"rank{rank}.kitrun")
     ranks = kit.open_ranks(tmp_path)
     assert [row.rank for row in ranks.ranks] == [0, 1]
-    assert "no collective" in ranks.ranks[1].clock.how
+    assert all("no common clock" in row.clock.how for row in ranks.ranks)
+
+
+@pytest.mark.parametrize("saved", [(0, 1, 2, 3), (3,)])
+def test_no_rank_is_called_late_by_the_times_of_saved_runs(
+    folder: Path, tmp_path: Path, saved: tuple[int, ...]
+):
+    for rank in range(4):
+        if rank in saved:
+            kit.open_trace(folder / f"rank{rank}.json").save(tmp_path / f"rank{rank}.kitrun")
+        else:
+            shutil.copy(folder / f"rank{rank}.json", tmp_path)
+    ranks = kit.open_ranks(tmp_path)
+    (problem,) = (problem for problem in ranks.problems if "no common clock" in problem)
+    assert ("all ranks" if len(saved) == 4 else "1 rank") in problem
+    assert problem in ranks.to_text().replace("\n", " ")
+    for row in ranks.ranks:
+        assert row.clock.is_known == (row.rank not in saved)
+        if row.rank in saved:
+            assert math.isnan(row.waited_ms)
+            assert not row.last
+    assert not any(rank in row.start_ns for row in ranks.collectives for rank in saved)
+    assert bool(ranks.collectives) == (len(saved) < 4)
+    assert not any(row.slowest >= 0 for row in ranks.steps)
+    assert sum(row.compute_ms > 0 for row in ranks.ranks) == 4  # what needs no clock is shown
 
 
 def test_a_folder_without_traces_and_one_with_bad_ones_are_errors(tmp_path: Path):
