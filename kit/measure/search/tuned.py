@@ -177,10 +177,13 @@ class Trial:
     def _times(self) -> Any:
         return np.array([t for run in self.counted for t in run.step_times_ns]) / 1e6
 
-    def bytes_of(self, kind: str) -> float:
-        """The run's metric whose name ends so, e.g. `memory.peak_bytes`; nan if it has none."""
-        metrics = self.runs[-1].metrics if self.runs else {}
-        return max((v for k, v in metrics.items() if k.endswith(f"{kind}_bytes")), default=math.nan)
+    def counted_memory(self, name: str) -> float:
+        """The most of a count of memory, e.g. `peak_bytes`, in any run; nan if no run has it.
+
+        Of all runs: a later one cannot know its own peak where an earlier one has used as much.
+        """
+        found = (run.metrics.get(f"memory.{name}") for run in self.runs)
+        return max((size for size in found if size is not None), default=math.nan)
 
     def pays_off_after(self, first: Trial) -> float:
         """Steps until the faster step has won back the longer compile; inf if never.
@@ -218,9 +221,9 @@ class Tuned:
         milliseconds; `tried` has one mapping for each setting, the fastest first: `words`,
         `settings`, `step_ms`, `spread_ms`, `ms_per_sample`, `change` (of a sample's time since the
         given settings, a `kit.runs.change.Difference`), `compile_ms`, `compiles`,
-        `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`
-        (nan: not measured), `runs`, `steps`, `note`, `is_same` (the losses agree), `is_start`,
-        `is_best`, `is_possible`.
+        `compiles_from_disk`, `pays_off_after` (steps; inf: never), `live_bytes`, `peak_bytes`,
+        `peak_bound` (what a peak that is not known did not go beyond; nan: not measured), `runs`,
+        `steps`, `note`, `is_same` (the losses agree), `is_start`, `is_best`, `is_possible`.
     """
 
     best: Settings
@@ -302,8 +305,9 @@ def _row(trial: Trial, best: Trial, first: Trial) -> dict[str, Any]:
         "compiles": trial.programs.count,
         "compiles_from_disk": trial.programs.from_disk,
         "pays_off_after": trial.pays_off_after(first),
-        "live_bytes": trial.bytes_of("live"),
-        "peak_bytes": trial.bytes_of("peak"),
+        "live_bytes": trial.counted_memory("live_bytes"),
+        "peak_bytes": trial.counted_memory("peak_bytes"),
+        "peak_bound": trial.counted_memory("peak_bound"),
         "runs": len(trial.runs),
         "steps": sum(len(run.step_times_ns) for run in trial.runs),
         "note": note,

@@ -118,10 +118,10 @@ def counted_text(run: Run) -> str:
         return "measured: nothing, a CPU's allocator does not count" if is_cpu else ""
     text = f"measured: {format_bytes(in_use)} in use after the steps"
     if (peak := run.metrics.get("memory.peak_bytes")) is not None:
-        return f"{text}, peak {format_bytes(peak)} with warm-up and compiling"
-    if (bound := run.metrics.get("memory.peak_bound")) is not None:
+        text += f", peak {format_bytes(peak)} with warm-up and compiling"
+    elif (bound := run.metrics.get("memory.peak_bound")) is not None:
         text += f", peak not above the {format_bytes(bound)} of before the run"
-    return text
+    return f"{text} (of the whole process, on one device)"
 
 
 def unseen_inside(graph: Graph) -> list[str]:

@@ -149,7 +149,7 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     if not rows:
         return section("Settings tried", sentence("Nothing was measured."))
     by_sample = _by_sample(rows)
-    has_bytes = any(not math.isnan(r["peak_bytes"]) for r in rows)
+    has_bytes = any(_peak(r) for r in rows)
     heads = ["settings", "step", *(["a sample"] if by_sample else []), "against given",
              "compiling", "paid back after", *(["peak memory"] if has_bytes else [])]  # fmt: skip
     start = next((r for r in rows if r["is_start"]), None)
@@ -163,6 +163,11 @@ def tradeoff_html(rows: Sequence[Row]) -> str:
     )
     if any(r["compiles_from_disk"] for r in rows):
         note += " Programs that were on disk already count with the time to load them."
+    if has_bytes:
+        note += (
+            " Memory is the peak of the whole process on one device; ≤: what was used before the "
+            "run, which it did not go beyond."
+        )
     if len(rows) > MAX_ROWS:
         note += f" The first {MAX_ROWS} of {len(rows)} are shown."
     body = table(heads, cells, "l" + "r" * (len(heads) - 1), widths=widths)
@@ -216,7 +221,7 @@ def _texts(row: Row) -> dict[str, str]:
         "sample": format_ms(row["ms_per_sample"]),
         "compile": f"{format_ms(row['compile_ms'])}: {programs}",
         "payoff": _payoff(row),
-        "memory": format_bytes(row["peak_bytes"], "not measured"),
+        "memory": _peak(row) or "not measured",
         "measured": f"{row['steps']} steps in {row['runs']} run{'s' * (row['runs'] != 1)}",
         "note": safe_label(row["note"]) or "-",
     }
@@ -256,8 +261,16 @@ def _cells(row: Row, start: Row | None, *, by_sample: bool, has_bytes: bool) -> 
         _against(row, start),
         format_ms(row["compile_ms"]),
         _payoff(row),
-        *([format_bytes(row["peak_bytes"], "not measured")] if has_bytes else []),
+        *([_peak(row) or "not measured"] if has_bytes else []),
     ]
+
+
+def _peak(row: Row) -> str:
+    """`3 GB`; `≤ 3 GB` where something before has used as much; "" if nothing counted."""
+    if not math.isnan(row["peak_bytes"]):
+        return format_bytes(row["peak_bytes"])
+    bound = row.get("peak_bound", math.nan)
+    return "" if math.isnan(bound) else f"≤ {format_bytes(bound)}"
 
 
 def _against(row: Row, start: Row | None) -> str:

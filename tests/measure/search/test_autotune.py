@@ -350,6 +350,18 @@ def test_the_bytes_of_a_run_are_shown_where_it_has_them():
     (row,) = Tuned.of(start, start, [start], budget_s=1, spent_s=1).tried
     assert row["peak_bytes"] == 7.0
     assert math.isnan(row["live_bytes"])
+    assert math.isnan(row["peak_bound"])
+
+
+def test_a_peak_that_only_an_earlier_run_could_know_is_kept():
+    start = trial(Settings(), [[5.0], [5.0], [5.0]])
+    counts = ({"peak_bytes": 7.0}, {"peak_bound": 9.0}, {"peak_bound": 9.5, "live_bytes": 2.0})
+    start.runs[:] = [
+        replace(run, metrics={f"memory.{name}": size for name, size in count.items()})
+        for run, count in zip(start.runs, counts, strict=True)
+    ]
+    (row,) = Tuned.of(start, start, [start], budget_s=1, spent_s=1).tried
+    assert (row["peak_bytes"], row["peak_bound"], row["live_bytes"]) == (7.0, 9.5, 2.0)
 
 
 @pytest.mark.parametrize(("changes", "words"), [

@@ -241,9 +241,11 @@ MEASURED = {"memory.live_bytes": 1.5e9, "memory.peak_bytes": 3.25e9}
     ("device", "metrics", "said"),
     [("cpu (cpu)", {}, "measured: nothing, a CPU's allocator does not count"),
      ("cuda (NVIDIA H100)", MEASURED,
-      "measured: 1.5 GB in use after the steps, peak 3.25 GB with warm-up and compiling"),
+      "measured: 1.5 GB in use after the steps, peak 3.25 GB with warm-up and compiling "
+      "(of the whole process, on one device)"),
      ("gpu (NVIDIA H100)", {"memory.live_bytes": 1.5e9, "memory.peak_bound": 9e9},
-      "measured: 1.5 GB in use after the steps, peak not above the 9 GB of before the run"),
+      "measured: 1.5 GB in use after the steps, peak not above the 9 GB of before the run "
+      "(of the whole process, on one device)"),
      ("gpu (of a run that is older than the count)", {}, "")],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["lazy", "torch"])

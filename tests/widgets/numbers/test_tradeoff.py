@@ -131,6 +131,10 @@ def test_memory_and_disk_are_told_where_known():
     assert "3 GB" in html
     assert "not measured" in html
     assert "on disk already" in html
+    bound = tradeoff_html([row(peak_bytes=3e9), row(peak_bound=9e9)])
+    assert "≤ 9 GB" in bound
+    assert "≤ 3 GB" not in bound
+    assert "of the whole process on one device" in bound
 
 
 @pytest.mark.parametrize(("ms", "spread", "text"), [
