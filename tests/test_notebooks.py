@@ -5,6 +5,7 @@ Those in `LIVE` do so in a page, in `browser/test_notebook.py`, and not once mor
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,7 @@ from tests.browser.test_notebook import LIVE
 from tests.smaller import with_smaller_bert
 
 ROOT = Path(__file__).parents[1]
+MOST_CELLS = 12  # of code
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 pytestmark = pytest.mark.notebook
@@ -25,6 +27,10 @@ def read(path: Path) -> nbformat.NotebookNode:
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
     return book
+
+
+def code_of(path: Path) -> list[str]:
+    return [cell.source for cell in read(path).cells if cell.cell_type == "code"]
 
 
 def test_there_are_notebooks_and_those_that_run_in_a_page():
@@ -48,6 +54,31 @@ def test_a_notebook_opens_with_its_question(path: Path):
     first = read(path).cells[0]
     assert first.cell_type == "markdown"
     assert first.source.splitlines()[0].endswith("?")
+
+
+@each_notebook
+def test_a_notebook_ends_with_what_its_reader_can_do_now(path: Path):
+    last = read(path).cells[-1]
+    assert last.cell_type == "markdown"
+    assert last.source.startswith("## What you can now do")
+
+
+@each_notebook
+def test_a_notebook_is_read_in_one_go(path: Path):
+    assert len(code_of(path)) <= MOST_CELLS
+
+
+@each_notebook
+def test_a_notebook_needs_nothing_but_the_package_and_tells_no_bare_step_time(path: Path):
+    code = "\n".join(code_of(path))
+    assert "sys.path" not in code
+    assert "tests." not in code
+    assert re.findall(r"(?:step_ms|advice\.ms):", code) == []  # use `step_text`
+
+
+def test_the_first_notebook_leads_to_each_other_one():
+    links = re.findall(r"\]\((\w+)\.ipynb\)", read(NOTEBOOKS[0]).cells[0].source)
+    assert sorted(links) == [path.stem for path in NOTEBOOKS[1:]]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from kit.errors import SettingsError
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.analysis.verdict import verdict
+from kit.runs.change import step_difference, step_text
 from kit.runs.run import Run
 from kit.text import markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
@@ -54,14 +55,14 @@ def _verdict(run: Run) -> str:
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
     """One row for each run: step time, how busy the device was, and what the host waited for."""
-    head = ("", "step (ms)", "device busy", "recording hidden", "sync points a step",
+    head = ("", "step (a rerun)", "device busy", "recording hidden", "sync points a step",
             "sync wait (ms a step)")  # fmt: skip
     rows = []
     for run, label in zip(runs, labels, strict=True):
         h = run.headline()
         label += f" (disturbed: {why})" if (why := run.doubt) else ""
         name = safe_markdown(label, 400)
-        rows.append((name, f"{run.step_ms:.2f}", f"{h.device_busy_fraction:.0%}",
+        rows.append((name, step_text(run), f"{h.device_busy_fraction:.0%}",
                      f"{h.overlap_fraction:.0%}", f"{h.syncs_per_step:.1f}",
                      f"{h.sync_wait_ms:.2f}"))  # fmt: skip
     return markdown_table(head, rows)
@@ -105,23 +106,25 @@ def breakdown_by_batch_table(runs: Sequence[Run]) -> str:
 def step_time_table(runs: Iterable[Run]) -> str:
     """Step time by batch size, native torch against kit, with the speedup of kit.
 
+    In brackets: where the median step of a rerun is to be expected.
+
     Raises:
         SettingsError: a batch size lacks its native or its kit run, or has two of them.
     """
-    native: dict[int, float] = {}
-    kit: dict[int, float] = {}
+    native: dict[int, Run] = {}
+    kit: dict[int, Run] = {}
     for run in runs:
         side, size = native if run.settings.mode == "torch" else kit, run.settings.batch_size
         if size in side:
             raise SettingsError(f"there are two runs of batch size {size} and alike in mode")
-        side[size] = run.step_ms
+        side[size] = run
     if set(native) != set(kit):
         raise SettingsError(
             f"each batch size needs one run in mode 'torch' and one in another mode; native has "
             f"{sorted(native)}, kit has {sorted(kit)}"
         )
-    rows = [
-        (str(b), f"{native[b]:.2f}", f"{kit[b]:.2f}", f"{native[b] / kit[b]:.2f}x")
-        for b in sorted(native)
-    ]
-    return markdown_table(("batch size", "native torch (ms)", "kit (ms)", "speedup of kit"), rows)
+    rows = []
+    for size in sorted(native):
+        faster = step_difference(kit[size], native[size]).times_text()
+        rows.append((str(size), step_text(native[size]), step_text(kit[size]), faster))
+    return markdown_table(("batch size", "native torch", "kit", "speedup of kit"), rows)

@@ -38,6 +38,7 @@ __all__ = [
     "shift_of",
     "step_difference",
     "step_interval",
+    "step_text",
     "steps_difference",
 ]
 
@@ -139,6 +140,15 @@ class Difference:
         if kind == "unclear" and is_none:
             return f"no change seen ({spread.strip('()')}){why}"
         return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"
+
+    def times_text(self) -> str:
+        """Of a ratio, how many times as much the new is: `1.2x ± 4%`, `maybe 1.05x ± 8%`."""
+        if math.isnan(self.old) or math.isnan(self.new) or not self.old:
+            return "not measured in both"
+        is_sure = not math.isnan(self.spread) and self.kind != "unclear"
+        word = "no change, " if self.kind == "same" else "" if is_sure else "maybe "
+        margin = "" if math.isnan(self.spread) else f" {self.margin()}"
+        return f"{word}{self.new / self.old:.3g}x{margin}"
 
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN) -> Difference:
@@ -256,6 +266,14 @@ def step_interval(*runs: Run) -> tuple[float, float]:
     side = _log_times(runs).side
     half = side.error * student(side.freedom, SURE)
     return math.exp(side.middle - half), math.exp(side.middle + half)
+
+
+def step_text(run: Run) -> str:
+    """`12.1 ms (10.4 ms to 14 ms)`: the median step, and where a rerun's is to be expected."""
+    low, high = step_interval(run)
+    within = "± unknown" if math.isnan(low) else f"{format_ms(low)} to {format_ms(high)}"
+    why = doubt_of(run)
+    return f"{format_ms(run.step_ms)} ({within}{f', {why}' if why else ''})"
 
 
 def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:

@@ -29,9 +29,9 @@ from kit.widgets.explorer.view import Explorer
 from kit.widgets.numbers.advice import AdviceView
 from kit.widgets.numbers.headline import HeadlineView
 from kit.widgets.numbers.tradeoff import TradeoffView
+from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
 from tests.factories import make_run
-from tests.formats.made_ranks import Job, write_ranks
 from tests.widgets.numbers.test_parallel import LINK, STEP
 from tests.widgets.numbers.test_tradeoff import row
 

@@ -14,10 +14,10 @@ import kit
 from kit.reports.html import write_report
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
+from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
 from tests.browser.test_timeline import PLOT, state
 from tests.factories import make_run
-from tests.formats.made_ranks import Job, write_ranks
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

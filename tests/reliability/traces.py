@@ -31,9 +31,9 @@ from kit.reports.ranks import ranks_html
 from kit.runs.analysis.summary import summary
 from kit.widgets.timeline.view import timeline_payload
 from kit.widgets.views import VIEWS
+from kit.workloads.made_ranks import Job, made_traces
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
-from tests.formats.made_ranks import Job, made_traces
 
 __all__ = ["KINDS", "damage", "look", "main"]
 

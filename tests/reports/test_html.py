@@ -24,6 +24,7 @@ from kit.reports.grid import axes_of
 from kit.reports.html import report_html, write_report
 from kit.reports.markdown import breakdown_table, comparison_table, step_time_table
 from kit.runs.bulk_sizes import UNLIMITED
+from kit.runs.change import step_text
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.widgets.views import VIEWS, ViewRow
@@ -257,11 +258,12 @@ def test_the_breakdown_table_adds_up_and_the_step_table_has_the_speedup():
     run = make_run()
     assert breakdown_table(run).splitlines()[-1].startswith("| **traced step** |")
     rows = comparison_table([run], ["a | b"]).splitlines()
-    assert rows[2].startswith("| a \\| b |")
+    assert rows[2].startswith(f"| a \\| b | {step_text(run)} |")
     runs = [make_run(Settings(mode=m, batch_size=b)) for m in ("torch", "lazy") for b in (8, 4)]
     table = step_time_table(runs).splitlines()
     assert [line.split("|")[1].strip() for line in table[2:]] == ["4", "8"]
-    assert table[2].rstrip(" |").endswith("x")
+    assert step_text(runs[3]) in table[2]
+    assert "x ± " in table[2].rpartition("|")[0].rpartition("|")[2]  # as sure as it is
     with pytest.raises(SettingsError, match="needs one run in mode 'torch'"):
         step_time_table(runs[:3])
 

@@ -20,12 +20,14 @@ from kit.runs.change import (
     shift_of,
     step_difference,
     step_interval,
+    step_text,
     steps_difference,
 )
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.steady import enough_steps
+from kit.text import format_ms
 from kit.widgets.base.change import change_html
 from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
@@ -230,7 +232,10 @@ def test_runs_are_compared_by_the_step_or_by_the_sample() -> None:
     assert (by_sample.kind, by_sample.amount) == ("less", -0.5)
     low, high = step_interval(one)
     assert low < one.step_ms < high
-    assert all(math.isnan(x) for x in step_interval(replace(one, step_times_ns=(5,))))
+    single = replace(one, step_times_ns=(5_000_000,))
+    assert all(math.isnan(x) for x in step_interval(single))
+    assert step_text(one) == f"{format_ms(one.step_ms)} ({format_ms(low)} to {format_ms(high)})"
+    assert step_text(single) == "5 ms (± unknown)"
     assert steps_difference([one] * 3, [one] * 3).spread < step_difference(one, one).spread
 
 
@@ -238,6 +243,11 @@ def test_an_interval_that_hides_ten_percent_is_unclear() -> None:
     assert Difference(10.0, 10.5, 0.99, 1.11).kind == "same"
     assert Difference(10.0, 10.5, 0.90, 1.22).kind == "unclear"
     assert Difference(10.0, 10.5, 1.01, 1.90).kind == "more"
+    assert Difference(10.0, 10.5, 0.99, 1.11).times_text() == "no change, 1.05x ± 6%"
+    assert Difference(10.0, 10.5, 0.90, 1.22).times_text() == "maybe 1.05x ± 16%"
+    assert Difference(10.0, 510.0, 49.0, 53.0).times_text() == "51x (49 to 53 times)"
+    assert Difference(10.0, 10.5, math.nan, math.nan).times_text() == "maybe 1.05x"
+    assert Difference(math.nan, 10.5, math.nan, math.nan).times_text() == "not measured in both"
 
 
 def test_a_models_error_is_one_only_beyond_the_spread_of_what_was_measured() -> None:
@@ -264,6 +274,7 @@ def test_on_a_busy_machine_nothing_is_called_changed_but_by_turns() -> None:
     assert StepTimes([still, busy]).difference(0, 1).kind == "unclear"
     assert steps_difference([still] * 3, [busy] * 3).kind == "more"
     assert diff_runs(still, busy).step.is_changed is False
+    assert step_text(busy).endswith(", measured on a busy machine: others used 1.3 of 2 cores)")
     assert "100&thinsp;% ± " in headline_html(busy, still)
     assert "% worse" in headline_html(slow, still)
     assert "% worse" not in headline_html(busy, still)

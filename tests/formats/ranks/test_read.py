@@ -17,9 +17,9 @@ from kit.errors import TraceFileError
 from kit.formats.ranks import read
 from kit.formats.ranks.files import is_folder_of_ranks, rank_files, rank_in_name
 from kit.reports.ranks import ranks_html
+from kit.workloads.made_ranks import LAYERS, Job, made_traces, write_ranks
 from tests.factories import make_run
 from tests.formats.chrome.traces import damaged
-from tests.formats.made_ranks import LAYERS, Job, made_traces, write_ranks
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 JOB = Job(

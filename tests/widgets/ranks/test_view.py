@@ -18,7 +18,7 @@ from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.selection import NOTHING
 from kit.widgets.ranks.lanes import COLOR, lanes_html
 from kit.widgets.ranks.view import of_rank, ranks_drawn
-from tests.formats.made_ranks import Job, write_ranks
+from kit.workloads.made_ranks import Job, write_ranks
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """Traces of a job of many ranks, made up: every offset, late-comer and overlap in them is known.
 
-    python -m tests.formats.made_ranks FOLDER
+For looking at `kit.open_ranks` without a cluster, and for the kit's own tests. This command
+
+    python -m kit.workloads.made_ranks FOLDER
 
 writes eight ranks of three steps, in which rank 5 computes longer than the others and rank 2 loads
 its batch late once. The files have the form of torch.profiler's, and say in "made by" that no GPU
@@ -52,7 +54,7 @@ def write_ranks(folder: Path, job: Job) -> list[Path]:
 
 
 def made_traces(job: Job) -> list[dict[str, Any]]:
-    """The ranks, step by step: a collective ends when the last rank has come, and was sent."""
+    """The content of each file: a collective ends when the last rank has come, and was sent."""
     rng = random.Random(job.seed)
     made = [_Rank(job, rank) for rank in range(job.ranks)]
     now = 1000.0
@@ -142,8 +144,8 @@ class _Rank:
     def add(self, cat: str, name: str, at: float, length: float, tid: int, **args: Any) -> None:
         """One event, by this rank's clock."""
         at += self.job.clock_us.get(self.rank, 0.0)
-        self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid,
-                            "ts": round(at, 3), "dur": round(length, 3), "args": args})  # fmt: skip
+        what = {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "args": args}
+        self.events.append({**what, "ts": round(at, 3), "dur": round(length, 3)})
 
     def trace(self) -> dict[str, Any]:
         """The file's content."""
@@ -162,4 +164,4 @@ if __name__ == "__main__":
         slow={5: 1.2}, late={(2, 1): 1500.0}, clock_us={r: 137.0 * (r % 3) for r in range(8)}
     )
     for written in write_ranks(Path(sys.argv[1]), example):
-        print(written)
+        sys.stdout.write(f"{written}\n")
