@@ -1,4 +1,5 @@
 // The address of a report's view: its settings and what is looked at, in the part after the #.
+import {copyField} from "../../widgets/base/js/copy.js";
 import {readLooked, writeLooked} from "../../widgets/base/js/link.js";
 
 const REST = 150; // milliseconds: the address follows once nothing changes any more
@@ -72,13 +73,7 @@ export class Address {
    * @param {any} button @param {any} field */
   async copy(button, field) {
     field.value = this.write();
-    try {
-      await navigator.clipboard.writeText(field.value);
-      button.textContent = "Copied";
-      setTimeout(() => { button.textContent = "Copy link to this view"; }, 2000);
-    } catch {
-      field.hidden = false;
-      field.select();
-    }
+    field.hidden = false; // what is hidden cannot be copied
+    field.hidden = await copyField(field, button);
   }
 }

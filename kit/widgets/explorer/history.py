@@ -68,7 +68,8 @@ class History:
 class HistoryBar(HBox):
     """Presets, reset, undo, redo, a link, the settings as text; `settings` follows them.
 
-    `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended.
+    `on_invalid` gets the error of a text that cannot be read; the text stays, to be mended. It also
+    gets what `on_link` raises.
     `on_look` gets what stands behind a # in the text: what is to be looked at in that run.
     `on_link` gives the text of what is shown, for the button that copies it.
     """
@@ -79,7 +80,7 @@ class HistoryBar(HBox):
         self,
         settings: Settings,
         *,
-        on_invalid: Callable[[SettingsError], None],
+        on_invalid: Callable[[Exception], None],
         on_look: Callable[[str], None] = lambda text: None,
         on_link: Callable[[], str] = lambda: "",
     ) -> None:
@@ -131,8 +132,13 @@ class HistoryBar(HBox):
 
     def show_link(self) -> None:
         """Show the text of what is shown now; the page's script copies it after a click."""
+        try:
+            text = self._on_link()
+        except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
+            self._on_invalid(error)
+            return
         self.link.value = ""  # so that the same text again is news to the page
-        self.link.value = self._on_link()
+        self.link.value = text
         self.shared.layout.display = None
 
     @property

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.runs.settings import Settings
-from kit.widgets.explorer.history import MOST, History
+from kit.widgets.explorer.history import MOST, History, HistoryBar
 
 QUICK = Settings(steps=2, warmup=0)
 
@@ -42,3 +42,16 @@ def test_a_history_is_bounded():
     while history.move(-1):
         steps += 1
     assert steps == MOST - 1
+
+
+def test_a_link_that_cannot_be_written_is_told_and_the_bar_stays():
+    told: list[Exception] = []
+
+    def write() -> str:
+        raise ValueError("no view has a range")
+
+    bar = HistoryBar(QUICK, on_invalid=told.append, on_link=write)
+    bar.link.value = "an older link"
+    bar.copy.click()
+    assert [str(error) for error in told] == ["no view has a range"]
+    assert (bar.link.value, bar.shared.layout.display) == ("an older link", "none")

@@ -1,4 +1,5 @@
 // Controls of a page that screen readers and the keyboard can use: names, states, undo and redo.
+import {copyField, sayFor} from "./copy.js";
 
 const CONTROLS = "[role=slider], .noUi-handle, select, input, .jupyter-widget-toggle-buttons, "
   + ".widget-toggle-buttons";
@@ -64,21 +65,18 @@ const ANSWER = 4000; // milliseconds that a browser lets a click copy something
 /** After a click on the button for it, copy the link that the kernel writes into the field beside.
  * @param {MouseEvent} event */
 export async function copyLink(event) {
-  const button = event.target instanceof Element ? event.target.closest(".kit-copy-link") : null;
+  const target = event.target instanceof Element ? event.target : null;
+  const button = /** @type {HTMLElement | null | undefined} */ (target?.closest(".kit-copy-link"));
   const field = /** @type {HTMLInputElement | null | undefined} */ (
     button?.closest(".kit-history")?.querySelector(".kit-link input"));
   if (!button || !field) return;
   field.value = "";
-  for (let waited = 0; !field.value && waited < ANSWER; waited += 50) {
+  const isThere = () => field.value !== "" && field.getClientRects().length > 0;
+  for (let waited = 0; !isThere() && waited < ANSWER; waited += 50) {
     await new Promise((done) => { setTimeout(done, 50); });
   }
-  if (!field.value) return;
-  const text = button.textContent;
-  field.select(); // where the browser refuses, Ctrl + C copies it
-  await navigator.clipboard.writeText(field.value).then(() => {
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = text; }, 2000);
-  }, () => {});
+  if (isThere()) await copyField(field, button);
+  else sayFor(button, "No answer yet: the link will stand below");
 }
 
 /** Ctrl + Z and Ctrl + Y in an explorer press its buttons. @param {KeyboardEvent} event */
