@@ -59,6 +59,7 @@ STATE = """() => {
       Array.from(lit.lit).flatMap((x, k) => x ? [table.keys.kind[k]] : []), Array.from(lit.marks)],
     focus: frame.root.getRootNode().activeElement?.className};
 }"""
+ACTIVE = "kitPlot.frame.root.getRootNode().activeElement"
 PLOT = """() => {
   const all = (root) => [...root.querySelectorAll('*')].flatMap(
     (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
@@ -322,6 +323,35 @@ def test_keys_search_ranges_and_choices(offline: Browser, tmp_path: Path):
     with offline.page.expect_download() as download:
         offline.page.get_by_role("button", name="save the picture").click()
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_lanes_are_put_first_and_back_and_what_has_the_focus_keeps_it(
+    offline: Browser, tmp_path: Path
+):
+    open_page(offline, tmp_path, timeline_payload(make_run(kernels=9, steps=1)))
+    page, lanes = offline.page, "Array.from(kitPlot.table.lanes.top)"
+    as_read = page.evaluate(lanes)
+    page.mouse.move(*point(offline, "kernel", 3))
+    assert "began at" in state(offline)["card"]
+    page.evaluate("kitPlot.choices().top('device/0 kernels')")
+    assert state(offline)["card"] == ""  # another span is under the pointer now
+    assert page.evaluate(lanes) != as_read
+    top = page.evaluate(f"kitPlot.view.y(Math.min(...{lanes}))")
+    page.locator("canvas.main").hover(position={"x": 20, "y": top + 5})
+    assert page.locator("canvas.main").get_attribute("title") == "device/0 kernels"
+    page.get_by_role("button", name="lanes in their own order").press("Enter")
+    assert page.evaluate(lanes) == as_read
+    assert page.get_by_role("button", name="lanes in their own order").count() == 0
+
+    page.evaluate("kitPlot.measure.set([0, kitPlot.table.end])")
+    for name in ("mean", "count"):  # the table's heads, drawn anew at each press
+        page.get_by_role("button", name=name, exact=True).press("Enter")
+        assert page.evaluate(f"{ACTIVE}.textContent") == name
+    zoom = page.get_by_role("button", name="zoom to it")
+    zoom.focus()
+    page.evaluate("kitPlot.rearrange()")
+    assert page.evaluate(f"{ACTIVE}.textContent") == "zoom to it"
+    assert offline.errors() == []
 
 
 def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Browser, tmp_path: Path):

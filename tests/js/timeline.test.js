@@ -17,7 +17,7 @@ import {describe, inOneLine} from "../../kit/widgets/timeline/js/describe.js";
 import {inWords} from "../../kit/widgets/timeline/js/finder.js";
 import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
-import {clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
+import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
 import {tableOf} from "./tables.js";
 
@@ -222,6 +222,24 @@ test("what is hidden is neither stepped to nor found", () => {
   assert.deepEqual([...searchTimeline(some, "name").hits], [1, 3]);
   assert.equal(inWords(searchTimeline(some, "plan"), -1, true), "nothing found in what is shown");
   assert.equal(firstShown(arrange(table, {...everything(), text: "no such lane"}), 0, 9), -1);
+});
+
+test("steps go from row to row as these stand, also where a lane was put first", () => {
+  const table = tableOf([[[0, 1, "plan"]], [[2, 3, "kernel"], [4, 5, "kernel"]], [[0, 9, "wait"]]], {"keys.lane": [[0, 1, 2]]});
+  const some = arrange(table, {...everything(), top: ["lane 2"], off: new Set(["lane 0"])});
+  assert.deepEqual([neighbour(some, 3, 1), neighbour(some, 1, 1), neighbour(some, 2, 1)], [1, 2, -1]);
+  assert.deepEqual([neighbour(some, 1, -1), neighbour(some, 3, -1)], [3, -1]);
+  assert.equal(firstShown(some, 0, 9), 3);
+});
+
+test("lanes whose names do not fit are cut where they differ", () => {
+  const cut = (/** @type {string[]} */ ...names) => clipApart(names, names.map(() => 80)); // 13 characters
+  assert.deepEqual(cut("main", "dataloader worker"), ["main", "dataloader w…"]);
+  assert.deepEqual(cut("dataloader worker 1", "dataloader worker 2"), ["dataload…er 1", "dataload…er 2"]);
+  assert.deepEqual(cut("the same name twice", "the same name twice"), ["the same nam…", "the same nam…"]);
+  const [a, b, c] = cut("pool of threads 17 for reading files", "pool of threads 18 for reading files", "main");
+  assert.deepEqual([a, b, c], ["…17 for read…", "…18 for read…", "main"]);
+  assert.deepEqual(clipApart(["host a", "host b"], [10, 10]), ["", ""]);
 });
 
 test("the pointer picks the span under it, the nearest, or nothing", () => {

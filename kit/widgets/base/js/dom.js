@@ -19,6 +19,26 @@ export function element(tag, attributes = {}, ...children) {
 }
 
 /**
+ * Replace what an element holds. The control that had the focus gets it again, found by its name:
+ * a keyboard must not begin anew at the top of the page.
+ * @param {HTMLElement} parent
+ * @param {...(Node | string)} children
+ */
+export function refill(parent, ...children) {
+  const focused = /** @type {Document | ShadowRoot} */ (parent.getRootNode()).activeElement;
+  const name = focused instanceof HTMLElement && parent.contains(focused) ? nameOf(focused) : "";
+  parent.replaceChildren(...children);
+  if (!name) return;
+  const controls = /** @type {HTMLElement[]} */ ([...parent.querySelectorAll("button, input, select, [tabindex]")]);
+  controls.find((control) => nameOf(control) === name)?.focus({preventScroll: true});
+}
+
+/** @param {HTMLElement} control */
+function nameOf(control) {
+  return control.dataset.act ?? control.getAttribute("aria-label") ?? control.textContent ?? "";
+}
+
+/**
  * Let the user save something as a file.
  * @param {string} name
  * @param {Blob} blob

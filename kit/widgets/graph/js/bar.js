@@ -1,6 +1,6 @@
 // The row of controls above a graph: search, colours, buttons, and a line about what is selected.
 import {tint} from "../../base/js/colors.js";
-import {element} from "../../base/js/dom.js";
+import {element, refill} from "../../base/js/dom.js";
 import {formatBytes, formatCount, formatNs, plural} from "../../base/js/format.js";
 import css from "./graph.css";
 import {panelOf} from "./panel.js";
@@ -67,7 +67,7 @@ export class Bar {
       parts.push(element("b", {style: "font-weight:600"}, `more ${sides.join(" and ")}: drag, or press “all”`));
     }
     if (dropped) parts.push(`${formatCount(dropped)} small boxes are not drawn: zoom in`);
-    this.line.replaceChildren(...parts);
+    refill(this.line, ...parts);
     this.showPanel(picture.scene);
   }
 
@@ -76,7 +76,7 @@ export class Bar {
     const {chosen} = this.graph, row = chosen.size === 1 ? [...chosen][0] : -1;
     this.panel.hidden = row < 0;
     if (row < 0) return;
-    this.panel.replaceChildren(element("button", {type: "button", "aria-label": "close", title: "select nothing (Esc)",
+    refill(this.panel, element("button", {type: "button", "aria-label": "close", title: "select nothing (Esc)",
       onclick: () => this.graph.unpick()}, "×"), element("b", {}, scene.text("label", row)),
     element("dl", {}, ...panelOf(scene, row).flatMap(([name, text]) =>
       [element("dt", {}, name), element("dd", {}, text)])));

@@ -1,5 +1,6 @@
 // What the mouse and the keyboard do to a timeline.
-import {hitAt} from "./data/picking.js";
+import {nameOf} from "./data/arrange.js";
+import {hitAt, laneAt} from "./data/picking.js";
 import {AXIS, OVERVIEW} from "./paint/tones.js";
 
 const ZOOM = 1.4, MOVE = 0.15, SCROLL = 40; // of one key
@@ -158,9 +159,17 @@ export class Events {
     view.show(middle - view.length / 2, middle + view.length / 2);
   }
 
+  /** The whole name of the lane whose name, maybe cut, is under the pointer. @param {PointerEvent} event */
+  nameUnder({offsetX: x, offsetY: y}) {
+    const {table, view, read} = this.plot;
+    const lane = x < view.gutter && y > AXIS ? laneAt(table, view.down(y)) : -1;
+    return lane < 0 ? "" : nameOf(read, lane);
+  }
+
   /** @param {PointerEvent | null} event */
   hover(event) {
     const {plot} = this, {frame, view} = plot;
+    frame.canvas.title = event ? this.nameUnder(event) : "";
     const hit = event && this.hit(event);
     frame.canvas.style.cursor = hit ? "pointer" : "default";
     plot.hovered = hit?.kind === "span" ? hit.i : null;

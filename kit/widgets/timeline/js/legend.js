@@ -1,5 +1,5 @@
 // Under a timeline: the kinds of span, each of which a click hides; what else can be shown or left out.
-import {element} from "../../base/js/dom.js";
+import {element, refill} from "../../base/js/dom.js";
 import {formatNs, plural} from "../../base/js/format.js";
 import {legendKind, nameOf} from "./data/arrange.js";
 
@@ -36,33 +36,29 @@ export class Legend {
   /** Each lane with a box that hides it and a button that puts it first.
    * @param {Table} table with all lanes @param {import("./data/arrange.js").Filter} filter */
   list(table, {off, top}) {
-    const root = this.listed.getRootNode(), focused = root.activeElement?.dataset?.act;
     const names = [...new Set(Array.from(table.lanes.label, (_, lane) => nameOf(table, lane)))];
-    this.listed.replaceChildren(...names.map((name) => element("div", {},
+    refill(this.listed, ...names.map((name) => element("div", {},
       element("label", {}, element("input", {type: "checkbox", checked: !off.has(name), "data-act": `show ${name}`,
         onchange: () => this.act.lane(name)}), name),
       element("button", {type: "button", "aria-pressed": String(top.includes(name)), "data-act": `top ${name}`,
         "aria-label": `put first: ${name}`, onclick: () => this.act.top(name)}, "put first"))));
-    if (!focused) return;
-    for (const control of this.listed.querySelectorAll("[data-act]")) if (control.dataset.act === focused) control.focus();
   }
 
   /** @param {Table} table @param {import("./data/arrange.js").Filter} filter
    * @param {import("./data/ghost.js").Ghost | null} ghost @param {boolean} showsPath */
   show(table, filter, ghost, showsPath) {
-    const root = this.kinds.getRootNode(), focused = root.activeElement?.dataset?.kind;
-    this.kinds.replaceChildren(...kindsOf(table).map(([kind, color, label]) => {
+    refill(this.kinds, ...kindsOf(table).map(([kind, color, label]) => {
       const swatch = element("i");
       swatch.style.background = color;
-      return element("button", {type: "button", "aria-pressed": String(!filter.hidden.has(kind)), "data-kind": kind,
-        title: "hide or show", onclick: () => this.act.kind(kind)}, swatch, label);
+      return element("button", {type: "button", "aria-pressed": String(!filter.hidden.has(kind)),
+        "data-act": kind, title: "hide or show", onclick: () => this.act.kind(kind)}, swatch, label);
     }), ...(ghost ? [ghostLegend(ghost)] : []));
-    for (const button of this.kinds.children) if (focused && button.dataset.kind === focused) button.focus();
     press(this.idle, filter.showsIdle, table.gaps.start.length ? "" : "no idle time is known here");
     press(this.path, showsPath, table.path.start?.length ? ""
       : "not known here: no step was traced, or there are very many spans");
-    this.all.hidden = !(table.leftOut || filter.hidden.size);
-    this.all.textContent = table.leftOut ? `show all (${plural(table.leftOut, "lane")} hidden)` : "show all kinds";
+    this.all.hidden = !(table.leftOut || filter.hidden.size || filter.top.length);
+    this.all.textContent = table.leftOut ? `show all (${plural(table.leftOut, "lane")} hidden)`
+      : filter.hidden.size ? "show all kinds" : "lanes in their own order";
   }
 
   clear() {

@@ -1,5 +1,5 @@
 // The range of time that is measured, and the card that says what it holds.
-import {element} from "../../base/js/dom.js";
+import {element, refill} from "../../base/js/dom.js";
 import {formatNs} from "../../base/js/format.js";
 import {rangeMetrics} from "./data/metrics.js";
 
@@ -67,7 +67,7 @@ export class Measure {
         element("div", {}, element("span", {}, name), text));
       return label ? [element("div", {class: "part"}, label), ...cells] : cells;
     });
-    card.replaceChildren(element("div", {class: "bar"}, element("b", {}, formatNs(to - from)),
+    refill(card, element("div", {class: "bar"}, element("b", {}, formatNs(to - from)),
       zoom, close), ...lines);
   }
 }

@@ -1,5 +1,5 @@
 // The table under a timeline: what the range that is measured holds, by name.
-import {element} from "../../base/js/dom.js";
+import {element, refill} from "../../base/js/dom.js";
 import {formatCount, formatNs, plural} from "../../base/js/format.js";
 import {MOST, namesIn} from "./data/names.js";
 
@@ -41,7 +41,7 @@ export class Names {
 
   /** @param {import("./data/table.js").Table} table @param {number} from @param {number} to */
   draw(table, from, to) {
-    this.root.replaceChildren(...table.parts.label.flatMap((/** @type {string} */ label,
+    refill(this.root, ...table.parts.label.flatMap((/** @type {string} */ label,
       /** @type {number} */ part) => {
       const found = namesIn(table, from, to, part);
       const head = label ? [element("div", {class: "part"}, label)] : [];

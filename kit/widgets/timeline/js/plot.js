@@ -124,6 +124,7 @@ export class TimelinePlot {
   rearrange() {
     this.arrange();
     this.hovered = null;
+    this.frame.card.hidden = true; // it may be of a span that is no longer under the pointer
     this.finder.take(this.table);
     if (this.pick && !isShown(this.table, this.pick)) this.choose("", -1);
     this.arrows = this.arrowsOfPick();
@@ -151,6 +152,7 @@ export class TimelinePlot {
       all: () => then(() => {
         hidden.clear();
         filter.off.clear();
+        filter.top = [];
         filter.text = "";
         this.legend.clear();
       }),

@@ -44,6 +44,12 @@ export function rowAt(table, y) {
   return -1;
 }
 
+/** The lane at a height, or -1. @param {import("./table.js").Table} table @param {number} y */
+export function laneAt(table, y) {
+  const {top, bottom} = table.lanes;
+  return Array.from(top, Number).findIndex((from, lane) => y >= from && y <= bottom[lane]);
+}
+
 /**
  * The span of a row at a time, or within `slack` of it: the longest where several are that near.
  * @param {import("./table.js").Table} table

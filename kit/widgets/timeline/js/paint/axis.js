@@ -33,12 +33,54 @@ export function readableTicks(from, to, width) {
   return longest > 110 ? ticksOf(from, to, width / longest) : found;
 }
 
+const LETTER = 6.1; // pixels of one, at the size of all texts here
+
 /**
  * The text that fits into so many pixels: all of it, its beginning, or nothing.
  * @param {string} text
  * @param {number} width
  */
 export function clipText(text, width) {
-  const most = Math.floor(width / 6.1);
+  const most = Math.floor(width / LETTER);
   return text.length <= most ? text : most < 3 ? "" : `${text.slice(0, most - 1)}…`;
+}
+
+/**
+ * Texts that fit, cut so that different ones stay different: at the end, in the middle, or before
+ * the place where they differ.
+ * @param {string[]} texts
+ * @param {number[]} widths pixels of each
+ * @returns {string[]}
+ */
+export function clipApart(texts, widths) {
+  const found = texts.map((text, i) => clipText(text, widths[i]));
+  for (const clip of [clipMiddle, clipBefore]) {
+    for (const alike of groupsOf(found).filter((group) => new Set(group.map((i) => texts[i])).size > 1)) {
+      const named = alike.map((i) => texts[i]);
+      for (const i of alike) found[i] = clip(texts[i], widths[i], named);
+    }
+  }
+  return found;
+}
+
+/** Indices of equal texts that are not empty. @param {string[]} texts @returns {number[][]} */
+function groupsOf(texts) {
+  const found = new Map();
+  texts.forEach((text, i) => { if (text) found.set(text, [...found.get(text) ?? [], i]); });
+  return [...found.values()].filter((group) => group.length > 1);
+}
+
+/** @param {string} text @param {number} width */
+function clipMiddle(text, width) {
+  const most = Math.floor(width / LETTER), tail = Math.floor(most / 3);
+  return text.length <= most ? text : `${text.slice(0, most - 1 - tail)}…${text.slice(text.length - tail)}`;
+}
+
+/** From the word on in which texts begin to differ. @param {string} text @param {number} width
+ * @param {string[]} others */
+function clipBefore(text, width, others) {
+  let same = 0;
+  while (same < text.length && others.every((other) => other[same] === text[same])) same += 1;
+  const word = text.slice(0, same).search(/[^\s/.:#-]*$/);
+  return `…${clipText(text.slice(word), width - LETTER)}`;
 }

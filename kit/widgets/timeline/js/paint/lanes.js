@@ -1,5 +1,5 @@
 // Paints what stands around the spans: the axis and its grid, the names of the lanes.
-import {clipText, readableTicks} from "./axis.js";
+import {clipApart, clipText, readableTicks} from "./axis.js";
 import {AXIS, FONT, RIGHT} from "./tones.js";
 
 /** @typedef {import("./picture.js").Picture} Picture */
@@ -57,8 +57,10 @@ export function paintLanes(ctx, {table, view, tones}) {
     ctx.fillStyle = tones.line;
     ctx.fillRect(gutter, view.y(down), view.width, 1);
   }
-  for (let i = 0; i < lanes.label.length; i++) {
-    write(lanes.label[i], lanes.group[i] ? 18 : 8, (lanes.top[i] + lanes.bottom[i]) / 2, tones.ink);
+  const lefts = Array.from(lanes.label, (_, i) => (lanes.group[i] ? 18 : 8));
+  const labels = clipApart(Array.from(lanes.label, String), lefts.map((x) => gutter - x - 4));
+  for (let i = 0; i < labels.length; i++) {
+    write(labels[i], lefts[i], (lanes.top[i] + lanes.bottom[i]) / 2, tones.ink);
   }
   for (const {top} of table.idle) write("why idle", 18, top + 8, tones.muted);
   ctx.restore();
