@@ -1,4 +1,4 @@
-"""The button that copies a link: on pages with and without a clipboard, and while nobody answers."""
+"""The button that copies a link: with and without a clipboard, and with no answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_link_is_copied_without_a_clipboard_and_the_button_gets_its_name_back(
     page = offline.page
     prepare(offline)
     assert page.evaluate("navigator.clipboard === undefined")  # as on a page of plain http
-    for _ in range(2):  # the second click comes while the button still says what became of the first
+    for _ in range(2):  # the second click comes while the button says "Copied"
         page.get_by_role("button").click()
         page.evaluate("answer('mode=lazy#range=1_2')")
         page.wait_for_function(SAYS, arg="Copied")

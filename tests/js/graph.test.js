@@ -23,7 +23,7 @@ const scene = () => new Scene({
     scope: [0, 0, 0, 0, 0, 0], dtype: [0, 0, 9, 9, 0, 9], ops: [2, 2, 1, 1, 1, 1], bytes: [8, 8, 4, 4, 4, 4],
     time: [30, 30, 10, 20, 5, 5], low: [0, 0, 0, 0, 1, 1], high: [0, 0, 0, 0, 1, 1], change: [0, 0, 0, 0, 0, 0],
     attrs: [0, 0, 0, 0, 0, 0], makes: [0, 0, 9, 9, 0, 9], reads: [0, 0, 0, 9, 0, 9], kernels: [0, 0, 0, 0, 0, 0],
-    stop: [0, 0, 0, id("item at a.py:1"), 0, 0]},
+    shared: [0, 0, 1, 0, 0, 0], stop: [0, 0, 0, id("item at a.py:1"), 0, 0]},
   strings: JSON.stringify(STRINGS), title: "", note: "", message: "", drawn_by: "grid", dots: [],
   shapes: [{boxes: [[50, 20, 100, 40]], edges: [], width: 100, height: 40},
     {boxes: [[50, 20, 100, 40], [50, 100, 100, 40]], edges: [[0, 1, 1, 4, [50, 40, 50, 50, 50, 70, 50, 80]]],
@@ -135,4 +135,6 @@ test("a picked op says what is known of it, and nothing of what is not", () => {
   const told = Object.fromEntries(panelOf(scene(), 3));
   assert.deepEqual(told, {op: "%1 = add", makes: "float32", reads: "float32", from: "%0 mul", line: "b.py:2", segment: "0",
     "time a step": "20 ns on the device", stop: "item at a.py:1"});
+  const shared = Object.fromEntries(panelOf(scene(), 2)); // whatever its kernels are called
+  assert.equal(shared["time a step"], "10 ns on the device, an equal share of its kernels");
 });

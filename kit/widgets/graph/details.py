@@ -25,29 +25,38 @@ __all__ = ["detail_columns", "stops_of"]
 
 _MOST = 6  # shapes, attributes, kernels of one op that are told
 _LONGEST = 300  # characters of one row
+_NAME = 240  # of a kernel's name: what follows it is told, too
 
 
 def detail_columns(boxes: Sequence[Box], merged: Merged, run: Run | None, strings: Any) -> Any:
-    """`attrs`, `makes`, `reads`, `kernels` and `stop` of each row; 0, the empty text, of groups."""
+    """`attrs`, `makes`, `reads`, `kernels` and `stop` of each row; 0, the empty text, of groups.
+
+    `shared`: 1 where a kernel computes other ops, too, so that the op's time is a share.
+    """
     kernels = node_kernels(run) if run is not None else {}
     stops = stops_of(run) if run is not None else {}
     found: dict[str, list[int]] = defaultdict(list)
     for box in boxes:
         texts = dict.fromkeys(("attrs", "makes", "reads", "kernels", "stop"), "")
+        own_kernels: Sequence[tuple[str, int]] = ()
         if box.node >= 0:
             node, own = merged.graph.nodes[box.node], merged.ids[box.node]
+            own_kernels = kernels.get(own, ())
             texts = {
                 "attrs": _some(f"{name} = {value}" for name, value in node.attrs),
                 "makes": _some(map(str, node.avals)),
                 "reads": _some(_read(merged.graph, *value) for value in node.inputs),
                 "kernels": _some(
-                    f"{name}, with {many - 1} more op{'s' * (many > 2)}" if many > 1 else name
-                    for name, many in kernels.get(own, ())
+                    f"{safe_label(name, _NAME)}, with {many - 1:,} more op{'s' * (many > 2)}"
+                    if many > 1
+                    else name
+                    for name, many in own_kernels
                 ),
                 "stop": stops.get(own, ""),
             }
         for name, text in texts.items():
             found[name].append(strings(text))
+        found["shared"].append(int(any(many > 1 for _, many in own_kernels)))
     return {name: np.array(column, np.int32) for name, column in found.items()}
 
 

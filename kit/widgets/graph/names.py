@@ -20,24 +20,41 @@ _MOVES = frozenset(name.strip("_") for name in (*VIEW_OPS, *_COPIES))
 _FUSED = "fused_"  # how the names of torch's fused optimizers begin
 _OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 _PRODUCTS = frozenset({"baddbmm", "bmm", "dot_general", "einsum", "matmul", "mm"})
+_ARITHMETIC = frozenset({"add", "div", "mean", "mul", "neg", "rsub", "sub", "sum"})
 _FEW = 2  # names that are told
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
+    """What a group is called, the names that say so, in program order, and what else is a part."""
+
     words: str
-    holds: Callable[[Collection[str]], bool]
+    holds: Callable[[Sequence[str]], bool]
+    parts: tuple[str, ...]  # in the names of ops that the words stand for
 
 
 _RULES = (
-    _Rule("attention", lambda names: _any(names, "scaled_dot_product", "_attention")),
     _Rule(
         "attention",
-        lambda names: bool(_PRODUCTS & set(names)) and _any(names, "softmax", but="log_softmax"),
+        lambda names: _any(names, "scaled_dot_product", "_attention"),
+        ("scaled_dot_product", "_attention"),
     ),
-    _Rule("cross entropy", lambda names: _any(names, "log_softmax") and _any(names, "nll_loss")),
-    _Rule("optimizer", lambda names: _any(names, "addcdiv") and _any(names, "sqrt")),
-    _Rule("gradient norm", lambda names: _any(names, "linalg_vector_norm", "foreach_norm")),
+    _Rule("attention", lambda names: _attends(names), (*_PRODUCTS, "softmax", "dropout", "mask")),
+    _Rule(
+        "cross entropy",
+        lambda names: _any(names, "log_softmax") and _any(names, "nll_loss"),
+        ("log_softmax", "nll_loss"),
+    ),
+    _Rule(
+        "optimizer",
+        lambda names: _any(names, "addcdiv") and _any(names, "sqrt"),
+        ("foreach", "addcdiv", "addcmul", "lerp", "sqrt"),
+    ),
+    _Rule(
+        "gradient norm",
+        lambda names: _any(names, "linalg_vector_norm", "foreach_norm"),
+        ("norm", "foreach", "clamp"),
+    ),
 )
 
 
@@ -46,16 +63,17 @@ def computed_by(nodes: Sequence[Node]) -> str:
     optimizers = {text: None for node in nodes if (text := optimizer_of(node))}
     if optimizers:
         return safe_label(", ".join(optimizers), 60)
-    names = dict.fromkeys(short_op(node.op).strip("_") for node in nodes)
+    names = [short_op(node.op).strip("_") for node in nodes]
+    told = [name for name in dict.fromkeys(names) if name not in _MOVES]
     for rule in _RULES:
         if rule.holds(names):
-            return rule.words
-    told = [name for name in names if name not in _MOVES]
+            return rule.words + _and_more(told, rule.parts)
     if not told:
         return "views and copies"
     loss = next((name for name in told if "_loss" in name), "")
     if loss:
-        return loss.removesuffix("_backward").removesuffix("_forward").replace("_", " ")
+        words = loss.removesuffix("_backward").removesuffix("_forward")
+        return words.replace("_", " ") + _and_more(told, (words,))
     return ", ".join(told[:_FEW]) + (", …" if len(told) > _FEW else "")
 
 
@@ -92,5 +110,21 @@ def _tensors(node: Node) -> int:
     return found[0] if len(found) == 1 else 0
 
 
-def _any(names: Collection[str], *parts: str, but: str = "") -> bool:
-    return any(part in name and not (but and but in name) for name in names for part in parts)
+def _any(names: Collection[str], *parts: str) -> bool:
+    return any(part in name for name in names for part in parts)
+
+
+def _attends(names: Sequence[str]) -> bool:
+    """Is there a softmax between two products? A product and any softmax are a classifier, too."""
+    products = [i for i, name in enumerate(names) if name in _PRODUCTS]
+    return any(
+        products[0] < i < products[-1]
+        for i, name in enumerate(names)
+        if products and "softmax" in name and "log_softmax" not in name
+    )
+
+
+def _and_more(told: Collection[str], parts: Sequence[str]) -> str:
+    """`, …` where a group has ops that its name does not stand for; arithmetic belongs to all."""
+    is_all = all(name in _ARITHMETIC or _any([name], *parts) for name in told)
+    return "" if is_all else ", …"

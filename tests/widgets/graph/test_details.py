@@ -91,6 +91,19 @@ def test_an_op_says_its_arguments_its_inputs_and_its_kernels():
         "kernels": "fusion.1, with 1 more op",
     }
     assert node_kernels(stopping())[3] == [("neg", 1)]
+    rows = scene["rows"]
+    shared = dict(zip(rows["node"].tolist(), rows["shared"].tolist(), strict=True))
+    assert [shared[node] for node in (1, 2, 3)] == [1, 1, 0]
+
+
+def test_a_kernel_with_a_very_long_name_says_that_it_computes_other_ops_too():
+    run, long = stopping(), "fusion." + "x" * 400
+    names = tuple(long if name == "fusion.1" else name for name in run.timeline.names)
+    fused = (Fused(0, long, (1, 2)),)
+    renamed = replace(run, timeline=replace(run.timeline, names=names), fused=fused)
+    scene = graph_payload(renamed)
+    at = scene["rows"]["node"].tolist().index(1)
+    assert scene["strings"][scene["rows"]["kernels"][at]].endswith("…, with 1 more op")
 
 
 def test_a_strangers_text_is_made_safe_and_long_lists_are_cut():

@@ -12,7 +12,7 @@ export function panelOf(scene, row) {
   const named = [...new Set(read)].slice(0, MOST_NAMED).map((i) => `%${rows.node[i]} ${scene.text("label", i)}`);
   const [low, high] = [rows.low[row], rows.high[row]];
   const time = rows.time[row] > 0 ? `${formatNs(rows.time[row])} on the device` : "";
-  const shared = scene.text("kernels", row).includes(", with ") ? ", an equal share of its kernels" : "";
+  const shared = rows.shared[row] ? ", an equal share of its kernels" : "";
   return [["op", `%${rows.node[row]} = ${scene.text("op", row)}`], ["stop", scene.text("stop", row)], ["makes", scene.text("makes", row)],
     ["reads", scene.text("reads", row)], ["from", named.join("\n")], ["with", scene.text("attrs", row)],
     ["line", scene.text("site", row)], ["module", scene.text("scope", row)],
