@@ -71,7 +71,8 @@ ONE_OP = [
         "the worker of the device",
         GREEN,
         {
-            "kit/runtime/session/executor.py": "finds the task's program, runs it, fills the cells",
+            "kit/runtime/session/executor.py": "runs the task's program, and fills the cells",
+            "kit/runtime/session/compiler.py": "finds that program: its own, or one for all places",
             "kit/runtime/compiling/cache.py": "the program, if an equal segment ran before",
             "kit/runtime/compiling/lower.py": "else: segment to one jax function to XLA",
             "kit/runtime/rules/table.py": "the rule of each op, in jax",

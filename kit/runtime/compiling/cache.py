@@ -7,7 +7,6 @@ that one, and compiles no second.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 from kit.ir import Aval
 from kit.runtime.compiling.lower import Executable
+from kit.runtime.compiling.places import Places
 from kit.runtime.recording.bulk import Op
 from kit.runtime.rules.table import Rules
 
@@ -36,7 +36,7 @@ class ExecutableCache:
     def __init__(self) -> None:
         self.ops: dict[Any, Op] = {}
         self.executables: OrderedDict[Any, Executable] = OrderedDict()  # last used last
-        self.rules: dict[int, Rules] = {}  # kept, so that an id stays what it is
+        self._places: dict[int, Places] = {}  # by the id of the rules, which they keep
         self.watch: Compiling | None = None  # is told what a run finds here, and what it compiles
         self._lock = threading.Lock()
         self._pending: dict[Any, threading.Event] = {}  # what somebody is compiling
@@ -61,14 +61,26 @@ class ExecutableCache:
             self.ops[key] = op
         return op
 
-    def has(self, key: Any) -> bool:
-        """Is the program of this key there, or on its way?"""
-        return key in self.executables or key in self._pending
+    def places_of(self, rules: Rules) -> Places:
+        """The places of slices in the programs that these rules made; the rules are kept with them.
+
+        So the id of the rules stays theirs, and a later session finds what an earlier one learned.
+        """
+        return self._places.setdefault(id(rules), Places(rules))
+
+    def get(self, key: Any) -> Executable | None:
+        """The program of this key, if it is there or on its way."""
+        found = self._used(key)
+        if found is None and (pending := self._pending.get(key)) is not None:
+            pending.wait()
+            found = self._used(key)
+        if found is not None and self.watch is not None:
+            self.watch.found(key)
+        return found
 
     def find(self, key: Any, make: Callable[[], Executable], *, what: str = "") -> Executable:
         """The program of this key; made now, by the caller, if nobody has and nobody does."""
-        found = self.executables.get(key)
-        while found is None:
+        while (found := self.get(key)) is None:
             with self._lock:
                 found = self.executables.get(key)
                 pending = self._pending.get(key)
@@ -76,13 +88,6 @@ class ExecutableCache:
                     self._pending[key] = threading.Event()
             if found is None and pending is None:
                 return self._make(key, make, what)
-            if pending is not None:
-                pending.wait()
-                found = self.executables.get(key)
-        self._use(key)
-        self._ahead.pop(key, None)
-        if self.watch is not None:
-            self.watch.found(key)
         return found
 
     def make_ahead(self, key: Any, make: Callable[[], Executable]) -> bool:
@@ -124,9 +129,15 @@ class ExecutableCache:
             oldest, _ = self.executables.popitem(last=False)
             self._ahead.pop(oldest, None)
 
-    def _use(self, key: Any) -> None:
-        with contextlib.suppress(KeyError):  # a thread that compiles ahead has just let it go
-            self.executables.move_to_end(key)
+    def _used(self, key: Any) -> Executable | None:
+        """The program of this key, if it is there: of all programs it is used last now."""
+        with self._lock:
+            found = self.executables.get(key)
+            if found is not None:
+                self.executables.move_to_end(key)
+                if self._ahead:
+                    self._ahead.pop(key, None)
+        return found
 
 
 class Compiling:

@@ -44,6 +44,7 @@ class Source:
     scalars: int
     wanted: Sequence[int]
     dead: Sequence[int] = ()  # leaves that are never read again
+    places: Sequence[tuple[int, int]] = ()  # of slices, which it takes as inputs: `Moved.places`
 
     @classmethod
     def of(cls, task: Task) -> Source:
@@ -109,7 +110,7 @@ class Executable:
     lower_ns: tuple[int, int]
     compile_ns: tuple[int, int]
     ops: int = 0
-    scalars: int = 0
+    places: Sequence[tuple[int, int]] = ()  # of its source
     calls: int = 0
     checks: Checks = NO_CHECKS
     asked: Sequence[Asked] = ()  # its probes
@@ -170,7 +171,7 @@ def compile_segment(
         order[position] = place
     times = (start, middle), (middle, stop)
     return Executable(
-        name, compiled, order, *times, ops=len(source.nodes), scalars=source.scalars,
+        name, compiled, order, *times, ops=len(source.nodes), places=source.places,
         checks=checks, asked=asked,
     )  # fmt: skip
 

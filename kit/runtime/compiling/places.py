@@ -2,14 +2,16 @@
 
 The place of a slice is a constant of its program: that is the fastest program, and most slices stay
 where they are. Where programs differ in nothing but such places, and `PATIENCE` of them have been
-compiled, one more is compiled that takes the places as inputs; it does for all others.
+compiled, one more is compiled that takes as inputs the places that have differed so far. It does
+for all other places of those slices; the slices that stayed keep theirs as constants.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, compress
+from operator import attrgetter
 from typing import Any
 
 from kit.runtime.recording.bulk import Op
@@ -17,11 +19,9 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.default import DEFAULT_RULES
 from kit.runtime.rules.table import Rules
 
-__all__ = ["MOVED", "PATIENCE", "Nodes", "Place", "Places"]
+__all__ = ["MOVED", "PATIENCE", "Moved", "Place", "Places"]
 
-PATIENCE = 3  # programs that differ in places only, before one takes these as inputs
-
-Nodes = Sequence[tuple[Op, tuple[int, ...]]]
+PATIENCE = 3  # programs that differ in places only, before one takes places as inputs
 
 _PLACE = Scalar("int64")
 _VIEWS = ("aten.select.int", "aten.slice.Tensor")
@@ -30,81 +30,172 @@ _BACKWARD = {
     "aten.slice_backward.default": "aten.slice.Tensor",
 }
 MOVED = frozenset({"kit.part_at", "kit.write_at", "kit.part_at_backward"})
+_ID, _AVALS, _SCALARS = attrgetter("id"), attrgetter("avals"), attrgetter("scalars")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
-    """Where a slice is, and the op that takes this as an input."""
+    """Where a slice is, and the op that takes this as an input: one for all places of its kind."""
 
     start: int
-    op: Op
+    op: Op  # its id is below 0, so no recorded op has it
 
-    @property
-    def key(self) -> Any:
-        """The same for all places of such a slice."""
-        return self.op.name, repr(self.op.template), self.op.avals, self.op.outputs
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A program that takes the places of some slices as inputs, for all that they may be.
+
+    Attributes:
+        key: of the program, as of one whose places are constants.
+        ops: instead of the recorded ones, by their position in the segment.
+        places: for each of them its position, and how many numbers of the segment come before.
+    """
+
+    key: tuple[Hashable, ...]
+    ops: Mapping[int, Op]
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class _Family:
+    """Programs that differ in nothing but where their slices are.
+
+    Attributes:
+        starts: of the slices of the first program.
+        seen: the first few of such lists of starts; a program each.
+        moving: the slices that have been elsewhere, too, by their number among the slices.
+        made: the program that takes those places as inputs, and how often that was another one.
+    """
+
+    starts: tuple[int, ...]
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+    moving: set[int] = field(default_factory=set)
+    made: Moved | None = None
+    times: int = 0
+
+    def note(self, starts: tuple[int, ...]) -> bool:
+        """One more program is wanted: shall it take places as inputs?"""
+        if len(self.seen) <= PATIENCE:
+            self.seen.add(starts)
+        pairs = zip(self.starts, starts, strict=True)
+        moving = {i for i, (first, now) in enumerate(pairs) if first != now}
+        if not moving <= self.moving:
+            # Each slice that begins to move late costs a program; a few such, then no more.
+            self.moving |= moving if self.times < PATIENCE else set(range(len(starts)))
+            self.made = None
+        return len(self.seen) > PATIENCE
 
 
 class Places:
-    """The places of slices in one session's programs, and how many programs differ in them only."""
+    """The places of slices in the programs of one cache, and which programs differ in them only.
+
+    Args:
+        rules: of those programs.
+    """
 
     def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self._known: dict[int, Place | None] = {}  # by the op's id
-        self._programs = Counter[int]()  # by the hash of what they share
+        self._kinds: dict[Hashable, Op] = {}
+        self._families: dict[Hashable, _Family] = {}
         names = (*_VIEWS, *_BACKWARD, "kit.write_view")
         self._is_usual = all(rules.find(n) is DEFAULT_RULES.find(n) for n in (*names, *MOVED))
 
-    def of(self, op: Op) -> Place | None:
-        """The place of a slice; None of any other op, and where the user has rules for slices."""
-        if op.id not in self._known:
-            self._known[op.id] = _place_of(op) if self._is_usual else None
-        return self._known[op.id]
+    def moved(
+        self, ops: Sequence[Op], key: Sequence[int], rest: tuple[Hashable, ...]
+    ) -> Moved | None:
+        """The program of these ops that takes places as inputs, if there shall be one.
 
-    def key(self, nodes: Nodes) -> Any:
-        """What programs share that differ in places only; None if there is no slice."""
-        places = [self.of(op) for op, _ in nodes]
-        if not any(places):
+        None where no slice has moved, or not often enough, or the user has rules for slices.
+
+        Args:
+            key: of each op its id, and where its inputs come from.
+            rest: what else their program depends on.
+        """
+        at = self._slices(ops) if self._is_usual else []
+        if not at:
             return None
-        pairs = zip(nodes, places, strict=True)
-        return tuple((op.id if p is None else p.key, refs) for (op, refs), p in pairs)
+        places = [p for i in at if (p := self._known[ops[i].id]) is not None]
+        inputs = list(accumulate(map(len, map(_AVALS, ops)), initial=0))
+        ids = [i + inputs[i] for i in at]  # where the slices' ids are in the key
+        shared = _with(key, ids, places)
+        family = self._families.get((shared, rest))
+        starts = tuple(place.start for place in places)
+        if family is None:
+            family = self._families[shared, rest] = _Family(starts)
+        if not family.note(starts):
+            return None
+        if family.made is None:
+            chosen = sorted(family.moving)
+            before = list(accumulate(map(_SCALARS, ops), initial=0))
+            family.made = Moved(
+                (_with(key, [ids[k] for k in chosen], [places[k] for k in chosen]), *rest),
+                {at[k]: places[k].op for k in chosen},
+                tuple((at[k], before[at[k]]) for k in chosen),
+            )
+            family.times += 1
+        return family.made
 
-    def move(self, key: Any) -> bool:
-        """One more program of this key is wanted: shall it take the places as inputs?"""
-        self._programs[hash(key)] += 1
-        return self._programs[hash(key)] > PATIENCE
+    def numbers(
+        self, places: Sequence[tuple[int, int]], ops: Sequence[Op], scalars: Sequence[float]
+    ) -> list[float]:
+        """The numbers that a program with `Moved.places` takes."""
+        numbers = list(scalars)
+        for i, (at, before) in enumerate(places):
+            place = self._known[ops[at].id]
+            assert place is not None, "the program was made for slices at these positions"
+            numbers.insert(before + i, place.start)
+        return numbers
 
-    def moved(self, nodes: Nodes) -> Nodes:
-        """The same with the places as inputs."""
-        return [(op if (p := self.of(op)) is None else p.op, refs) for op, refs in nodes]
+    def _slices(self, ops: Sequence[Op]) -> list[int]:
+        """Which of the ops are slices that can move.
 
-    def numbers(self, ops: Iterable[Op], scalars: Sequence[float]) -> list[float]:
-        """The numbers that `moved` takes, in the order of the ops."""
-        given, taken = iter(scalars), list[float]()
-        for op in ops:
-            taken += [next(given) for _ in range(op.scalars)]
-            if (place := self.of(op)) is not None:
-                taken.append(place.start)
-        return taken
+        No Python runs for each op: this is asked at each step in which a slice has moved.
+        """
+        ids = list(map(_ID, ops))
+        if new := set(ids).difference(self._known):
+            by_id = dict(zip(ids, ops, strict=True))
+            self._known |= {i: _place_of(by_id[i], self._kinds) for i in new}
+        return list(compress(range(len(ids)), map(self._known.get, ids)))
 
 
-def _place_of(op: Op) -> Place | None:
+def _with(key: Sequence[int], at: Sequence[int], places: Sequence[Place]) -> tuple[int, ...]:
+    """The key with these slices by their kind instead of their id, which says where they are."""
+    made = list(key)
+    for i, place in zip(at, places, strict=True):
+        made[i] = place.op.id
+    return tuple(made)
+
+
+def _place_of(op: Op, kinds: dict[Hashable, Op]) -> Place | None:
+    """The place of a slice; None of any other op."""
     args, kwargs = op.template
     if op.name in _VIEWS and not kwargs:
-        return _at(op, "kit.part_at", (HOLE,), op.name, args[1:], op.avals[0].shape)
-    if op.name in _BACKWARD and not kwargs:
-        name, sizes = _BACKWARD[op.name], tuple(args[1])
-        return _at(op, "kit.part_at_backward", (HOLE,), name, args[2:], sizes, sizes=sizes)
-    if op.name == "kit.write_view" and kwargs["view"] in _VIEWS and not kwargs["kwargs"]:
-        shape = op.avals[0].shape
-        return _at(op, "kit.write_at", (HOLE, HOLE), kwargs["view"], kwargs["args"], shape)
-    return None
+        found = _at(op.name, args[1:], op.avals[0].shape)
+        name, more = "kit.part_at", {}
+    elif op.name in _BACKWARD and not kwargs:
+        sizes = tuple(args[1])
+        found = _at(_BACKWARD[op.name], args[2:], sizes)
+        name, more = "kit.part_at_backward", {"sizes": sizes}
+    elif op.name == "kit.write_view" and kwargs["view"] in _VIEWS and not kwargs["kwargs"]:
+        found = _at(kwargs["view"], kwargs["args"], op.avals[0].shape)
+        name, more = "kit.write_at", {}
+    else:
+        return None
+    if found is None:
+        return None
+    start, static = found
+    template = ((*[HOLE] * len(op.avals), _PLACE), static | more)
+    key = (op.name, repr(template), op.avals, op.outputs)
+    if key not in kinds:
+        kinds[key] = Op(
+            -1 - len(kinds), name, template, op.avals, op.outputs, 1, op.is_view, op.writes
+        )
+    return Place(start, kinds[key])
 
 
-def _at(
-    op: Op, name: str, tensors: tuple[Any, ...], view: str, where: Sequence[Any],
-    shape: Sequence[int], **more: Any,
-) -> Place | None:  # fmt: skip
-    """The op `name` at the place that a view's arguments, those after its tensor, say."""
+def _at(view: str, where: Sequence[Any], shape: Sequence[int]) -> tuple[int, dict[str, Any]] | None:
+    """Where a view's arguments, those after its tensor, say that it begins, and what is fixed."""
     if not shape or not all(x is None or isinstance(x, int) for x in where):
         return None
     dim = (where[0] if where else 0) % len(shape)
@@ -118,6 +209,4 @@ def _at(
         start, length, step = places.start, len(places), places.step
     if not length:
         return None
-    static = {"dim": dim, "length": length, "step": step, "drops": drops, **more}
-    template = ((*tensors, _PLACE), static)
-    return Place(start, Op(-1, name, template, op.avals, op.outputs, 1, op.is_view, op.writes))
+    return start, {"dim": dim, "length": length, "step": step, "drops": drops}

@@ -13,7 +13,7 @@ from kit.runs.compiles import Compile, storms
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
 from kit.runtime.compiling.places import MOVED
-from kit.runtime.recording.bulk import Frame, Op
+from kit.runtime.recording.bulk import Frame, Op, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.recording.template import HOLE, Scalar
 
@@ -27,10 +27,11 @@ class CompiledProgram:
     """What is remembered of a compiled segment."""
 
     source: Source
+    ops: Sequence[Op]  # as they were recorded: no place of a slice is an input
     frames: Sequence[Frame]
     phase: str
     position: int  # of the segment in its step
-    names: Counter[str] = field(default_factory=Counter)
+    names: Counter[str] = field(default_factory=Counter)  # of its ops
     checks: Checks = NO_CHECKS
 
     def site(self, k: int) -> str:
@@ -61,17 +62,20 @@ class CompileLog:
     def add(
         self,
         source: Source,
-        frames: Sequence[Frame],
+        task: Task,
+        first: int,
         *,
-        phase: str,
-        step: int,
-        position: int,
         executable: Executable,
         is_from_disk: bool,
     ) -> None:
-        """Note a compile and find its reason."""
-        names = Counter(op.name for op, _ in source.nodes)
-        new = CompiledProgram(source, frames, phase, position, names, executable.checks)
+        """Note a compile for the ops of a task, from the `first` on, and find its reason."""
+        bulk, step, position = task.cut.bulk, task.step, task.position
+        recorded = slice(first, first + len(source.nodes))
+        ops, phase = bulk.ops[recorded], bulk.phase
+        names = Counter(op.name for op in ops)
+        new = CompiledProgram(
+            source, ops, bulk.frames[recorded], phase, position, names, executable.checks
+        )
         old = self._most_similar(new)
         kind, k, sentence, before, now = ("first", 0, "", "", "") if old is None else _why(old, new)
         self.notes.append(Compile(
@@ -92,10 +96,11 @@ class CompileLog:
         return (Graph(()) if old is None else old.graph()).diff(new.graph())
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
-        def likeness(old: CompiledProgram) -> tuple[float, bool]:
+        def likeness(old: CompiledProgram) -> tuple[float, bool, bool]:
             common = sum((old.names & new.names).values())
             size = max(sum(old.names.values()), sum(new.names.values()), 1)
-            return common / size, old.position == new.position
+            is_same_type = list(old.source.leaves) == list(new.source.leaves)
+            return common / size, old.position == new.position, is_same_type
 
         rivals = [p for p in reversed(self._known) if p.phase == new.phase]
         best = max(rivals, key=likeness, default=None)  # the latest of equally similar ones
@@ -131,18 +136,20 @@ def _why(old: CompiledProgram, new: CompiledProgram) -> tuple[str, int, str, str
             where = f" at {new.site(k)}" if new.site(k) else ""
             sentence = f"the {kind} of input {leaf} changed{where}: {was} became {now}"
             return kind, k, sentence, str(was), str(now)
-    for k, ((x, reads), (y, new_reads)) in enumerate(zip(a.nodes, b.nodes, strict=False)):
+    for k, (x, y) in enumerate(zip(old.ops, new.ops, strict=False)):
+        (before, reads), (after, new_reads) = a.nodes[k], b.nodes[k]
         sites = _sites(old.site(k), new.site(k))
-        if y.name in MOVED and x.name not in MOVED:
-            return ("place", k, f"{x.name} is at another place each time{sites}: from now on the "
-                    "place is an input of the program", x.name, y.name)  # fmt: skip
         if x.name != y.name:
             return ("op", k, f"another op at node {k}: {x.name} became {y.name}{sites}",
                     x.name, y.name)  # fmt: skip
+        if _shapes(x) == _shapes(y) and after.name in MOVED and before.name not in MOVED:
+            return ("place", k, f"{x.name} is at another place each time{sites}: from now on the "
+                    "place is an input of the program", before.name, after.name)  # fmt: skip
+        pair = (before, after) if {before.name, after.name} <= MOVED else (x, y)
         if (
-            x.template != y.template
+            pair[0].template != pair[1].template
             and _shapes(x) == _shapes(y)
-            and (change := _constant(x.template, y.template))
+            and (change := _constant(pair[0].template, pair[1].template))
         ):
             sentence = f"a constant of {x.name} changed{sites}: {change[0]} became {change[1]}"
             return "constant", k, sentence, *change

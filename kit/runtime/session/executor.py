@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,18 +21,16 @@ import jax
 import numpy as np
 
 from kit.errors import ExecutionError, KitError
-from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
-from kit.runtime.compiling.disk_cache import counting_hits, use_disk_cache
-from kit.runtime.compiling.lower import Executable, Source, compile_segment
-from kit.runtime.compiling.places import Places
-from kit.runtime.compiling.reasons import CompileLog
+from kit.runtime.compiling.disk_cache import use_disk_cache
+from kit.runtime.compiling.lower import Executable
 from kit.runtime.engine.engine import Engine
 from kit.runtime.engine.operations import Operation
 from kit.runtime.recording.bulk import Op, Origin, Task
 from kit.runtime.recording.sites import format_site
 from kit.runtime.rules.table import Rules
+from kit.runtime.session.compiler import Compiler
 from kit.runtime.session.findings import Findings, Flags, raise_found
 from kit.trace import Span
 
@@ -56,16 +53,12 @@ class Executor:
         self.counts: Counter[str] = Counter()
         self.spans: list[Span] = []  # of the worker; collected while `is_tracing`
         self.is_tracing = False
-        self.compiles = CompileLog()
+        self.compiler = Compiler(device, rules, cache, checks, self.counts, self._note_span)
         self.engine = Engine(setting=self._setting)
         self.held: list[Task] | None = None  # instead of running them; until somebody needs one
         self.recovered: list[str] = []  # segments that failed whole, and not op by op
-        self._rules = cache.rules.setdefault(id(rules), rules)
         self._launch = launch
         self._waits = device.platform == "cpu"
-        self._cache = cache
-        self._checks = checks
-        self._places = Places(self._rules)
         self.findings = Findings(self._note_failure)
 
     def start(self, owner: Any) -> None:
@@ -80,8 +73,8 @@ class Executor:
         if self.held is not None:
             self.held.append(task)
             return
-        if (watch := self._cache.watch) is not None and not self._launch:
-            watch.needed(self._full(task.cut.key, self._checks(task.step)))
+        if not self._launch:
+            self.compiler.expect(task)
         made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
         over = {made_by[i] for i in task.cut.dead}  # WAR: their other readers must come first
         reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
@@ -207,33 +200,13 @@ class Executor:
                 cell.array = array
 
     def _run_fused(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
-        executable = task.executable
-        if executable is None or executable.checks != self._checks(task.step):
-            executable = task.executable = self._find_fused(task)
-        else:
-            self.counts["cache.hits"] += 1
-            executable.calls += 1
+        executable = task.executable = self.compiler.of_segment(task)
         task.seen.issued.append((executable, 0))
-        numbers = task.scalars
-        if executable.scalars != len(numbers):
-            numbers = self._places.numbers(task.cut.bulk.ops, numbers)
-        if numbers:
+        if numbers := self.compiler.numbers(executable, task.cut.bulk.ops, task.scalars):
             arrays.append(np.array(numbers, np.float64))
         task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
         results, flags = executable.run(arrays)
         return results, [] if flags is None else [(0, executable, flags)]
-
-    def _find_fused(self, task: Task) -> Executable:
-        """The program of a task: its own, or one that takes the places of slices as inputs."""
-        key = task.cut.key
-        if not self._cache.has(self._full(key, self._checks(task.step))):
-            nodes = list(task.cut.bulk.nodes())
-            shared = self._places.key(nodes)
-            if shared is not None and self._places.move(moved := (shared, *key[1:])):
-                count = len(self._places.numbers(task.cut.bulk.ops, task.scalars))
-                source = replace(Source.of(task), nodes=self._places.moved(nodes), scalars=count)
-                return self._find(task, moved, lambda: source)
-        return self._find(task, key, lambda: Source.of(task))
 
     def _run_launched(self, task: Task, arrays: list[Any]) -> tuple[list[Any], list[Flags]]:
         """MXNet's bulking: each op is its own program, and the wait comes once, at the end."""
@@ -248,20 +221,13 @@ class Executor:
 
     def _run_alone(
         self, task: Task, i: int, op: Op, refs: tuple[int, ...], given: dict[int, Any],
-        numbers: list[float], found: list[Flags],
+        numbers: Sequence[float], found: list[Flags],
     ) -> list[Any]:  # fmt: skip
         """Issue op `i` of a task as a program of its own; `given` has the arrays of its refs."""
-        own = _own_refs(refs)
         inputs = list(given.values())
-        key: Any = ("launch", op.id, own)
-        place = self._places.of(op)
-        if place is not None and not self._cache.has(self._full(key, self._checks(task.step))):
-            moved = ("launch", place.key, own)
-            if self._places.move(moved):
-                key, op, numbers = moved, place.op, [place.start]
-        executable = self._find(task, key, partial(_alone, (op, own), inputs), i)
+        executable = self.compiler.of_op(task, i, op, refs, inputs)
         task.seen.issued.append((executable, i))
-        if op.scalars:
+        if numbers := self.compiler.numbers(executable, (op,), numbers):
             inputs.append(np.array(numbers, np.float64))
         if not task.seen.dispatch_ns[0]:
             task.seen.dispatch_ns = (time.perf_counter_ns(), 0)
@@ -270,73 +236,13 @@ class Executor:
             found.append((i, executable, flags))
         return results
 
-    def _find(
-        self, task: Task, key: Any, source: Callable[[], Source], offset: int = 0
-    ) -> Executable:
-        """The executable for this key; compiled now if it is not there. `offset`: its first op."""
-        before = self.counts["compile.count"]
-        checks = self._checks(task.step)
-
-        def make() -> Executable:
-            return self._compile_for(task, source(), offset, checks)
-
-        is_watched = self._cache.watch is not None  # words are for somebody who reads them
-        what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
-        executable = self._cache.find(self._full(key, checks), make, what=what)
-        if self.counts["compile.count"] == before:
-            self.counts["cache.hits"] += 1
-            executable.calls += 1
-        return executable
-
-    def _full(self, key: Any, checks: Checks) -> Any:
-        return (self.device, id(self._rules), checks, key)  # a cache may outlive the first two
-
-    def _compile_for(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
-        """Compile, count and explain a program that a task has to wait for."""
-        self.counts["cache.misses"] += 1
-        task.seen.is_cached = False
-        with counting_hits() as hits:
-            executable = self._compile(task, segment, offset, checks)
-        self.counts["compile.count"] += 1
-        self.counts["compile.from_disk"] += len(hits)
-        self.compiles.add(
-            segment,
-            task.cut.bulk.frames[offset : offset + len(segment.nodes)],
-            phase=task.cut.bulk.phase,
-            step=task.step,
-            position=task.position,
-            executable=executable,
-            is_from_disk=bool(hits),
-        )
-        self.counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
-        if self.is_tracing:
-            for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):
-                span = Span("host/worker", executable.name, kind, *when, segment=task.index)
-                self.spans.append(span)
-        return executable
-
-    def _compile(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
-        sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
-        name = f"segment_{segment.digest(checks)}_{task.cut.bulk.phase}"
-        return compile_segment(segment, self._rules, name=name, sites=sites, checks=checks)
-
     def needed_by(self, task: Task) -> Iterator[tuple[Any, int, Callable[[], Executable]]]:
         """(key, ops, what compiles it) of each program that a task will ask for."""
-        checks = self._checks(task.step)
+        return self.compiler.ahead(task, self._setting, self._launch)
 
-        def make(segment: Source, offset: int) -> Executable:
-            with self._setting():
-                return self._compile(task, segment, offset, checks)
-
-        if not self._launch:
-            source = Source.of(task)
-            yield self._full(task.cut.key, checks), len(task.cut.bulk.ops), partial(make, source, 0)
-            return
-        for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
-            own = _own_refs(refs)
-            inputs = list(dict(zip(refs, op.avals, strict=True)).values())
-            source = _alone((op, own), inputs)
-            yield self._full(("launch", op.id, own), checks), 1, partial(make, source, i)
+    def _note_span(self, span: Span) -> None:
+        if self.is_tracing:
+            self.spans.append(span)
 
     def _salvage(self, task: Task, failure: Exception | None) -> None:
         """Something failed, in the segment or before it: run op by op what can still be run.
@@ -435,16 +341,3 @@ def _summary(error: BaseException) -> str:
 
 def _nothing() -> None:
     """What is pushed to see what pushing costs."""
-
-
-def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the inputs of an op come from if it is a program of its own: from its leaves."""
-    leaf = {r: -1 - k for k, r in enumerate(dict.fromkeys(refs))}
-    return tuple(leaf[r] for r in refs)
-
-
-def _alone(node: tuple[Op, tuple[int, ...]], inputs: Sequence[Any]) -> Source:
-    """One op as a program of its own, which returns all of its results."""
-    avals = tuple(Aval(tuple(x.shape), str(x.dtype)) for x in inputs)
-    op = node[0]
-    return Source([node], avals, op.scalars, tuple(range(len(op.outputs))))

@@ -83,11 +83,11 @@ class Report:
     @property
     def compiles(self) -> tuple[Compile, ...]:
         """The compiles so far, each with its reason; the latest few hundred."""
-        return tuple(self._issuer.executor.compiles.notes)
+        return tuple(self._issuer.executor.compiler.log.notes)
 
     def compile_diff(self, i: int = -1) -> GraphDiff:
         """How the graph changed before compile `i` of `compiles`; the last one unless told."""
-        return self._issuer.executor.compiles.diff(i)
+        return self._issuer.executor.compiler.log.diff(i)
 
     def metrics_report(self) -> str:
         """The counters as text, with the meaning that they have in pytorch/xla."""
@@ -114,7 +114,7 @@ class Report:
             again = f"{m['redo.count']} steps were taken back, {m['redo.segments']} segments again"
             lines.append(f"{m['check.count']} checks looked at a step later; {again}")
         lines += self._stepper.describe()
-        lines += self._issuer.executor.compiles.explain()
+        lines += self._issuer.executor.compiler.log.explain()
         lines += [
             f"failed whole and ran op by op: {what}" for what in self._issuer.executor.recovered
         ]
