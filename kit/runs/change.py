@@ -32,6 +32,7 @@ __all__ = [
     "Difference",
     "StepTimes",
     "doubt_of",
+    "ends_text",
     "error_of",
     "part_difference",
     "ratio_of",
@@ -48,6 +49,8 @@ SHORT_MS = 250.0  # such runs: all of their steps together
 RERUN_PART = 0.10  # the same of a part of the step: a kernel, a wait, a cause of idle time
 RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
+_WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
+_MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 
 Times = Sequence[float] | NDArray[Any]
@@ -107,7 +110,12 @@ class Difference:
         return (self.high - self.low) / 2
 
     def margin(self, form: Callable[[float], str] = format_percent) -> str:
-        """`± 4%`; of a ratio that may be off by more than all of it, its ends, `0.7 to 3 times`."""
+        """`± 4%`; of a ratio that may be off by more than all of it, its ends, `0.7 to 3 times`.
+
+        Ends so far apart that they would say nothing are not told.
+        """
+        if self.is_ratio and self.low < 1 < self.high and self.high > _WIDEST * self.low:
+            return f"({_MAY_BE_ANYTHING})"
         if self.is_ratio and self.spread > 1:
             return f"({self.low:.2g} to {self.high:.2g} times)"
         return f"± {form(self.spread)}"
@@ -270,10 +278,18 @@ def step_interval(*runs: Run) -> tuple[float, float]:
 
 def step_text(run: Run) -> str:
     """`12.1 ms (10.4 ms to 14 ms)`: the median step, and where a rerun's is to be expected."""
-    low, high = step_interval(run)
-    within = "± unknown" if math.isnan(low) else f"{format_ms(low)} to {format_ms(high)}"
     why = doubt_of(run)
+    within = ends_text(*step_interval(run))
     return f"{format_ms(run.step_ms)} ({within}{f', {why}' if why else ''})"
+
+
+def ends_text(low_ms: float, high_ms: float) -> str:
+    """`10.4 ms to 14 ms`: an interval; "± unknown" of nan."""
+    if math.isnan(low_ms) or math.isnan(high_ms):
+        return "± unknown"
+    if high_ms > _WIDEST * low_ms:
+        return _MAY_BE_ANYTHING
+    return f"{format_ms(low_ms)} to {format_ms(high_ms)}"
 
 
 def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:

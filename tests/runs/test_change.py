@@ -210,11 +210,21 @@ def test_a_slow_wave_widens_the_interval() -> None:
 
 
 def test_of_a_spread_of_more_than_the_step_the_ends_are_said() -> None:
-    found = ratio_of([[1.0, 30.0, 5.0]], [[2.0, 60.0, 9.0]])
+    found = ratio_of([[3.0, 9.0, 5.0]], [[6.0, 18.0, 9.0]])
     low, high = f"{found.low:.2g}", f"{found.high:.2g}"
     assert float(low) < 1 < 2 < float(high)
     assert found.text() == f"maybe 80% ({low} to {high} times) slower"
     assert f"({low} to {high} times)" in change_html(found)
+
+
+def test_ends_that_would_say_nothing_are_not_told() -> None:
+    found = Difference(1.0, 0.04, 3.9e-05, 36.0, is_ratio=True)
+    assert found.text() == "maybe 96% (may be off a hundredfold) faster"
+    assert found.times_text() == "maybe 0.04x (may be off a hundredfold)"
+    assert "&thinsp;% (may be off a hundredfold)" in change_html(found)
+    assert Difference(10.0, 510.0, 2.0, 9e5).margin() == "(2 to 9e+05 times)"  # it says "more"
+    wild = replace(make_run(), step_times_ns=(1_000_000, 30_000_000, 5_000_000))
+    assert step_text(wild) == "5 ms (may be off a hundredfold)"
 
 
 def test_fractions_are_compared_by_their_difference() -> None:

@@ -20,6 +20,7 @@ from kit.errors import SettingsError
 from kit.ir import Graph, Segment
 from kit.ir.graph import is_view
 from kit.ir.plan import OpStream, plan
+from kit.runs.change import ends_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import Costs, between, costs_of
@@ -62,9 +63,7 @@ class Prediction:
     @property
     def step_text(self) -> str:
         """`12.1 ms (10.4 ms to 14 ms)`; `12.1 ms (± unknown)`."""
-        known = not math.isnan(self.low_ms)
-        within = f"{format_ms(self.low_ms)} to {format_ms(self.high_ms)}" if known else "± unknown"
-        return f"{format_ms(self.step_ms)} ({within})"
+        return f"{format_ms(self.step_ms)} ({ends_text(self.low_ms, self.high_ms)})"
 
     def headline(self) -> str:
         """One line: the time, the cuts, the waits, and where it comes from."""
