@@ -34,13 +34,18 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
 
 
 def of_module(module: nn.Module) -> Callable[[], Any]:
-    """Asks which modules are in it and train, and which parameters need or have a gradient."""
+    """Asks which modules are in it and train, which parameters need or have a gradient, hooks."""
     modules, parameters = parts_of(module)
+    hooks: list[dict[int, Any]] = []
+    for m in modules:
+        hooks += [m._forward_pre_hooks, m._forward_hooks]
+        hooks += [m._backward_pre_hooks, m._backward_hooks]
     tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters)]
 
     def look() -> Any:
         return [
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
+            *map(id, chain.from_iterable(filter(None, hooks))),  # of the few that have one
             *map(_TRAINS, modules),
             *map(_NEEDS, parameters),
             *[gradient is None for gradient in map(_GRADIENT, parameters)],

@@ -79,6 +79,14 @@ def rate_replaced(model: Any, optimizer: Any) -> None:
     optimizer.param_groups[0]["lr"] = torch.tensor(0.005)
 
 
+def hooked(model: Any, optimizer: Any) -> None:
+    model[0].weight.register_hook(lambda grad: grad * 2)
+
+
+def hooked_module(model: Any, optimizer: Any) -> None:
+    model[0].register_forward_hook(lambda module, args, out: out * 2)
+
+
 def shortened(model: Any, optimizer: Any) -> None:
     del model[1]
 
@@ -141,7 +149,7 @@ def weighed(model: Any, optimizer: Any) -> None:
 
 
 CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added,
-           masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
+           hooked_module, masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
            *RATES]  # fmt: skip
 
 
@@ -161,3 +169,55 @@ def test_gradients_may_be_zeroed_between_the_steps() -> None:
     *replayed, session = train(forgotten, "replay", zeroes=False)
     assert replayed == recorded
     assert session.stepper.counts["replay.steps"] == STEPS - 5
+
+
+def frozen_leaf(w: torch.Tensor) -> Any:
+    return w.requires_grad_(False)
+
+
+def frozen_by_its_flag(w: torch.Tensor) -> Any:
+    w.requires_grad = False
+
+
+def cut_off(w: torch.Tensor) -> Any:
+    return w.detach_()
+
+
+def hooked_leaf(w: torch.Tensor) -> Any:
+    return w.register_hook(lambda grad: grad * 2)
+
+
+def doubled(w: torch.Tensor) -> None:
+    if w.grad is not None:
+        w.grad.mul_(2)
+
+
+def hooked_after(w: torch.Tensor) -> Any:
+    return w.register_post_accumulate_grad_hook(doubled)
+
+
+@pytest.mark.parametrize("change", [frozen_leaf, frozen_by_its_flag, cut_off, hooked_leaf,
+                                    hooked_after], ids=lambda f: f.__name__)  # fmt: skip
+def test_a_tensor_of_no_module_learns_as_the_program_says_between_two_steps(change: Any) -> None:
+    def gradients(device: str, session: Any = None) -> Any:
+        w, v = (torch.ones(3).to(device).requires_grad_() for _ in range(2))
+        for i in range(9):
+            if i == 6:
+                change(w)
+            step = lambda: (w * v * 2).sum().backward()  # noqa: E731
+            step() if session is None else session.run_step(step)
+        return w.grad.tolist(), v.grad.tolist(), w.requires_grad
+
+    with open_session(Settings(step_mode="replay")) as session:
+        assert gradients("kit", session) == gradients("cpu")
+        assert session.stepper.counts["replay.steps"] > 0
+        assert any("how a tensor learns" in why for why in session.stepper.reasons)
+
+
+def test_a_tensor_that_the_steps_do_not_read_may_change_as_it_likes() -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        w, other = torch.ones(3, device="kit"), torch.ones(3, device="kit")
+        for _ in range(8):
+            session.run_step(lambda: w * 2)
+            other.requires_grad_(not other.requires_grad)
+        assert session.stepper.counts["replay.steps"] == 3  # all after the fifth

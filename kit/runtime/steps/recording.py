@@ -27,6 +27,7 @@ __all__ = [
     "fill",
     "hand_over",
     "is_held",
+    "is_read",
     "is_same",
     "leaf_of",
     "numbers_in",
@@ -180,6 +181,14 @@ def is_held(last: Recording) -> bool:
         else:
             return False
     return True
+
+
+def is_read(last: Recording, value: Value | None) -> bool:
+    """True if the next step reads this value, if it is equal to this one."""
+    held = [holder for holder, _ in last.fixed.values()]
+    return any(
+        h() is value for holders in (held, *(r.holders for r in last.reads)) for h in holders
+    )
 
 
 def type_of(cell: Cell) -> Any:

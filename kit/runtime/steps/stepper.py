@@ -31,6 +31,7 @@ from kit.runtime.steps.recording import (
     fill,
     hand_over,
     is_held,
+    is_read,
     is_same,
     leaf_of,
     numbers_in,
@@ -112,8 +113,15 @@ class Stepper:
         """True between two steps that may be replayed."""
         return self.mode == "replay" and self._now is None
 
-    def forget(self, why: str = "") -> None:
-        """The next step may be another one: record it."""
+    def forget(self, why: str = "", *, of: Value | None = None) -> None:
+        """The next step may be another one: record it.
+
+        Args:
+            of: forget between two steps only, and only if the next one reads this value.
+        """
+        last = self._last
+        if of is not None and not (self.is_between and last is not None and is_read(last, of)):
+            return
         if why and self._last is not None and self.mode == "replay":
             self.reasons[why] += 1
         self._last, self._equal, self._alike = None, 0, 0

@@ -18,14 +18,13 @@ from kit.torch.ops.refused import REFUSED
 from kit.torch.ops.schema import Special
 from kit.torch.ops.sequences import SEQUENCES
 from kit.torch.ops.strict import check_number
+from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import (
     KitTensor,
     View,
-    check_sessions,
-    check_writable,
     part_of,
     shows_memory,
     strided,

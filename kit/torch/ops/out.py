@@ -13,8 +13,9 @@ import torch
 
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe
+from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["inplace_by_functional", "out_recipe"]
 

@@ -12,9 +12,10 @@ import torch
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.schema import Special
 from kit.torch.ops.strict import check_draw
+from kit.torch.tensors.checks import check_writable
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.tape import Tape
-from kit.torch.tensors.tensor import KitTensor, check_writable, wrap
+from kit.torch.tensors.tensor import KitTensor, wrap
 
 __all__ = ["OWN_NUMBERS", "RANDOM"]
 

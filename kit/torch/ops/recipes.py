@@ -38,6 +38,7 @@ from kit.torch.ops.schema import (
 )
 from kit.torch.ops.sequences import CELL_SHAPES
 from kit.torch.ops.strict import check_types
+from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec, dtype_name, is_lifted
@@ -46,8 +47,6 @@ from kit.torch.tensors.tensor import (
     Buffer,
     KitTensor,
     View,
-    check_sessions,
-    check_writable,
     wrap,
 )
 

@@ -18,6 +18,7 @@ import torch
 from kit.errors import SessionError
 from kit.runtime.recording.bulk import Frame, Op, Value
 from kit.runtime.recording.template import HOLE
+from kit.torch.tensors.learning import NEEDS_GRADIENT, telling
 from kit.torch.tensors.private import private
 from kit.torch.tensors.spec import Spec
 from kit.torch.tensors.storage import LoadedStorage, Storage
@@ -28,8 +29,6 @@ __all__ = [
     "Buffer",
     "KitTensor",
     "View",
-    "check_sessions",
-    "check_writable",
     "empty",
     "part_of",
     "shows_memory",
@@ -169,6 +168,12 @@ class KitTensor(torch.Tensor):
     tape: Tape
 
     __torch_function__ = private("torch._C._disabled_torch_function_impl")
+
+    requires_grad = NEEDS_GRADIENT
+    requires_grad_ = telling(torch.Tensor.requires_grad_)
+    detach_ = telling(torch.Tensor.detach_)
+    register_hook = telling(torch.Tensor.register_hook)
+    register_post_accumulate_grad_hook = telling(torch.Tensor.register_post_accumulate_grad_hook)
 
     @staticmethod
     def over(tape: Tape, ref: Buffer | View, spec: Spec) -> KitTensor:
@@ -409,39 +414,3 @@ def _tape_of(args: Any, kwargs: Any) -> Tape:
         if isinstance(item, list | tuple):
             stack.extend(item)
     raise SessionError("no tensor of device 'kit' among the arguments")
-
-
-def check_sessions(tape: Tape, name: str, arguments: Any) -> None:
-    """Every tensor must belong to this session: another one has another engine.
-
-    Raises:
-        SessionError: one does not.
-    """
-    for argument in arguments:
-        for x in argument if isinstance(argument, list | tuple) else (argument,):
-            if isinstance(x, KitTensor) and x.tape is not tape:
-                raise SessionError(
-                    f"{name} got tensors of this session and of another session; bring one over "
-                    "with x.cpu() in its own session, then .to('kit')"
-                )
-
-
-def check_writable(name: str, written: list[KitTensor]) -> None:
-    """Refuse what torch refuses: to write where several elements share one place.
-
-    Raises:
-        RuntimeError: torch's own sentence.
-    """
-    for tensor in written:
-        if not isinstance(tensor, KitTensor):
-            raise RuntimeError(
-                f"{name} cannot write to a tensor on {tensor.device} from the kit device"
-            )
-        spec = tensor.spec
-        if spec.repeats and any(
-            s == 0 and n > 1 for n, s in zip(spec.shape, spec.stride, strict=True)
-        ):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a "
-                "single memory location. Please clone() the tensor before performing the operation."
-            )

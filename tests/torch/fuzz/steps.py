@@ -41,15 +41,18 @@ def run_steps(program: Program, names: dict[str, Any], session: Any = None) -> l
 
 
 def change(program: Program, names: dict[str, Any]) -> None:
-    """What a program may do between two steps: change a number, write, replace a tensor."""
+    """What a program may do between two steps: change a number, write, replace a tensor, learn."""
     which = len(program.step) % 4
     if which == 1:
         names["change"]()
     first = min(tensors(names), default=None)
-    if first is not None and which == 2:
+    if first is None:
+        return
+    if which == 2:
         run_line(f"with torch.no_grad(): {first}.fill_(1)", names)
-    if first is not None and which == 3:
-        # It wants gradients as the old one did: a replay runs none of the step's Python, so it
-        # does not ask a new tensor for what the step asked the old one.
-        wants = f"requires_grad_({first}.requires_grad)"
-        run_line(f"{first} = {first}.detach().clone().{wants}", names)
+    if which == 3:
+        run_line(f"{first} = {first}.detach().clone()", names)
+    if which == 0:
+        flip = f"{first}.requires_grad_(not {first}.requires_grad)"
+        hook = f"{first}.register_hook(lambda g: g * 2)"
+        run_line(flip if len(program.lines) % 2 else hook, names)

@@ -87,5 +87,11 @@ def test_a_step_that_turns_its_state_is_not_replayed() -> None:
     assert outcome(made, CACHE).kind == "same"
 
 
+def test_a_step_asks_a_new_tensor_for_gradients_as_it_asked_the_old_one() -> None:
+    first = ("t0 = torch.ones(2, 3).to(device)",)
+    step = ("t1 = torch.ones(2).to(device)", "t1 += 1", "t0.requires_grad_()")  # `change` replaces
+    assert outcome(Program(first, {"step_mode": "replay"}, step), CACHE).kind == "same"
+
+
 def test_a_program_is_the_same_each_time() -> None:
     assert program(Random(7)) == program(Random(7))

@@ -1,0 +1,63 @@
+"""Changes of whether and how a tensor learns, which the data flow of a step does not show.
+
+A replay runs none of the step's Python, so the session's stepper is told of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from weakref import ref
+
+import torch
+
+__all__ = ["NEEDS_GRADIENT", "telling"]
+
+_WHY = "the program has changed whether or how a tensor learns, between two steps"
+
+
+def telling(method: Any) -> Any:
+    """The same method of `torch.Tensor`, which tells the stepper what it has changed."""
+    sets_hook = "hook" in method.__name__
+
+    @wraps(method)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        before = tensor.requires_grad
+        result = method(tensor, *args, **kwargs)
+        _tell(tensor, has_changed=sets_hook or tensor.requires_grad is not before)
+        return result
+
+    return call
+
+
+def _tell(tensor: Any, *, has_changed: bool) -> None:
+    session = tensor.tape.opened
+    if session is None or session.stepper.mode != "replay":
+        return
+    session.stepper.watch(tensor, _of_tensor)
+    value = tensor.ref.base.value
+    if has_changed and value is not None:
+        session.stepper.forget(_WHY, of=value)
+
+
+def _of_tensor(tensor: Any) -> Callable[[], Any]:
+    """Asks whether the program still holds the tensor, and whether it needs a gradient."""
+    held = ref(tensor)
+
+    def look() -> Any:
+        tensor = held()
+        return tensor is not None and (True, tensor.requires_grad)
+
+    return look
+
+
+_get: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+
+
+@telling
+def _set(tensor: Any, wanted: Any) -> None:
+    torch.Tensor.requires_grad.__set__(tensor, wanted)  # type: ignore[attr-defined]
+
+
+NEEDS_GRADIENT = property(_get, _set)
