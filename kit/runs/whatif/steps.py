@@ -7,6 +7,7 @@ step ahead of the device.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -38,6 +39,7 @@ class Shape:
     Attributes:
         device: nanoseconds of each segment on the device.
         waits: segment -> the sync point that follows it.
+        prefetch: batches that the loader's queue holds.
         serial: the worker waits for each segment, as on a CPU.
     """
 
@@ -48,6 +50,11 @@ class Shape:
     step_mode: str = "retrace"
     prefetch: int = 0
     serial: bool = True
+
+    @property
+    def batches(self) -> int:
+        """How many a step takes: one for each micro-batch."""
+        return 1 + sum(s.cut == "micro-batch" for s in self.segments)
 
 
 def device_times(
@@ -152,8 +159,23 @@ def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[flo
 
 
 def _simulated(shape: Shape, costs: Costs) -> tuple[list[Span], list[int]]:
-    """All spans, and the place of each step's last one on the host."""
-    steps = _Steps(shape, costs)
+    """All spans, and the place of each step's last one on the host.
+
+    In a steady step the loader's queue is full at first if loading takes less than the step, else
+    it is always empty. To fill or to empty it would take many steps.
+    """
+    spans, marks = _simulated_from(shape, costs, is_full=True)
+    if not shape.prefetch:
+        return spans, marks
+    ends = _ends(spans, marks)
+    loading = (costs.inputs + costs.inputs_away) * shape.batches
+    if loading * SHOWN <= ends[-1] - ends[-1 - SHOWN]:
+        return spans, marks
+    return _simulated_from(shape, costs, is_full=False)
+
+
+def _simulated_from(shape: Shape, costs: Costs, *, is_full: bool) -> tuple[list[Span], list[int]]:
+    steps = _Steps(shape, costs, is_full=is_full)
     for _ in range(STEPS):
         steps.add()
     spans = simulate(steps.work)
@@ -171,15 +193,19 @@ def _ends(spans: Sequence[Span], marks: Sequence[int]) -> list[int]:
 
 
 class _Steps:
-    """The work of some steps, one after the other."""
+    """The work of some steps, one after the other.
 
-    def __init__(self, shape: Shape, costs: Costs) -> None:
+    Args:
+        is_full: the loader's queue is, when the first step begins.
+    """
+
+    def __init__(self, shape: Shape, costs: Costs, *, is_full: bool) -> None:
         self.work: list[Work] = []
         self.marks: list[int] = []  # the last work of each step on the host
         self._shape, self._costs = shape, costs
         self._done: list[int] = []  # the device work of each segment issued so far
         self._ends: list[int] = []  # of each step
-        self._loaded = 0  # the work that loaded the next batch ahead
+        self._loaded: deque[int] = deque()  # the work that loads each batch that nobody has taken
         arrays = [costs.launch_value * (len(s.reads) + len(s.writes)) for s in shape.segments]
         self._launches = [costs.launch + ns for ns in arrays]
         self._again = [costs.sync + AGAIN * ns for ns in arrays]
@@ -190,6 +216,7 @@ class _Steps:
             ]
             for s in shape.segments
         ]
+        self._begin_loading(is_full=is_full)
 
     def add(self) -> None:
         """One more step."""
@@ -228,7 +255,7 @@ class _Steps:
                     self._guess(k + 1)
 
     def _replay(self) -> None:
-        for _ in range(1 + sum(s.cut == "micro-batch" for s in self._shape.segments)):
+        for _ in range(self._shape.batches):
             self._input()
         for k in range(len(self._shape.segments)):
             self._host("replay", "plan", self._again[k], self._room())
@@ -256,16 +283,25 @@ class _Steps:
         self._done.append(len(self.work) - 1)
 
     def _input(self) -> None:
-        """A batch: loaded by the host, or taken from a thread that then loads the next one."""
+        """A batch: loaded by the host, or taken from the queue of a thread that loads ahead.
+
+        With a batch in its hands that the queue has no room for, the thread waits: so it is ahead
+        by one more than the queue holds, as `kit.measure.base.loading.prefetched` is.
+        """
         if not self._shape.prefetch:
             self._load(_HOST, ())
             return
-        if not self.work:
-            self._load(_LOADER, ())
-            self._loaded = len(self.work) - 1
-        self._host("next batch", "input", 0.0, (self._loaded,))
+        self._host("next batch", "input", 0.0, (self._loaded.popleft(),))
         self._load(_LOADER, (len(self.work) - 1,))
-        self._loaded = len(self.work) - 1
+        self._loaded.append(len(self.work) - 1)
+
+    def _begin_loading(self, *, is_full: bool) -> None:
+        for _ in range(self._shape.prefetch + 1 if self._shape.prefetch else 0):
+            if is_full:
+                self._put(_LOADER, "next batch", "input", 0.0)
+            else:
+                self._load(_LOADER, ())
+            self._loaded.append(len(self.work) - 1)
 
     def _load(self, lane: str, after: tuple[int, ...]) -> None:
         """Bring a batch; what Python does for it needs Python's lock."""
