@@ -29,7 +29,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: help lab report gpu fmt check lint javascript quick test coverage-table pictures clean
+.PHONY: help lab report gpu fmt check lint javascript quick test coverage-table pictures notebooks clean
 .DEFAULT_GOAL := lab
 
 help:  ## this list
@@ -79,6 +79,11 @@ coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op
 pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images anew
 	$(PY) scripts/diagrams.py
 	$(PY) scripts/screenshots.py
+
+notebooks: $(VENV)/.installed-test  ## run every notebook, keep small outputs: let nothing else run
+	@scripts/need graphviz dot
+	@scripts/need chromium chromium chromium-browser google-chrome
+	$(PY) scripts/notebooks.py $(NOTEBOOKS)
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) node_modules build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -225,7 +225,7 @@ def test_a_commit_is_laid_out_by_the_programs_of_the_makefile():
     hooks = {hook["id"]: hook for repo in config["repos"] for hook in repo["hooks"]}
     assert hooks["ruff"]["entry"].startswith(".venv/bin/ruff check --fix")
     assert hooks["ruff-format"]["entry"].startswith(".venv/bin/ruff format")
-    assert "--clear-output --inplace" in hooks["notebook-outputs"]["entry"]
+    assert hooks["notebook-outputs"]["entry"].endswith("python scripts/kept_outputs.py")
     assert {"trailing-whitespace", "end-of-file-fixer"} <= set(hooks)
 
 

@@ -1,4 +1,4 @@
-"""Each notebook runs from top to bottom with `KIT_FAST=1`, and is committed without outputs.
+"""Each notebook runs from top to bottom with `KIT_FAST=1`; its outputs are absent or fresh.
 
 Those in `LIVE` do so in a page, in `browser/test_notebook.py`, and not once more here.
 """
@@ -6,12 +6,16 @@ Those in `LIVE` do so in a page, in `browser/test_notebook.py`, and not once mor
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from scripts.kept_outputs import GALLERY, faults, stamp
 from tests.browser.test_notebook import LIVE
 from tests.smaller import with_smaller_bert
 
@@ -33,15 +37,57 @@ def code_of(path: Path) -> list[str]:
     return [cell.source for cell in read(path).cells if cell.cell_type == "code"]
 
 
+def made_book(data: dict[str, Any]) -> nbformat.NotebookNode:
+    """A notebook of one cell with one output, as `make notebooks` leaves it."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
+    book.cells[0].outputs = [nbformat.v4.new_output("display_data", data)]
+    stamp(book)
+    return book
+
+
 def test_there_are_notebooks_and_those_that_run_in_a_page():
     assert set(LIVE) < {path.stem for path in NOTEBOOKS}
 
 
 @each_notebook
-def test_a_notebook_is_committed_without_outputs(path: Path):
-    code = [cell for cell in read(path).cells if cell.cell_type == "code"]
-    assert [cell.outputs for cell in code] == [[] for _ in code]
-    assert [cell.execution_count for cell in code] == [None for _ in code]
+def test_the_outputs_of_a_notebook_are_absent_or_small_and_fresh(path: Path):
+    assert faults(read(path)) == []
+
+
+def test_pictures_of_notebooks_are_of_those_that_are_there():
+    first = read(NOTEBOOKS[0])
+    for cell in (cell for cell in first.cells if cell.id == GALLERY):
+        shown = re.findall(r"\]\((\w+)\.ipynb\)", cell.source)
+        assert sorted(shown) == [path.stem for path in NOTEBOOKS[1:]]
+        assert {f"{name}.png" for name in shown} == set(cell.attachments)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({"image/png": "iVBORw0KGgo=" * 30_000}, "bytes with its outputs"),
+        ({"application/vnd.jupyter.widget-view+json": {}}, "which is not one of"),
+        ({"text/html": "<iframe srcdoc=''></iframe>"}, "<iframe, which a code host"),
+        ({"text/plain": f"wrote {Path.home()}/report.html"}, "the home folder of a machine"),
+    ],
+)
+def test_an_output_that_a_code_host_does_not_show_is_a_fault(data: dict[str, Any], fault: str):
+    book = made_book(data)
+    assert [fault in found for found in faults(book)] == [True]
+
+
+def test_outputs_of_other_code_are_a_fault_and_the_hook_clears_them(tmp_path: Path):
+    book = made_book({"text/plain": "2"})
+    assert faults(book) == []
+    book.cells[0].source = "1 + 2"
+    assert [found.split(":")[0] for found in faults(book)] == [
+        "its code has changed since its outputs were made"
+    ]
+    nbformat.write(book, tmp_path / "a.ipynb")
+    command = [sys.executable, ROOT / "scripts" / "kept_outputs.py", tmp_path / "a.ipynb"]
+    assert subprocess.run(command, check=True, capture_output=True).stdout.endswith(b"cleared\n")
+    left = read(tmp_path / "a.ipynb")
+    assert (left.cells[0].outputs, faults(left)) == ([], [])
 
 
 @each_notebook

@@ -20,6 +20,7 @@ from tests.smaller import with_smaller_bert
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+VIEWS = 4  # with figures, in the first notebook: the explorer is the last
 LIVE = ("01_where_does_the_step_go", "09_data_parallel_and_barriers", "10_rnn_gates")
 
 # Every view that a cell of the notebook gave, as a page of its own, and its runs as a report.
@@ -100,7 +101,7 @@ def until_saved(lab: Lab, browser: Browser, opening: Opener, book: Path, words: 
         lab.save(browser)
         with opening(offline=True) as offline:
             offline.page.goto(exported(book).as_uri())
-            if words in frames(offline, 3)[-1]:
+            if words in frames(offline, VIEWS)[-1]:
                 return
         browser.page.wait_for_timeout(1000)
     raise AssertionError(f"the saved notebook does not show {words!r}")
@@ -130,7 +131,7 @@ def test_the_first_notebooks_explorer_answers_to_a_slider(lab: Lab, opening: Ope
     assert (folder / "it.ipynb").read_text().count("window.kitBokehJS") == 1
     with opening(offline=True) as offline:
         offline.page.goto(exported(folder / "it.ipynb").as_uri())
-        explorer = frames(offline, 3)[-1]
+        explorer = frames(offline, VIEWS)[-1]
         assert after["step"] in explorer  # the last run, not the first
         said = offline.page.locator("body").inner_text()
         assert not re.search("no run yet|HBox|FloatProgress", said)
