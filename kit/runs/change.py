@@ -41,6 +41,7 @@ __all__ = [
     "step_interval",
     "step_text",
     "steps_difference",
+    "traced_text",
 ]
 
 RERUN = 0.02  # standard deviation of ln(median / median) between two runs of the same settings
@@ -290,6 +291,21 @@ def ends_text(low_ms: float, high_ms: float) -> str:
     if high_ms > _WIDEST * low_ms:
         return _MAY_BE_ANYTHING
     return f"{format_ms(low_ms)} to {format_ms(high_ms)}"
+
+
+def traced_text(run: Run) -> str:
+    """A sentence where the traced steps took another time than the measured ones; "" elsewhere."""
+    if run.timeline.origin not in ("profiled", "recorded"):
+        return ""  # the steps of a trace are its measured ones, and a model has none
+    ends = run.timeline.intervals(kind="step")
+    traced = (ends[:, 1] - ends[:, 0]) / 1e6
+    found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
+    if not replace(found, doubt=doubt_of(run)).is_changed:
+        return ""
+    return (
+        f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)} "
+        f"({found.text('longer', 'shorter')}): the timeline and all fractions are of traced steps"
+    )
 
 
 def error_of(predicted_ms: float, measured: Sequence[Run]) -> Difference:

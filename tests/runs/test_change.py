@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kit.runs.analysis.diff import diff_runs
+from kit.runs.analysis.markdown import run_markdown
+from kit.runs.analysis.summary import summary
 from kit.runs.change import (
     Difference,
     StepTimes,
@@ -22,12 +26,14 @@ from kit.runs.change import (
     step_interval,
     step_text,
     steps_difference,
+    traced_text,
 )
 from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.steady import enough_steps
 from kit.text import format_ms
+from kit.trace import Span, Timeline
 from kit.widgets.base.change import change_html
 from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
@@ -288,3 +294,39 @@ def test_on_a_busy_machine_nothing_is_called_changed_but_by_turns() -> None:
     assert "100&thinsp;% ± " in headline_html(busy, still)
     assert "% worse" in headline_html(slow, still)
     assert "% worse" not in headline_html(busy, still)
+
+
+def _with_traced(run: Run, steps_ms: Sequence[float], origin: str = "profiled") -> Run:
+    """The run with traced steps of these lengths."""
+    ends = np.cumsum([0, *steps_ms])
+    spans = [
+        Span("host/main", f"step {i}", "step", round(a * 1e6), round(b * 1e6))
+        for i, (a, b) in enumerate(pairwise(ends.tolist()))
+    ]
+    return replace(run, timeline=Timeline.of(spans, origin=origin))
+
+
+def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
+    measured = replace(make_run(), step_times_ns=(20_000_000, 20_400_000, 19_800_000) * 20)
+    slowed = _with_traced(measured, (220, 224))
+    said = traced_text(slowed)
+    assert said.startswith("a traced step took 222 ms, a measured one 20 ms (1010% ")
+    assert said.endswith("longer): the timeline and all fractions are of traced steps")
+    assert f"note: {said}" in summary(slowed)
+    assert "- a traced step took 222 ms" in run_markdown(slowed)
+    assert "A traced step took 222 ms" in headline_html(slowed)
+
+
+def test_nothing_is_said_of_tracing_where_it_changed_nothing_or_nobody_can_tell():
+    measured = replace(make_run(), step_times_ns=(20_000_000, 20_400_000, 19_800_000) * 20)
+    busy = replace(measured, conditions=Conditions(cores=2, others=1.5))
+    for run in (
+        _with_traced(measured, (20, 21)),
+        _with_traced(measured, (220,)),  # one step has no spread
+        _with_traced(measured, ()),
+        _with_traced(measured, (220, 224), "imported"),  # its steps are what was measured
+        _with_traced(measured, (220, 224), "modelled"),
+        _with_traced(busy, (220, 224)),
+        replace(_with_traced(measured, (220, 224)), step_times_ns=()),
+    ):
+        assert traced_text(run) == ""

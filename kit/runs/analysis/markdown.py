@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kit.runs.change import traced_text
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, markdown_table, safe_markdown
 from kit.trace import sync_table
@@ -17,7 +18,7 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
     """The tables of a run; no text of a program or a trace is markup in them."""
     t = run.timeline
     h = run.headline()
-    notes = (run.doubt, run.drift, str(run.conditions), *t.notes)
+    notes = (run.doubt, run.drift, traced_text(run), str(run.conditions), *t.notes)
     parts = [
         f"# {safe_markdown(title or run.name or 'run')}",
         f"origin of the timeline: {t.origin}; step {format_ms(h.step_ms)}, device busy "

@@ -12,6 +12,7 @@ import numpy as np
 
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
+from kit.runs.change import traced_text
 from kit.runs.run import Run
 from kit.text import (
     UNKNOWN,
@@ -75,8 +76,7 @@ def _headline(run: Run, found: Verdict | None) -> str:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
     if conditions := str(run.conditions):
         lines.append(f"meanwhile: {conditions}")
-    if run.drift:
-        lines.append(f"note: {run.drift}")
+    lines += [f"note: {note}" for note in (run.drift, traced_text(run)) if note]
     if found is not None:
         lines.append(f"limit: {found.limit}. {found.said}")
     return "\n".join(lines)

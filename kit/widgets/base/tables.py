@@ -17,7 +17,7 @@ from kit.runs.analysis.advice import sync_cure
 from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference
+from kit.runs.change import Difference, traced_text
 from kit.runs.labels import is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
@@ -92,12 +92,12 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
 
 
 def _doubt(run: Run) -> str:
-    """A badge above the numbers of a run that was disturbed or not warm; "" above others."""
-    if run.drift and not run.doubt:
-        return sentence(safe_html(run.drift[:1].upper() + run.drift[1:], 300) + ".")
+    """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
     doubt = run.doubt
     if not doubt:
-        return ""
+        notes = [note for note in (run.drift, traced_text(run)) if note]
+        said = " ".join(safe_html(note[:1].upper() + note[1:], 300) + "." for note in notes)
+        return sentence(said) if said else ""
     return (
         f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
         f"border:1px solid {LINE};border-left:4px solid {WORSE};border-radius:6px;"

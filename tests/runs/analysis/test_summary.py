@@ -13,8 +13,8 @@ from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.text import safe_terminal
+from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
-from tests.formats.made_ranks import Job, write_ranks
 
 
 def block(text: str, head: str) -> list[str]:
