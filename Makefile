@@ -79,6 +79,7 @@ coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op
 pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images anew
 	$(PY) scripts/diagrams.py
 	$(PY) scripts/screenshots.py
+	$(PY) scripts/animation.py
 
 notebooks: $(VENV)/.installed-test  ## run every notebook, keep small outputs: let nothing else run
 	@scripts/need graphviz dot

@@ -44,3 +44,14 @@ def test_the_files_that_the_workers_begin_with_are_there(request: pytest.Fixture
     )
     root = request.config.rootpath
     assert [name for name in rules.LONG_FILES if not (root / name).is_file()] == []
+
+
+def test_the_film_of_a_slider_takes_the_place_of_the_one_before_in_the_readme():
+    from scripts.animation import MARK, README, captioned
+
+    text = README.read_text(encoding="utf-8")
+    once = captioned(text, 3.0)
+    assert captioned(captioned(text, 9.0), 3.0) == once
+    assert once.count("![One move") == once.count(MARK) == 1
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line for line in once.splitlines() if line.startswith("#")] == heads

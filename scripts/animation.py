@@ -1,0 +1,142 @@
+"""Film one move of a slider in the explorer, for the README: `make pictures`, a minute.
+
+Chromium shows the explorer in JupyterLab; the slider "bulk size, forward" is moved by its keys, and
+pictures are taken until the new run is drawn. The film lasts ten seconds: it holds at its ends, and
+the wait in between, which took as long as the caption under the picture says, is shown faster.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import nbformat
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.labserver import Browser, open_browser, start_lab  # noqa: E402
+
+FILM = ROOT / "docs" / "images" / "one_move.gif"
+README = ROOT / "README.md"
+MOST_BYTES = 2_000_000
+WIDTH = 830  # pixels, as wide as a code host shows a page
+LEFT_MS, MOVED_MS, RIGHT_MS = 2000, 450, 4000  # how long the ends and each move are shown
+WAITED_MS = 2500  # all pictures of the wait together
+MOVES = 3
+EXPLORER = """import os
+os.environ["NPROC"] = "1"
+import kit
+from kit.workloads import mlp
+settings = kit.Settings(mode="bulked", bulk_forward=1, bulk_backward=50, steps=200)
+explorer = kit.Explorer(mlp, settings)
+_ = explorer.wait()"""
+MARK = "<!-- scripts/animation.py writes what follows, up to the next heading -->"
+ALT = "One move of a slider: the step is measured again, and the timeline follows"
+CAPTION = (
+    '*An MLP of many tiny ops in mode bulked, on a CPU: the slider "bulk size, forward" goes from '
+    "1 to 10 ops a segment, the step is measured again, and one sentence says what changed and how "
+    "sure that is. The wait, {waited_s:.0f} s, is shown faster.*"
+)
+SLIDER = "bulk size, forward"
+IS_MEASURED = """() => {
+  const said = document.querySelector('.kit-explorer [role=status]')?.innerText || '';
+  return said.startsWith('measured in') && !document.querySelector('.kit-modelled');
+}"""
+
+
+def main() -> int:
+    """Write the film, and say how long the wait was and how large the file is."""
+    with tempfile.TemporaryDirectory() as name:
+        pictures, waited_s = taken(Path(name))
+    lengths = [LEFT_MS, *[MOVED_MS] * MOVES]
+    rest = len(pictures) - len(lengths) - 1
+    lengths += [max(WAITED_MS // max(rest, 1), 40)] * rest + [RIGHT_MS]
+    for colors in (128, 64, 32):
+        film(pictures, lengths, colors)
+        if FILM.stat().st_size <= MOST_BYTES:
+            break
+    size, seconds = FILM.stat().st_size, sum(lengths) / 1e3
+    sys.stdout.write(f"{FILM.name}: {seconds:.1f} s, {size:,} bytes; waited {waited_s:.1f} s\n")
+    readme = README.read_text(encoding="utf-8")
+    README.write_text(captioned(readme, waited_s), encoding="utf-8")
+    return int(size > MOST_BYTES)
+
+
+def captioned(readme: str, waited_s: float) -> str:
+    """The README with the film and what it shows, in the place of what stood there."""
+    picture = f"![{ALT}]({FILM.relative_to(ROOT).as_posix()})"
+    text = fill(CAPTION.format(waited_s=waited_s), 100)
+    before, after = readme.split(MARK)
+    return f"{before}{MARK}\n\n{picture}\n\n{text}\n\n{after[after.index('## ') :]}"
+
+
+def taken(folder: Path) -> tuple[list[Image.Image], float]:
+    """The pictures: before, after each move, while it is measured, and the new run."""
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(EXPLORER), nbformat.v4.new_code_cell("explorer")]
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    with start_lab(folder / "lab") as lab, open_browser(width=1080, height=1380) as browser:
+        nbformat.write(book, lab.root / "film.ipynb")
+        assert lab.open_and_run(browser, "film.ipynb", seconds=300) == []
+        page = browser.page
+        page.evaluate("window.jupyterapp.shell.collapseLeft()")
+        page.wait_for_function(IS_MEASURED)
+        browser.wait_for_canvases(1)
+        page.wait_for_timeout(3000)
+        slider = page.get_by_role("slider", name=SLIDER)
+        slider.focus()
+        page.locator(".kit-explorer").evaluate("(view) => view.scrollIntoView(true)")
+        page.wait_for_timeout(500)
+        found = [picture(browser)]
+        for _ in range(MOVES):
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(60)
+            found.append(picture(browser))
+        began = time.monotonic()
+        while not page.evaluate(IS_MEASURED):
+            page.wait_for_timeout(150)
+            found.append(picture(browser))
+        waited_s = time.monotonic() - began
+        page.wait_for_timeout(2000)
+        found.append(picture(browser))
+    middle = changed(found[MOVES + 1 : -1])
+    return [*found[: MOVES + 1], *middle[:: max(len(middle) // 12, 1)], found[-1]], waited_s
+
+
+def picture(browser: Browser) -> Image.Image:
+    """The explorer's controls, numbers and timeline as they are now."""
+    box: Any = browser.page.locator(".kit-explorer").bounding_box()
+    bottom: Any = browser.page.locator("#jp-main-statusbar").bounding_box()
+    box["height"] = min(box["height"], bottom["y"] - box["y"])
+    whole = Image.open(io.BytesIO(browser.page.screenshot(clip=box))).convert("RGB")
+    return whole.resize((WIDTH, whole.height * WIDTH // whole.width), Image.Resampling.LANCZOS)
+
+
+def changed(pictures: list[Image.Image]) -> list[Image.Image]:
+    """Without those that are as the one before."""
+    pairs = zip([None, *pictures], pictures, strict=False)
+    return [new for old, new in pairs if old is None or old.tobytes() != new.tobytes()]
+
+
+def film(pictures: list[Image.Image], lengths: list[int], colors: int) -> None:
+    """All in the colours of the last picture, which has most of them."""
+    high = min(picture.height for picture in pictures)
+    palette = pictures[-1].quantize(colors, dither=Image.Dither.NONE)
+    flat = [
+        picture.crop((0, 0, WIDTH, high)).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    ]
+    flat[0].save(
+        FILM, save_all=True, append_images=flat[1:], duration=lengths, loop=0, optimize=True
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
