@@ -51,7 +51,8 @@ class Group:
         self.total = count * (1 if processes is None else processes.count)
         self.turn = 0
         self.rendezvous = 0  # how many places to meet have been made
-        self.failure: tuple[int, BaseException] | None = None  # the first, with its rank
+        # The first, with its rank, in words: an error has the user's tensors in its traceback.
+        self.failure: tuple[int, str] | None = None
         self.ended: set[int] = set()  # in this turn
         if processes is not None:
             processes.channel.on_failure.append(self._tell)
@@ -83,7 +84,7 @@ class Group:
         with self.changed:
             self.ended.add(rank)
             if error is not None and self.failure is None:
-                self.failure = (rank, error)
+                self.failure = (rank, f"{type(error).__name__}: {str(error)[:500]}")
         if error is not None and self.processes is not None:
             self.processes.channel.fail(error)
         self._tell()
@@ -91,7 +92,7 @@ class Group:
     def close(self) -> None:
         """End each wait that is still going on with an error."""
         with self.changed:
-            self.failure = self.failure or (-1, SessionError("the DataParallel was closed"))
+            self.failure = self.failure or (-1, "the DataParallel was closed")
         self._tell()
         if self.processes is not None:
             with contextlib.suppress(ValueError):  # it was closed before
@@ -117,11 +118,9 @@ class Group:
         if (error := self._outside(what)) is not None and self.failure is None:
             return error
         if self.failure is not None:
-            rank, cause = self.failure
-            return SessionError(
-                f"{what} will not happen: replica {rank} failed with {type(cause).__name__}: "
-                f"{str(cause)[:500]}"
-            )
+            rank, why = self.failure
+            failed = f"replica {rank} failed with {why}" if rank >= 0 else why
+            return SessionError(f"{what} will not happen: {failed}")
         gone = [rank for rank in missing if rank in self.ended]
         if gone:
             return SessionError(

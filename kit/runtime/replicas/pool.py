@@ -146,6 +146,7 @@ class Pool:
         failure = self.group.failure
         if failure is None:
             return None
+        error = turn.errors.get(failure[0]) or SessionError(failure[1])
         grace = max(self.group.timeout_s, 2.0)
         if turn.over.acquire(timeout=grace):
             turn.over.release()
@@ -153,8 +154,8 @@ class Pool:
         self._is_stuck = True
         stuck = [r for r in self.group.ranks if r not in self.group.ended]
         note = f"kit: {replicas(stuck)} did not end within {grace:g} s after that"
-        failure[1].add_note(note)
-        return failure[1]
+        error.add_note(note)
+        return error
 
     def _live(self, rank: int, first: _Turn) -> None:
         place = self.group.place(rank)
