@@ -9,16 +9,14 @@ A signal costs nothing while none comes. A file is looked for between two steps,
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kit.errors import KitError, SettingsError
 from kit.files import check_target
+from kit.measure.attached.signals import SignalHandler
 from kit.runs.run import Run
 
 __all__ = ["LOOK_S", "Capture"]
@@ -55,7 +53,7 @@ class Capture:
         self._save = None if save is None else Path(save)
         if self._save is not None:
             check_target(self._save)
-        self._before: Any = None  # the signal's handler
+        self._handler: SignalHandler | None = None  # while it is open
         self._seen = 0  # when the file was last written
         self._next_s = 0.0  # when it is looked for again
 
@@ -69,28 +67,16 @@ class Capture:
             SettingsError: this thread or system cannot handle the signal.
         """
         self._seen = self._written()
-        if self.signal is None:
-            return
-
-        def asked(number: int, frame: Any) -> None:
-            start()
-            if callable(self._before):
-                self._before(number, frame)
-
-        try:
-            self._before = signal.signal(self.signal, asked)
-        except (ValueError, OSError) as error:  # not the main thread; no such signal, or SIGKILL
-            raise SettingsError(
-                f"signal {self.signal} cannot begin a recording ({error}): open the watch in the "
-                "main thread, with a signal such as SIGUSR1, or give when= the path of a file"
-            ) from None
+        if self.signal is not None:
+            handler = SignalHandler(self.signal, start)
+            handler.open()
+            self._handler = handler
 
     def close(self) -> None:
         """Give the signal back."""
-        if self._before is not None:
-            with contextlib.suppress(ValueError):  # closed by another thread: ours stays
-                signal.signal(self.signal or 0, self._before)
-            self._before = None
+        if self._handler is not None:
+            self._handler.close()
+            self._handler = None
 
     def is_asked(self) -> bool:
         """Was the file written since the last look? Reads one clock; seldom asks for the file."""

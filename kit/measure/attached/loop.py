@@ -97,11 +97,13 @@ class LoopWatch:
         self._is_explicit = False  # the loop calls `step`
         self._leader = 0  # the optimizer whose steps end a step
         self._marks: StepMarks | None = None  # on device kit
+        self._is_closed = False
+        self._is_in_hook = False  # torch goes through its hooks: none may come or go
 
     def __enter__(self) -> LoopWatch:
         try:
             if self._capture:
-                self._capture.open(self.start)
+                self._capture.open(self._asked)
                 self._follow()
             elif not self._requests:
                 self.start()
@@ -135,12 +137,17 @@ class LoopWatch:
         Raises:
             SettingsError: a number is out of range.
         """
-        before = self._wanted
+        before, self._is_closed = self._wanted, False
         self._wanted = Wanted(
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
         self._requests.append(self._wanted)
         self._follow()
+
+    def _asked(self) -> None:
+        """A signal asks for a recording; one that goes on is not begun again."""
+        if not self._is_closed and not self.is_recording:
+            self.start()
 
     def _follow(self) -> None:
         """Hear of each optimizer's steps from now on."""
@@ -155,19 +162,25 @@ class LoopWatch:
             self._requests.clear()
 
     def close(self, error: str = "") -> None:
-        """Watch no more: no hook is left. What was recorded stays in `run`.
+        """Watch no more: nothing but `start` begins a recording, and no hook is left.
+
+        What was recorded stays in `run`. Where the loop's thread records or is inside of the hook,
+        the hook stays there and does nothing, until the next `close`.
 
         Args:
             error: what ended the loop, in words.
         """
+        self._is_closed = True  # before the look at the recording: see `_between`
+        self._look = None
+        self._capture.close()
+        self._requests.clear()
         recording = self._recording
         if recording is not None and recording.thread != threading.get_ident():
-            self.stop()  # the profiler ends in its own thread; the hook is idle from then on
+            self._requests.append("stopped")  # the profiler ends in its own thread
             return
-        if self._hook is not None:
+        if self._hook is not None and not self._is_in_hook:
             self._hook.remove()
             self._hook = None
-        self._capture.close()
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
@@ -243,7 +256,11 @@ class LoopWatch:
             self._leader = id(optimizer)
         elif self._leader != id(optimizer):
             return
-        self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
+        self._is_in_hook = True
+        try:
+            self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
+        finally:
+            self._is_in_hook = False
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
@@ -282,6 +299,8 @@ class LoopWatch:
             name = self._name or format_site(site).rpartition(":")[0] or "a loop"
             recorded = Recorded(name, f"{boundary}, {format_site(site)}", site)
             self._recording = Recording(recorded, recorder, request)
+            if self._is_closed:  # by another thread, which has not seen this recording
+                self._end("the watch was closed")
 
     def _recorder(self, optimizer: Any) -> Recorder:
         device = _device_of(optimizer)

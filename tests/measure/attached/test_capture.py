@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch.optim.optimizer as of_optimizers
 
 import kit
 from kit.errors import SettingsError
@@ -68,6 +71,107 @@ def test_a_signal_begins_a_recording_and_the_handler_before_is_called_and_put_ba
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert (tmp_path / "step.kitrun").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+def test_a_second_signal_does_not_begin_a_recording_again():
+    with kit.watch(3, skip=1, when=signal.SIGUSR1) as watch:
+        loop = Loop()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        for _ in range(20):
+            loop.train(1)
+            if watch.is_recording:
+                os.kill(os.getpid(), signal.SIGUSR1)
+    assert watch.ended.startswith("complete")
+    assert len(watch.runs) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_watches_of_one_signal_end_in_any_order_and_give_it_back(order: tuple[int, int]):
+    heard: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGUSR1, own)
+    try:
+        watches = [kit.watch(when=signal.SIGUSR1).__enter__() for _ in range(2)]
+        first, last = (watches[i] for i in order)
+        first.close()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1]
+        assert (first.is_recording, last.is_recording) == (False, True)
+        last.close()
+        assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_a_handler_that_is_none_of_pythons_is_left_as_it_was(tmp_path: Path, is_earlier: bool):
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    watch = kit.watch(when=signal.SIGUSR1)
+    with (tmp_path / "lines").open("w+") as file:
+        try:
+            if not is_earlier:
+                watch.__enter__()
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
+            if is_earlier:
+                watch.__enter__()
+            watch.close()
+            os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, before)
+        file.seek(0)
+        assert "test_capture.py" in file.read()
+
+
+def test_a_watch_that_another_thread_has_closed_begins_nothing_more(tmp_path: Path):
+    ask, loop = tmp_path / "now", Loop()
+    hooks = len(of_optimizers._global_optimizer_post_hooks)
+
+    def elsewhere(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    watch = kit.watch(50, skip=0, when=ask).__enter__()
+    ask.touch()
+    loop.train(3)
+    assert watch.is_recording
+    elsewhere(watch.close)
+    loop.train(1)
+    assert len(watch.runs) == 1  # what was recorded until then
+    os.utime(ask, ns=(2**62, 2**62))
+    loop.train(3)
+    watch.step()
+    assert not watch.is_recording
+    assert len(watch.runs) == 1
+    watch.close()
+    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+
+    explicit = kit.watch(50, when=ask).__enter__()
+    explicit.start()
+    elsewhere(explicit.close)
+    os.utime(ask, ns=(2**62 + 10**9, 2**62 + 10**9))
+    explicit.step()
+    assert not explicit.is_recording
+    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+
+
+def test_a_watch_may_be_closed_when_it_is_complete_beside_other_hooks():
+    loop = Loop()
+    with kit.watch(1, skip=0, when_complete=lambda: watch.close()) as watch:
+        other = of_optimizers.register_optimizer_step_post_hook(lambda *_: None)
+        try:
+            loop.train(10)
+        finally:
+            other.remove()
+    assert len(loop.losses) == 10
+    assert len(watch.runs) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
