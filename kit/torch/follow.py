@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any
 from weakref import finalize, ref
 
@@ -68,12 +71,22 @@ class Follower:
             session.stepper.watch(optimizer, of_optimizer)
             self._on_cpu.look(optimizer, session)
             has_closure = len(args) > 1 or "closure" in kwargs  # it makes values of its own
-            stream.makes_state = not has_closure and makes_state(optimizer)
+            is_new = not has_closure and makes_state(optimizer)
+            caller = sys._getframe(1).f_code  # torch's wrapper around the step
+            stream.makes_state = partial(_is_running, caller) if is_new else None
 
     def _leave_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         session = self._session()
         if session is not None and (stream := session.here.stream) is not None:
-            stream.makes_state = False
+            stream.makes_state = None
+
+
+def _is_running(code: CodeType) -> bool:
+    """Is this function among the callers? Torch calls no hook where an optimizer's step raises."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _remove(hooks: list[Any]) -> None:

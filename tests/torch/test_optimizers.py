@@ -115,6 +115,54 @@ def test_state_that_no_op_reads_is_there_after_the_step() -> None:
         assert session.metrics()["cut.state"] == 1
 
 
+class PerParameter(torch.optim.Optimizer):
+    """Makes the state of a parameter and uses it, one parameter after the other."""
+
+    def __init__(self, params: Any, fails: bool = False) -> None:
+        super().__init__(params, {})
+        self.fails = fails
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            if "sum" not in self.state[p]:
+                self.state[p]["sum"] = torch.zeros_like(p)
+            p.sub_(self.state[p]["sum"].add_(p.grad), alpha=0.1)
+            if self.fails:
+                raise ValueError("no such luck")
+
+
+def test_state_that_is_made_and_used_parameter_by_parameter_is_one_segment() -> None:
+    native = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+
+    def train(model: Any, end: Any) -> list[Any]:
+        optimizer = PerParameter(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2).to(next(model.parameters()).device)).sum().backward()
+            optimizer.step()
+            end()
+        return [p.detach().cpu() for p in model.parameters()]
+
+    with open_session(Settings(mode="lazy")) as session:
+        found = train(copy.deepcopy(native).to("kit"), session.mark_step)
+        assert session.metrics()["cut.state"] == 1
+        assert session.metrics()["compile.count"] == 2
+    torch.testing.assert_close(found, train(native, lambda: None))
+
+
+def test_after_an_optimizers_step_that_raised_zeros_are_no_state() -> None:
+    with open_session(Settings(mode="lazy")) as session:
+        p = torch.nn.Parameter(torch.ones(2, device="kit"))
+        (p * 2).sum().backward()
+        with pytest.raises(ValueError, match="no such luck"):
+            PerParameter([p], fails=True).step()
+        session.mark_step()
+        before = session.metrics()["cut.state"]
+        assert (torch.zeros(2, device="kit") + p.detach()).tolist() == pytest.approx([0.8, 0.8])
+        assert session.metrics()["cut.state"] == before == 1
+
+
 @pytest.mark.parametrize("step_mode", ["retrace", "replay", "speculate"])
 def test_a_constant_that_each_step_overwrites_is_whole_in_each(step_mode: str) -> None:
     with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:

@@ -127,6 +127,7 @@ class Bulk:
 
     __slots__ = (
         "calls",
+        "earlier",
         "flush",
         "frames",
         "key",
@@ -161,6 +162,7 @@ class Bulk:
         self.size = 0  # ops that count: not views
         self.times: list[int] | None = None  # when each op was recorded; kept in a trace only
         self.calls: list[int] = [0]  # ops that begin a call; kept while a step is only planned
+        self.earlier: Bulk | None = None  # is cut before this one, so its values may be leaves
 
     def add(
         self, op: Op, inputs: Sequence[Value], scalars: Sequence[float], frame: Frame
@@ -201,8 +203,8 @@ class Bulk:
             else:
                 leaf = self.leaf_of.get(id(value))
                 if leaf is None:
-                    if value.bulk is not None:  # pending in another thread
-                        value.bulk.flush("another thread")
+                    if value.bulk is not None and value.bulk is not self.earlier:
+                        value.bulk.flush("another thread")  # where it is pending
                     leaf = self.leaf_of[id(value)] = len(self.leaves)
                     self.leaves.append(value)
                 key.append(-1 - leaf)

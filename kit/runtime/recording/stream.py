@@ -67,7 +67,8 @@ class Stream:
         self.is_main = is_main  # of the thread that opened the session
         self.thread = threading.current_thread()
         self.bulk: Bulk | None = None
-        self.makes_state = False  # an optimizer's step begins that makes state
+        # Says whether the optimizer's step still goes on that was to make state; None: none was.
+        self.makes_state: Callable[[], bool] | None = None
         self.first_values: Bulk | None = None  # of that state, issued before the bulk
         self.phase = "forward"
         self.place: Any = None  # the front end's: where in the program this thread is
@@ -118,13 +119,17 @@ class Stream:
         If it is what an optimizer's state begins with, it goes into a small segment of its own.
         The whole step is the same program then as the steps that find that state.
         """
-        if not (self.makes_state and self._spans_phases):
+        if self.makes_state is not None and not self.makes_state():  # an error has ended it
+            self.makes_state = None
+        if self.makes_state is None or not self._spans_phases:
             return self.record(op, (), scalars, frame)[0]
         bulk = self.first_values
         if bulk is None:
             phase = self.phase or "update"
             bulk = self.first_values = Bulk(self.flush_first_values, phase, phase, 0)
             bulk.times = [] if self._policy.is_tracing else None
+            if self.bulk is not None:
+                self.bulk.earlier = bulk
         return bulk.add(op, (), scalars, frame)[0]
 
     def flush_first_values(self, _reason: str = "state") -> None:
@@ -143,12 +148,15 @@ class Stream:
             raise
         finally:
             self.bulk = growing
+            if growing is not None:
+                growing.earlier = self.first_values
 
     def new_bulk(self) -> Bulk:
         """The bulk that grows from now on."""
         phase = self.phase or "forward"
         bulk = self.bulk = Bulk(self.flush, phase, self._kind(phase), 0)
         bulk.limit = self._next_look(bulk)
+        bulk.earlier = self.first_values
         if self._policy.is_tracing:
             bulk.times = []
         return bulk
