@@ -218,6 +218,8 @@ class GraphDiff:
     """The rows of a diff, in program order. `str()` shows what differs, with some lines around."""
 
     rows: tuple[DiffRow, ...]
+    old: Graph = field(default=Graph(()), repr=False, compare=False)
+    new: Graph = field(default=Graph(()), repr=False, compare=False)
 
     @property
     def is_empty(self) -> bool:
@@ -272,7 +274,7 @@ def _diff(old: Graph, new: Graph) -> GraphDiff:
     for a, b, n in SequenceMatcher(None, middle_left, middle_right, False).get_matching_blocks():
         pairs += [(start + a + k, start + b + k) for k in range(n)]
     pairs += [(len(left) - stop + k, len(right) - stop + k) for k in range(stop)]
-    return GraphDiff(tuple(_rows(old, new, pairs)))
+    return GraphDiff(tuple(_rows(old, new, pairs)), old, new)
 
 
 def _rows(old: Graph, new: Graph, alike: list[tuple[int, int]]) -> list[DiffRow]:

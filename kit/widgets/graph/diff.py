@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from kit.errors import GraphError
 from kit.ir import Graph
+from kit.ir.graph import GraphDiff
 
-__all__ = ["CHANGES", "Merged", "merge"]
+__all__ = ["CHANGES", "Merged", "Side", "merge", "sides"]
 
 CHANGES = ("same", "added", "changed", "rewired", "removed")
 _MAX_DIFFERENT = 6_000  # nodes between the first and the last that differ
@@ -29,6 +30,30 @@ class Merged:
     def of(cls, graph: Graph) -> Merged:
         """A graph that is compared with nothing."""
         return cls(graph, tuple(range(len(graph))), {})
+
+
+@dataclass(frozen=True)
+class Side:
+    """One graph of two that stand beside each other."""
+
+    graph: Graph
+    marks: Mapping[int, str]  # each op -> one of CHANGES
+    other: Mapping[int, int]  # node -> the node of the other graph that it is paired with
+
+
+def sides(diff: GraphDiff) -> tuple[Side, Side]:
+    """The old and the new graph of a diff, each with what is different in it."""
+    pairs = {row.left: row.right for row in diff.rows if row.left >= 0 and row.right >= 0}
+    old = {row.left: row.kind for row in diff.rows if row.left >= 0}
+    new = {row.right: row.kind for row in diff.rows if row.right >= 0}
+    back = {right: left for left, right in pairs.items()}
+    return Side(diff.old, _of_ops(diff.old, old), pairs), Side(
+        diff.new, _of_ops(diff.new, new), back
+    )
+
+
+def _of_ops(graph: Graph, kinds: Mapping[int, str]) -> dict[int, str]:
+    return {i: kind for i, kind in kinds.items() if not graph.nodes[i].is_variable}
 
 
 def merge(old: Graph, new: Graph) -> Merged:

@@ -23,6 +23,7 @@ Keys of a scene:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,13 +41,14 @@ from kit.widgets.graph.dot import dot_text, lay_out
 from kit.widgets.graph.grid import Inside, Size
 from kit.widgets.graph.tree import Box, Shape, build_tree
 
-__all__ = ["COLOR_BY", "KINDS", "graph_payload"]
+__all__ = ["COLOR_BY", "KINDS", "changed_groups", "graph_payload"]
 
 COLOR_BY = ("phase", "segment", "time", "memory", "dtype", "change")
 KINDS = ("phase", "group", "same", "ops", "more", "op")
 _LABEL_PX, _SUBLABEL_PX = 8.0, 6.3  # width of a character of the two lines, with some room
 _BOX_HEIGHT, _MIN_WIDTH = 42.0, 92.0
 _MAX_TEXT = 200
+_MOST_OPEN = 40  # groups that are opened for their changes
 
 Columns = dict[str, Any]
 
@@ -67,10 +69,12 @@ def graph_payload(
     run: Run | None,
     *,
     against: Run | None = None,
+    marks: Mapping[int, str] | None = None,
     timeout_s: float = 5.0,
 ) -> Columns:
     """The scene of `run.graphs[0]`, with what has changed since `against` marked in it.
 
+    `marks` are given changes instead: each op of the graph with one of `CHANGES`.
     `timeout_s` is for all of graphviz's work; what it does not lay out in time gets a plain grid.
 
     Raises:
@@ -84,6 +88,9 @@ def graph_payload(
                 "the run to compare with has no graph: run it in another mode than 'torch'."
             )
         merged = merge(against.graphs[0], graph)
+    elif marks is not None:
+        changes = {i: CHANGES.index(kind) for i, kind in marks.items()}
+        merged = replace(merged, changes=changes)
     tree = build_tree(merged.graph)
     strings, ops = _Strings(), sum(not node.is_variable for node in graph.nodes)
     rows = _rows(tree.boxes, merged, run, strings)
@@ -98,12 +105,12 @@ def graph_payload(
     ]
     ends = np.array(edges, np.int32).reshape(-1, 2)
     return {
-        "title": _title(run, ops),
-        "note": _note(len(graph) - ops, merged),
+        "title": _title(run, ops, "IR graph of one step -" if marks is None else "Graph"),
+        "note": _note(len(graph) - ops, merged, "run" if marks is None else "graph"),
         "message": "" if tree.boxes else _why_empty(run),
         "drawn_by": drawn_by,
         "has_times": bool(rows["time"].any()),
-        "has_changes": against is not None,
+        "has_changes": against is not None or marks is not None,
         "rows": rows,
         "shapes": [_shape(s, i) for s, i in zip(tree.shapes, insides, strict=True)],
         "sources": ends[:, 0],
@@ -114,6 +121,18 @@ def graph_payload(
         if by_hand
         else [],
     }
+
+
+def changed_groups(payload: Columns) -> frozenset[str]:
+    """The groups that hold an op with a change: open, they show each; none if they are many."""
+    rows, found = payload["rows"], set()
+    parents = rows["parent"].tolist()
+    for row in np.flatnonzero((rows["change"] > 0) & (rows["node"] >= 0)).tolist():
+        while parents[row] >= 0:
+            row = parents[row]
+            if parents[row] >= 0:  # phases are always open
+                found.add(payload["strings"][rows["key"][row]])
+    return frozenset(found) if len(found) <= _MOST_OPEN else frozenset()
 
 
 class _Strings:
@@ -230,21 +249,22 @@ def _why_empty(run: Run | None) -> str:
     return "this run has no graph"
 
 
-def _title(run: Run | None, ops: int) -> str:
-    name = f" - {safe_label(run.name, 48)}" if run is not None and run.name else ""
+def _title(run: Run | None, ops: int, what: str) -> str:
+    name = f" {safe_label(run.name, 48)}" if run is not None and run.name else ""
     count = f": {ops:,} op{'s' if ops != 1 else ''}" if ops else ""
-    return f"IR graph of one step{name}{count}"
+    return f"{what if name else what.removesuffix(' -')}{name}{count}"
 
 
-def _note(hidden: int, merged: Merged) -> str:
-    parts = [f"{hidden:,} parameters and inputs are not drawn"] if hidden else []
+def _note(hidden: int, merged: Merged, other: str) -> str:
+    many = f"{hidden:,} parameters and inputs are" if hidden > 1 else "1 parameter or input is"
+    parts = [f"{many} not drawn"] if hidden else []
     has_ops = any(not node.is_variable for node in merged.graph.nodes)
-    return "  ·  ".join([*parts, *_change_note(merged.changes)]) if has_ops else ""
+    return "  ·  ".join([*parts, *_change_note(merged.changes, other)]) if has_ops else ""
 
 
-def _change_note(changes: Mapping[int, int]) -> list[str]:
+def _change_note(changes: Mapping[int, int], other: str) -> list[str]:
     if not changes:
         return []
     counts = [sum(c == k for c in changes.values()) for k in range(len(CHANGES))]
     told = [f"{n:,} {CHANGES[k]}" for k, n in enumerate(counts) if k and n]
-    return ["against the other run: " + (", ".join(told) or "no op differs")]
+    return [f"against the other {other}: " + (", ".join(told) or "no op differs")]

@@ -47,7 +47,7 @@ from kit.widgets.base.theme import (
     style_figure,
 )
 from kit.widgets.graph.export import graph_dot, graph_svg
-from kit.widgets.graph.payload import COLOR_BY, graph_payload
+from kit.widgets.graph.payload import COLOR_BY, changed_groups, graph_payload
 
 __all__ = [
     "COLOR_BY",
@@ -214,27 +214,49 @@ class GraphView(View):
     Clicking an op sets `node` and `selection`, clicking a group with Shift sets `selection` to its
     nodes. Setting `selection` rings the boxes that hold its nodes, and opens nothing. With
     `against`, what has changed since that run is coloured, and ops that are gone are put back.
+    With `marks`, each op has the change that they give it, and nothing is put back.
     """
 
     run = traitlets.Instance(Run, allow_none=True)
     against = traitlets.Instance(Run, allow_none=True)
+    marks: Any = traitlets.Dict(allow_none=True)  # node -> one of kit.widgets.graph.diff.CHANGES
     expanded = traitlets.Instance(frozenset, args=())
     node = traitlets.Int(None, allow_none=True)
     selection = traitlets.Instance(Selection)
     color_by = traitlets.Enum(COLOR_BY, "phase")
 
-    def __init__(self, run: Run | None = None, *, against: Run | None = None) -> None:
+    def __init__(
+        self,
+        run: Run | None = None,
+        *,
+        against: Run | None = None,
+        marks: Mapping[int, str] | None = None,
+    ) -> None:
         self._is_ready = False
         self._is_heard = False  # what changes now came from the page: do not send it back
         self._sequence: Any = -1
         self._error = HTML()
-        self._payload = self._make(run, against)
+        self._payload = self._make(run, against, marks)
         self.figure, self.sources = graph_model(self._payload)
         self.sources["state"].on_change("tags", self._hear)
         super().__init__(
-            [LivePlot(self.figure), self._error], run=run, against=against, selection=NOTHING
+            [LivePlot(self.figure), self._error],
+            run=run,
+            against=against,
+            marks=None if marks is None else dict(marks),
+            selection=NOTHING,
         )
         self._is_ready = True
+
+    def show(self, run: Run | None, marks: Mapping[int, str]) -> None:
+        """Draw another run with other marks, and open the groups that hold what is marked."""
+        self._is_ready = False
+        try:
+            self.run, self.marks = run, dict(marks)
+        finally:
+            self._is_ready = True
+        self._redraw({})
+        self.expanded = changed_groups(self._payload)
 
     def svg(self) -> str:
         """The picture as it is now, with the groups of `expanded` open, as SVG text."""
@@ -244,22 +266,24 @@ class GraphView(View):
         """The visible boxes as DOT text, open groups as clusters."""
         return graph_dot(self._payload, self.expanded)
 
-    def _make(self, run: Run | None, against: Run | None) -> dict[str, Any]:
+    def _make(
+        self, run: Run | None, against: Run | None, marks: Mapping[int, str] | None
+    ) -> dict[str, Any]:
         """The scene; a comparison that is not possible is said, and the run is drawn alone."""
         try:
-            payload = graph_payload(run, against=against)
+            payload = graph_payload(run, against=against, marks=marks)
             self._error.value = ""
         except KitError as error:
             payload = graph_payload(run)
             self._error.value = error_html("graph", error)
         return payload
 
-    @traitlets.observe("run", "against")
+    @traitlets.observe("run", "against", "marks")
     def _redraw(self, change: dict[str, Any]) -> None:
         if not self._is_ready:
             return  # the constructor has drawn it
         try:
-            self._payload = self._make(self.run, self.against)
+            self._payload = self._make(self.run, self.against, self.marks)
             apply_graph(self._payload, self.figure, self.sources)
             self._is_heard = True  # one message for all of it
             self.node, self.selection = None, NOTHING

@@ -1,17 +1,23 @@
-"""Compiles as a table, and what changed in the graph as two columns: HTML, and a widget of both."""
+"""Compiles as a table, and what changed in the graph: as two pictures and as two columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ipywidgets import HTML, Dropdown, Layout
+from ipywidgets import HTML, Dropdown, HBox, Layout
 
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
+from kit.runs.run import Run
+from kit.runs.settings import Settings
 from kit.text import safe_html
+from kit.trace import Timeline
 from kit.widgets.base.page import View
+from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, section, sentence, table
+from kit.widgets.graph.diff import Side, sides
+from kit.widgets.graph.view import GraphView
 
 __all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
 
@@ -104,17 +110,57 @@ def diff_html(diff: GraphDiff, *, context: int = 2, limit: int = 60) -> str:
     )
 
 
+class GraphPair(HBox):
+    """Two graphs beside each other; an op that is picked in one is picked in the other, too."""
+
+    def __init__(self) -> None:
+        self.before, self.now = GraphView(), GraphView()
+        self._sides: dict[GraphView, Side] = {}
+        self._is_following = False
+        for view in (self.before, self.now):
+            view.layout = Layout(flex="1 1 420px", min_width="0", width="auto")
+            view.observe(self._follow, "selection")
+        super().__init__(
+            [self.before, self.now], layout=Layout(flex_flow="row wrap", grid_gap="4px 16px")
+        )
+
+    def show(self, diff: GraphDiff) -> None:
+        """Draw the graphs of a diff, and mark what is different in each.
+
+        Raises:
+            GraphError: as `GraphView`.
+        """
+        self._sides = dict(zip((self.before, self.now), sides(diff), strict=True))
+        for name, (view, side) in zip(("before", "now"), self._sides.items(), strict=True):
+            run = Run(Settings(), (), (), Timeline.of([]), graphs=(side.graph,), name=name)
+            view.show(run, side.marks)
+
+    def _follow(self, change: dict[str, Any]) -> None:
+        """Pick the partners of what is picked; what has none is picked in one graph only."""
+        if self._is_following or change["owner"] not in self._sides:
+            return
+        picked, partner = change["new"], self._sides[change["owner"]].other
+        nodes = frozenset(partner[i] for i in picked.nodes if i in partner)
+        self._is_following = True
+        try:
+            other = self.now if change["owner"] is self.before else self.before
+            other.selection = Selection(nodes, frozenset(), picked.label if nodes else "")
+        finally:
+            self._is_following = False
+
+
 class CompileView(View):
-    """The compiles of a run or of a session; of a session, the graph diff behind each, too.
+    """The compiles of a run or of a session; of a session, also both graphs behind each recompile.
 
     Args:
-        source: has `compiles`; if it has `compile_diff(i)`, a menu chooses which diff is shown.
+        source: has `compiles`; if it has `compile_diff(i)`, a menu chooses which graphs are shown.
     """
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self.table = HTML()
         self.choice = Dropdown(layout=Layout(width="auto"))
+        self.graphs: GraphPair | None = None  # made with the first recompile
         self.diff = HTML()
         super().__init__([self.table, self.choice, self.diff])
         self.choice.observe(self._chosen, "value")
@@ -129,11 +175,21 @@ class CompileView(View):
         self.choice.options = [
             (f"step {compiles[i].step}: {compiles[i].sentence[:110]}", i) for i in again[::-1]
         ]
-        self.choice.value = again[-1] if again else None
         self.choice.layout.display = "" if again else "none"
-        self._chosen(None)
+        if again and self.choice.value != again[-1]:
+            self.choice.value = again[-1]
+        else:
+            self._chosen(None)
         self.store()
 
     def _chosen(self, change: Any) -> None:
         i = self.choice.value
-        self.diff.value = "" if i is None else diff_html(self._source.compile_diff(i))
+        if i is None:
+            self.diff.value = ""
+            return
+        diff = self._source.compile_diff(i)
+        self.diff.value = diff_html(diff)
+        if self.graphs is None:
+            self.graphs = GraphPair()
+            self.children = [self.table, self.choice, self.graphs, self.diff]
+        self.graphs.show(diff)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 from kit.ir import Aval, Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile
-from kit.widgets.numbers.compiles import CompileView, compiles_html, diff_html, recompiles_html
+from kit.widgets.base.selection import NOTHING, Selection
+from kit.widgets.numbers.compiles import (
+    CompileView,
+    GraphPair,
+    compiles_html,
+    diff_html,
+    recompiles_html,
+)
 from tests.factories import make_run
 
 F = Aval((4,), "float32")
@@ -66,7 +76,52 @@ def test_the_view_offers_the_diff_of_each_recompile_and_follows_the_session() ->
     assert "arg1=1" in view.diff.value
 
 
+def test_both_graphs_stand_beside_each_other_with_what_differs_marked() -> None:
+    view = CompileView(Source(note(0, "first"), note(1), note(2)))
+    assert view.graphs is not None
+    sides = ((view.graphs.before, "before", "2"), (view.graphs.now, "now", "9"))
+    page = view.page()
+    for graph_view, name, attr in sides:
+        assert graph_view.run.graphs[0].nodes[1].attrs == (("arg1", attr),)
+        assert graph_view.marks == {1: "changed"}
+        scene = graph_view.sources["scene"].tags[0]
+        assert scene["has_changes"]
+        assert scene["title"] == f"Graph {name}: 1 op"
+        assert scene["note"] == (
+            "1 parameter or input is not drawn  ·  against the other graph: 1 changed"
+        )
+    assert page.count('class="plot"') == 2  # both are in the page without a kernel
+    assert "<script>alert" not in page
+    view.close()
+
+
+def test_what_is_added_is_marked_on_its_side_and_its_group_is_open() -> None:
+    leaf = Node("input", (), (), (F,))
+    x, y, z = (Node(f"aten.{op}", ((i, 0),), (), (F,), scope="Net.a") for i, op in enumerate("xyz"))
+    pair = GraphPair()
+    pair.show(Graph((leaf, x, replace(z, inputs=((1, 0),)))).diff(Graph((leaf, x, y, z))))
+    assert pair.before.marks == {1: "same", 2: "rewired"}
+    assert pair.now.marks == {1: "same", 2: "added", 3: "rewired"}
+    scene = pair.now.sources["scene"].tags[0]
+    texts = json.loads(scene["strings"])
+    groups = {texts[key] for key in scene["rows"]["key"] if key} - {"forward"}
+    assert pair.now.expanded == groups != set()
+    pair.close()
+
+
+def test_an_op_picked_in_one_graph_is_picked_in_the_other() -> None:
+    view = CompileView(Source(note(0, "first"), note(1)))
+    assert view.graphs is not None
+    before, now = view.graphs.before, view.graphs.now
+    now.selection = Selection(frozenset([1]), frozenset(["train.py:41"]), "%1 add")
+    assert (before.selection.nodes, before.selection.label) == (frozenset([1]), "%1 add")
+    before.selection = NOTHING
+    assert now.selection.nodes == frozenset()
+    view.close()
+
+
 def test_a_run_has_compiles_but_no_diffs() -> None:
     view = CompileView(make_run())
     assert view.choice.layout.display == "none"
     assert view.diff.value == ""
+    assert view.graphs is None
