@@ -29,7 +29,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
 
-.PHONY: help lab report gpu fmt check lint javascript quick test coverage-table pictures notebooks clean
+.PHONY: help lab report gpu fmt check lint javascript quick test coverage-table pictures notebooks site clean
 .DEFAULT_GOAL := lab
 
 help:  ## this list
@@ -86,6 +86,9 @@ notebooks: $(VENV)/.installed-test  ## run every notebook, keep small outputs: l
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(PY) scripts/notebooks.py $(NOTEBOOKS)
 
+site: $(VENV)/.installed-site  ## the documentation as a site, in build/site; it needs no network
+	NO_MKDOCS_2_WARNING=1 $(PY) scripts/pages.py
+
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) node_modules build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find kit tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -106,6 +109,10 @@ $(VENV)/.installed: $(VENV)/.torch
 $(VENV)/.installed-test: $(VENV)/.torch
 	$(PIP) install --editable ".[$(TEST_EXTRAS)]"
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-site: $(VENV)/.installed-test
+	$(PIP) install --editable ".[$(TEST_EXTRAS),site]"
+	@touch $@
 
 # eslint and the compiler of TypeScript, which check the JavaScript; the kit itself needs neither.
 node_modules/.installed: package.json package-lock.json .npmrc

@@ -100,7 +100,8 @@ def run(book: nbformat.NotebookNode, folder: Path) -> None:
     folder.mkdir()
     book.cells.append(nbformat.v4.new_code_cell(WAIT))
     places = {"metadata": {"path": str(folder)}}
-    NotebookClient(book, timeout=900, store_widget_state=False, resources=places).execute()
+    options = {"store_widget_state": False, "coalesce_streams": True}
+    NotebookClient(book, timeout=900, resources=places, **options).execute()
     book.cells.pop()
     book.metadata.pop("language_info", None)
     book.metadata["language_info"] = {"name": "python"}

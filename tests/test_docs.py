@@ -13,9 +13,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 import kit
 from scripts.diagrams import IMAGES, ONE_OP, PICTURES, PURPOSE, stamp
+from scripts.pages import navigation
 from tests.test_layers import BELOW
 
 ROOT = Path(__file__).parents[1]
@@ -132,6 +134,20 @@ def test_the_index_lists_every_page():
     design = text_of(ROOT / "docs" / "architecture.md")
     notes = {f"design/{page.name}" for page in (ROOT / "docs" / "design").glob("*.md")}
     assert {note for note in notes if f"]({note})" not in design} == set()
+
+
+def test_the_navigation_of_the_site_is_the_index():
+    found = json.dumps(navigation(text_of(ROOT / "docs" / "README.md")))
+    pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
+    pages += [f"notebooks/{book.stem}.md" for book in BOOKS]
+    pages += ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+    assert [page for page in pages if f'"{page}"' not in found and page != "docs/README.md"] == []
+
+
+def test_the_site_asks_no_other_host():
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert settings["theme"]["font"] is False
+    assert not {"extra", "extra_css", "extra_javascript"} & set(settings)  # nor is a reader counted
 
 
 @pytest.mark.parametrize("name", PICTURES)
