@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from urllib.parse import quote
 from kit.errors import TraceFileError
 from kit.files import check_plain
 from kit.formats.chrome.events import Events
+from kit.formats.chrome.foreign import as_event, foreign_imported
 from kit.formats.chrome.json import MAX_EVENTS
-from kit.formats.chrome.steps import HOW
-from kit.formats.chrome.torch import torch_timeline
 from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
 
 __all__ = ["FORMAT", "read_nsys"]
@@ -89,17 +87,8 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
             "it has no events of CUDA or NVTX: trace with `nsys profile --trace cuda,nvtx`, then "
             "`nsys export --type sqlite`"
         )
-    events.close()
-    timeline, member = torch_timeline(events)
-    notes = [note.replace(HOW, _MARKS) for note in timeline.notes]
-    notes += [f"{n:,} {what}" for what, n in events.repairs.items()]
-    rows = islice(tables.rows("TARGET_INFO_GPU", "name"), 64)
-    gpus = [cut_name(name)[:80] for (name,) in rows]
-    environment = {"imported from": FORMAT}
-    if gpus:
-        environment["device"] = f"cuda ({', '.join(dict.fromkeys(gpus))})"
-    timeline = replace(timeline, notes=tuple(notes))
-    return Imported(timeline, FORMAT, environment, member=member)
+    gpus = (name for (name,) in tables.rows("TARGET_INFO_GPU", "name"))
+    return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus)
 
 
 class _Tables:
@@ -200,15 +189,5 @@ def _event(
     category: str, name: Any, times: Sequence[Any], thread: Any, args: dict[str, Any]
 ) -> dict[str, Any]:
     """As torch would write it; the lower 24 bits of a thread's number are the system's own."""
-    start, end = (x / 1e3 if type(x) in (int, float) else None for x in times)
     process, own = (thread >> 24, thread & 0xFFFFFF) if type(thread) is int else (None, thread)
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name if isinstance(name, str) else "",
-        "ts": start,
-        "dur": end - start if start is not None and end is not None else None,
-        "pid": process,
-        "tid": own,
-        "args": args,
-    }
+    return as_event(category, name, (times[0], times[1]), (process, own), args)

@@ -6,7 +6,10 @@ a row here, and a function from a path to a `Run` (a reader's `Imported`, given 
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +35,7 @@ __all__ = [
 DIRECTORY = ""  # stands for a directory among the suffixes
 _ZIP = b"PK"  # the first bytes of a saved run, whatever its name
 _SQLITE = b"SQLite format 3\0"  # and of a database
+_BEGIN = 4_096  # bytes of a JSON file that tell who has written it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Reader:
     read_by: str  # the module and what it builds on, as Markdown
     read: Callable[[Path], Run]
     read_by_step: Callable[[Path, str], Run] | None = None  # where one may say what a step is
+    begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
 
 
 # The modules that read are imported when they are needed: jax and numpy are heavy.
@@ -67,6 +72,34 @@ def _read_nsys(file: Path, step_by: str = "") -> Run:
     from kit.formats.run_of import run_of
 
     return run_of(read_nsys(file, step_by), file)
+
+
+def _read_trace_viewer(file: Path) -> Run:
+    from kit.formats.run_of import run_of
+    from kit.formats.trace_viewer import read_trace_viewer
+
+    return run_of(read_trace_viewer(file), file)
+
+
+def _read_rocprofv3(file: Path, step_by: str = "") -> Run:
+    from kit.formats.rocprof import read_rocprofv3
+    from kit.formats.run_of import run_of
+
+    return run_of(read_rocprofv3(file, step_by), file)
+
+
+def _read_rocprof(file: Path, step_by: str = "") -> Run:
+    from kit.formats.rocprof import read_rocprof
+    from kit.formats.run_of import run_of
+
+    return run_of(read_rocprof(file, step_by), file)
+
+
+def _read_chakra(file: Path, step_by: str = "") -> Run:
+    from kit.formats.chakra import read_chakra
+    from kit.formats.run_of import run_of
+
+    return run_of(read_chakra(file, step_by), file)
 
 
 def _read_saved(file: Path) -> Run:
@@ -102,9 +135,52 @@ READERS = (
         (DIRECTORY, ".pb"),
         "a directory, or `*.xplane.pb`",
         "jax",
-        "`jax.profiler.trace(directory)`, CPU and GPU",
+        "`jax.profiler.trace(directory)`, CPU and GPU; TPU: no whole real file was met yet",
         "`kit/formats/xplane.py`: `jax.profiler.ProfileData`",
         _read_xplane,
+    ),
+    Reader(
+        (),
+        "`*.trace.json.gz`",
+        "jax's trace viewer",
+        "`jax.profiler.trace(directory)`, beside `*.xplane.pb`, which says more",
+        "`kit/formats/trace_viewer.py`: as the planes of a profile",
+        _read_trace_viewer,
+        begins=re.compile(
+            r'"highres-ticks"|"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(host|device):'
+        ),
+    ),
+    Reader(
+        (),
+        "`*_results.json`",
+        "rocprofv3",
+        "`rocprofv3 --output-format json`; of its calls and copies no real file was met yet",
+        "`kit/formats/rocprof.py`: the JSON scanner, one record at a time",
+        _read_rocprofv3,
+        _read_rocprofv3,
+        re.compile(r'\s*\{\s*"rocprofiler-sdk-tool"'),
+    ),
+    Reader(
+        (),
+        "`results.json`",
+        "rocprof",
+        "`rocprof --hip-trace`; no real file was met yet",
+        "`kit/formats/rocprof.py`",
+        _read_rocprof,
+        _read_rocprof,
+        re.compile(
+            r'"name"\s*:\s*"(\d+ )?(CPU HIP API|CPU HSA API|COPY|GPU\d*|Markers and Ranges)"'
+        ),
+    ),
+    Reader(
+        (),
+        "`*.json`",
+        "Chakra",
+        "Chakra's `trace_link`: torch's execution trace with times; no real file was met yet",
+        "`kit/formats/chakra.py`",
+        _read_chakra,
+        _read_chakra,
+        re.compile(r'\s*\{\s*"schema"\s*:\s*"'),
     ),
     _NSYS,
     _SAVED,
@@ -119,7 +195,7 @@ def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
         return reader.read(file)
     if reader.read_by_step is None:
         raise TraceFileError(
-            f"{file.name!r}: step_by is for traces of torch.profiler and nsys; what "
+            f"{file.name!r}: step_by is for traces that do not mark their steps; what "
             f"{reader.program} writes has its own steps"
         )
     return reader.read_by_step(file, step_by)
@@ -145,7 +221,26 @@ def _reader_of(file: Path) -> Reader:
         first = opened.read(len(_SQLITE))
     if first == _SQLITE:
         return _NSYS
-    return _SAVED if first.startswith(_ZIP) else _CHROME
+    if first.startswith(_ZIP):
+        return _SAVED
+    text = _first_text(file)
+    known = (reader for reader in READERS if reader.begins is not None)
+    return next((reader for reader in known if reader.begins.search(text)), _CHROME)  # type: ignore[union-attr]
+
+
+def _first_text(file: Path) -> str:
+    """Some thousand characters of a file, packed or not; "" of one that is damaged."""
+    with open_plain(file) as opened:
+        is_packed = opened.read(2) == b"\x1f\x8b"
+        opened.seek(0)
+        try:
+            return (
+                (gzip.GzipFile(fileobj=opened) if is_packed else opened)
+                .read(_BEGIN)
+                .decode(errors="replace")
+            )
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            return ""
 
 
 def readers_text() -> str:

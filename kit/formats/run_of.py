@@ -30,11 +30,15 @@ def run_of(imported: Imported, file: Path) -> Run:
         if times:
             t = replace(t, notes=(*t.notes, _TRACED))
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
+    is_tpu = imported.environment.get("device") == "tpu"
     per_step = len(t.syncs) // len(steps) if len(steps) else 0
     whole = len(times) == len(steps)
     return Run(
         settings=Settings(
-            mode="torch", steps=max(1, len(times)), warmup=0, device="gpu" if has_gpu else "cpu"
+            mode="torch",
+            steps=max(1, len(times)),
+            warmup=0,
+            device="gpu" if has_gpu else "auto" if is_tpu else "cpu",
         ),
         losses=(),
         step_times_ns=times,

@@ -28,9 +28,9 @@ from kit.formats.messages import Damaged, fields_of
 from kit.trace import KINDS, SyncPoint
 from kit.trace.communication import kind_on_device
 from kit.trace.imported import MAX_SPAN_NAME, Imported, Spans, cut_name
-from kit.trace.planes import HOST_PLANE, NOISE, device_events
+from kit.trace.planes import HOST_PLANE, NOISE, TPU_PLANE, device_events
 
-__all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "read_xplane"]
+__all__ = ["MAX_EVENTS", "MAX_FILE_BYTES", "planes_imported", "read_xplane"]
 
 MAX_FILE_BYTES = 1 << 30
 MAX_EVENTS = 10_000_000
@@ -56,6 +56,10 @@ _MISSING = {
 _NO_PROFILE = (
     "it is no XSpace, or was cut off: write or copy it again. A Chrome trace is read by its "
     "suffix, .json or .json.gz"
+)
+_OF_A_TPU = (
+    "of a TPU: the reader of such profiles has met no whole real one, so compare a number or two "
+    "with XProf before you trust it"
 )
 _BLOCKS = re.compile(r"\$api\.py:\d+ block_until_ready")  # jax.block_until_ready, in Python
 _ONLY_CALLS = (
@@ -114,12 +118,21 @@ def _read(file: Path, notes: list[str]) -> Imported:
             warnings.filterwarnings(  # Python 3.12, of types of the profiler's
                 "ignore", "builtin type .* has no __module__", DeprecationWarning
             )
-            profile = _Profile(jax.profiler.ProfileData.from_file(str(file)), notes)
+            data = jax.profiler.ProfileData.from_file(str(file))
+            return planes_imported(list(data.planes), notes)
     except UnicodeDecodeError:
         raise TraceFileError("a name in it is not UTF-8: it is damaged") from None
     except RuntimeError:  # of the parser; it prints what is wrong
         raise TraceFileError(_NO_PROFILE) from None
-    return profile.imported()
+
+
+def planes_imported(planes: Sequence[Any], notes: list[str]) -> Imported:
+    """The profile of one host, given its planes as `jax.profiler.ProfileData` has them.
+
+    Raises:
+        TraceFileError: no step, kernel or dispatch is in them.
+    """
+    return _Profile(planes, notes).imported()
 
 
 def _check_counts(file: Path) -> None:
@@ -178,13 +191,12 @@ class _Event(NamedTuple):
 class _Profile:
     """Spans and sync points of one host's profile."""
 
-    def __init__(self, data: Any, notes: list[str]) -> None:
+    def __init__(self, planes: Sequence[Any], notes: list[str]) -> None:
         self.notes = notes
         self.spans: list[_Span] = []
         self.syncs: list[SyncPoint] = []
         self.environment: dict[str, str] = {"imported from": "jax profile"}
         self._is_waiting_in_calls = False  # no event of a buffer's wait: the Python call stands in
-        planes = list(data.planes)
         self._kernels(planes)
         for plane in planes:
             if plane.name == HOST_PLANE:
@@ -231,6 +243,9 @@ class _Profile:
             lane = cut_name(e.lane)[:200]
             name = cut_name(e.name, MAX_SPAN_NAME)
             self.spans.append(_Span(lane, name, kind_on_device(name), e.start_ns, e.stop_ns))
+        if any(plane.name.startswith(TPU_PLANE) for plane in planes):
+            self.notes.append(_OF_A_TPU)
+            self.environment["device"] = "tpu"
 
     def _facts(self, stats: dict[Any, Any]) -> None:
         for name in ("jax_version", "jaxlib_version"):

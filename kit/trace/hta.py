@@ -29,6 +29,7 @@ HTA_CAUSES = ("host wait", "kernel wait", "other")
 HTA_DELAY_NS = 30_000
 _SENT = re.compile(r"nccl|hip|hccl|.*ncclKernel")  # names of kernels that communicate
 _CALLS = re.compile(r"cudaLaunchKernel(ExC)?$|cudaMem(cpy|set)Async$")
+_EVERY_CALL = re.compile(r"(?!.*Graph)")  # the driver's and AMD's, too
 _NOT_COMPUTED = re.compile(
     r"nccl|hip|hccl|.*Memcpy|.*Memset|.*dma|.*Sync|Stream Wait Event|cuda.*LaunchKernel|runFunction"
 )
@@ -81,11 +82,14 @@ def hta_overlap(timeline: Timeline) -> float:
     return (lengths[0] + lengths[1] - lengths[2]) / lengths[0] if lengths[0] else math.nan
 
 
-def hta_queue(timeline: Timeline) -> dict[str, Ints]:
+def hta_queue(timeline: Timeline, *, every: bool = False) -> dict[str, Ints]:
     """How many launches are on their way, by the lane that they go to; in order of time.
 
     A call adds one to the lane of what it launches, and what it launched takes one off when it
     begins. Only of files that say which call launched what.
+
+    Args:
+        every: as of `hta_launches`.
 
     Shape:
         lane -> (n, 2): a time in nanoseconds, and the length from then on
@@ -93,7 +97,7 @@ def hta_queue(timeline: Timeline) -> dict[str, Ints]:
     Source:
         https://hta.readthedocs.io/en/latest/source/features/trace_counters.html
     """
-    call, kernel = _pairs(timeline)
+    call, kernel = _pairs(timeline, every=every)
     found = {}
     for lane in np.unique(timeline.lane[kernel]).tolist():
         mine = timeline.lane[kernel] == lane
@@ -117,13 +121,16 @@ class HtaLaunches:
     delay_ns: Ints  # from the end of the call to the begin of the kernel; 0 if that came before
 
 
-def hta_launches(timeline: Timeline) -> HtaLaunches:
+def hta_launches(timeline: Timeline, *, every: bool = False) -> HtaLaunches:
     """How long calls that launch take, and what they launch, of files that say so.
+
+    Args:
+        every: calls of any library, AMD's too; HTA counts some of CUDA's runtime.
 
     Source:
         https://hta.readthedocs.io/en/latest/source/features/cuda_kernel_launch_stats.html
     """
-    call, kernel = _pairs(timeline)
+    call, kernel = _pairs(timeline, every=every)
     order = np.lexsort((timeline.start_ns[kernel], timeline.start_ns[call]))
     call, kernel = call[order], kernel[order]
     start, stop = timeline.start_ns, timeline.stop_ns
@@ -134,10 +141,14 @@ def hta_launches(timeline: Timeline) -> HtaLaunches:
     )
 
 
-def _pairs(timeline: Timeline) -> tuple[Ints, Ints]:
-    """The call and the kernel of each launch that HTA counts: not those of CUDA's graphs."""
+def _pairs(timeline: Timeline, *, every: bool) -> tuple[Ints, Ints]:
+    """The call and the kernel of each launch; of none that launches a graph of CUDA's.
+
+    Args:
+        every: of any library; HTA counts some calls of CUDA's runtime.
+    """
     call = np.flatnonzero(timeline.where(kind="dispatch") & (timeline.segment < NONE))
-    call = call[_named(timeline, _CALLS)[call]]
+    call = call[_named(timeline, _EVERY_CALL if every else _CALLS)[call]]
     kernel = np.flatnonzero(timeline.where(kind=ON_DEVICE) & (timeline.segment < NONE))
     call = call[np.argsort(timeline.segment[call], kind="stable")]
     numbers = timeline.segment[call]

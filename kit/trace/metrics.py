@@ -23,6 +23,7 @@ from kit.trace.kinds import (
     CATEGORIES,
     CATEGORY_ROWS,
     KINDS,
+    ON_DEVICE,
     RECORDING,
     SPAN_KINDS,
     Category,
@@ -39,6 +40,7 @@ __all__ = [
     "busy_fraction",
     "headline",
     "overlap_fraction",
+    "says_host",
     "together_ns",
     "union_ns",
     "waits_of",
@@ -291,14 +293,21 @@ def headline(of: Timeline | Measured) -> Headline:
     syncs = of.syncs if isinstance(of, Timeline) else of.sync_points
     times = _lengths(timeline) if isinstance(of, Timeline) else of.step_times_ns
     steps = len(times)
+    told = steps and says_host(timeline)
     wait = sum(s.wait_ns for s in syncs)
     return Headline(
         step_ms=float(np.median(times)) / 1e6 if steps else math.nan,
         device_busy_fraction=_device_busy(timeline),
         overlap_fraction=_recording_overlap(timeline),
-        sync_wait_ms=wait / steps / 1e6 if steps else math.nan,
-        syncs_per_step=len(syncs) / steps if steps else math.nan,
+        sync_wait_ms=wait / steps / 1e6 if told else math.nan,
+        syncs_per_step=len(syncs) / steps if told else math.nan,
     )
+
+
+def says_host(timeline: Timeline) -> bool:
+    """Can it say whether the host waited? Some foreign traces have a device only."""
+    only_device = timeline.where(kind=("step", *ON_DEVICE))
+    return timeline.origin != "imported" or not bool(only_device.all())
 
 
 def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:

@@ -2,23 +2,29 @@
 
 On CPU thunks are asynchronous: an event covers only the launch, and the op ends at the event
 `end: <op>` that carries its id. Spans that ignore it are off by an order of magnitude. The GPU half
-(`/device:GPU:n`, one line a stream) was tried on a profile of eight MI300X, see docs/traces.md.
+(`/device:GPU:n`, one line a stream) was tried on a profile of eight MI300X, see docs/traces.md. The
+TPU half (`/device:TPU:n`, whose line "XLA Ops" has the ops one after another) has met no whole real
+profile: names of planes, lines and ops are those in a damaged copy of one that XProf's tests have.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
-__all__ = ["HOST_PLANE", "NOISE", "TORCH_CPU", "DeviceEvent", "device_events"]
+__all__ = ["HOST_PLANE", "NOISE", "TORCH_CPU", "TPU_PLANE", "DeviceEvent", "device_events"]
 
 HOST_PLANE = "/host:CPU"
+TPU_PLANE = "/device:TPU:"  # and the number of the core
 TORCH_CPU = "device/0 torch cpu"  # the lane of what native torch computes on the CPU
 
 # Beginnings of the names of events that are the profiler's and the thread pool's own.
 NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait for ", "PythonRefManager", "end: ")
 _STREAM = re.compile(r"^Stream ?#?")
+_INSTRUCTION = re.compile(r"%(\S+) = ")  # "%add.1 = f32[8] add(...)": an op of a TPU in full
+_OPS_OF_A_TPU = "XLA Ops"  # its other lines: programs, steps, what overlaps with these ops
 
 
 class DeviceEvent:
@@ -44,6 +50,8 @@ def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
     for plane in planes:
         if plane.name == HOST_PLANE:
             on_cpu += _cpu_events(plane, offset)
+        elif plane.name.startswith(TPU_PLANE):
+            on_gpus += _tpu_events(plane, offset)
         elif plane.name.startswith("/device:"):
             on_gpus += _gpu_events(plane, offset)
     found = sorted(on_gpus or on_cpu, key=lambda e: e.start_ns)
@@ -99,3 +107,22 @@ def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
                 int(event.start_ns) + offset,
                 int(event.end_ns) + offset,
             )
+
+
+def _tpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
+    """The ops of one core; of a loop or a call, whose ops have events of their own, only these."""
+    lane = f"device/{plane.name.removeprefix(TPU_PLANE)} {_OPS_OF_A_TPU}"
+    for line in plane.lines:
+        if line.name != _OPS_OF_A_TPU:
+            continue
+        events = sorted(line.events, key=lambda e: (int(e.start_ns), -int(e.end_ns)))
+        for event, after in zip_longest(events, events[1:]):
+            stop = int(event.end_ns)
+            if after is not None and int(after.start_ns) < stop and int(after.end_ns) <= stop:
+                continue
+            stats = dict(event.stats)
+            written = _INSTRUCTION.match(event.name)
+            name = str(stats.get("hlo_op", written[1] if written else event.name))
+            module = str(stats.get("hlo_module", ""))
+            start = int(event.start_ns) + offset
+            yield DeviceEvent(lane, name, module, stats.get("run_id", 0), start, stop + offset)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,9 +145,12 @@ def test_a_directory_without_a_profile_says_how_to_make_one(tmp_path: Path):
         kit.open_trace(tmp_path)
 
 
-def test_a_chrome_trace_of_jax_says_what_to_open_instead(profile: Path):
-    with pytest.raises(TraceFileError, match="open the directory"):
-        kit.open_trace(next(profile.rglob("*.trace.json.gz")))
+def test_the_chrome_trace_beside_a_profile_has_its_steps_and_waits(profile: Path):
+    beside, whole = kit.open_trace(next(profile.rglob("*.trace.json.gz"))), kit.open_trace(profile)
+    assert len(beside.timeline.syncs) == len(whole.timeline.syncs)
+    steps = [run.timeline.intervals(kind="step").tolist() for run in (beside, whole)]
+    assert np.abs(np.array(steps[0]) - np.array(steps[1])).max() <= 2
+    assert any("trace viewer" in note for note in beside.timeline.notes)
 
 
 def test_a_file_that_is_not_there_is_an_oserror(tmp_path: Path):

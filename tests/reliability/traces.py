@@ -34,6 +34,7 @@ from kit.widgets.views import VIEWS
 from kit.workloads.made_ranks import Job, made_traces
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
+from tests.formats.made_profiles import chakra, rocprof, rocprofv3, trace_viewer
 
 __all__ = ["KINDS", "damage", "look", "main"]
 
@@ -96,12 +97,21 @@ def _jax(folder: Path) -> bytes:
     return next((folder / "jax").rglob("*.xplane.pb")).read_bytes()
 
 
+def _viewer(folder: Path) -> bytes:
+    trace_viewer(folder / "viewer.json")
+    return (folder / "viewer.json").read_bytes()
+
+
 # Good files as they are written by torch, jax and kit; "ranks" is a folder, random.json made anew.
 KINDS = {
     "torch.json": _torch,
     "torch.json.gz": _torch,
     "own.json": _own,
     "cuda.json": lambda folder: json.dumps(cuda_trace()).encode(),
+    "viewer.json": _viewer,
+    "rocprofv3.json": lambda folder: json.dumps(rocprofv3()).encode(),
+    "rocprof.json": lambda folder: json.dumps(rocprof()).encode(),
+    "chakra.json": lambda folder: json.dumps(chakra()).encode(),
     "own.kitrun": _saved,
     "jax.xplane.pb": _jax,
     "ranks": lambda folder: json.dumps(made_traces(Job(ranks=3, steps=2, slow={2: 1.5}))).encode(),
@@ -191,7 +201,9 @@ def damage(kind: str, good: bytes, chance: random.Random) -> bytes:
     if kind == "own.kitrun" and how < 0.8:
         return damaged_archive(good, chance)
     if kind.endswith(".json") and how < 0.7:
-        return (damaged if how < 0.4 else damaged_json)(json.loads(good), chance)
+        tree = json.loads(good)
+        has_events = "traceEvents" in tree
+        return (damaged if how < 0.4 and has_events else damaged_json)(tree, chance)
     return (_flipped if how > 0.9 else mutated)(good, chance)
 
 

@@ -16,13 +16,13 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from kit.errors import TraceFileError
 from kit.files import open_plain
 
-__all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events"]
+__all__ = ["MAX_EVENTS", "MAX_TEXT_BYTES", "read_events", "read_parts"]
 
 MAX_TEXT_BYTES = 4 << 30  # unpacked
 MAX_RATIO = 300  # gzip packs real traces 10 to 40 times, at most; zeros 1000 times
@@ -39,6 +39,8 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 _NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
 _SPACES_AFTER = re.compile(r"([ \t\n\r]*)")
+_BEFORE_DELIMITER = re.compile(r"[ \t\n\r]*(?=([,\]}]))")
+_MAX_NESTING = 12  # of lists and objects that are walked through; what is deeper is one value
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -59,9 +61,87 @@ def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dic
         try:
             return _read(window, add)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise TraceFileError(
-                f"its gzip packing is damaged or was cut off ({error}): write the trace again"
-            ) from None
+            raise _damaged_packing(error) from None
+
+
+Path = tuple[str, ...]
+
+
+def read_parts(path: str | os.PathLike[str], parts: Mapping[Path, Callable[[Any], None]]) -> None:
+    """Call a function with each element of lists that lie inside of a JSON file's object.
+
+    Args:
+        parts: the names on the way to a list, and what takes its elements; what is no list is
+            given whole. Lists on the way are walked through: their places are no names.
+
+    Raises:
+        TraceFileError, OSError: as `read_events`.
+    """
+    with open_plain(path) as file:
+        window = _Window(file)
+        try:
+            if window.peek() != "{":
+                raise TraceFileError(f"it is no JSON object: it begins with {window.sample()}")
+            _walk(window, (), parts, 0)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise _damaged_packing(error) from None
+
+
+def _walk(
+    window: _Window, path: Path, parts: Mapping[Path, Callable[[Any], None]], depth: int
+) -> None:
+    """Read one value, and hand out what was asked for of it."""
+    take = parts.get(path)
+    is_on_way = take is None and any(part[: len(path)] == path for part in parts)
+    first = window.peek()
+    if first == "[" and (take or not is_on_way):
+        window.at += 1
+        if window.peek() == "]":
+            window.at += 1
+            return
+        while True:
+            value, window.at = window.value(_NEXT_EVENT)
+            window.count()
+            if take is not None:
+                take(value)
+            if window.delimiter == "]":
+                return
+    if first in ("[", "{") and take is None and depth < _MAX_NESTING:
+        _walk_through(window, path, parts, depth)
+        return
+    value, window.at = window.value(_BEFORE_DELIMITER)
+    if take is not None:
+        take(value)
+
+
+def _walk_through(
+    window: _Window, path: Path, parts: Mapping[Path, Callable[[Any], None]], depth: int
+) -> None:
+    """Each value of an object or of a list."""
+    is_object = window.peek() == "{"
+    window.at += 1
+    if window.peek() == ("}" if is_object else "]"):
+        window.at += 1
+        return
+    while True:
+        inside = path
+        if is_object:
+            key, window.at = window.value(_COLON)
+            if not isinstance(key, str):
+                raise TraceFileError(f"it is not JSON: a name is expected {window.where()}")
+            inside = (*path, key)
+        window.count()
+        _walk(window, inside, parts, depth + 1)
+        match = window.match(_NEXT_KEY if is_object else _NEXT_EVENT)
+        window.at = match.end()
+        if match[1] != ",":
+            return
+
+
+def _damaged_packing(error: Exception) -> TraceFileError:
+    return TraceFileError(
+        f"its gzip packing is damaged or was cut off ({error}): write the trace again"
+    )
 
 
 def _read(window: _Window, add: Callable[[Any], None]) -> dict[str, Any]:
@@ -221,6 +301,12 @@ class _Window:
                 )
             self.more(size)
             size *= 2  # so that a long value is not scanned too often
+
+    def count(self) -> None:
+        """One more value of a list or an object was read."""
+        self.events += 1
+        if self.events > MAX_EVENTS:
+            raise _too_many()
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """The delimiter at `at`, spaces around it included."""

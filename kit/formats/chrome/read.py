@@ -65,8 +65,8 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         )
     else:
         raise TraceFileError(
-            "its events are neither torch.profiler's nor kit's own. Of a jax profile open the "
-            "directory or its *.xplane.pb"
+            "its events are neither torch.profiler's nor kit's own; docs/traces.md has what is "
+            "read. Of a jax profile open the directory or its *.xplane.pb"
         )
     notes = [*imported.timeline.notes, *(f"{n:,} {what}" for what, n in events.repairs.items())]
     if "unclosed" in head:

@@ -72,6 +72,7 @@ class _Trace:
         self.nesting = self._nest()
         self.kernels = self._of(Role.KERNEL)
         self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
+        self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.launched = self._launched()
         self.main = self._main_thread()
         self.steps = self._find_steps(events.step_by)
@@ -79,13 +80,15 @@ class _Trace:
 
     def timeline(self) -> Timeline:
         lanes = self._lanes()
-        main = self.main
+        kernels = list(self._kernels(lanes))
+        main = self.main if self.has_host else len(lanes)
+        lanes += ["host/main"] * (not self.has_host)
         parts = [self._step_spans(main), *self._host_work()]
-        for name, begin, end in self._phases():
+        for name, begin, end in self._phases() if self.has_host else ():
             times = np.array([[begin], [end]], np.int64)
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
         syncs = list(self._syncs())
-        parts += [_waits(self, syncs), *self._kernels(lanes)]
+        parts += [_waits(self, syncs), *kernels]
         self._say()
         return Spans.timeline(parts, lanes, self.names, [s for s, _ in syncs], self.notes)
 
@@ -347,6 +350,11 @@ class _Trace:
 
     def _say(self) -> None:
         """What the reader must know."""
+        if not self.has_host:
+            self.notes.append(
+                "the file says nothing of the host: what launched a kernel, why the device was "
+                "idle, and where the host waited are not known"
+            )
         if self.is_gpu and not len(self.kernels):
             self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
         if not self.is_gpu:

@@ -152,10 +152,10 @@ def _kernels(run: Run, limit: int) -> str:
 
 def _launches(timeline: Timeline) -> str:
     """What calls that launch cost, and how many were on their way; of files that pair them."""
-    queues = hta_queue(timeline) if timeline.origin == "imported" else {}
+    queues = hta_queue(timeline, every=True) if timeline.origin == "imported" else {}
     if not queues:
         return ""
-    found = hta_launches(timeline)
+    found = hta_launches(timeline, every=True)
     lane, most = max(((lane, int(q[:, 1].max())) for lane, q in queues.items()), key=lambda x: x[1])
     call, longest = float(np.median(found.call_ns)), float(found.call_ns.max())
     return (

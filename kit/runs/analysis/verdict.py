@@ -14,7 +14,7 @@ from kit.runs.run import Run
 from kit.text import format_ms, format_percent
 from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
-from kit.trace.metrics import waits_of
+from kit.trace.metrics import says_host, waits_of
 
 __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits"]
 
@@ -154,6 +154,8 @@ def why_no_waits(run: Run) -> str:
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'
         )
+    if not says_host(run.timeline):
+        return "the file says nothing of the host"
     return "the host never waited for the device"
 
 

@@ -106,7 +106,7 @@ def test_the_command_line_takes_the_name(
 def test_a_file_that_has_its_own_steps_says_so(tmp_path: Path) -> None:
     run = kit.open_trace(write(tmp_path / "a.json"))
     run.save(tmp_path / "a.kitrun")
-    with pytest.raises(TraceFileError, match="step_by is for traces of torch"):
+    with pytest.raises(TraceFileError, match="step_by is for traces that do not mark"):
         kit.open_trace(tmp_path / "a.kitrun", step_by="x")
     kit.export_trace(run, tmp_path / "b.json")
     with pytest.raises(TraceFileError, match="step_by is for other traces"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,3 +87,17 @@ def test_a_trace_that_pairs_calls_and_kernels_says_what_launches_cost(tmp_path: 
     assert "begins 7 µs after" in said
     assert "at most 1 on their way" in said
     assert "launches" not in summary(make_run())
+
+
+@pytest.mark.parametrize("name", ["mi250", "h100_bert"])
+def test_launches_by_amds_calls_and_by_the_driver_are_counted(name: str):
+    file = Path(__file__).parents[2] / "data" / "published" / f"{name}.json.gz"
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    called = {e["args"]["correlation"] for e in events
+              if e.get("cat") in ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
+              and ("Launch" in e["name"] or e["name"].endswith("Async"))}  # fmt: skip
+    kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+               and e["args"]["correlation"] in called]  # fmt: skip
+    text = summary(kit.open_trace(file))
+    said = next(line for line in text.splitlines() if line.startswith("launches"))
+    assert f"{len(kernels):,} kernels by calls" in said

@@ -1,0 +1,105 @@
+"""Open an execution trace in Chakra's JSON form, if it holds times.
+
+    trace ::= {"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id", "name", "ts", "inclusive_dur",
+               "cat", "stream", "attrs": [{"name", "value"}]}]}
+
+What torch's ExecutionTraceObserver writes has the ops and what they depend on, and no time; times
+come into it when Chakra's `trace_link` joins it with a trace of torch.profiler. Nodes with a time
+become events as torch.profiler would write them. No real file with times was met: the form follows
+the program that writes it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeGuard
+
+from kit.errors import TraceFileError
+from kit.formats.chrome.events import Events
+from kit.formats.chrome.foreign import as_event, foreign_imported
+from kit.formats.chrome.json import read_parts
+from kit.trace.imported import Imported, cut_name
+
+__all__ = ["read_chakra"]
+
+_MARKS = "Chakra marks no steps"
+_NOT_MET = (
+    "of Chakra's: the reader has met no real file with times, so compare a number or two with the "
+    "trace of torch.profiler that they are from"
+)
+_ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
+_MAX_US = 1e15
+
+
+def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+    """The trace in a `.json` file.
+
+    Args:
+        step_by: what the steps are; see `kit.formats.chrome.steps`.
+
+    Raises:
+        TraceFileError: it is damaged, too large, or has no times; says which.
+        OSError: there is no such file, or it cannot be read.
+    """
+    events = Events(step_by)
+    nodes = _Nodes(events)
+    try:
+        read_parts(path, {("nodes",): nodes.add})
+        if not nodes.timed:
+            raise TraceFileError(
+                f"an execution trace of {nodes.count:,} nodes without times: it says what ran, not "
+                "when. Open the trace of torch.profiler that was recorded with it, or join the two "
+                "by Chakra's trace_link"
+            )
+        return foreign_imported(
+            events, program="Chakra execution trace", marks=_MARKS, notes=[_NOT_MET]
+        )
+    except TraceFileError as error:
+        name = cut_name(os.fspath(path))
+        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
+
+
+class _Nodes:
+    """Gives the nodes that have a time to `events`."""
+
+    def __init__(self, events: Events) -> None:
+        self.count = 0
+        self.timed = 0
+        self._events = events
+
+    def add(self, node: Any) -> None:
+        """Take one node."""
+        self.count += 1
+        if type(node) is not dict:
+            self._events.add(None)
+            return
+        start, length = node.get("ts"), node.get("inclusive_dur", node.get("exclusive_dur"))
+        if not (_is_time(start) and _is_time(length)):
+            return
+        self.timed += 1
+        times = (start * 1e3, (start + length) * 1e3)
+        category = cut_name(node.get("cat"))
+        attributes = _attributes(node.get("attrs"))
+        stream = node.get("stream", attributes.get("stream"))
+        if category in _ON_GPU or stream is not None:
+            category = category if category in _ON_GPU else "kernel"
+            args = {"device": 0, "stream": stream}
+            track: tuple[Any, Any] = (0, stream)
+        else:
+            category, args = category or "cpu_op", {}
+            track = ("host", attributes.get("tid", node.get("tid")))
+        self._events.add(as_event(category, node.get("name"), times, track, args))
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    """The attributes of a node by their names."""
+    items = given if type(given) is list else []
+    return {
+        item["name"]: item.get("value")
+        for item in items[:1000]
+        if type(item) is dict and isinstance(item.get("name"), str)
+    }
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and 0 <= value < _MAX_US

@@ -1,0 +1,72 @@
+"""What another profiler wrote, given as torch.profiler would have written it, as a trace.
+
+A reader of such a format makes an event of each record, with the categories and names of torch's;
+then the rules of docs/traces.md hold for it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from kit.formats.chrome.events import Events
+from kit.formats.chrome.steps import HOW
+from kit.formats.chrome.torch import torch_timeline
+from kit.trace.imported import Imported, cut_name
+
+__all__ = ["as_event", "foreign_imported"]
+
+_MAX_DEVICES = 64
+
+
+def as_event(
+    category: str,
+    name: Any,
+    times_ns: tuple[Any, Any],
+    track: tuple[Any, Any],
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """An event as torch writes it; `times_ns` are its begin and end, `track` process and thread."""
+    start, end = (x / 1e3 if type(x) in (int, float) else None for x in times_ns)
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name if isinstance(name, str) else "",
+        "ts": start,
+        "dur": end - start if start is not None and end is not None else None,
+        "pid": track[0],
+        "tid": track[1],
+        "args": args,
+    }
+
+
+def foreign_imported(
+    events: Events,
+    *,
+    program: str,
+    marks: str,
+    devices: Iterable[Any] = (),
+    kind: str = "cuda",
+    notes: Iterable[str] = (),
+) -> Imported:
+    """The trace that these events make.
+
+    Args:
+        program: what has written the file, for people.
+        marks: a sentence that says whether the program marks steps.
+        devices: their names.
+        kind: of the devices, "cuda" or "rocm".
+        notes: what a reader of the trace must know beside the repairs.
+    """
+    events.close()
+    timeline, member = torch_timeline(events)
+    said = [*notes, *(note.replace(HOW, marks) for note in timeline.notes)]
+    said += [f"{n:,} {what}" for what, n in events.repairs.items()]
+    environment = {"imported from": program}
+    names = [cut_name(name)[:80] for name in islice(devices, _MAX_DEVICES)]
+    if names:
+        environment["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})"
+    timeline = replace(timeline, notes=tuple(said))
+    return Imported(timeline, program, environment, member=member)

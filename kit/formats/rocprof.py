@@ -1,0 +1,279 @@
+"""Open what AMD's profilers write as JSON: rocprofv3's own form, and the Chrome form of rocprof.
+
+    rocprofv3 ::= {"rocprofiler-sdk-tool": [{"agents", "strings", "kernel_symbols",
+                   "buffer_records": {"kernel_dispatch", "memory_copy", "hip_api", "marker_api"}}]}
+    rocprof   ::= {"traceEvents": [...]}, its processes "GPU0", "COPY", "CPU HIP API", ...
+
+Their kernels, copies, calls of HIP and ranges become events as torch.profiler would write them. Of
+rocprofv3 a real file was met, with kernels only; calls, copies and markers follow its sources and
+tests. Of rocprof none was met: its form follows the program that writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kit.errors import TraceFileError
+from kit.formats.chrome.events import Events
+from kit.formats.chrome.foreign import as_event, foreign_imported
+from kit.formats.chrome.json import read_events, read_parts
+from kit.trace.imported import MAX_SPAN_NAME, Imported, cut_name
+
+__all__ = ["read_rocprof", "read_rocprofv3"]
+
+_TOOL = "rocprofiler-sdk-tool"
+_MARKS = "rocprof marks no steps"
+_MAX_NAMES = 1_000_000
+_MAX_CHARS = 256 << 20  # of all names
+_GPU_AGENT = 2  # of "type"
+# "MEMORY_COPY_HOST_TO_DEVICE" of rocprofv3, "CopyHostToDevice" of rocprof.
+_COPY = re.compile(r"(host|device)_?to_?(host|device)", re.IGNORECASE)
+_NOT_MET = (
+    "written by rocprof: the reader has met no real file of it, so compare a number or two with "
+    "its own statistics before you trust it"
+)
+_GPU = re.compile(r"(?:\d+ )?GPU ?(\d*)$")
+_PROCESSES = {"COPY": "gpu_memcpy", "CPU HIP API": "hip_runtime"}
+_RANGES = "Markers and Ranges"
+
+
+def read_rocprofv3(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+    """The trace in the `*_results.json` of `rocprofv3 --output-format json`.
+
+    Args:
+        step_by: what the steps are; see `kit.formats.chrome.steps`.
+
+    Raises:
+        TraceFileError: it is damaged, without kernels, or too large; says which.
+        OSError: there is no such file, or it cannot be read.
+    """
+    return _named(path, lambda: _records(path, step_by))
+
+
+def read_rocprof(path: str | os.PathLike[str], step_by: str = "") -> Imported:
+    """The trace in the `results.json` of `rocprof --hip-trace`; as `read_rocprofv3`."""
+    return _named(path, lambda: _chrome(path, step_by))
+
+
+def _named(path: str | os.PathLike[str], read: Callable[[], Imported]) -> Imported:
+    """What is read; an error names the file."""
+    try:
+        return read()
+    except TraceFileError as error:
+        name = cut_name(os.fspath(path))
+        raise TraceFileError(f"{name!r} is not a trace that can be read: {error}") from None
+
+
+class _Names:
+    """What the records of a file have numbers for."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[int, str] = {}
+        self.operations: list[list[str]] = []  # by kind of record
+        self.gpus: dict[int, tuple[int, str]] = {}  # handle of an agent -> number, name
+        self.markers: dict[int, str] = {}  # by correlation
+        self._chars = 0
+
+    @property
+    def parts(self) -> dict[tuple[str, ...], Callable[[Any], None]]:
+        """Where these stand in the file, and what takes them."""
+        return {
+            (_TOOL, "kernel_symbols"): self._kernel,
+            (_TOOL, "strings", "buffer_records"): self._kind,
+            (_TOOL, "strings", "marker_api"): self._marker,
+            (_TOOL, "agents"): self._agent,
+        }
+
+    def operation(self, record: dict[str, Any]) -> str:
+        """The name of the call that a record is of; "" if the file does not say."""
+        kind, number = record.get("kind"), record.get("operation")
+        if type(kind) is not int or not 0 <= kind < len(self.operations):
+            return ""
+        names = self.operations[kind]
+        return names[number] if type(number) is int and 0 <= number < len(names) else ""
+
+    def _kept(self, value: Any) -> str:
+        text = cut_name(value, MAX_SPAN_NAME)
+        self._chars += len(text) + 100
+        if self._chars > _MAX_CHARS or len(self.kernels) + len(self.markers) > _MAX_NAMES:
+            raise TraceFileError("its names take more memory than those of a trace would")
+        return text
+
+    def _kernel(self, symbol: Any) -> None:
+        if type(symbol) is dict and type(symbol.get("kernel_id")) is int:
+            whole = symbol.get("formatted_kernel_name") or symbol.get("kernel_name")
+            self.kernels[symbol["kernel_id"]] = self._kept(whole)
+
+    def _kind(self, kind: Any) -> None:
+        names = kind.get("operations") if type(kind) is dict else None
+        names = names if type(names) is list else []
+        if len(self.operations) < 1000:
+            self.operations.append([self._kept(name) for name in names[:10_000]])
+
+    def _marker(self, marker: Any) -> None:
+        if type(marker) is dict and type(marker.get("key")) is int:
+            self.markers[marker["key"]] = self._kept(marker.get("value"))
+
+    def _agent(self, agent: Any) -> None:
+        if type(agent) is not dict or agent.get("type") != _GPU_AGENT or len(self.gpus) > 1000:
+            return
+        number, handle = agent.get("logical_node_type_id"), _handle(agent.get("id"))
+        number = number if type(number) is int else len(self.gpus)
+        self.gpus[handle] = number, cut_name(agent.get("product_name") or agent.get("name"))
+
+
+def _records(path: str | os.PathLike[str], step_by: str) -> Imported:
+    """Two readings: of names, and of what has them; the file may have either first."""
+    names = _Names()
+    read_parts(path, names.parts)
+    events = Events(step_by)
+    used: dict[int, str] = {}  # the GPUs that have run something
+
+    def kernel(record: dict[str, Any]) -> None:
+        info = record.get("dispatch_info")
+        info = info if type(info) is dict else {}
+        number, gpu = names.gpus.get(_handle(info.get("agent_id")), (0, ""))
+        used[number] = gpu
+        name = names.kernels.get(_number(info.get("kernel_id"))) or "unnamed kernel"
+        stream = _handle(info.get("queue_id"))
+        args = {"device": number, "stream": stream, "correlation": _correlation(record)}
+        events.add(as_event("kernel", name, _times(record), (number, stream), args))
+
+    def copy(record: dict[str, Any]) -> None:
+        source, target = (_handle(record.get(f"{end}_agent_id")) for end in ("src", "dst"))
+        number, gpu = names.gpus.get(target) or names.gpus.get(source) or (0, "")
+        used[number] = gpu
+        name = _copy_name(names.operation(record))
+        args = {"device": number, "stream": "copies", "correlation": _correlation(record)}
+        args["bytes"] = record.get("bytes")
+        events.add(as_event("gpu_memcpy", name, _times(record), (number, "copies"), args))
+
+    def call(record: dict[str, Any]) -> None:
+        args = {"correlation": _correlation(record)}
+        events.add(as_event("hip_runtime", names.operation(record), *_host(record), args))
+
+    def marker(record: dict[str, Any]) -> None:
+        text = names.markers.get(_correlation(record), "")
+        events.add(as_event("user_annotation", text, *_host(record), {}))
+
+    takers = {"hip_api": call, "marker_api": marker, "kernel_dispatch": kernel, "memory_copy": copy}
+    read_parts(path, {(_TOOL, "buffer_records", name): _of_records(taker, events)
+                      for name, taker in takers.items()})  # fmt: skip
+    if not used:
+        raise TraceFileError(
+            "it has no kernels and no copies: record them with `rocprofv3 --kernel-trace "
+            "--hip-trace --memory-copy-trace --output-format json`"
+        )
+    devices = [used[number] for number in sorted(used)]
+    return foreign_imported(events, program="rocprofv3", marks=_MARKS, devices=devices, kind="rocm")
+
+
+def _of_records(take: Callable[[dict[str, Any]], None], events: Events) -> Callable[[Any], None]:
+    """Take a record, and count what is none."""
+
+    def checked(record: Any) -> None:
+        if type(record) is dict:
+            take(record)
+        else:
+            events.add(None)
+
+    return checked
+
+
+def _times(record: dict[str, Any]) -> tuple[Any, Any]:
+    return record.get("start_timestamp"), record.get("end_timestamp")
+
+
+def _host(record: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The times of what a thread did, and the thread."""
+    return _times(record), ("host", record.get("thread_id"))
+
+
+def _correlation(record: dict[str, Any]) -> int:
+    given = record.get("correlation_id")
+    return _number(given.get("internal") if type(given) is dict else given)
+
+
+def _handle(value: Any) -> int:
+    """Of {"handle": 7} the 7."""
+    return _number(value.get("handle") if type(value) is dict else value)
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int else -1
+
+
+def _chrome(path: str | os.PathLike[str], step_by: str) -> Imported:
+    """The Chrome form; what a process is called says what its events are. Two readings."""
+    labels: dict[str, str] = {}
+
+    def label(event: Any) -> None:
+        if type(event) is dict and event.get("name") == "process_name" and len(labels) < 10_000:
+            args = event.get("args")
+            name = cut_name(args.get("name")) if type(args) is dict else ""
+            labels[cut_name(event.get("pid"))] = name
+
+    read_events(path, label)
+    events = Events(step_by)
+    found = 0
+
+    def take(event: Any) -> None:
+        nonlocal found
+        if type(event) is dict and event.get("ph") == "X":
+            for made in _as_torch(event, labels.get(cut_name(event.get("pid")), "")):
+                found += made["cat"] in ("kernel", "gpu_memcpy")
+                events.add(made)
+
+    read_events(path, take)
+    if not found:
+        raise TraceFileError("it has no kernels and no copies: record with `rocprof --hip-trace`")
+    return foreign_imported(events, program="rocprof", marks=_MARKS, kind="rocm", notes=[_NOT_MET])
+
+
+def _as_torch(event: dict[str, Any], process: str) -> Iterator[dict[str, Any]]:
+    """An event of a GPU, of copies, of calls of HIP, of ranges; nothing of other processes."""
+    gpu = _GPU.match(process)
+    category = "kernel" if gpu else _PROCESSES.get(process.lstrip("0123456789 "), "")
+    if process.endswith(_RANGES):
+        category = "user_annotation"
+    if not category:
+        return
+    args, name = event.get("args"), cut_name(event.get("name"), MAX_SPAN_NAME)
+    args = args if type(args) is dict else {}
+    number = (gpu[1] or "0") if gpu else "0"
+    stream = args.get("queue-id") or event.get("tid")
+    more = {"device": number, "stream": stream if gpu else "copies"}
+    if category == "gpu_memcpy":
+        name = _copy_name(name)
+    track = ("host", event.get("tid"))  # a thread's calls and ranges are of two "processes"
+    yield as_event(category, name, _exact(event, args), track, more)
+
+
+def _copy_name(name: str) -> str:
+    """As torch names it, by its direction."""
+    match = _COPY.search(name)
+    ends = (match[1][0].upper(), match[2][0].upper()) if match else ()
+    return f"Memcpy {'to'.join(ends)}" if ends else "Memcpy of another kind"
+
+
+def _exact(event: dict[str, Any], args: dict[str, Any]) -> tuple[Any, Any]:
+    """Begin and end in ns: of the arguments, since the times beside them are whole microseconds."""
+    exact = tuple(_whole(args.get(key)) for key in ("BeginNs", "EndNs"))
+    if None not in exact:
+        return exact[0], exact[1]
+    start, length = (_whole(event.get(key)) for key in ("ts", "dur"))
+    if start is None or length is None:
+        return None, None
+    return start * 1000, (start + length) * 1000
+
+
+def _whole(value: Any) -> int | None:
+    """A number, or a text that is one."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return round(value) if type(value) is float and abs(value) < 1e18 else None

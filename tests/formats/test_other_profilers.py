@@ -1,0 +1,205 @@
+"""Traces of rocprof, rocprofv3, jax's trace viewer and Chakra: what is shown is what they say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kit
+from kit.errors import TraceFileError
+from kit.formats import trace_viewer as viewer
+from kit.formats.chrome import json as chrome_json
+from kit.runs.analysis.summary import summary
+from kit.runs.run import Run
+from kit.trace.metrics import says_host
+from tests.factories import HOSTILE
+from tests.formats.made_profiles import CPU, chakra, rocprof, rocprofv3, trace_viewer
+
+REAL = Path(__file__).parents[1] / "data" / "published" / "mi350_rocprofv3.json.gz"
+
+
+def opened(file: Path, made: dict[str, Any], step_by: str = "") -> Run:
+    file.write_text(json.dumps(made))
+    return kit.open_trace(file, step_by=step_by)
+
+
+def shown(run: Run) -> set[tuple[str, str, str, int]]:
+    """Lane, kind, name and length of each span."""
+    return {(s.lane, s.kind, s.name, s.stop_ns - s.start_ns) for s in run.timeline.spans}
+
+
+def test_the_kernels_of_a_real_file_of_rocprofv3_are_its_dispatches() -> None:
+    tool = json.loads(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
+    records = tool["buffer_records"]["kernel_dispatch"]
+    run = kit.open_trace(REAL)
+    kernels = [s for s in run.timeline.spans if s.kind in ("kernel", "communication")]
+    lengths = sorted(r["end_timestamp"] - r["start_timestamp"] for r in records)
+    assert sorted(s.stop_ns - s.start_ns for s in kernels) == lengths
+    names = {s["kernel_id"]: s["formatted_kernel_name"] for s in tool["kernel_symbols"]}
+    wanted = sorted(names[r["dispatch_info"]["kernel_id"]] for r in records)
+    assert sorted(s.name for s in kernels) == wanted
+    queues = {r["dispatch_info"]["queue_id"]["handle"] for r in records}
+    assert {s.lane for s in kernels} == {f"device/0 stream {queue}" for queue in queues}
+    assert any(s.kind == "communication" for s in kernels)
+    assert run.environment["device"] == "rocm (AMD Instinct MI350X)"
+
+
+def test_of_a_file_with_kernels_only_nothing_is_said_of_the_host() -> None:
+    run = kit.open_trace(REAL)
+    assert not says_host(run.timeline)
+    text = summary(run)
+    assert "No sync points: the file says nothing of the host." in text
+    assert "recording-bound" not in text
+    assert "sync points a step" not in text
+    assert {row.cause for row in run.idle} <= {"unknown", "communication"}
+    assert any("says nothing of the host" in note for note in run.timeline.notes)
+
+
+def test_calls_copies_and_ranges_of_rocprofv3_are_shown(tmp_path: Path) -> None:
+    run = opened(tmp_path / "7_results.json", rocprofv3(), step_by="train")
+    assert shown(run) >= {
+        ("host/main", "step", "step 0", 5_950),
+        ("host/main", "dispatch", "hipLaunchKernel", 200),
+        ("host/main", "wait", "synchronize", 4_000),
+        ("device/0 stream copies", "kernel", "Memcpy HtoD", 500),
+        ("device/0 stream 18", "kernel", "gemm<float>(int)", 1_003),
+        ("device/1 stream 18", "kernel", "gemm<float>(int)", 1_500),
+    }
+    assert says_host(run.timeline)
+    assert "2 kernels by calls" in summary(run)
+
+
+def test_rocprof_times_are_those_of_its_arguments(tmp_path: Path) -> None:
+    run = opened(tmp_path / "results.json", rocprof(), step_by="train")
+    assert shown(run) >= {
+        ("host/main", "step", "step 0", 9_000),
+        ("host/main", "dispatch", "hipLaunchKernel", 250),
+        ("host/main", "wait", "synchronize", 8_000),
+        ("device/0 stream copies", "kernel", "Memcpy HtoD", 700),
+        ("device/0 stream 2", "kernel", "gemm<float>(int)", 6_003),
+    }
+    assert any("no real file" in note for note in run.timeline.notes)
+
+
+def test_the_json_of_a_jax_profile_is_the_profile(tmp_path: Path) -> None:
+    profile = trace_viewer(tmp_path / "vm.trace.json", steps=3)
+    run, whole = kit.open_trace(tmp_path / "vm.trace.json"), kit.open_trace(profile)
+    assert run.timeline.lanes == whole.timeline.lanes
+    assert [s.name for s in run.timeline.spans] == [s.name for s in whole.timeline.spans]
+    assert [s.kind for s in run.timeline.spans] == [s.kind for s in whole.timeline.spans]
+    pairs = zip(run.timeline.spans, whole.timeline.spans, strict=True)
+    assert all(abs(a.start_ns - b.start_ns) <= 2 and abs(a.stop_ns - b.stop_ns) <= 2
+               for a, b in pairs)  # fmt: skip
+    assert [s.cause for s in run.timeline.syncs] == [s.cause for s in whole.timeline.syncs]
+    assert len(run.timeline.intervals(kind="step")) == 3
+
+
+def planes_json(**lines: list[tuple[str, float, float]]) -> dict[str, Any]:
+    """A device's plane as XLA's trace viewer writes it; the names of threads come last."""
+    events: list[dict[str, Any]] = []
+    for tid, (line, spans) in enumerate(lines.items()):
+        events += [{"ph": "X", "pid": 3, "tid": tid, "ts": at, "dur": length, "name": name}
+                   for name, at, length in spans]  # fmt: skip
+        events.append({"ph": "M", "pid": 3, "tid": tid, "name": "thread_name",
+                       "args": {"name": line.replace("_", " ")}})  # fmt: skip
+    return {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": events}
+
+
+def device_json(plane: str, **lines: list[tuple[str, float, float]]) -> dict[str, Any]:
+    made = planes_json(**lines)
+    made["traceEvents"].append(
+        {"ph": "M", "pid": 3, "name": "process_name", "args": {"name": plane}}
+    )
+    return made
+
+
+def test_streams_of_a_gpu_and_ops_of_a_tpu_are_lanes(tmp_path: Path) -> None:
+    gpu = device_json("/device:GPU:1 (pid 3)", **{"Stream #7(Compute)": [("gemm", 1.5, 2.25)],
+                      "XLA_Ops": [("dot.1", 1.5, 2.25)]})  # fmt: skip
+    assert shown(opened(tmp_path / "gpu.json", gpu)) == {
+        ("device/1 stream 7(Compute)", "kernel", "gemm", 2_250)
+    }
+    loop, inside = (
+        ("%while.1 = (f32[8]) while(...)", 0.0, 10.0),
+        ("%add.2 = f32[8] add()", 1.0, 3.0),
+    )
+    tpu = device_json("/device:TPU:0", XLA_Modules=[("jit_step(1)", 0.0, 12.0)],
+                      XLA_Ops=[loop, inside, ("%all-reduce.3 = f32[8] all-reduce()", 10.0, 1.5)],
+                      Steps=[("1", 0.0, 12.0)])  # fmt: skip
+    run = opened(tmp_path / "tpu.json", tpu)
+    assert shown(run) == {
+        ("device/0 XLA Ops", "kernel", "add.2", 3_000),
+        ("device/0 XLA Ops", "communication", "all-reduce.3", 1_500),
+    }
+    assert (run.environment["device"], run.settings.device) == ("tpu", "auto")
+    assert any("met no whole real one" in note for note in run.timeline.notes)
+
+
+def test_events_beyond_what_xla_writes_are_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "_FULL", 2)
+    made = device_json("/device:GPU:0", **{"Stream #1": [("a", 0.0, 1.0), ("b", 2.0, 1.0)]})
+    run = opened(tmp_path / "a.json", made)
+    assert any("others are missing" in note for note in run.timeline.notes)
+
+
+def test_an_execution_trace_opens_where_it_holds_times(tmp_path: Path) -> None:
+    run = opened(tmp_path / "et.json", chakra())
+    assert ("device/0 stream 7", "kernel", "gemm<float>(int)", 40_250) in shown(run)
+    assert any("no real file with times" in note for note in run.timeline.notes)
+    with pytest.raises(TraceFileError, match="4 nodes without times: it says what ran, not when"):
+        opened(tmp_path / "plain.json", chakra(with_times=False))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (rocprofv3(kernel_dispatch=[], memory_copy=[]), "no kernels and no copies"),
+        ({"rocprofiler-sdk-tool": []}, "no kernels and no copies"),
+        ({"schema": "1.0.1", "nodes": {}}, "1 nodes without times"),
+        (planes_json(), "no step, kernel or dispatch"),
+    ],
+)
+def test_a_file_without_what_it_is_for_says_so(
+    tmp_path: Path, made: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TraceFileError, match=said):
+        opened(tmp_path / "bad.json", made)
+
+
+def test_a_cut_file_is_a_clear_error(tmp_path: Path) -> None:
+    for name, made in (("v3", rocprofv3()), ("et", chakra()), ("v1", rocprof())):
+        whole = json.dumps(made)
+        (tmp_path / name).write_text(whole[: len(whole) // 2])
+        with pytest.raises(TraceFileError, match=r"cut off|no kernels"):
+            kit.open_trace(tmp_path / name)
+        (tmp_path / name).write_bytes(gzip.compress(whole.encode())[:-20])
+        with pytest.raises(TraceFileError, match="packing is damaged"):
+            kit.open_trace(tmp_path / name)
+
+
+def test_more_records_than_a_trace_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chrome_json, "MAX_EVENTS", 20)
+    with pytest.raises(TraceFileError, match="more than 20 events"):
+        opened(tmp_path / "a.json", rocprofv3())
+    (tmp_path / "deep.json").write_text('{"rocprofiler-sdk-tool": ' + "[" * 100_000)
+    with pytest.raises(TraceFileError):
+        kit.open_trace(tmp_path / "deep.json")
+
+
+def test_text_of_a_stranger_stays_text(tmp_path: Path) -> None:
+    made = rocprofv3()
+    tool = made["rocprofiler-sdk-tool"][0]
+    tool["kernel_symbols"][0]["formatted_kernel_name"] = HOSTILE
+    tool["agents"][1]["product_name"] = HOSTILE
+    run = opened(tmp_path / "a.json", made)
+    assert HOSTILE in {s.name for s in run.timeline.spans}
+    assert "\x1b" not in summary(run)
+    assert CPU not in {int(lane[7]) for lane in run.timeline.lanes if lane.startswith("device/")}
