@@ -13,7 +13,7 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference, step_text
 from kit.runs.run import Run
-from kit.text import markdown_table, safe_markdown
+from kit.text import format_number, format_percent, markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
 
 __all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",
@@ -62,9 +62,9 @@ def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
         h = run.headline()
         label += f" (disturbed: {why})" if (why := run.doubt) else ""
         name = safe_markdown(label, 400)
-        rows.append((name, step_text(run), f"{h.device_busy_fraction:.0%}",
-                     f"{h.overlap_fraction:.0%}", f"{h.syncs_per_step:.1f}",
-                     f"{h.sync_wait_ms:.2f}"))  # fmt: skip
+        rows.append((name, step_text(run), format_percent(h.device_busy_fraction),
+                     format_percent(h.overlap_fraction), format_number(h.syncs_per_step),
+                     format_number(h.sync_wait_ms)))  # fmt: skip
     return markdown_table(head, rows)
 
 

@@ -85,6 +85,14 @@ class Run:
         """Median time of an untraced step, milliseconds; nan if no step was measured."""
         return float(np.median(self.step_times_ns)) / 1e6 if self.step_times_ns else math.nan
 
+    @property
+    def knows_waits(self) -> bool:
+        """False of native steps without a trace: only the trace sees where these wait."""
+        is_native = self.settings.mode == "torch"
+        return (
+            not is_native or bool(self.sync_points) or bool(self.timeline.where(kind="step").any())
+        )
+
     def breakdown(self) -> tuple[BreakdownRow, ...]:
         """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
         return self._breakdown

@@ -88,6 +88,8 @@ class Measured(Protocol):
     def step_times_ns(self) -> tuple[int, ...]: ...
     @property
     def sync_points(self) -> tuple[SyncPoint, ...]: ...
+    @property
+    def knows_waits(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,11 @@ def waits_of(run: Measured) -> MeasuredWaits:
     """The waits that every card, table and sentence tells: those of the untraced steps.
 
     A trace makes steps slower, and so waits longer or shorter. Only where no other steps are known,
-    as of an imported trace, those of the traced ones are told.
+    as of an imported trace, those of the traced ones are told. There are no steps where nobody
+    looked for waits.
     """
+    if not run.knows_waits:
+        return MeasuredWaits((), 0, is_traced=True)
     if run.step_times_ns and run.timeline.origin != "imported":
         return MeasuredWaits(run.sync_points, len(run.step_times_ns), is_traced=False)
     steps = int(run.timeline.where(kind="step").sum())
@@ -293,7 +298,8 @@ def headline(of: Timeline | Measured) -> Headline:
     syncs = of.syncs if isinstance(of, Timeline) else of.sync_points
     times = _lengths(timeline) if isinstance(of, Timeline) else of.step_times_ns
     steps = len(times)
-    told = steps and says_host(timeline)
+    looked = isinstance(of, Timeline) or of.knows_waits
+    told = steps and looked and says_host(timeline)
     wait = sum(s.wait_ns for s in syncs)
     return Headline(
         step_ms=float(np.median(times)) / 1e6 if steps else math.nan,

@@ -39,7 +39,7 @@ class KitRecorder:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._first_sync = 0
+        self._first_sync = self._last_sync = 0
         self._syncs: tuple[SyncPoint, ...] | None = (
             None  # of the measured steps, once these are over
         )
@@ -48,15 +48,21 @@ class KitRecorder:
         self._tracing: Tracing | None = None
         self._traced = 0
 
+    @property
+    def trace_length(self) -> int:
+        """With the steps that only fill the pipeline."""
+        return LEAD_IN + TRACED_STEPS
+
     def begin_clock(self) -> None:
         """From here on the steps count, and what they wait for."""
         self._session.wait_all()
-        self._first_sync = len(self._session.syncs)
+        self._first_sync = self._last_sync = len(self._session.syncs)
 
     def tick(self, is_last: bool) -> None:
         """A step has ended; what still runs belongs to the last one."""
         if is_last:
             self._session.wait_all()
+        self._last_sync = len(self._session.syncs)
 
     def begin_trace(self) -> bool:
         """The steps from now on are traced; the first ones only fill the pipeline."""
@@ -109,5 +115,5 @@ class KitRecorder:
 
     def _note_measured(self) -> None:
         session = self._session
-        self._syncs = tuple(session.syncs[self._first_sync :])
+        self._syncs = tuple(session.syncs[self._first_sync : self._last_sync])
         self._metrics = session.metrics() | session.overheads()

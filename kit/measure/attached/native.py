@@ -51,6 +51,11 @@ class NativeRecorder:
         self._looks: list[Look] = []
         self._traced = 0
 
+    @property
+    def trace_length(self) -> int:
+        """With the step in which the lines that wait are noted, and those around the traced."""
+        return _LOOK + _LEAD_IN + TRACED_STEPS + _LEAD_OUT
+
     def begin_clock(self) -> None:
         """From here on the steps count."""
         if self._clock is not None:

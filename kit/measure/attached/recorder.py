@@ -71,6 +71,10 @@ class Recorded:
 class Recorder(Protocol):
     """Records steps on one kind of device; called in the loop's thread, between two steps."""
 
+    @property
+    def trace_length(self) -> int:
+        """How many steps a complete trace takes, after those that are measured."""
+
     def begin_clock(self) -> None:
         """The steps that are timed from here on replace those before."""
 

@@ -18,6 +18,8 @@ from kit.runs.steady import MOST_WARMUP, WINDOW, drift
 
 __all__ = ["Recording", "Wanted", "is_of_a_worker"]
 
+LEAST = 2  # measured steps that a recording is worth asking for
+
 
 class Wanted:
     """What `start` asks for."""
@@ -78,6 +80,8 @@ class Recording:
             if not isinstance(error, Exception) or is_of_a_worker(error):
                 raise
             self.recorded.notes.append(f"what the profiler saw is lost: {error!r}")
+        if not self._is_tracing and self.count:
+            self.recorded.notes.append(self._too_short())
         if self._has_clock and self.recorded.usage is None:
             self.recorded.usage = self._machine.end()
         self.recorded.ended = f"{why or 'complete'}: {self.said}"
@@ -103,6 +107,26 @@ class Recording:
         """The run of a recording that was closed."""
         made = self._recorder.make_run(self.recorded)
         return replace(made, environment={**made.environment, **provenance()})
+
+    def _too_short(self) -> str:
+        """Why no step was traced, and what to ask for instead."""
+        steps, skip = self._wanted.steps, self._wanted.skip
+        tail = self._recorder.trace_length
+        ended = self.count + 1  # a recording begins after a first step
+        warm = f"{WINDOW} to {MOST_WARMUP}" if skip is None else f"{skip}"
+        need = 1 + (MOST_WARMUP if skip is None else skip) + steps + tail
+        said = (
+            f"no step was traced: the recording ended after {ended} steps, and needs {warm} to "
+            f"warm up, {steps} to measure and {tail} to trace. {need} are enough"
+        )
+        left = self.count - tail
+        if left < LEAST:
+            return said
+        fewer = min(2, left - LEAST)
+        rest = left - fewer
+        return (
+            f"{said}; so are these with skip={fewer}, steps={rest} (--skip {fewer} --steps {rest})"
+        )
 
     def _is_warm(self) -> bool:
         times, skip = self.recorded.warming, self._wanted.skip

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from kit.runs.change import traced_text
 from kit.runs.run import Run
-from kit.text import format_ms, format_number, format_percent, markdown_table, safe_markdown
+from kit.text import (
+    UNKNOWN,
+    format_ms,
+    format_number,
+    format_percent,
+    markdown_table,
+    safe_markdown,
+)
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 
@@ -71,4 +78,4 @@ def _syncs(run: Run) -> str:
         for r in (sync_table(run.sync_points, steps=steps) if steps else ())
     ]
     head = ("line", "through", "cause", "a step", "wait (ms a step)")
-    return markdown_table(head, rows) if rows else _NONE
+    return markdown_table(head, rows) if rows else _NONE if run.knows_waits else UNKNOWN

@@ -77,7 +77,8 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
         ("overlap", format_percent(now.overlap_fraction), "of recording, under a busy device",
          "overlap_fraction"),
         ("sync wait", format_ms(now.sync_wait_ms),
-         f"host waits for device, mean of {waits_of(run).which}", "sync_wait_ms"),
+         f"host waits for device, mean of {waits_of(run).which}" if run.knows_waits
+         else "no step was traced", "sync_wait_ms"),
         ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step"),
     ]  # fmt: skip
     body = "".join(
@@ -111,7 +112,8 @@ def sync_table_html(run: Run) -> str:
     """Where the host waited, what that cost the device, and what would remove it."""
     waits = waits_of(run)
     if not waits.steps:
-        return section("Sync points", sentence("No step was measured."))
+        what = "measured" if run.knows_waits else "traced: only a trace sees where torch waits"
+        return section("Sync points", sentence(f"No step was {what}."))
     if not waits.syncs:
         text = f"No sync points in {waits.which}: {why_no_waits(run)}."
         return section("Sync points", sentence(text))

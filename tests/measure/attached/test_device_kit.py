@@ -98,3 +98,12 @@ def test_a_watch_outlives_its_session() -> None:
     assert watch.run.settings.mode == "bulked"
     with pytest.raises(SessionError):
         torch.ones(2, device="kit")
+
+
+def test_what_follows_the_last_step_of_a_short_loop_is_no_wait_of_a_step() -> None:
+    """Found with a script: 2.4 sync points a step, where each step of the loop read two numbers."""
+    with kit.Session(), kit.watch(skip=2) as watch:
+        Loop("kit").train(6)
+    assert len(watch.run.step_times_ns) == 3
+    assert len(watch.run.sync_points) == 3
+    assert "no step was traced" in summary(watch.run)

@@ -19,7 +19,7 @@ from kit.errors import SettingsError
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
-from kit.widgets.base.tables import run_notes_html
+from kit.widgets.base.tables import run_notes_html, sync_table_html
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -282,3 +282,35 @@ def test_a_profiler_that_cannot_stop_loses_the_trace_and_not_the_run(
         Loop().train(20)
     assert len(watch.run.step_times_ns) == 2
     assert any("what the profiler saw is lost" in note for note in watch.run.timeline.notes)
+
+
+def test_a_loop_too_short_to_trace_says_no_waits_and_what_to_ask_for() -> None:
+    """Found with a script of 14 steps: "the host never waited" was said, and nobody had looked."""
+    with kit.watch() as watch:
+        Loop().train(14)
+    run = watch.run
+    assert run.timeline.where(kind="step").sum() == 0
+    shown = summary(run)
+    assert "never waited" not in shown
+    assert "sync point" not in shown.replace("sync points a step", "")
+    assert "0 sync points" not in shown
+    asked = re.search(r"skip=(\d+), steps=(\d+) \(--skip \1 --steps \2\)", shown)
+    assert asked is not None, shown
+    assert "only a trace sees where torch waits" in sync_table_html(run)
+    assert "unknown" in run.to_markdown().split("## Sync points")[1]
+    skip, steps = map(int, asked.groups())
+    with kit.watch(steps=steps, skip=skip) as watch:
+        Loop().train(14)
+    assert watch.ended == f"complete: measured {steps} of {steps} steps"
+    assert watch.run.timeline.where(kind="step").sum() == 2
+
+
+def test_the_said_number_of_steps_is_enough_and_one_less_is_not() -> None:
+    with kit.watch(steps=3, skip=1) as watch:
+        Loop().train(4)
+    asked = re.search(r"(\d+) are enough$", watch.run.timeline.notes[-1])
+    assert asked is not None
+    for count, is_traced in ((int(asked[1]) - 1, False), (int(asked[1]), True)):
+        with kit.watch(steps=3, skip=1) as watch:
+            Loop().train(count)
+        assert watch.ended.startswith("complete") == is_traced
