@@ -1,8 +1,9 @@
 """Entries of torch's op table with inputs that its own samples seldom have, against CPU torch.
 
 A case has a number, which decides the entry, the sample, and what becomes of its tensors: another
-dtype, a dimension of 0 or none at all, memory that is turned, strided or expanded. CPU torch's
-result is wanted on device kit, or an error of the type that CPU torch raises:
+dtype, a dimension of 0 or none at all, memory that is turned, strided or expanded; and of its whole
+numbers: a dimension counted from the end, or one that is not there. CPU torch's result is wanted on
+device kit, or an error of the type that CPU torch raises:
 
     python -m tests.coverage.odd_inputs --cases 20000 [--first 0] [--record odd.jsonl]
     python -m tests.coverage.odd_inputs --show 1234
@@ -115,6 +116,8 @@ def case(number: int) -> Case | None:
     sample = random.choice(samples)
     odd = _Odd(random, dtype)
     given = tree_map(odd.numbers, (sample.input, sample.args, sample.kwargs))
+    if (turned := Random(-number - 1)).random() < 0.15:
+        given = tree_map(lambda x: _turned(x, turned), given)
     learns = random.random() < 0.5 and op.supports_autograd
     layouts = random.random()
 
@@ -152,6 +155,13 @@ class _Odd:
         elif x.numel() and ((self._flattens and r.random() < 0.7) or r.random() < 0.02):
             x = x.flatten()[0]
         return x.clone()
+
+
+def _turned(x: Any, random: Random) -> Any:
+    """A small whole number, counted from the other end or further away; anything else as it is."""
+    if type(x) is not int or abs(x) > 4:
+        return x
+    return random.choice([x, -x - 1, -x - 1, x - 1, x + 2])
 
 
 def _plain(x: Any) -> Any:

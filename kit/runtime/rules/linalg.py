@@ -52,6 +52,15 @@ def _flag(a: Array, *parts: Array) -> Array:
     return bad.astype(jnp.int32)
 
 
+def _singular(a: Array, lu: Array) -> Array:
+    """LAPACK's `info` of an LU: where the first pivot that is 0 stands, counted from 1."""
+    zeros = jnp.diagonal(lu, axis1=-2, axis2=-1) == 0
+    if not zeros.shape[-1]:
+        return _flag(a, lu)
+    first = (jnp.argmax(zeros, -1) + 1).astype(jnp.int32)
+    return jnp.where(jnp.any(zeros, -1), first, _flag(a, lu))
+
+
 def _adjoint(a: Array) -> Array:
     return jnp.conj(jnp.swapaxes(a, -1, -2))
 
@@ -78,7 +87,7 @@ def _pivots(a: Array) -> tuple[Array, Array, Array]:
 
 def _lu_factor_ex(a: Array, *, pivot: bool = True, check_errors: bool = False) -> Any:
     lu, pivots, _ = _pivots(a)
-    return lu, pivots, _flag(a, lu)
+    return lu, pivots, _singular(a, lu)
 
 
 def _permuted(b: Array, pivots: Array, *, back: bool) -> Array:
@@ -131,7 +140,7 @@ def _solve_ex(a: Array, b: Array, *, left: bool = True, check_errors: bool = Fal
     is_vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     lu, pivots, _ = _pivots(a)
     x = _lu_solve(lu, pivots, b[..., None] if is_vector else b, left=left or is_vector)
-    return x[..., 0] if is_vector else x, lu, pivots, _flag(a, lu)
+    return x[..., 0] if is_vector else x, lu, pivots, _singular(a, lu)
 
 
 def _lu_unpack(
@@ -167,6 +176,11 @@ def _svd(
     return u, s, vh
 
 
+def _matrix_exp(a: Array) -> Array:
+    wide = jnp.promote_types(a.dtype, jnp.float32)  # jax has no halves here
+    return linalg.expm(a.astype(wide)).astype(a.dtype)
+
+
 def _eigh(a: Array, uplo: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
     values, vectors = jnp.linalg.eigh(a, UPLO=uplo.upper(), symmetrize_input=False)
     return values, vectors if compute_v else jnp.zeros(0, a.dtype)
@@ -188,7 +202,7 @@ LINALG_RULES = Rules({
     "aten._linalg_solve_ex.default": _solve_ex, "aten.linalg_qr.default": _qr,
     "aten._linalg_svd.default": _svd, "aten._linalg_eigh.default": _eigh,
     "aten.linalg_cross.default": _cross,
-    "aten.linalg_matrix_exp.default": lambda a: linalg.expm(a),
+    "aten.linalg_matrix_exp.default": _matrix_exp,
     "aten.vdot.default": lambda x, y: jnp.sum(jnp.conj(x) * y),
 })  # fmt: skip
 

@@ -78,7 +78,8 @@ def _polynomial(
 
 
 def _zeta(x: Any, q: Any) -> Array:
-    return jnp.where(jnp.asarray(x) < 1, jnp.nan, special.zeta(x, q))
+    pole = (jnp.asarray(q) <= 0) & (jnp.floor(q) == q)
+    return jnp.where(jnp.asarray(x) < 1, jnp.nan, jnp.where(pole, jnp.inf, special.zeta(x, q)))
 
 
 def _chebyshev(x: Array, k: Array, now: Array, before: Array) -> Array:

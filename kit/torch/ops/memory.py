@@ -184,6 +184,11 @@ def _split(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     ]
 
 
+def _view_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Torch's own decomposition takes the view, which there need not be."""
+    return args[0].reshape(args[1]).clone()  # type: ignore[no-any-return]
+
+
 def _unbind(tape: Tape, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     tensor = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -361,6 +366,7 @@ SPECIAL: dict[str, Special] = {
     "aten.new_zeros.default": _like(0), "aten.new_ones.default": _like(1),
     "aten.new_empty.default": _like(0), "aten.new_empty_strided.default": _like(0),
     "aten.new_full.default": _like(None),
+    "aten.view_copy.default": _view_copy,
     "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
     "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,

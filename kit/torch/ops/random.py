@@ -94,6 +94,8 @@ def _bernoulli(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         tape, random_value(tape, "kit.uniform", uniform, {"low": 0.0, "high": 1.0}), uniform
     )
     p = args[1] if len(args) > 1 and not isinstance(args[1], _GENERATOR) else kwargs.get("p", 0.5)
+    if isinstance(p, float | int):
+        check_draw(func, target.dtype, (p,))
     target.copy_((draw < p).to(target.dtype))
     return target
 

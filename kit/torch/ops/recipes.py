@@ -37,7 +37,7 @@ from kit.torch.ops.schema import (
     written_tensors,
 )
 from kit.torch.ops.sequences import CELL_SHAPES
-from kit.torch.ops.strict import check_types
+from kit.torch.ops.strict import check_numbers, check_types
 from kit.torch.tensors.checks import check_sessions, check_writable
 from kit.torch.tensors.inference import is_inference_mode, of_its_kind
 from kit.torch.tensors.private import private
@@ -79,12 +79,14 @@ def make_recipe(tape: Tape, func: Any, args: Any, kwargs: Any) -> Recipe:
         if name != "aten.copy_.default":  # it asks when it knows more
             check_sessions(tape, name, (*args, *kwargs.values()))
         check_types(func, args, kwargs)
+        check_numbers(func, args, kwargs)
         special = SPECIAL[name]
         return lambda tape, args, kwargs, tensors, numbers: special(tape, func, args, kwargs)
     if func.namespace == "c10d":
         return collective_recipe(func)
     _check_devices(tape, name, args, kwargs)
     check_types(func, args, kwargs)
+    check_numbers(func, args, kwargs)
     if name.startswith("aten.index") and _has_mask(args):
         return masked_write(func, args) or _host_recipe(func)
     schema = func._schema

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,14 +19,14 @@ import torch
 from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
 from kit.torch.tensors.tensor import KitTensor
 
-__all__ = ["check_draw", "check_number", "check_types"]
+__all__ = ["check_draw", "check_number", "check_numbers", "check_types"]
 
 MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether it is refused
 # What torch's refusals of a type say; another error is one of the zeros.
 _OF_TYPES = re.compile(
     r"dtype|scalar type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|intended to support|Integers to negative|Expected a long tensor|"
-    r"must be (a )?(long|int|bool)|Unsupported input type"
+    r"must be (a )?(long|int|bool)|Unsupported input type|may not be a boolean"
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
 # meta kernels and XLA take more than torch does.
@@ -45,6 +46,50 @@ _ALWAYS = frozenset(
 _CHOOSY = re.compile(
     r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky|r?sub[_.])"
 )
+
+# Torch's meta kernels of these take numbers that its CPU refuses, such as a dimension that is not
+# there. True: what is refused depends on sizes; else it is asked of a tensor with few elements.
+_UNCHECKED = {
+    f"aten.{name}": by_size
+    for by_size, names in {
+        False: ("_softmax", "_safe_softmax", "sort", "index_reduce", "convolution", "celu",
+                "mvlgamma", "smooth_l1_loss"),
+        True: ("diagonal_scatter", "select_scatter", "slice_scatter", "reflection_pad1d",
+               "reflection_pad2d", "reflection_pad3d", "split", "unsafe_split",
+               "split_with_sizes"),
+    }.items()
+    for name in names
+}  # fmt: skip
+_OF_NUMBERS = re.compile(
+    r"Dimension out of range|not support negative|negative .* not supported|greater than zero|"
+    r"has to be greater|cannot be 0|less than the corresponding|size equal to the slice|"
+    r"expects split_size be|can only be 0|non-negative entries|at least a 1-dimensional"
+)
+
+
+def check_numbers(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise torch's error if its CPU takes no such numbers, where its meta kernels take any.
+
+    Raises:
+        RuntimeError, IndexError: torch's own sentence.
+    """
+    by_size = _UNCHECKED.get(str(func).rpartition(".")[0])
+    if by_size is None:
+        return
+
+    def blank(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            shape = item.shape if by_size else [min(n, 2) for n in item.shape]
+            return torch.zeros((), dtype=item.dtype, device="cpu").expand(shape)
+        return [*map(blank, item)] if isinstance(item, list | tuple) else item
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself has not been made yet
+            func(*map(blank, args), **{k: blank(v) for k, v in kwargs.items()})
+    except Exception as error:  # noqa: BLE001 - raised if the user's call would raise it
+        if _OF_NUMBERS.search(str(error)):
+            raise error.with_traceback(None) from None
 
 
 def check_types(func: Any, args: Any, kwargs: Any) -> None:
@@ -97,10 +142,24 @@ def check_draw(func: Any, dtype: torch.dtype, numbers: Sequence[Any] = ()) -> No
     Raises:
         RuntimeError, NotImplementedError: torch's own sentence.
     """
-    if not dtype.is_floating_point:  # all types of floating point will do
-        one = torch.zeros(1, dtype=dtype, device="cpu")
+    if numbers or not dtype.is_floating_point:  # all types of floating point will do
+        kind, words = _refusal(func, dtype, tuple(numbers))
+        if kind is not None:
+            raise kind(words)
+
+
+@lru_cache(maxsize=1024)
+def _refusal(
+    func: Any, dtype: torch.dtype, numbers: tuple[Any, ...]
+) -> tuple[type[Exception] | None, str]:
+    """The error of torch's CPU for such a draw, if it has one."""
+    one = torch.zeros(1, dtype=dtype, device="cpu")
+    try:
         with torch.random.fork_rng(devices=[]):
             func(one, *numbers)
+    except Exception as error:  # noqa: BLE001 - raised by the caller
+        return type(error), str(error)
+    return None, ""
 
 
 def check_number(number: Any, dtype: torch.dtype) -> None:
