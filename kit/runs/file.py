@@ -31,12 +31,13 @@ from kit.files import open_plain, write_whole
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
+from kit.trace.timeline import MAX_PINS, MAX_TEXT
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 3  # 2: label; 3: the knobs of a workload's builder
+VERSION = 4  # 2: label; 3: the knobs of a workload's builder; 4: pins
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
@@ -249,6 +250,10 @@ def _check(run: Any) -> None:
     size = sum(len(s.file) + 1 + sum(len(x) + 1 for x in s.lines) for s in run.sources)
     if size > 2 * MAX_SOURCE_BYTES:  # names of files come on top of the text
         raise RunFileError(f"its source text is longer than {2 * MAX_SOURCE_BYTES:,} characters")
+    if len(run.pins) > MAX_PINS or any(len(pin.text) > MAX_TEXT for pin in run.pins):
+        raise RunFileError(f"more than {MAX_PINS:,} pins, or one of over {MAX_TEXT:,} characters")
+    if any(not -MAX_NS <= pin.at_ns < MAX_NS for pin in run.pins):
+        raise RunFileError("a pin has an impossible time")
     for sync in (*t.syncs, *run.sync_points):
         if not -MAX_NS <= sync.at_ns < MAX_NS or not 0 <= sync.wait_ns < MAX_NS:
             raise RunFileError(f"a sync point has an impossible time: {sync.at_ns}, {sync.wait_ns}")

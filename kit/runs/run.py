@@ -35,6 +35,7 @@ from kit.trace import (
     limited_by,
     named_fraction,
 )
+from kit.trace.timeline import Pin, with_pin
 
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
@@ -79,6 +80,7 @@ class Run:
     label: str = ""  # what its user calls it beside others, e.g. "before"
     file: str = field(default="", compare=False)  # that it was read from; not saved
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
+    pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline
 
     @cached_property
     def step_ms(self) -> float:
@@ -192,6 +194,14 @@ class Run:
         from kit.runs.tables.frame import dataframe
 
         return dataframe(self, table)
+
+    def pin(self, at_ns: int, text: str) -> Run:
+        """This run with a text at one time, on the clock of its spans; saved with it, and shown.
+
+        Raises:
+            TimelineError: there is no text, it is too long, or the run has too many.
+        """
+        return replace(self, pins=with_pin(self.pins, at_ns, text))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.

@@ -1,4 +1,4 @@
-"""What happened when: spans on lanes, and the points where the host waited.
+"""What happened when: spans on lanes, where the host waited, and what somebody wrote there.
 
 All times are nanoseconds on one host clock (`time.perf_counter_ns`), made relative to the start of
 the timeline. A timeline is stored as numpy columns; `spans` builds objects on demand.
@@ -6,7 +6,7 @@ the timeline. A timeline is stored as numpy columns; `spans` builds objects on d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -15,7 +15,23 @@ from numpy.typing import NDArray
 from kit.errors import TimelineError
 from kit.trace.kinds import KINDS
 
-__all__ = ["COLUMNS", "ORIGINS", "Span", "SyncPoint", "Timeline", "each_step"]
+__all__ = [
+    "COLUMNS",
+    "MAX_PINS",
+    "MAX_TEXT",
+    "ORIGINS",
+    "Pin",
+    "Span",
+    "SyncPoint",
+    "Timeline",
+    "each_step",
+    "shown_pins",
+    "with_pin",
+]
+
+MAX_PINS = 1000  # of a run
+MAX_TEXT = 1000  # characters of one pin
+_MAX_NS = 1 << 53  # beyond it a float64, as plots use, is no longer exact
 
 ORIGINS = ("recorded", "profiled", "modelled", "imported")
 # The arrays of a timeline, and the type of each: one entry a span.
@@ -37,6 +53,14 @@ class Span:
     stop_ns: int
     segment: int = -1  # Segment.index; -1: none; below: a launch in a foreign trace
     node: int = -1  # node id in the graph, -1 if none
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A text at one time, on the clock of the timeline's spans."""
+
+    at_ns: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +222,26 @@ def _apart(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
         else:
             joined.append((low, high))
     return joined
+
+
+def with_pin(pins: Sequence[Pin], at_ns: int, text: str) -> tuple[Pin, ...]:
+    """The pins with one more, in order of time.
+
+    Raises:
+        TimelineError: there is no text, it is too long, the time is impossible, or there are too
+            many pins.
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_TEXT:
+        raise TimelineError(f"a pin has a text of 1 to {MAX_TEXT:,} characters, not {len(text):,}")
+    if not -_MAX_NS <= at_ns < _MAX_NS:
+        raise TimelineError(f"a pin cannot be at {at_ns} ns")
+    if len(pins) >= MAX_PINS:
+        raise TimelineError(f"a run holds at most {MAX_PINS:,} pins")
+    return tuple(sorted((*pins, Pin(int(at_ns), text)), key=lambda pin: pin.at_ns))
+
+
+def shown_pins(timeline: Timeline, pins: Sequence[Pin]) -> list[tuple[int, str]]:
+    """(time, text) of each pin; the time from the first span on, as the timeline's axis has it."""
+    origin = int(timeline.start_ns.min()) if len(timeline) else 0
+    return [(pin.at_ns - origin, pin.text) for pin in pins]

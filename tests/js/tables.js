@@ -32,7 +32,7 @@ export function tableOf(rows, given = {}) {
     "parts.steps_top": [[0]], "parts.top": [[0]], "parts.bottom": [[200]], "parts.syncs_top": [[20]],
     "graph.nodes": [[]], "graph.segments": [[]], "graph.site": [[]], "graph.sites": [[]],
     "colors.kind": [["wait", "forward"]], "colors.color": [["#dd5a3c", "#5674d8"]], "colors.causes": [["late dispatch"]],
-    "colors.said": [["it was late"]], "colors.cause_color": [["#dd5a3c"]], "path.start": [[]],
+    "colors.said": [["it was late"]], "colors.cause_color": [["#dd5a3c"]], "path.start": [[]], "pins.at": [[]], "pins.text": [[]], "pins.part": [[]],
     title: [""], note: [""], summary: [""], message: [""], end_ns: [1000], content_px: [200], ...given,
   };
   return readTimeline(columns);

@@ -7,6 +7,7 @@ from kit.runs.run import Run
 from kit.text import (
     UNKNOWN,
     format_ms,
+    format_ns,
     format_number,
     format_percent,
     markdown_table,
@@ -14,6 +15,7 @@ from kit.text import (
 )
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
+from kit.trace.timeline import shown_pins
 
 __all__ = ["run_markdown"]
 
@@ -32,6 +34,10 @@ def run_markdown(run: Run, *, title: str | None = None) -> str:
         f"{format_percent(h.device_busy_fraction, form='.1%')}, "
         f"{format_number(h.syncs_per_step)} sync points a step",
         *(f"- {safe_markdown(n, 300)}" for n in notes if n),
+        *(
+            f"- pinned at {format_ns(at)}: {safe_markdown(text, 300)}"
+            for at, text in shown_pins(t, run.pins)
+        ),
         "## Step breakdown",
         _breakdown(run),
         "## Kernels",

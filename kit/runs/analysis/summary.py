@@ -27,6 +27,7 @@ from kit.text import (
 from kit.trace import Timeline, count_devices, hta_launches, hta_queue, sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
+from kit.trace.timeline import shown_pins
 
 __all__ = ["summary"]
 
@@ -77,6 +78,10 @@ def _headline(run: Run, found: Verdict | None) -> str:
     if conditions := str(run.conditions):
         lines.append(f"meanwhile: {conditions}")
     lines += [f"note: {note}" for note in (run.drift, traced_text(run)) if note]
+    lines += [
+        f"pinned at {format_ns(at)}: {safe_terminal(text, 300)}"
+        for at, text in shown_pins(run.timeline, run.pins)
+    ]
     if found is not None:
         lines.append(f"limit: {found.limit}. {found.said}")
     return "\n".join(lines)

@@ -175,6 +175,11 @@ def _syncs(run: Run) -> list[Values]:
     ]
 
 
+def _pins(run: Run) -> list[Values]:
+    at = _integers(pin.at_ns for pin in run.pins)
+    return [at, _step_of(run.timeline, at), Texts.of(pin.text for pin in run.pins)]
+
+
 def _integers(values: Iterable[int]) -> NDArray[np.int64]:
     return np.array(list(values), np.int64)
 
@@ -282,6 +287,15 @@ TABLES = (
             ),
         ),
         _syncs,
+    ),
+    Table(
+        "pins",
+        "a text that somebody pinned to a time",
+        (
+            Field("at_ns", "its time, from the start of the timeline", is_signed=True),
+            *_fields(step=_STEP, text="of the pin"),
+        ),
+        _pins,
     ),
     Table(
         "steps",

@@ -20,6 +20,7 @@ from kit.ir import Node, Segment
 from kit.runs.run import Run
 from kit.text import safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
+from kit.trace.timeline import MAX_TEXT
 from kit.widgets.base.theme import kind_color
 from kit.widgets.timeline.lanes import Places
 
@@ -157,6 +158,15 @@ def sync_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:
         "cause": [safe_label(s.cause, 80) for s in syncs],
         "site": [safe_label(s.site) for s in syncs],
         "via": [safe_label(s.via) for s in syncs],
+    }
+
+
+def pin_columns(run: Run, shift_ns: int = 0) -> Columns:
+    """What somebody wrote: `at`, `text`."""
+    origin = _origin_ns(run.timeline) - shift_ns
+    return {
+        "at": np.array([pin.at_ns - origin for pin in run.pins], np.float64),
+        "text": [safe_label(pin.text, MAX_TEXT) for pin in run.pins],
     }
 
 

@@ -28,6 +28,7 @@ from kit.widgets.timeline.columns import (
     knows_gaps,
     lane_columns,
     path_columns,
+    pin_columns,
     span_columns,
     step_columns,
     sync_columns,
@@ -174,6 +175,7 @@ def _part(run: Run, y: float, label: str, is_outline: bool, shift: int, max_span
         "places": places,
         "steps": step_columns(timeline, shift),
         "syncs": syncs,
+        "pins": pin_columns(run, shift),
         "gaps": gap_columns(idle, shift, max_spans=max_spans),
         "gaps_known": knows_gaps(timeline, max_spans) and not is_outline,
         "label": label,
@@ -204,7 +206,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     }
     size = {"spans": "key", "lanes": "top", "keys": "name"}
     made: Columns = {}
-    for table in ("spans", "rows", "lanes", "headings", "keys", "steps", "syncs", "gaps"):
+    for table in ("spans", "rows", "lanes", "headings", "keys", "steps", "syncs", "gaps", "pins"):
         columns: dict[str, list[Any]] = {key: [] for key in parts[0][table]}
         begin = dict.fromkeys(size, 0)
         rows = []

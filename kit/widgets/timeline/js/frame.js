@@ -38,11 +38,12 @@ export class Frame {
     this.said = element("div", {class: "said", role: "status", "aria-live": "polite"});
     this.legend = element("div", {class: "legend"});
     this.names = element("div", {class: "names", hidden: ""});
+    this.pins = element("div", {class: "pins", hidden: "", role: "group", "aria-label": "pinned texts"});
     this.root = element("div", {class: "kit-timeline"}, element("style", {}, css),
       element("div", {class: "head"}, this.title,
         element("span", {class: "find"}, this.search, this.hits), buttons),
       this.note, element("div", {class: "body"}, this.over, this.canvas, this.card, this.range,
-        this.help), this.said, this.legend, this.names);
+        this.help), this.said, this.pins, this.legend, this.names);
   }
 
   /** @param {import("./data/table.js").Table} table */

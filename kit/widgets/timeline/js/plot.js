@@ -15,6 +15,7 @@ import {Legend, pathInWords} from "./legend.js";
 import {Measure} from "./measure.js";
 import {Names} from "./names.js";
 import {ghostLine} from "./paint/ghost.js";
+import {Pins} from "./pins.js";
 import {Painter} from "./paint/painter.js";
 import {fillsOf} from "./paint/picture.js";
 import {isDark, tone, tonesNow} from "./paint/tones.js";
@@ -43,6 +44,7 @@ export class TimelinePlot {
     this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
       names: new Names(this.frame.names, (name) => this.finder.look(name)),
       zoomTo: (from, to) => this.view.show(from, to)});
+    this.pins = new Pins(this.frame.pins, {go: (at) => this.goTo(at), drop: () => {}}, false);
     this.read = readTimeline(models.timeline.data); // with all of its lanes
     this.table = this.read;
     /** @type {import("./data/ghost.js").Ghost | null} */
@@ -169,6 +171,7 @@ export class TimelinePlot {
   reset(isShared = false) {
     this.arrange();
     this.frame.card.hidden = true;
+    this.pins.show(this.table);
     this.pick = this.lit = this.hovered = null;
     this.arrows = [];
     this.say();
@@ -306,6 +309,12 @@ export class TimelinePlot {
     const {table, view, pick} = this;
     const i = pick?.kind === "span" ? neighbour(table, pick.i, by) : firstShown(table, view.shownFrom, view.shownTo);
     if (i >= 0) this.go("span", i);
+  }
+
+  /** Show a time without another zoom. @param {number} at */
+  goTo(at) {
+    const half = this.view.length / 2;
+    this.view.show(at - half, at + half);
   }
 
   /** @param {number} i */

@@ -7,7 +7,7 @@ export const BLOCK = 16; // spans that are counted at once where they share one 
  * @typedef {any} Column
  *
  * The columns of `timeline_payload` in Python, by table: `keys`, `rows`, `lanes`, `headings`,
- * `steps`, `syncs`, `gaps`, `parts`, `graph`, `colors`. The spans of row r are `first[r]` to
+ * `steps`, `syncs`, `gaps`, `pins`, `parts`, `graph`, `colors`. The spans of row r are `first[r]` to
  * `first[r + 1] - 1`, in the order of their starts; `key[i]` is what a span shares with its like.
  * @typedef {object} Table
  * @property {number} n how many spans there are
@@ -27,6 +27,7 @@ export const BLOCK = 16; // spans that are counted at once where they share one 
  * @property {Record<string, Column>} steps
  * @property {Record<string, Column>} syncs
  * @property {Record<string, Column>} gaps
+ * @property {Record<string, Column>} pins
  * @property {Record<string, Column>} path
  * @property {Record<string, Column>} parts
  * @property {Record<string, Column>} graph
@@ -63,7 +64,7 @@ export function readTimeline(data) {
   return {n, first, start, stop, reach: reachOf(first, stop, rows.crowded), ...blocksOf(start, stop), key,
     segmentOf, count: count.length ? count : null, keys, rows,
     lanes: table("lanes"), headings: table("headings"), steps: table("steps"),
-    syncs: table("syncs"), gaps: table("gaps"), path: table("path"), parts: table("parts"), graph: table("graph"),
+    syncs: table("syncs"), gaps: table("gaps"), pins: table("pins"), path: table("path"), parts: table("parts"), graph: table("graph"),
     colors: table("colors"), title: get("title"), note: get("note"), summary: get("summary"),
     message: get("message"), end: get("end_ns"), axis: data.axis_ns?.[0] ?? 0,
     bottom: get("content_px"), hidden: new Uint8Array(0), idle: [], hidesWaits: false, leftOut: 0};

@@ -3,6 +3,7 @@ import {paintGhost} from "./ghost.js";
 import {paintIdle, paintPath} from "./idle.js";
 import {paintAxis, paintGrid, paintLanes} from "./lanes.js";
 import {paintMark, paintSteps, paintSyncs, paintWaits} from "./marks.js";
+import {paintPins} from "./pins.js";
 import {Overview} from "./overview.js";
 import {paintArrows, RowPainter} from "./rows.js";
 import {AXIS, FONT, OVERVIEW} from "./tones.js";
@@ -54,6 +55,7 @@ export class Painter {
     paintSyncs(ctx, picture);
     paintArrows(ctx, picture);
     paintMark(ctx, picture);
+    paintPins(ctx, picture);
     if (table.message) paintMessage(ctx, picture);
     ctx.restore();
     paintAxis(ctx, picture, axis);
