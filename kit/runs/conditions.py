@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from kit.text import format_number, format_percent
+from kit.text import format_count, format_number, format_percent
 
 __all__ = ["DISTURBED", "KNOWN", "UNKNOWN_CONDITIONS", "Conditions", "conditions_text", "doubt"]
 
@@ -112,7 +112,7 @@ def conditions_text(conditions: Conditions) -> str:
         before, after = (f"{x / 1e3:.2f}" for x in (c.clock_before_mhz, c.clock_after_mhz))
         parts.append(f"clock {before} GHz" if before == after else f"clock {before} to {after} GHz")
     if c.collections >= 0:
-        parts.append(f"{c.collections:.0f} garbage collections")
+        parts.append(format_count(int(c.collections), "garbage collection"))
     if c.warmup_steps >= 0:
-        parts.append(f"{c.warmup_steps:.0f} warm-up steps")
+        parts.append(format_count(int(c.warmup_steps), "warm-up step"))
     return ", ".join(parts)

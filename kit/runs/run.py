@@ -231,6 +231,6 @@ class Run:
         return (
             f"Run({name!r}, mode {self.settings.mode!r}, {format_ms(h.step_ms)}/step, "
             f"device busy {format_percent(h.device_busy_fraction)}, "
-            f"overlap {format_percent(h.overlap_fraction)}, "
+            f"recording hidden {format_percent(h.overlap_fraction)}, "
             f"{format_number(h.syncs_per_step)} syncs/step)"
         )

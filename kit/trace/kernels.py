@@ -32,8 +32,8 @@ class KernelRow:
     count: int
     total_ms: float  # in which at least one run of the kernel went on
     mean_us: float  # of one
-    charged_ms: float  # its part of the busy time: these add up to it
-    share: float  # charged_ms as a fraction of the busy time
+    charged_ms: float  # its part of the time in which a kernel ran: these add up to it
+    share: float  # charged_ms as a fraction of that time
     node: int = -1  # that its first span names
 
 

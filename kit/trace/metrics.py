@@ -294,19 +294,18 @@ def headline(of: Timeline | Measured) -> Headline:
     Units:
         milliseconds a step (`step_ms`: the median step); fractions in [0, 1]
     """
-    timeline = of if isinstance(of, Timeline) else of.timeline
-    syncs = of.syncs if isinstance(of, Timeline) else of.sync_points
-    times = _lengths(timeline) if isinstance(of, Timeline) else of.step_times_ns
-    steps = len(times)
-    looked = isinstance(of, Timeline) or of.knows_waits
-    told = steps and looked and says_host(timeline)
-    wait = sum(s.wait_ns for s in syncs)
+    if isinstance(of, Timeline):
+        timeline, times = of, _lengths(of)
+        waits = MeasuredWaits(of.syncs, len(times), is_traced=True)
+    else:
+        timeline, times, waits = of.timeline, of.step_times_ns, waits_of(of)
+    told = waits.steps and says_host(timeline)
     return Headline(
-        step_ms=float(np.median(times)) / 1e6 if steps else math.nan,
+        step_ms=float(np.median(times)) / 1e6 if times else math.nan,
         device_busy_fraction=_device_busy(timeline),
         overlap_fraction=_recording_overlap(timeline),
-        sync_wait_ms=wait / steps / 1e6 if told else math.nan,
-        syncs_per_step=len(syncs) / steps if told else math.nan,
+        sync_wait_ms=waits.each_ms if told else math.nan,
+        syncs_per_step=len(waits.syncs) / waits.steps if told else math.nan,
     )
 
 

@@ -23,7 +23,7 @@ from kit.text import format_ms
 from kit.trace import SyncRow, count_devices, sync_table
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
-from kit.trace.metrics import together_ns
+from kit.trace.metrics import together_ns, waits_of
 
 __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 
@@ -237,10 +237,10 @@ class _Seen:
 
 
 def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
-    steps = len(run.step_times_ns)
-    if not steps:
+    waits = waits_of(run)
+    if not waits.steps:
         return
-    for row in sync_table(run.sync_points, steps=steps, timeline=run.timeline):
+    for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
         advice = sync_cure(row, run)
         if advice.ms < SHARE * run.step_ms:
             continue

@@ -6,23 +6,83 @@ few: their interval is wide unless they agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from kit.runs.change import Difference, StepTimes, doubt_of, part_difference, shift_of
+from kit.runs.change import (
+    Difference,
+    StepTimes,
+    doubt_of,
+    ends_text,
+    part_difference,
+    shift_of,
+    step_interval,
+)
 from kit.runs.run import Run
-from kit.trace import Headline, each_step, headline
+from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
+from kit.trace import Headline, count_devices, each_step, headline
+from kit.trace.metrics import waits_of
 
-__all__ = ["RERUN_POINTS", "Headlines", "has_other_samples", "headline_differences"]
+__all__ = [
+    "HEADLINE_WORDS",
+    "RERUN_POINTS",
+    "Headlines",
+    "busy_of",
+    "has_other_samples",
+    "headline_differences",
+    "headline_text",
+]
 
+HEADLINE_WORDS = {  # what each field of `Headline` is called wherever it is shown
+    "step_ms": "step time",
+    "device_busy_fraction": "device busy",
+    "overlap_fraction": "recording hidden",
+    "sync_wait_ms": "sync wait",
+    "syncs_per_step": "sync points",
+}
 RERUN_POINTS = 0.03  # what a fraction of one differs by between reruns (standard deviation)
 _BLUR_POINTS = 0.10
 _FRACTIONS: dict[str, Callable[[Headline], float]] = {
     "device_busy_fraction": lambda h: h.device_busy_fraction,
     "overlap_fraction": lambda h: h.overlap_fraction,
 }
+
+
+def headline_text(run: Run) -> str:
+    """`step 3.35 ms (a rerun: 3.2 ms to 3.5 ms), device busy 1%, ...`: the cards as one line.
+
+    What is not known is left out.
+    """
+    h = run.headline()
+    points = format_number(h.syncs_per_step)
+    numbers = [
+        f"step {format_ms(h.step_ms)}{_within(run)}",
+        f"device busy {format_percent(h.device_busy_fraction)}{_of_several(run)}",
+        f"recording hidden {format_percent(h.overlap_fraction)}",
+        f"sync wait {format_ms(h.sync_wait_ms)}",
+        f"{points} sync point{'s' * (points != '1')} a step",
+    ]
+    return ", ".join(text for text in numbers if UNKNOWN not in text) or "nothing was timed"
+
+
+def _within(run: Run) -> str:
+    ends = step_interval(run)
+    return "" if math.isnan(ends[0]) else f" (a rerun: {ends_text(*ends)})"
+
+
+def busy_of(run: Run) -> str:
+    """What "device busy" is a part of, and which of several devices it means."""
+    whole = "of the traced step" if run.timeline.where(kind="step").any() else "of the trace"
+    return f"{whole}{_of_several(run)}"
+
+
+def _of_several(run: Run) -> str:
+    """Idle time is the mean of the devices, and this is not."""
+    devices = count_devices(run.timeline)
+    return f" (at least one of {format_count(devices, 'device')})" if devices > 1 else ""
 
 
 class Headlines:
@@ -92,9 +152,9 @@ def has_other_samples(old: Run, new: Run) -> bool:
 
 
 def _waits_ms(run: Run) -> list[float]:
-    """What each measured step waited; nothing if not all waited equally often."""
-    steps = len(run.step_times_ns)
-    waits = [sync.wait_ns / 1e6 for sync in run.sync_points]
-    if not steps or len(waits) % steps:
+    """What each step waited that the cards tell of; nothing if not all waited equally often."""
+    told = waits_of(run)
+    waits = [sync.wait_ns / 1e6 for sync in told.syncs]
+    if not told.steps or len(waits) % told.steps:
         return []
-    return [float(np.sum(part)) for part in np.array_split(waits, steps)]
+    return [float(np.sum(part)) for part in np.array_split(waits, told.steps)]

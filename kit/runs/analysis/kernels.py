@@ -52,7 +52,7 @@ class KernelRows(Rows[KernelCost]):
     columns = (
         Column("kernel", lambda k: k.kernel.name, is_number=False),
         Column("segment", lambda k: str(k.kernel.segment) if k.kernel.segment >= 0 else "-"),
-        Column("of busy time", lambda k: format_percent(k.kernel.share, form=".1%")),
+        Column("of kernel time", lambda k: format_percent(k.kernel.share, form=".1%")),
         Column("runs", lambda k: f"{k.kernel.count:,}"),
         Column("mean of one", lambda k: format_ns(k.kernel.mean_us * 1e3)),
         Column("GB/s", lambda k: format_number(k.gb_s)),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from kit.runs.analysis.headline import headline_text
+from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.change import traced_text
 from kit.runs.run import Run
-from kit.text import (
-    UNKNOWN,
-    format_ms,
-    format_ns,
-    format_number,
-    format_percent,
-    markdown_table,
-    safe_markdown,
-)
+from kit.text import UNKNOWN, format_ns, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
+from kit.trace.metrics import waits_of
 from kit.trace.timeline import shown_pins
 
 __all__ = ["run_markdown"]
@@ -26,13 +21,10 @@ _NONE = "none"
 def run_markdown(run: Run, *, title: str | None = None) -> str:
     """The tables of a run; no text of a program or a trace is markup in them."""
     t = run.timeline
-    h = run.headline()
     notes = (run.doubt, run.drift, traced_text(run), str(run.conditions), *t.notes)
     parts = [
         f"# {safe_markdown(title or run.name or 'run')}",
-        f"origin of the timeline: {t.origin}; step {format_ms(h.step_ms)}, device busy "
-        f"{format_percent(h.device_busy_fraction, form='.1%')}, "
-        f"{format_number(h.syncs_per_step)} sync points a step",
+        f"origin of the timeline: {t.origin}; {headline_text(run)}",
         *(f"- {safe_markdown(n, 300)}" for n in notes if n),
         *(
             f"- pinned at {format_ns(at)}: {safe_markdown(text, 300)}"
@@ -69,19 +61,23 @@ def _kernels(run: Run) -> str:
         )
         for r in kernel_table(run.timeline)[:_TOP_KERNELS]
     ]
-    head = ("kernel", "segment", "count", "total (ms)", "mean (us)", "share of busy time")
+    head = ("kernel", "segment", "count", "total (ms)", "mean (us)", "share of kernel time")
     return markdown_table(head, rows) if rows else _NONE
 
 
 def _syncs(run: Run) -> str:
-    steps = len(run.step_times_ns)
+    waits = waits_of(run)
+    if not waits.steps:
+        return "no step was measured" if run.knows_waits else UNKNOWN
+    if not waits.syncs:
+        return f"none in {waits.which}: {why_no_waits(run)}"
     rows = [
         (
             *(safe_markdown(text or "-") for text in (r.site, r.via, r.cause)),
             f"{r.count_per_step:.3g}",
             f"{r.wait_ms_per_step:.3f}",
         )
-        for r in (sync_table(run.sync_points, steps=steps) if steps else ())
+        for r in sync_table(waits.syncs, steps=waits.steps)
     ]
     head = ("line", "through", "cause", "a step", "wait (ms a step)")
-    return markdown_table(head, rows) if rows else _NONE if run.knows_waits else UNKNOWN
+    return f"{markdown_table(head, rows)}\n\nMean over {waits.which}."

@@ -19,6 +19,7 @@ from kit.runs.analysis.lines import line_costs, place_of
 from kit.runs.run import Run
 from kit.trace import Timeline, breakdown, count_devices, each_step, idle_table, kernel_table
 from kit.trace import sync_table as _sync_table
+from kit.trace.metrics import waits_of
 
 __all__ = ["NOTHING", "Part", "Parts", "kernel_kind"]
 
@@ -107,18 +108,18 @@ class Parts:
         return _parts(whole, each)
 
     def syncs(self) -> dict[str, Part]:
-        """Waits of the untraced steps, by cause and line."""
-        run, steps = self.run, len(self.run.step_times_ns)
-        if not steps:
+        """The waits that the tables tell, by cause and line."""
+        waits = waits_of(self.run)
+        if not (steps := waits.steps):
             return {}
         whole: dict[str, tuple[float, float]] = {}
-        for row in _sync_table(run.sync_points, steps=steps):
+        for row in _sync_table(waits.syncs, steps=steps):
             name = f"{row.cause} at {self.place(row.site) or 'an unknown line'}"
             ms, count = whole.get(name, (0.0, 0.0))
             whole[name] = ms + row.wait_ms_per_step, count + row.count_per_step
         each: list[dict[str, float]] = [defaultdict(float) for _ in range(steps)]
-        for i, part in enumerate(np.array_split(np.arange(len(run.sync_points)), steps)):
-            for sync in (run.sync_points[k] for k in part):
+        for i, part in enumerate(np.array_split(np.arange(len(waits.syncs)), steps)):
+            for sync in (waits.syncs[k] for k in part):
                 name = f"{sync.cause} at {self.place(sync.site) or 'an unknown line'}"
                 each[i][name] += sync.wait_ns / 1e6
         return _parts(whole, each)

@@ -10,17 +10,15 @@ from urllib.parse import unquote_plus
 
 import numpy as np
 
+from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
 from kit.runs.change import traced_text
 from kit.runs.run import Run
 from kit.text import (
-    UNKNOWN,
     format_count,
-    format_ms,
     format_ns,
     format_number,
-    format_percent,
     safe_terminal,
     terminal_table,
 )
@@ -56,7 +54,6 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
 
 
 def _headline(run: Run, found: Verdict | None) -> str:
-    h = run.headline()
     name = safe_terminal(run.name or "a run", 60)
     device = safe_terminal(run.environment.get("device", run.settings.device), 60)
     changed = unquote_plus(run.settings.to_string().replace("&", ", "))
@@ -64,15 +61,7 @@ def _headline(run: Run, found: Verdict | None) -> str:
         f"{name}: {run.timeline.origin}, on {device}",
         f"settings: {safe_terminal(changed, 300) or 'all as by default'}",
     ]
-    numbers = [
-        f"step {format_ms(h.step_ms)}",
-        f"device busy {format_percent(h.device_busy_fraction)}",
-        f"recording hidden {format_percent(h.overlap_fraction)}",
-        f"sync wait {format_ms(h.sync_wait_ms)}",
-        f"{format_number(h.syncs_per_step)} sync point{'s' * (h.syncs_per_step != 1)} a step",
-    ]
-    known = [text for text in numbers if UNKNOWN not in text]
-    lines.append(", ".join(known) or "nothing was timed")
+    lines.append(headline_text(run))
     if run.losses:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
     if conditions := str(run.conditions):
@@ -119,7 +108,8 @@ def _syncs(run: Run, limit: int) -> str:
         for r in rows[:limit]
     ]
     heads = ("sync point", "cause", "a step", "wait ms", "then idle", "through")
-    return terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
+    shown = terminal_table(heads, cells, left=(0, 1, 5)) + _more(len(rows) - limit, "places")
+    return f"{shown}\nwaits: mean over {waits.which}; idle: in the traced steps"
 
 
 def _gaps(run: Run) -> str:
@@ -151,7 +141,7 @@ def _kernels(run: Run, limit: int) -> str:
     ]
     if not cells:
         return ""
-    heads = ("kernel", "runs", unit, "of busy time")
+    heads = ("kernel", "runs", unit, "of kernel time")
     return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
 
 

@@ -14,7 +14,12 @@ from itertools import starmap
 import numpy as np
 
 from kit.runs.analysis.advice import sync_cure
-from kit.runs.analysis.headline import has_other_samples, headline_differences
+from kit.runs.analysis.headline import (
+    HEADLINE_WORDS,
+    busy_of,
+    has_other_samples,
+    headline_differences,
+)
 from kit.runs.analysis.verdict import why_no_waits
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, traced_text
@@ -68,22 +73,20 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     A change is a sign, an arrow, a number and the word "better" or "worse": colour is not needed.
     What the spread exceeds is not called a change; see `kit.runs.change`.
     """
-    now = run.headline()
+    now, waits = run.headline(), waits_of(run)
     changes = {} if previous is None else _changes(previous, run)
-    cards = [
-        ("step time", format_ms(now.step_ms), _spread(run), "step_ms"),
-        ("device busy", format_percent(now.device_busy_fraction), "of the traced step",
-         "device_busy_fraction"),
-        ("overlap", format_percent(now.overlap_fraction), "of recording, under a busy device",
-         "overlap_fraction"),
-        ("sync wait", format_ms(now.sync_wait_ms),
-         f"host waits for device, mean of {waits_of(run).which}" if run.knows_waits
-         else "no step was traced", "sync_wait_ms"),
-        ("sync points", format_number(now.syncs_per_step), "a step", "syncs_per_step"),
-    ]  # fmt: skip
+    what = "measured" if run.knows_waits else "traced"
+    of = f"mean of {waits.which}" if waits.steps else f"no step was {what}"
+    cards = {
+        "step_ms": (format_ms(now.step_ms), _spread(run)),
+        "device_busy_fraction": (format_percent(now.device_busy_fraction), busy_of(run)),
+        "overlap_fraction": (format_percent(now.overlap_fraction), "under a busy device"),
+        "sync_wait_ms": (format_ms(now.sync_wait_ms), f"host waits for device, {of}"),
+        "syncs_per_step": (format_number(now.syncs_per_step), "a step"),
+    }
     body = "".join(
-        _card(label, value, note, field, changes.get(field, ""))
-        for label, value, note, field in cards
+        _card(HEADLINE_WORDS[field], value, note, field, changes.get(field, ""))
+        for field, (value, note) in cards.items()
     )
     return (
         f"{_doubt(run)}"
@@ -189,9 +192,9 @@ def breakdown_html(run: Run) -> str:
     ]
     note = (
         "Each instant of the traced step is charged once, to the device if it is busy. "
-        "The time column counts all of an activity, also what is hidden under another."
+        "In all counts what is hidden under another activity, too."
     )
-    rows_html = table(["activity", "time ms", "charged ms", "share"], [*cells, total], "lrrr",
+    rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",
                    widths=(40, 17, 19, 24), has_total=True)  # fmt: skip
     return section("Step breakdown", rows_html + sentence(note))
 
@@ -280,7 +283,11 @@ def _tracing(run: Run) -> str:
     steps = run.timeline.intervals(kind="step")
     if not len(steps) or not run.step_times_ns:
         return f"timeline: {safe_html(run.timeline.origin)}; no traced step to compare with"
-    traced = float(np.median(steps[:, 1] - steps[:, 0])) / 1e6
+    lengths = steps[:, 1] - steps[:, 0]
+    traced = float(np.median(lengths)) / 1e6
+    if tuple(lengths.tolist()) == run.step_times_ns:
+        origin = safe_html(run.timeline.origin)
+        return f"timeline: {origin}; a traced step took {format_ms(traced)}, no other is known"
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
         f"timeline: {safe_html(run.timeline.origin)}; a traced step took {format_ms(traced)}, "

@@ -39,10 +39,12 @@ def gaps_html(run: Run) -> str:
     ]
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
-    note = _hta(gaps, devices)
+    has_steps = bool(run.timeline.where(kind="step").any())
+    note = _hta(gaps, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
-    heads = ("cause", "line", "pieces a step", "ms a step", "share")
+    each = " a step" if has_steps else ""
+    heads = ("cause", "line", f"pieces{each}", f"ms{each}", "share")
     body = table(heads, shown, "llrrr", widths=(31, 33, 10, 13, 13), has_total=True)
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
@@ -94,14 +96,15 @@ def _awaited(run: Run, gaps: Sequence[Gap]) -> dict[tuple[str, str], list[str]]:
     return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
 
 
-def _hta(gaps: Sequence[Gap], devices: int) -> str:
+def _hta(gaps: Sequence[Gap], devices: int, *, has_steps: bool) -> str:
     whole = sum(gap.length_ns for gap in gaps)
     named = {name: sum(g.length_ns for g in gaps if g.hta == name) / whole for name in HTA_CAUSES}
     parts = ", ".join(f"{name} {part:.0%}" for name, part in named.items())
-    of = f"the traced steps and of the {devices} devices" if devices > 1 else "the traced steps"
+    of = ["the traced steps"] * has_steps + [f"the {devices} devices"] * (devices > 1)
+    means = f"Means of {' and of '.join(of)}; every" if of else "Every"
     return (
-        f"Means of {of}; every instant in which no kernel of a device ran has one "
-        f"cause. By HTA's names: {parts}."
+        f"{means} instant in which no kernel of a device ran has one cause. By HTA's names: "
+        f"{parts}."
     )
 
 

@@ -28,7 +28,6 @@ from kit.widgets.compare.data import amount
 __all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
 
 MAX_ROWS = 20
-_HEADS = ("kernel", "computes", "runs", "ms a step", "share", "moved", "GB/s", "GFLOP/s", "of best")
 _WIDTHS = (20, 27, 6, 9, 9, 8, 7, 7, 7)
 
 
@@ -51,12 +50,15 @@ def kernels_drawn(
     rows = kernel_table(run, ceilings=ceilings)
     if not rows:
         return section("Kernels", sentence("No kernel was seen.")), []
-    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    counted = int(run.timeline.where(kind="step").sum())
+    steps, unit = max(counted, 1), "ms a step" if counted else "ms"
+    heads = ("kernel", "computes", "runs", unit, "share", "moved", "GB/s", "GFLOP/s", "of best")
     cells = [_row(row, steps, rows[0].kernel.share) for row in rows[:limit]]
     cells.append(_total(rows, steps))
     note = (
-        "Share of the time in which the device was busy: where kernels run side by side an instant "
-        "is divided among them, so shares add up to 100%. Bytes and arithmetic are modelled from "
+        "Share of the time in which a kernel ran: where kernels run side by side an instant is "
+        "divided among them, and one that communicates counts where nothing computes, so shares "
+        "add up to 100%. Bytes and arithmetic are modelled from "
         "the shapes of the graph, rates are over the time in which the kernel ran."
     )
     if len(rows) > limit:
@@ -69,7 +71,7 @@ def kernels_drawn(
         )
     links = Links(run)
     picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
-    body = table(_HEADS, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
+    body = table(heads, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
                  attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
     return section("Kernels", body + sentence(note)), picks
 
@@ -133,7 +135,7 @@ def _total(rows: Sequence[KernelCost], steps: int) -> list[str]:
     busy = sum(row.kernel.charged_ms for row in rows) / steps
     runs = sum(row.kernel.count for row in rows) / steps
     moved = sum(row.bytes_read + row.bytes_written for row in rows if row.nodes)
-    return ["<b>device busy</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
+    return ["<b>all kernels</b>", "", f"<b>{amount(runs)}</b>", f"<b>{amount(busy)}</b>",
             "<b>100%</b>", f"<b>{format_bytes(moved, '?')}</b>", "", "", ""]  # fmt: skip
 
 

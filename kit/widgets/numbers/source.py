@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
 from kit.runs.run import Run
 from kit.text import format_number, safe_html
+from kit.trace.metrics import waits_of
 from kit.widgets.base.listing import Listing
 from kit.widgets.base.selection import Links, Selection
 from kit.widgets.base.tables import (
@@ -267,8 +268,8 @@ def _note(run: Run, rows: Sequence[LineCost]) -> str:
         how = "divided by the number of ops, because this run was not timed op by op"
     text = (
         f"Recording: {how}; an op of the backward pass belongs to the line of its forward op. "
-        "Device: where kernels overlap their time is divided. Waits are those of the measured "
-        "steps. The three overlap in time."
+        "Device: where kernels overlap their time is divided. Waits are the mean of "
+        f"{waits_of(run).which}. The three overlap in time."
     )
     rest = next((row for row in rows if not row.site), None)
     if rest is not None and (rest.total_ms >= 5e-4 or rest.syncs):
