@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from kit.measure.base.context import Context, Workload, workload
 from kit.measure.experiment import run
 from kit.runs.settings import Settings
-from kit.runtime.recording.bulk import Task
+from kit.runtime.recording.bulk import Cut, Seen, Task
 from kit.runtime.session.issuer import MAX_AHEAD
 from kit.runtime.session.session import Session
+from kit.runtime.steps.payoff import WINDOW, Payoff
 from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
 from kit.torch.device import open_session
+from tests.measure.attached.test_native import python_calls
 
 
 def net(ctx: Context, **optimizer: Any) -> tuple[Any, Any, Any, Any]:
@@ -46,6 +49,19 @@ def regression(ctx: Context) -> Callable[[], Any]:
         return total
 
     return step
+
+
+@workload
+def reading(ctx: Context) -> Callable[[], Any]:
+    """The same, with a wait for the device at the end of each step."""
+    step = regression(ctx)
+
+    def read() -> Any:
+        loss = step()
+        loss.item()
+        return loss
+
+    return read
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -78,7 +94,7 @@ def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
     base = Settings(batch_size=4, steps=VERIFY_EVERY + 8, warmup=CONFIRM + 3, **changes)
     recorded = run(regression, base)
     for mode in ("replay", "speculate"):
-        other = run(regression, base.replace(step_mode=mode))
+        other = run(regression if mode == "replay" else reading, base.replace(step_mode=mode))
         assert other.losses == recorded.losses
         assert other.metrics["compile.count"] == recorded.metrics["compile.count"]
         looks = changes.get("loss_scaling") in ("dynamic, host check", "dynamic, deferred")
@@ -87,7 +103,75 @@ def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
             assert (replayed == 0) if looks else (replayed >= base.steps - 2)
         else:
             issued, right = (other.metrics[f"speculate.{x}"] for x in ("issued", "right"))
-            assert issued == right >= base.steps
+            assert issued == right >= WINDOW - 2  # from then on only if it pays
+
+
+def python_calls_of(step_mode: Any, *, reads: bool) -> tuple[int, Session]:
+    """How many functions of Python the steady step runs in this thread."""
+    with open_session(Settings(mode="lazy", step_mode=step_mode, batch_size=4)) as session:
+        step = (reading if reads else regression)(Context(session.settings, "kit"))
+        for _ in range(6):
+            session.run_step(step)
+        return python_calls(lambda: session.run_step(step)), session
+
+
+def test_a_step_that_waits_for_nothing_is_not_guessed_and_costs_what_retrace_does() -> None:
+    retraced, _ = python_calls_of("retrace", reads=False)
+    guessed, session = python_calls_of("speculate", reads=False)
+    assert "speculate.issued" not in session.metrics()
+    assert "waits for the device in none of them" in session.explain()
+    assert guessed <= retraced + 4
+    retraced, _ = python_calls_of("retrace", reads=True)
+    guessed, session = python_calls_of("speculate", reads=True)
+    assert session.metrics()["speculate.issued"] >= 3
+    assert "waits for the device in none of them" not in session.explain()
+    assert guessed < retraced * 1.25  # of a step of 44 ops
+
+
+def test_a_step_that_begins_to_wait_is_guessed_and_one_that_ceases_is_not() -> None:
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        x = torch.ones(4, device="kit")
+
+        def step(reads: bool) -> Any:
+            y = x.mul_(1.5).sum()
+            return float(y) if reads else y
+
+        def run_steps(reads: bool) -> int:
+            before = session.stepper.counts["speculate.issued"]
+            for _ in range(6):
+                session.run_step(lambda: step(reads))
+            return session.stepper.counts["speculate.issued"] - before
+
+        assert run_steps(False) == 0
+        assert run_steps(True) >= 2
+        assert run_steps(False) <= 1  # after the last step that waited
+        assert run_steps(True) >= 2
+
+
+def judged(gain_ns: int, cost_ns: int, *, is_right: bool = True) -> Payoff:
+    """After a window of steps that wait, each with such a guess, which took so long."""
+    payoff = Payoff()
+    for _ in range(WINDOW):
+        payoff.note_wait()
+        payoff.begin_step()
+        payoff.judge(Task(0, Cut(None, (), "", ()), seen=Seen(dispatch_ns=(1, 1 + gain_ns))),
+                     is_right=is_right)  # fmt: skip
+        payoff.cost(time.thread_time_ns() - cost_ns)
+        payoff.end_step()
+    return payoff
+
+
+def test_guesses_that_gain_less_than_they_cost_end_for_good_and_that_is_said() -> None:
+    second = 10**9
+    assert judged(2 * second, second).said == ""
+    stopped = judged(second, 2 * second)
+    assert "did not pay" in stopped.said
+    assert "2,000,0" in stopped.said  # us a step
+    assert "1,000,000 us" in stopped.said
+    stopped.note_wait()
+    assert not stopped.begin_step()
+    assert not stopped.is_guessing
+    assert judged(second, 0, is_right=False).stopped  # the device ran them for nothing
 
 
 def test_a_replayed_step_is_drawn_from_its_own_kernels() -> None:
@@ -360,6 +444,7 @@ def test_a_wrong_guess_changes_nothing() -> None:
 
         def step(sign: float) -> Any:
             weight.add_(1.5) if sign > 0 else weight.sub_(0.5)
+            weight.sum().item()  # else there is nothing to guess for
             return weight.clone()
 
         signs = [1, 1, 1, 1, -1, 1, 1, 1, -1, -1, 1]

@@ -224,7 +224,8 @@ class _Steps:
         if mode == "replay" and not self._shape.waits:
             self._replay()
         else:
-            self._record(guessing=mode == "speculate")
+            # As the runtime does: a step that waits for nothing is not guessed.
+            self._record(guessing=mode == "speculate" and bool(self._shape.waits))
         ahead = self._ends[-RUN_AHEAD:] if self._ends else []
         self._host("a step ahead of the device", "ahead", self._costs.sync, tuple(ahead))
         self.marks.append(len(self.work) - 1)

@@ -70,6 +70,7 @@ class Reads:
         issuer = self._issuer
         if issuer.last is None:
             return
+        self._stepper.payoff.note_wait()
         start = time.perf_counter_ns()
         with issuer.waits.waiting():
             issuer.executor.engine.wait_all()
@@ -129,6 +130,7 @@ class Reads:
         site, via, _ = frame
         where = format_site(site)
         self.places[site] = None
+        self._stepper.payoff.note_wait()
         self._stepper.note_obstacle(
             f"the step waits for the device: {cause} at {where or 'unknown'}"
         )

@@ -33,6 +33,7 @@ __all__ = [
     "numbers_in",
     "numbers_of",
     "reads_of",
+    "source_of",
     "task_difference",
     "type_of",
 ]
@@ -91,6 +92,24 @@ class Recording:
     obstacle: str = ""  # why this step cannot be replayed
     result: Any = None  # what the step returned
     draws: int = 0  # random numbers drawn before it
+    _inputs: dict[int, int] = field(default_factory=dict)  # id of an input -> its place
+    _known: int = 0  # how many inputs are in there
+    _outputs: dict[int, dict[int, int]] = field(default_factory=dict)  # task -> slot -> output
+
+    def input_of(self, cell: Cell) -> int | None:
+        """Which input a cell is; None if it is none."""
+        for i in range(self._known, len(self.inputs)):
+            self._inputs.setdefault(id(self.inputs[i]), i)
+        self._known = len(self.inputs)
+        return self._inputs.get(id(cell))
+
+    def output_of(self, number: int, slot: int) -> int:
+        """Which output of a task is in this slot."""
+        known = self._outputs.get(number)
+        if known is None:
+            wanted = self.tasks[number].cut.wanted
+            known = self._outputs[number] = {slot: i for i, slot in enumerate(wanted)}
+        return known[slot]
 
 
 def numbers_in(batch: Any) -> Iterator[Any]:
@@ -288,6 +307,18 @@ def fill(last: Recording, made: list[list[Cell]]) -> None:
             value.cell = made[number][i]
     for read in last.reads:
         read.cell = made[read.number][read.output]
+
+
+def source_of(leaf: Cell, now: Recording, last: Recording | None) -> Source:
+    """Where a leaf of this step comes from; see `leaf_of`."""
+    if leaf.task is None:
+        i = now.input_of(leaf)
+        return ("fixed", leaf) if i is None else ("input", i)
+    for age, recording in enumerate((now, last)):
+        number = None if recording is None else recording.numbers.get(id(leaf.task))
+        if recording is not None and number is not None:
+            return ("made", age, number, recording.output_of(number, leaf.slot))
+    return ("fixed", leaf)
 
 
 def leaf_of(last: Recording, source: Source, inputs: list[Cell], made: list[list[Cell]]) -> Cell:

@@ -5,7 +5,8 @@ replay     after `CONFIRM` equal steps, issue the known executables without runn
            Python; record every `VERIFY_EVERY`th step to check
 speculate  issue the executables of the last step as soon as their inputs are there, while the
            step is recorded; a segment that turns out to be equal takes over the results. Only the
-           first segments that did not change between the last two steps are guessed
+           first segments that did not change between the last two steps are guessed, and only as
+           long as that pays: see `kit.runtime.steps.payoff`
 
 All three run the same executables on the same arrays: the numbers are the same to the bit.
 """
@@ -19,6 +20,7 @@ from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task
+from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
     Draw,
@@ -37,6 +39,7 @@ from kit.runtime.steps.recording import (
     numbers_in,
     numbers_of,
     reads_of,
+    source_of,
     task_difference,
     type_of,
 )
@@ -49,7 +52,11 @@ SMALL = 4096  # bytes of a host array that are kept, to see that the next step s
 
 
 class Stepper:
-    """Runs the steps of one session, and keeps the recording of the last one."""
+    """Runs the steps of one session, and keeps the recording of the last one.
+
+    Attributes:
+        payoff: whether it pays to guess them.
+    """
 
     def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: UserProgram) -> None:
         self.mode = mode
@@ -71,10 +78,12 @@ class Stepper:
         self._numbers: list[Any] = []  # constants of the step at the end of its last recorded call
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
+        self.payoff = Payoff()
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
-        if self.mode == "retrace":
+        if self.mode == "retrace" or (self.mode == "speculate" and not self.payoff.begin_step()):
+            self._last, self._alike = None, 0
             result = step()
             self._program.end_step()
             return result
@@ -88,6 +97,7 @@ class Stepper:
             result = step()
             self._program.end_step()
             self._finish(result)
+            self.payoff.end_step()
             self._numbers = numbers_of(step)
         except BaseException:
             self.drop()
@@ -134,6 +144,8 @@ class Stepper:
         elif self.mode == "speculate":
             right, issued = c["speculate.right"], c["speculate.issued"]
             lines.append(f"speculate: {right} of the {issued} segments issued ahead were right")
+            if why := self.payoff.said:
+                lines.append(f"speculate: steps are recorded without being guessed, as {why}")
         for why, n in self.reasons.most_common(3):
             lines.append(f"recorded{f' {n} times' if n > 1 else ''}, because {why}")
         return lines
@@ -197,10 +209,11 @@ class Stepper:
         now = self._now
         if now is None:
             return None
+        start = time.thread_time_ns()
         guess = self._confirm(task)
         chosen = guess or task
         number = len(now.tasks)
-        sources = tuple(self._source(leaf) for leaf in task.leaves)
+        sources = tuple([source_of(leaf, now, self._last) for leaf in task.leaves])
         now.sources.append(sources)
         for source, holder in zip(sources, holders, strict=False):
             if source[0] == "fixed":
@@ -208,23 +221,8 @@ class Stepper:
         now.tasks.append(chosen)
         now.numbers[id(chosen)] = number
         now.alive += [(ref(value), number, i) for i, value in enumerate(kept)]
+        self.payoff.cost(start)
         return guess
-
-    def _source(self, leaf: Cell) -> Source:
-        now, last = self._now, self._last
-        assert now is not None
-        if leaf.task is None:
-            for i, cell in enumerate(now.inputs):
-                if cell is leaf:
-                    return ("input", i)
-            return ("fixed", leaf)
-        for age, recording in ((0, now), (1, last)):
-            if recording is not None:
-                number = recording.numbers.get(id(leaf.task))
-                if number is not None:
-                    output = recording.tasks[number].cut.wanted.index(leaf.slot)
-                    return ("made", age, number, output)
-        return ("fixed", leaf)
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -238,6 +236,7 @@ class Stepper:
         self._guess()
 
     def _finish(self, result: Any) -> None:
+        start = time.thread_time_ns()
         now, last = self._now, self._last
         assert now is not None
         self._abandon()
@@ -261,10 +260,11 @@ class Stepper:
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
             self.reasons[reason + late] += 1
-        elif self._equal:
+        elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
         self._replayed = 0
         self._now, self._last = None, now
+        self.payoff.cost(start)
 
     # -- replay ----------------------------------------------------------------------------------
 
@@ -368,23 +368,32 @@ class Stepper:
     def _guess(self) -> None:
         """Issue the segments of the last step whose inputs are all there."""
         last, now = self._last, self._now
-        if self.mode != "speculate" or last is None or now is None:
+        if (
+            last is None
+            or now is None
+            or not (self.mode == "speculate" and self.payoff.is_guessing)
+        ):
             return
-        while len(self._guesses) < self._alike:
-            old = last.tasks[len(self._guesses)]
-            leaves = [
-                self._foresee(last, now, source) for source in last.sources[len(self._guesses)]
-            ]
-            if any(leaf is None for leaf in leaves):
-                return
-            scalars = [self._foresee_number(number) for number in old.scalars]
-            known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
-            task, cells = same_task(old, self._issuer.next_segment(), known, scalars)
-            task.step, task.guessed = self._issuer.step, known
-            self._guesses.append(task)
-            self._results.append(cells)
-            self.counts["speculate.issued"] += 1
-            self._issuer.push(task)
+        start = time.thread_time_ns()
+        while len(self._guesses) < self._alike and self._guess_next(last, now):
+            pass
+        self.payoff.cost(start)
+
+    def _guess_next(self, last: Recording, now: Recording) -> bool:
+        """Issue the next segment of the last step, if its inputs are all there."""
+        old = last.tasks[len(self._guesses)]
+        leaves = [self._foresee(last, now, source) for source in last.sources[len(self._guesses)]]
+        if None in leaves:
+            return False
+        scalars = [self._foresee_number(number) for number in old.scalars]
+        known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
+        task, cells = same_task(old, self._issuer.next_segment(), known, scalars)
+        task.step, task.guessed = self._issuer.step, known
+        self._guesses.append(task)
+        self._results.append(cells)
+        self.counts["speculate.issued"] += 1
+        self._issuer.push(task)
+        return True
 
     def _foresee_number(self, number: float) -> float:
         if number.__class__ is not Draw:
@@ -410,7 +419,7 @@ class Stepper:
         is_right = (  # equal keys have equally many leaves
             guess.cut.key == task.cut.key
             and guess.scalars == task.scalars
-            and all(a is b for a, b in zip(guess.guessed or (), task.leaves, strict=True))
+            and guess.guessed == task.leaves
         )
         if not is_right:
             self.reasons[task_difference(guess, task)] += 1
@@ -418,6 +427,7 @@ class Stepper:
             return None
         self._confirmed += 1
         guess.guessed = None
+        self.payoff.judge(guess, is_right=True)
         self.counts["speculate.right"] += 1
         return guess
 
@@ -425,6 +435,7 @@ class Stepper:
         """Drop the guesses that were not confirmed; those that have not begun need not run."""
         for guess in self._guesses[self._confirmed :]:
             self._issuer.cancel(guess)
+            self.payoff.judge(guess, is_right=False)
             guess.guessed = []  # still a guess, but one that holds no arrays
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []
