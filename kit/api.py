@@ -157,9 +157,8 @@ def sweep(
     from kit.measure.search.sweeps import sweep as measure
 
     placement, base = _asked(workload, settings, devices, processes, options)
-    chosen = {name: list(values) for name, values in grid.items()}
     with progress_or_bar(progress, "sweep") as report:
-        return measure(placement, chosen, base, path=path, executor=executor, progress=report,
+        return measure(placement, grid, base, path=path, executor=executor, progress=report,
                        cancelled=cancelled)  # fmt: skip
 
 

@@ -33,8 +33,11 @@ def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse to write where something else than a plain file stands: the new one would replace it.
 
     Raises:
-        OSError: as `check_plain`; but a file may be missing.
+        OSError: as `check_plain`; but a file may be missing, though not its folder.
     """
+    folder = os.path.dirname(os.fspath(path)) or os.curdir
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", folder)
     with contextlib.suppress(FileNotFoundError):
         check_plain(path)
 

@@ -98,3 +98,14 @@ def test_the_command_line_says_what_a_path_is(
     os.mkfifo(pipe)
     assert main(command.replace("PIPE", str(pipe)).split()) in (1, 2)
     assert "it is a named pipe" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    built = []
+
+    def never(ctx: object) -> None:
+        built.append(ctx)
+
+    with pytest.raises(FileNotFoundError, match=r"no such folder to write to: .*/missing'"):
+        kit.report(never, path=tmp_path / "missing" / "report.html")
+    assert not built

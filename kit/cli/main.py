@@ -65,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given:
         _parser().print_help()
         return 0
-    options = _parser().parse_args(given)
+    options, unknown = _parser().parse_known_args(given)
+    if unknown:
+        own = "; the script's own arguments stand after --" if options.act is run else ""
+        _parser().error(f"unrecognized arguments: {' '.join(unknown)}{own}")
     if options.act is not run and for_script:
         _parser().error("arguments after -- are for the script of `kit run`")
     options.arguments = for_script

@@ -73,7 +73,12 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _is_step(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "step"
+    """A function `step` that can be called without arguments; `step(batch)` is a program's own."""
+    if not isinstance(node, ast.FunctionDef) or node.name != "step":
+        return False
+    given = node.args
+    needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    return not needed and None not in given.kw_defaults
 
 
 def run_program(
@@ -107,7 +112,7 @@ def run_program(
         made = watching.run
     except SettingsError:
         if status != INTERRUPTED:
-            complain(_nothing_seen(options))
+            complain(_nothing_seen(options, status))
         return status or 1
     keep(made, options)
     return status
@@ -180,13 +185,20 @@ def _as_python(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = before
 
 
-def _nothing_seen(options: argparse.Namespace) -> str:
+def _nothing_seen(options: argparse.Namespace, status: int) -> str:
+    name = safe_terminal(options.script.name)
+    if status:
+        return (
+            f"{name} ran, and there was no step to record: it ended with status {status} before. "
+            "kit run watches `optimizer.step()`. The script's own arguments stand after --, as in "
+            "`kit run train.py -- --lr 0.1`"
+        )
     if "torch" not in sys.modules:
         what = "it has not loaded torch"
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
     return (
-        f"{safe_terminal(options.script.name)} ran, and there was no step to record: {what}. "
+        f"{name} ran, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
         "that the script starts, not a loop of jax. A step of another kind wants a "
         "@kit.workload: see docs/your_own_model.md"

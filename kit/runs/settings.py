@@ -226,6 +226,20 @@ class Settings:
                     return knob.value
             raise AttributeError(f"no setting is called {name!r}", name=name, obj=self)
 
+    @classmethod
+    def checked(cls, given: object) -> Settings:
+        """The same settings; an error for what is none, such as a dict.
+
+        Raises:
+            SettingsError: it is something else.
+        """
+        if isinstance(given, Settings):
+            return given
+        raise SettingsError(
+            "settings are a kit.Settings, as in kit.Settings(mode='lazy'), not "
+            f"{type(given).__name__}"
+        )
+
     @property
     def bulk_sizes(self) -> tuple[int, int]:
         """Effective (forward, backward) bulk sizes: the mode overrides the two numbers."""

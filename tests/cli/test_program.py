@@ -161,6 +161,19 @@ def test_a_script_without_steps_is_told_what_was_not_found(
     assert "there was no step to record" in wrong
 
 
+def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(
+    kit: Kit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write("raise SystemExit(2)  # as argparse does")
+    found, _, wrong = kit("run", script)
+    assert found == 2
+    assert "The script's own arguments stand after --" in wrong
+    with pytest.raises(SystemExit):
+        kit("run", script, "--lr", "0.1")
+    said = "unrecognized arguments: --lr 0.1; the script's own arguments stand after --"
+    assert said in capsys.readouterr().err
+
+
 def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit: Kit) -> None:
     script = write("print('ran')")
     for arguments, why in (
@@ -193,6 +206,9 @@ def test_a_device_that_one_kit_cannot_stand_in_for_is_an_error_of_the_script(kit
         ("import helper", True),  # a file beside it
         ("from package import part", True),
         ("def step():\n    pass", True),
+        ("def step(model=None, *, log=print):\n    pass", True),
+        ("def step(batch):\n    pass", False),
+        ("def step(*, batch):\n    pass", False),
         ("class A:\n    def step(self): pass", False),
         ("from . import x\nimport kitchen", False),
         ("not python", False),

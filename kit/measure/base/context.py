@@ -72,15 +72,28 @@ class Workload:
         Raises:
             SettingsError: they have a knob of another workload, or a value is wrong.
         """
-        return (settings or Settings()).fit(self.knobs, self.name).replace(**changes)
+        given = Settings() if settings is None else Settings.checked(settings)
+        return given.fit(self.knobs, self.name).replace(**changes)
 
     def __call__(self, context: Context) -> Step:
         values = {knob.name: knob.value for knob in self.fit(context.settings).own}
+        if why := _refusal(self.build, context, **values):
+            name = self.name if self.name.isidentifier() else "mine"
+            raise SettingsError(
+                f"the workload {self.name!r} is called with the context of a run alone, as in "
+                f"`def {name}(ctx):`, and takes other arguments: {why}"
+            )
         step = self.build(context, **values)
         if not callable(step):
             raise SettingsError(
                 f"the workload {self.name!r} must return its step, a function without arguments; "
                 f"it returned {type(step).__name__}. Add `return step` at its end."
+            )
+        if why := _refusal(step):
+            raise SettingsError(
+                f"the step of the workload {self.name!r} is called without arguments, and takes "
+                f"some: {why}. A batch comes from `next(batches)` in the step, with "
+                "`batches = ctx.loader(dataset)` before it"
             )
         return step
 
@@ -91,6 +104,19 @@ class Workload:
         if home and _named(home, path) is self:
             return _named, (home, path)
         return Workload, (self.name, self.build, self.doc, self.framework)
+
+
+def _refusal(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """Why a function cannot be called with these arguments; "" if it can, or does not say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _named(module: str, path: str) -> Any:
@@ -132,6 +158,11 @@ def as_workload(source: Any, framework: str = "torch") -> Workload:
         return source
     if isinstance(source, Run):
         raise SettingsError(_IS_RUN)
+    if hasattr(source, "forward") and hasattr(source, "parameters"):
+        raise SettingsError(
+            "a model is no workload yet: write a function that takes a context, makes the model "
+            "and its optimizer, and returns the step. The README's `mine(ctx)` is one"
+        )
     if callable(source):
         name = getattr(source, "__name__", type(source).__name__)
         return Workload(name, source, inspect.getdoc(source) or "", framework)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -113,6 +114,8 @@ def timed_steps(
         if first is None or i == first:
             before = time.perf_counter_ns()
         result = _called(step, i, settings)
+        if i == 0:
+            _check_one_number(result)
         pace.mark_step()
         if i == end - 1:
             pace.finish()
@@ -182,6 +185,16 @@ def _needed(settings: Settings) -> str:
     if not fewer:
         return str(most)
     return f"{fewest} to {most:,} (fewer with {', '.join(fewer)})"
+
+
+def _check_one_number(loss: Any) -> None:
+    """A loss of another shape could not be told when all steps are over: say so after the first."""
+    shape = tuple(getattr(loss, "shape", ()))
+    if math.prod(shape) != 1:
+        raise SettingsError(
+            f"the step must return its loss as one number, not a tensor of shape {shape}: end it "
+            "with `return loss.mean()`"
+        )
 
 
 def _called(step: Callable[[], Any], i: int, settings: Settings) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from kit.errors import SettingsError
@@ -42,7 +43,7 @@ class Placement:
         if self.is_alone and self.options:
             for name in self.options:
                 if name not in OPTIONS:
-                    raise SettingsError(f"there is no argument {name!r}{self._own()}")
+                    raise SettingsError(f"there is no argument {name!r}{self._close_to(name)}")
             names = ", ".join(self.options)
             raise SettingsError(f"{names}: only with several devices or processes")
         if not self.is_alone:
@@ -56,8 +57,11 @@ class Placement:
             return workload
         return cls(as_workload(workload), devices, processes, dict(options or {}))
 
-    def _own(self) -> str:
-        """The workload's knobs, for an error about a name that is none of them."""
+    def _close_to(self, wrong: str) -> str:
+        """What may have been meant, for an error about a name that is no argument."""
+        known = ["settings", *(row.name for row in knobs_of(self.workload.settings()))]
+        if close := get_close_matches(wrong, known, n=1):
+            return f"; did you mean {close[0]!r}?"
         names = ", ".join(knob.name for knob in self.workload.knobs)
         return f"; the knobs of {self.workload.name!r} are {names}" if names else ""
 

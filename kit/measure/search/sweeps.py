@@ -77,6 +77,7 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
     """
     placement = Placement.of(workload)
     base = placement.workload.fit(settings)
+    grid = {name: _values(name, values) for name, values in grid.items()}
     cells = [
         base.replace(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())
     ]
@@ -100,6 +101,15 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
         raise SweepError(state.finished, state.failures, list(grid)) from first
     state.compare_machines()
     return state.finished
+
+
+def _values(name: str, values: object) -> list[Any]:
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return list(values)
+    raise SettingsError(
+        f"a sweep needs a list of values for each setting: {{{name!r}: [{values!r}]}}, "
+        f"not {{{name!r}: {values!r}}}"
+    )
 
 
 @dataclass

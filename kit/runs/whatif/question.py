@@ -42,6 +42,7 @@ class Question:
         Raises:
             SettingsError: it cannot; the message says why, and what to measure instead.
         """
+        Settings.checked(self.settings)
         for name, what in _FIXED.items():
             mine, theirs = getattr(run.settings, name), getattr(self.settings, name)
             if mine != theirs:

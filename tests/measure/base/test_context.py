@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import kit
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, Workload, as_workload, workload
 from kit.runs.settings import Settings
@@ -158,6 +159,30 @@ def test_the_decorator_names_the_workload_and_plain_functions_are_taken_too() ->
 def test_a_builder_that_forgets_to_return_its_step_is_told_so() -> None:
     with pytest.raises(SettingsError, match="Add `return step`"):
         as_workload(lambda ctx: None)(Context(Settings(), "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: lambda: None, r"`def mine\(ctx\):`.*too many positional arguments"),
+        (lambda ctx, model: lambda: None, "takes other arguments: missing.*'model'"),
+        (lambda ctx: lambda batch: batch, "takes some: missing.*'batch'.*ctx.loader"),
+    ],
+)
+def test_a_builder_or_step_with_other_arguments_is_told_which(build: Any, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        as_workload(build)(Context(Settings(), "cpu"))
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Linear])
+def test_a_model_is_no_workload(model: Any) -> None:
+    with pytest.raises(SettingsError, match="write a function that takes a context"):
+        as_workload(model)
+
+
+def test_a_dict_is_no_settings() -> None:
+    with pytest.raises(SettingsError, match=r"kit\.Settings\(mode='lazy'\), not dict"):
+        kit.run(lambda ctx: lambda: None, {"mode": "lazy"})  # type: ignore[arg-type]
 
 
 def test_the_text_is_real_and_the_vocabulary_is_fixed() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 
 import kit
 from kit.errors import SettingsError
@@ -193,3 +194,15 @@ def test_what_else_the_machine_did_is_known_of_a_run_of_short_steps() -> None:
     assert len(run.step_times_ns) > len(run.losses) == LEAST_STEPS
     assert not math.isnan(run.conditions.others)
     assert run.conditions.others >= 0
+
+
+def test_a_loss_of_several_numbers_is_refused_after_the_first_step() -> None:
+    steps = []
+
+    def step() -> torch.Tensor:
+        steps.append(1)
+        return torch.ones(3)
+
+    with pytest.raises(SettingsError, match=r"one number, not a tensor of shape \(3,\)"):
+        timed_steps(step, kit.Settings(), Pace(finish=lambda: None))
+    assert len(steps) == 1

@@ -160,6 +160,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(verb: Callable[..., Any]
         verb(*given, bucket_mb=1)
     with pytest.raises(SettingsError, match="there is no argument 'setings'"):
         verb(*given, setings=QUICK)
+    with pytest.raises(SettingsError, match="'bulk_foward'; did you mean 'bulk_forward'"):
+        verb(*given, bulk_foward=5)
     with pytest.raises(SettingsError, match="'bucket' is no option of several devices: average, "):
         verb(*given, devices=2, bucket=1)
     from kit.workloads import jax_mlp

@@ -419,3 +419,11 @@ def test_a_cell_that_is_lost_by_itself_fails(lost: int, failed: int):
         kit.sweep(counted.workload, GRID, NATIVE, executor=Lossy(lost))  # type: ignore[arg-type]
     assert [(c.batch_size, c.seed) for c in caught.value.failures] == CELLS[:failed]
     assert cells_of(caught.value.runs) == sorted(counted.built) == CELLS[failed:]
+
+
+@pytest.mark.parametrize("values", [5, "lazy"])
+def test_a_single_value_is_no_list_of_values(values: Any) -> None:
+    counted = Counted()
+    with pytest.raises(SettingsError, match=r"a list of values.*\[(5|'lazy')\]"):
+        kit.sweep(counted.workload, {"mode": values})
+    assert not counted.built

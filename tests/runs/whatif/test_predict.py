@@ -225,6 +225,11 @@ def test_a_run_without_a_graph_or_a_step_predicts_nothing():
             predict(run)
 
 
+def test_a_dict_is_no_settings():
+    with pytest.raises(SettingsError, match="not dict"):
+        predict(measured(), {"bulk_forward": 5})  # type: ignore[arg-type]
+
+
 def test_no_run_at_all_is_an_error():
     with pytest.raises(SettingsError, match="no run"):
         predict([])
