@@ -58,7 +58,7 @@ def main() -> int:
     lengths = [LEFT_MS, *[MOVED_MS] * MOVES]
     rest = len(pictures) - len(lengths) - 1
     lengths += [max(WAITED_MS // max(rest, 1), 40)] * rest + [RIGHT_MS]
-    for colors in (128, 64, 32):
+    for colors in (256, 128, 64):
         film(pictures, lengths, colors)
         if FILM.stat().st_size <= MOST_BYTES:
             break
@@ -126,16 +126,18 @@ def changed(pictures: list[Image.Image]) -> list[Image.Image]:
 
 
 def film(pictures: list[Image.Image], lengths: list[int], colors: int) -> None:
-    """All in the colours of the last picture, which has most of them."""
+    """All in the same few colours, which are far apart: so no kind of span loses its own."""
     high = min(picture.height for picture in pictures)
-    palette = pictures[-1].quantize(colors, dither=Image.Dither.NONE)
+    ends = Image.new("RGB", (WIDTH, 2 * high))
+    for i, picture in enumerate((pictures[0], pictures[-1])):
+        ends.paste(picture, (0, i * high))
+    palette = ends.quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     flat = [
         picture.crop((0, 0, WIDTH, high)).quantize(palette=palette, dither=Image.Dither.NONE)
         for picture in pictures
     ]
-    flat[0].save(
-        FILM, save_all=True, append_images=flat[1:], duration=lengths, loop=0, optimize=True
-    )
+    options = {"duration": lengths, "loop": 0, "optimize": True}
+    flat[0].save(FILM, save_all=True, append_images=flat[1:], **options)
 
 
 if __name__ == "__main__":
