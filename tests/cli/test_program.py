@@ -122,6 +122,23 @@ def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit
     assert kit_itself.predict(run, run.settings.replace(mode="imperative")).step_ms > 0
 
 
+def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: Kit) -> None:
+    """Its reads were said to be at a line of the kit's file that maps device names."""
+    script = write(
+        "import torch\n"
+        "net = torch.nn.Linear(4, 2)\n"
+        "optimizer = torch.optim.SGD(net.parameters())\n"
+        "for _ in range(9):\n"
+        "    net(torch.ones(3, 4)).sum().backward()\n"
+        "    net.bias.sum().item()\n"
+        "    optimizer.step()\n"
+    )
+    with pytest.warns(UserWarning, match="trains on the CPU inside a session"):
+        status, said, _ = kit("run", script, "--steps", 1, "--skip", 0, "--on", "kit")
+    assert status == 0
+    assert "1 read of a number a step (.item(), at train.py:6)" in said
+
+
 def test_stop_ends_the_script_after_the_steps_that_are_wanted(kit: Kit) -> None:
     script = write(TRAIN.replace("END", ""))
     status, said, wrong = kit(

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
 from kit.runtime.profiling.elsewhere import Look, looks
-from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
 
 __all__ = ["DeviceClock", "Profiler", "Waits"]
@@ -89,7 +89,7 @@ def _user_line() -> Place:
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_TORCH) and name != __file__:
+        if not name.startswith(_TORCH) and not is_kits(name):
             return format_site((name, frame.f_lineno)), via
         if not via and name.startswith(_TORCH) and not name.startswith(_WRAPPERS):
             via = f"torch/{name.removeprefix(_TORCH)}:{frame.f_lineno}"

@@ -365,11 +365,13 @@ def test_a_workload_that_cannot_be_sent_is_refused_before_anything_runs():
 
 
 def test_a_pool_that_forks_is_refused():
+    from kit.workloads import mlp
+
     context = multiprocessing.get_context("fork")
     advice = re.escape('get_context("spawn")')
     pool = ProcessPoolExecutor(1, mp_context=context)
     with pool, pytest.raises(SettingsError, match=advice):
-        kit.sweep(kit.workloads.mlp, GRID, NATIVE, executor=pool)
+        kit.sweep(mlp, GRID, NATIVE, executor=pool)
 
 
 class Direct:
