@@ -30,6 +30,7 @@ LARGER: dict[str, str] = {
     "api.py: report": "public: the options of `kit.run` and those of a report",
     "measure/many/replicas.py: measure": "public: what `kit.run` takes, for a network of one's own",
     "runs/whatif/predict.py: predict": "public: all that can be asked, each by its name",
+    "runs/run.py: Run": "public: a record, each field a key of the saved file",
     "runs/knob.py: Knob": "a row of the table of settings: all that is known of one",
     "runtime/engine/engine.py: push": "the hot path: a dataclass would cost each operation",
     "runtime/replicas/collectives.py: post": "what one replica says of a collective, in one call",

@@ -8,6 +8,7 @@ from pathlib import Path
 from kit.runs.labels import IMPORTED
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.trace.communication import copy_totals
 from kit.trace.imported import Imported
 
 __all__ = ["run_of"]
@@ -45,6 +46,8 @@ def run_of(imported: Imported, file: Path) -> Run:
         timeline=t,
         sync_points=t.syncs if whole else t.syncs[:per_step] * len(times),
         environment={IMPORTED: imported.format, **imported.environment},
+        memory=imported.memory,
+        copies=copy_totals(imported.member.copies),
         name=imported.name or file.name,
         file=str(file),
     )

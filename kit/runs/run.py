@@ -35,6 +35,8 @@ from kit.trace import (
     limited_by,
     named_fraction,
 )
+from kit.trace.communication import CopyTotal
+from kit.trace.imported import MeasuredMemory
 from kit.trace.timeline import Pin, with_pin
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class Run:
     recorded_ns: tuple[int, ...] = ()  # when the first traced step recorded each node; -1: unknown
     sources: tuple[Snippet, ...] = ()  # the lines of the program that sites name
     label: str = ""  # what its user calls it beside others, e.g. "before"
+    memory: tuple[MeasuredMemory, ...] = ()  # measured over the timeline, by torch's profiler
+    copies: tuple[CopyTotal, ...] = ()  # of the timeline, where the trace says their bytes
     file: str = field(default="", compare=False)  # that it was read from; not saved
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
     pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline

@@ -8,8 +8,10 @@ nothing, and the rest is exposed. The four parts add up to the steps.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,10 +25,12 @@ __all__ = [
     "Channel",
     "Collective",
     "Copy",
+    "CopyTotal",
     "DeviceTime",
     "Work",
     "communicates",
     "copy_of",
+    "copy_totals",
     "device_time",
     "device_work",
     "joined",
@@ -134,6 +138,42 @@ class Copy:
     start_ns: int
     stop_ns: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTotal:
+    """All copies in one direction.
+
+    Units:
+        bytes; nanoseconds, those of copies at the same time added up
+    """
+
+    what: str
+    count: int
+    size_bytes: int
+    total_ns: int
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second: all bytes over the time of all copies; nan if none took any time."""
+        return self.size_bytes / self.total_ns * 1e9 if self.total_ns else math.nan
+
+
+def copy_totals(copies: Iterable[Copy]) -> tuple[CopyTotal, ...]:
+    """A total for each direction; what took longest comes first."""
+    found: dict[str, list[Copy]] = defaultdict(list)
+    for copy in copies:
+        found[copy.what].append(copy)
+    totals = (
+        CopyTotal(
+            what,
+            len(some),
+            sum(copy.size_bytes for copy in some),
+            sum(copy.stop_ns - copy.start_ns for copy in some),
+        )
+        for what, some in found.items()
+    )
+    return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.what)))
 
 
 @dataclass(frozen=True)

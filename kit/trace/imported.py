@@ -18,13 +18,17 @@ from kit.trace.timeline import SyncPoint, Timeline
 __all__ = [
     "MAX_LANES",
     "MAX_NAME",
+    "MAX_POINTS",
     "MAX_SPANS",
     "MAX_SPAN_NAME",
     "MAX_SYNCS",
+    "Held",
     "Imported",
+    "MeasuredMemory",
     "Member",
     "Spans",
     "cut_name",
+    "few_points",
 ]
 
 MAX_SPANS = 4_000_000  # what a saved run may hold, too
@@ -32,6 +36,7 @@ MAX_LANES = 200  # a plot has no room for more
 MAX_NAME = 1_000  # characters of a text that is no span's name
 MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some very long
 MAX_SYNCS = 20_000
+MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
 
 Ints = NDArray[np.int64]
 
@@ -48,6 +53,39 @@ class Member:
     has_clock: bool = True  # False: the file keeps no clock that other ranks share
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one op at one line had allocated, and had not freed at the peak."""
+
+    op: str  # "" if no op was around
+    line: str  # "train.py:41"; "" if the trace has no stacks
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMemory:
+    """What one device's allocator had given out, measured over a trace with each allocation.
+
+    Units:
+        bytes; nanoseconds of the timeline
+    """
+
+    device: str  # "device/0", or "host"
+    times_ns: tuple[int, ...]  # few of them: the highest of those that lie close together
+    allocated: tuple[int, ...]  # from each time on
+    peak_bytes: int
+    peak_ns: int
+    held: tuple[Held, ...]  # of the peak, the largest first
+    before: int  # of the peak: allocated before the recording, by nobody knows what
+    events: int  # allocations and frees
+
+    @property
+    def is_whole(self) -> bool:
+        """Does the peak hold what was there before? torch counts a CPU's from the begin only."""
+        return self.device != "host"
+
+
 @dataclass(frozen=True)
 class Imported:
     """A foreign trace, read: the timeline and what else its file says."""
@@ -58,6 +96,7 @@ class Imported:
     name: str = ""
     step_times_ns: tuple[int, ...] | None = None  # None: the timeline's own steps
     member: Member = Member()
+    memory: tuple[MeasuredMemory, ...] = ()
 
 
 def cut_name(name: object, most: int = MAX_NAME) -> str:
@@ -154,3 +193,15 @@ def _few_syncs(syncs: Sequence[SyncPoint], notes: list[str]) -> tuple[SyncPoint,
     notes.append(f"{len(syncs):,} sync points: the longest {MAX_SYNCS:,} are kept")
     longest = sorted(range(len(syncs)), key=lambda i: -syncs[i].wait_ns)[:MAX_SYNCS]
     return tuple(syncs[i] for i in sorted(longest))
+
+
+def few_points(times: Ints, values: Ints, most: int = MAX_POINTS) -> tuple[Ints, Ints]:
+    """At most so many points of a curve; of those that lie close together the highest."""
+    if len(times) <= most:
+        return times, values
+    edges = np.linspace(times[0], times[-1], most, endpoint=False)
+    first = np.unique(np.searchsorted(times, edges))
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(times))))
+    order = np.lexsort((-values, group))
+    highest = order[np.searchsorted(group[order], np.arange(len(first)))]
+    return times[highest], values[highest]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
 from kit.formats.chrome.collectives import Messages
+from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
@@ -74,18 +75,22 @@ class Events:
         self.length_us = array("d")
         self.link = array("q")  # correlation of calls and kernels; segment of our own spans
         self.node = array("q")
-        self.names: list[str] = []
         self.threads: dict[Any, int] = {}  # (process, thread), or the lane of a stream
         self.thread_names: dict[Any, str] = {}
         self.messages = Messages()
+        self.allocations = Allocations()
         self.own_syncs: list[SyncPoint] = []
         self.left_out: Counter[str] = Counter()  # category -> events that become no span
         self.repairs: Counter[str] = Counter()
         self.is_known = False  # a category of torch's, or of ours, was seen
         self._roles: dict[tuple[Any, Any], tuple[int, int]] = {}
-        self._name_of: dict[str, int] = {}
-        self._chars = 0
+        self._names = _Names()
         self._halves = _Halves()
+
+    @property
+    def names(self) -> list[str]:
+        """The distinct names; columns have their numbers."""
+        return self._names.texts
 
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""
@@ -99,6 +104,8 @@ class Events:
             self._metadata(event)
         elif phase == "B" or phase == "E":
             self._half(event, phase)
+        elif phase == "i" and event.get("name") == MEMORY:
+            self._allocation(event)
 
     def close(self) -> None:
         """The file has ended."""
@@ -189,18 +196,15 @@ class Events:
         self.is_known |= bool(role) or lower in _KNOWN
         number = -1
         if role != Role.OTHER:
-            number = self._name_of.setdefault(text, len(self.names))
-            if number == len(self.names):
-                self.names.append(text)
+            count = len(self.names)
+            number = self._names.number(text)
+            if number == count:
                 self.messages.sends.append(communicates(text))
-                self._chars += len(text) + _NAME_CHARS
         if len(text) == MAX_SPAN_NAME:
             self.repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
         elif len(category) < MAX_NAME and len(self._roles) < _MAX_ROLES:  # they stay in memory
             self._roles[category, name] = role, number
-            self._chars += len(text)
-        if self._chars > _MAX_NAME_CHARS:
-            raise TraceFileError("its names take more memory than those of a trace would")
+            self._names.spend(len(text))
         return role, number
 
     def _thread(self, key: Any) -> int:
@@ -230,6 +234,13 @@ class Events:
         if len(self.thread_names) < _MAX_KEYS:
             self.thread_names[key] = cut_name(args.get("name", ""))[:100]
 
+    def _allocation(self, event: dict[str, Any]) -> None:
+        args, at = event.get("args"), _number(event.get("ts"))
+        thread = self._thread((event.get("pid"), event.get("tid")))
+        is_kept = type(args) is dict and math.isfinite(at)
+        if not (is_kept and self.allocations.add(at, thread, args or {})):
+            self.repairs["allocations without a size, an address or a time were left out"] += 1
+
     def _half(self, event: dict[str, Any], phase: str) -> None:
         """Join "B" and "E" to one complete event."""
         if phase == "B":
@@ -251,6 +262,29 @@ class Events:
             return
         cause, site, via = (cut_name(args.get(x, "")) for x in ("cause", "site", "via"))
         self.own_syncs.append(SyncPoint(round(at), round(wait), cause, site, via))
+
+
+class _Names:
+    """Distinct texts and their numbers, of bounded size."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._chars = 0
+
+    def number(self, text: str) -> int:
+        """The number of a text, a new one if it is not known."""
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+            self.spend(len(text) + _NAME_CHARS)
+        return number
+
+    def spend(self, chars: int) -> None:
+        """So many characters more are kept somewhere."""
+        self._chars += chars
+        if self._chars > _MAX_NAME_CHARS:
+            raise TraceFileError("its names take more memory than those of a trace would")
 
 
 class _Halves:

@@ -61,7 +61,7 @@ def foreign_imported(
         notes: what a reader of the trace must know beside the repairs.
     """
     events.close()
-    timeline, member = torch_timeline(events)
+    timeline, member, _ = torch_timeline(events)
     said = [*notes, *(note.replace(HOW, marks) for note in timeline.notes)]
     said += [f"{n:,} {what}" for what, n in events.repairs.items()]
     environment = {"imported from": program}

@@ -59,9 +59,13 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
-        timeline, member = torch_timeline(events)
+        timeline, member, memory = torch_timeline(events)
         imported = Imported(
-            timeline, "torch.profiler", _environment(head), member=_placed(member, head)
+            timeline,
+            "torch.profiler",
+            _environment(head),
+            member=_placed(member, head),
+            memory=memory,
         )
     else:
         raise TraceFileError(

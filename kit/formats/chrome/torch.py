@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.formats.chrome.around import Around
 from kit.formats.chrome.events import Events, Role
+from kit.formats.chrome.memory import measured_memory
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.trace.communication import Collective, Copy, copy_of
-from kit.trace.imported import Member, Spans
+from kit.trace.imported import MeasuredMemory, Member, Spans
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
@@ -37,15 +39,36 @@ _DEEPEST = 200  # frames to look at
 _ROUNDING_NS = 1000  # older files have whole microseconds
 
 
-def torch_timeline(events: Events) -> tuple[Timeline, Member]:
+def torch_timeline(events: Events) -> tuple[Timeline, Member, tuple[MeasuredMemory, ...]]:
     """Steps, phases, kernels, launches and waits of a trace that torch.profiler wrote.
 
-    And its collectives; rank and clock are not known here.
+    And its collectives, without rank and clock, which are not known here; and measured memory.
     """
     start, stop, kept = events.times()
     role = events.column("role").astype(np.int8)
     trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
-    return trace.timeline(), trace.member()
+    return trace.timeline(), trace.member(), tuple(_memory(trace))
+
+
+def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
+    """What each device held over time; a peak's blocks by the op and the line that took them."""
+    if not trace.events.allocations.devices or not len(trace.kept):
+        return iter(())
+    host, role = trace.kept[trace.role[trace.kept] != Role.KERNEL], trace.role
+    around = Around(
+        host,
+        (trace.thread, trace.start, trace.stop),
+        (trace.nesting.op, np.isin(role, [*_OPS])),
+        (trace.nesting.frame, role == Role.PYTHON),
+    )
+
+    def where(thread: int, at_ns: int) -> tuple[str, str]:
+        op, frame = around.at(thread, at_ns)
+        return trace.names[trace.events.name[op]] if op >= 0 else "", trace.place(frame)[0]
+
+    zero_us = float(trace.events.column("start_us")[trace.kept].min())
+    end_ns = int(trace.stop[trace.kept].max())
+    return measured_memory(trace.events.allocations, zero_us, end_ns, where)
 
 
 @dataclass
@@ -303,7 +326,7 @@ class _Trace:
         for i in waits.tolist():
             if not self.nesting.is_finish[i]:
                 at, wait = int(self.start[i]), int(self.stop[i] - self.start[i])
-                site, via = self._place(i)
+                site, via = self.place(self.nesting.frame[i])
                 yield SyncPoint(at, wait, self._cause(i, to_device), site, via), int(self.thread[i])
 
     def _copies_to_device(self) -> set[int]:
@@ -324,9 +347,9 @@ class _Trace:
             return "copy_to_device" if op in to_device else "copy_to_host"
         return self.names[self.events.name[op]].removeprefix("aten::")
 
-    def _place(self, event: int) -> tuple[str, str]:
-        """The user's function around, and the library's function that it called."""
-        frame, via = self.nesting.frame[event], ""
+    def place(self, frame: int) -> tuple[str, str]:
+        """The user's function of a frame and those around, and the library's that it called."""
+        via = ""
         for _ in range(_DEEPEST):
             if frame < 0:
                 return via, ""

@@ -16,7 +16,9 @@ from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
 from kit.runs.change import traced_text
 from kit.runs.run import Run
 from kit.text import (
+    format_bytes,
     format_count,
+    format_ms,
     format_ns,
     format_number,
     safe_terminal,
@@ -47,6 +49,8 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
         _gaps(run),
         _lines(run, rows) or _kernels(run, rows),
         _launches(run.timeline),
+        _copies(run, rows),
+        _memory(run, rows),
         _advice(found),
     ]
     notes = [f"note: {safe_terminal(note, 300)}" for note in run.timeline.notes[:6]]
@@ -159,6 +163,44 @@ def _launches(timeline: Timeline) -> str:
         f"{format_ns(float(np.median(found.delay_ns)))} after its call (the middle one); at most "
         f"{most:,} on their way, to {safe_terminal(lane, 60)}"
     )
+
+
+def _copies(run: Run, limit: int) -> str:
+    """Bytes and bandwidth by direction, of traces that say the bytes."""
+    cells = [
+        [
+            safe_terminal(c.what, 40),
+            f"{c.count:,}",
+            format_bytes(c.size_bytes),
+            format_number(c.total_ns / 1e6),
+            format_number(c.rate / 1e9),
+        ]
+        for c in run.copies[:limit]
+    ]
+    heads = ("copies in the trace", "count", "bytes", "ms", "GB/s")
+    return terminal_table(heads, cells) if cells else ""
+
+
+def _memory(run: Run, limit: int) -> str:
+    """What was measured over the trace: each device's peak, and what had allocated it."""
+    parts = []
+    for memory in run.memory[:8]:
+        cells = [
+            [format_bytes(h.bytes), f"{h.blocks:,}", safe_terminal(h.op, 40) or "no op",
+             safe_terminal(h.line, 60) or "unknown line"]
+            for h in memory.held[:limit]
+        ]  # fmt: skip
+        if memory.before:
+            cells.insert(0, [format_bytes(memory.before), "", "before the trace began", ""])
+        more = "" if memory.is_whole else " more than before it"
+        said = (
+            f"memory of {safe_terminal(memory.device, 40)}, measured: at most "
+            f"{format_bytes(memory.peak_bytes)}{more}, "
+            f"{format_ms(memory.peak_ns / 1e6)} after the trace began"
+        )
+        heads = ("held then", "blocks", "by", "line")
+        parts.append(f"{said}\n{terminal_table(heads, cells, left=(2, 3))}")
+    return "\n\n".join(parts)
 
 
 def _steps(run: Run) -> tuple[int, str]:

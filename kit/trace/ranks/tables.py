@@ -9,7 +9,6 @@ why. Arrivals that are closer than the clocks are known, and own times that are,
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.active import Ints, without
-from kit.trace.communication import BYTES_UNKNOWN, Channel, Copy, joined, within
+from kit.trace.communication import BYTES_UNKNOWN, Channel, copy_totals, joined, within
 from kit.trace.ranks.clocks import TOGETHER, Clock, align
 from kit.trace.ranks.match import NUMBERED, Matched, match
 from kit.trace.ranks.one import RankTrace, common
@@ -197,14 +196,9 @@ def _far_off(
 
 def _copies(trace: RankTrace) -> Iterator[CopyRow]:
     """A row for each kind of copy of a rank; what took longest comes first."""
-    kinds: dict[str, list[Copy]] = defaultdict(list)
-    for copy in trace.copies:
-        kinds[copy.what].append(copy)
-    times = {what: sum(c.stop_ns - c.start_ns for c in of) for what, of in kinds.items()}
-    for what in sorted(kinds, key=lambda what: (-times[what], what)):
-        size, ns = sum(c.size_bytes for c in kinds[what]), times[what]
-        rate = size / ns * 1e9 if ns else math.nan
-        yield CopyRow(trace.rank, what, len(kinds[what]), size, ns / 1e6, rate)
+    for total in copy_totals(trace.copies):
+        ms = total.total_ns / 1e6
+        yield CopyRow(trace.rank, total.what, total.count, total.size_bytes, ms, total.rate)
 
 
 def _fit(matched: Matched, clocks: Sequence[Clock]) -> NDArray[np.bool_]:

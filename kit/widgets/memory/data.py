@@ -24,6 +24,7 @@ __all__ = ["HOLDS", "MAX_BARS", "MAX_HOLDERS", "NO_GRAPH", "counted_text", "hold
 MAX_BARS = 1200  # of the area; more ops than that share one
 MAX_HOLDERS = 10
 NO_GRAPH = "memory is modelled from the recorded graph, and this run has none (mode torch)"
+MEASURED_ONLY = "nothing is modelled: this run has no recorded graph. What was measured is above"
 # What holds memory -> its colour, from the bottom of the area to its top. Not the phases' hues.
 HOLDS = {
     "variables": tint(COLORS["kernel"], 0.72),
@@ -84,7 +85,7 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
 
 
 def _nothing(run: Run | None) -> dict[str, Any]:
-    text = "no run" if run is None else NO_GRAPH
+    text = "no run" if run is None else MEASURED_ONLY if run.memory else NO_GRAPH
     return {
         "area": {name: [] for name in _AREA},
         "bands": _NO_BANDS,

@@ -40,6 +40,7 @@ from kit.widgets.memory.data import (
     short_op,
     unseen_inside,
 )
+from kit.widgets.memory.measured import measured_html, measured_line
 
 __all__ = ["by_op_html", "folded_memory_html", "memory_html", "memory_picks", "op_picks",
            "variant_labels", "variants_html"]  # fmt: skip
@@ -200,14 +201,12 @@ def memory_html(run: Run) -> str:
 
     Its rows can be picked, as those of `kit.widgets.base.listing`.
     """
-    if not run.graphs:
-        return section(
-            "Memory",
-            sentence(
-                "Memory is modelled from the recorded graph; this run has none." + _counted(run)
-            ),
-        )
-    return _memory_html(run, memory(run))
+    if run.graphs:
+        return _memory_html(run, memory(run))
+    if run.memory:
+        return section("Memory, measured", measured_html(run))
+    said = "Memory is modelled from the recorded graph; this run has none." + _counted(run)
+    return section("Memory", sentence(said))
 
 
 def _memory_html(run: Run, report: MemoryReport) -> str:
@@ -225,6 +224,8 @@ def _counted(run: Run) -> str:
 
 def folded_memory_html(run: Run) -> str:
     """The section behind a line that a click opens; "" for a run without a graph or a count."""
+    if not run.graphs and run.memory:
+        return folded(f"Memory, {measured_line(run)}", memory_html(run))
     if not run.graphs:
         is_counted = "memory.live_bytes" in run.metrics
         return folded(f"Memory: {counted_text(run)}", memory_html(run)) if is_counted else ""

@@ -1,7 +1,8 @@
 """The memory view: live bytes over the program, what holds the peak, and variants side by side.
 
 `memory_payload` is plain data, `memory_model` draws it; `memory_html` is the same for a report. All
-bytes are modelled from the graph, all times are measured.
+bytes are modelled from the graph, all times are measured; what torch's profiler has measured of a
+trace stands above, marked so.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from kit.widgets.base.theme import (
     style_figure,
 )
 from kit.widgets.memory.data import HOLDS, mark_columns, memory_payload
+from kit.widgets.memory.measured import measured_html
 from kit.widgets.memory.tables import (
     by_op_html,
     folded_memory_html,
@@ -205,11 +207,11 @@ class MemoryView(View):
             options=[("", 0)], layout=Layout(display="none"), style={"button_width": "auto"}
         )
         self.choice.observe(self._chosen, "value")
-        self.table, self.error = HTML(), HTML()
+        self.table, self.measured, self.error = HTML(), HTML(), HTML()
         self.by_op = Listing("what writes", _by_op)
         self.by_op.observe(self._row_picked, "selection")
         plots = [LivePlot(plot) for plot in self.figures]
-        super().__init__([self.table, self.choice, *plots, self.by_op, self.error])
+        super().__init__([self.table, self.choice, self.measured, *plots, self.by_op, self.error])
         self._list_runs()
         self.run = given[0] if given else None
 
@@ -241,6 +243,7 @@ class MemoryView(View):
             self._report = memory(run) if run is not None and run.graphs else None
             _apply(memory_payload(run, self._most), self.figures, self.sources)
             self.by_op.run = run if self._report is not None else None
+            self.measured.value = measured_html(run) if run is not None else ""
             self._links = Links(run)
             self.error.value = ""
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
