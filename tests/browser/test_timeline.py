@@ -354,6 +354,32 @@ def test_lanes_are_put_first_and_back_and_what_has_the_focus_keeps_it(
     assert offline.errors() == []
 
 
+def test_a_range_offers_what_a_kernel_does_with_it_and_nothing_in_a_saved_page(
+    offline: Browser, tmp_path: Path
+):
+    run = make_run(kernels=9, steps=1)
+    origin = int(run.timeline.start_ns.min())
+    open_page(offline, tmp_path, timeline_payload(run.pin(origin + 5_000, "warm <b>here</b>")))
+    page = offline.page
+    assert page.locator(".pins").inner_text().split() == ["5", "µs", "warm", "<b>here</b>"]
+    page.evaluate("kitPlot.measure.set([1000, 90_000])")
+    assert page.locator(".wish").count() == 0
+    page.evaluate("kitPlot.models.asked.data = {...kitPlot.models.asked.data, can: ['pin step']}")
+    field = page.get_by_label("text to pin to the begin")
+    field.fill("late")
+    field.press("Enter")
+    asked = "kitPlot.models.asked.data"
+    assert page.evaluate(asked) == {
+        "what": ["pin"], "text": ["late"], "serial": [1], "can": ["pin step"]
+    }  # fmt: skip
+    page.get_by_role("button", name="use as the step").click()
+    assert page.evaluate(f"[{asked}.what, {asked}.serial]") == [["step"], [2]]
+    page.evaluate("() => { const m = document.createElement('i'); m.id = 'models';"
+                  " document.body.append(m); kitPlot.measure.show(); }")  # fmt: skip
+    assert page.locator(".wish").count() == 0
+    assert offline.errors() == []
+
+
 def test_a_page_draws_another_run_highlights_and_hears_of_choices(offline: Browser, tmp_path: Path):
     open_page(offline, tmp_path, timeline_payload(make_run(hostile=True, kernels=6, steps=1)))
     page = offline.page

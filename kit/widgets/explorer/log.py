@@ -38,6 +38,10 @@ class RunLog:
         """Keep a run as the newest; the oldest goes if there are too many."""
         self.runs = (*self.runs, run)[-MAX_RUNS:]
 
+    def replace(self, old: Run, new: Run) -> None:
+        """Keep a run in the place of another one."""
+        self.runs = tuple(new if run is old else run for run in self.runs)
+
     def save(self, path: str | os.PathLike[str], shown: Run | None) -> str:
         """Write all runs as one HTML file; gives a sentence that says so.
 

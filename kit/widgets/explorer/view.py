@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -111,6 +112,8 @@ class Explorer(View):
         traitlets.link((self, "settings"), (self.controls, "settings"))
         traitlets.link((self, "settings"), (self.history, "settings"))
         self.observe(lambda _: self.link.follow(), "run")
+        keep = partial(_keep_pins, self, self._log, self._lock)
+        self.views["timeline"].observe(keep, "run")
         self.observe(lambda _: self.failure.guard(self._follow), "settings")
         self.ahead.steer(self._reruns.pause, self._reruns.resume)
         if auto_run:
@@ -304,6 +307,19 @@ class Explorer(View):
         if self.run is not None:
             self.pictures.drop_model(self.run, self._before)
         self.actions.say(said, is_news=True)
+
+
+def _keep_pins(
+    shown: Explorer, log: RunLog, lock: AbstractContextManager[Any], change: dict[str, Any]
+) -> None:
+    """A text was pinned in the timeline: reports and files of the explorer have it, too."""
+    with lock:
+        was, new = shown.run, change["new"]
+        if was is None or new is None or new is was:
+            return
+        if new.timeline is was.timeline and new.pins != was.pins:
+            log.replace(was, new)
+            shown.run = new
 
 
 def _heading(title: str) -> HTML:

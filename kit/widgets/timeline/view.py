@@ -11,7 +11,7 @@ seconds a frame (`benchmarks/drawing.py` measures this view).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from bokeh.models import ColumnDataSource, CustomJS, Range1d
 from bokeh.plotting import figure
 from ipywidgets import HTML, VBox
 
+from kit.errors import TimelineError, TraceFileError
 from kit.runs.run import Run
 from kit.text import format_ns, safe_label
 from kit.trace import Timeline
@@ -47,7 +48,8 @@ MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range 
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
 # shown: the range of time on the screen, empty for all of it.
-# reply: what Python says of that range. ghost: as timeline, of the run that lies under it.
+# reply: what Python says of that range. asked: what is to be done with it; `can`: "pin" and "step",
+# what a kernel could do. ghost: as timeline, of the run that lies under it.
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
     "picked": {"kind": [""], "index": [-1], "serial": [0]},
@@ -55,6 +57,7 @@ _EMPTY: dict[str, dict[str, list[Any]]] = {
     "marked": {"start": [], "stop": []},
     "shown": {"start": [], "stop": []},
     "reply": {"text": [""]},
+    "asked": {"what": [""], "text": [""], "serial": [0], "can": [""]},
     "ghost": {},
 }
 
@@ -67,7 +70,7 @@ const view = cb_context.index.find_one(figure);
 if (!view || view.el.kitTimeline?.frame.root.isConnected) return;
 {page_js()}
 const {{TimelinePlot}} = {script("widgets/timeline/js/plot.js")};
-const models = {{figure, timeline, picked, lit, marked, shown, reply, ghost}};
+const models = {{figure, timeline, picked, lit, marked, shown, reply, asked, ghost}};
 view.el.kitTimeline = new TimelinePlot(view, models);
 """
 
@@ -138,6 +141,8 @@ class TimelineView(View):
         run: a `Run`, or a `Timeline` alone.
         below: a second run, stacked under the first on the same time axis.
         outline: a prediction, drawn as outlines under the measured spans.
+        reopen: `kit.open_trace`: a range of a foreign trace can then be taken as its step, by the
+            rule of `step_by`, and the trace is read again.
 
     `ghost`, assigned later, is a run that lies under `run`: pale lines under the bars of each lane.
     With an `axis_ns`, as far as the longest of several runs reaches, the range of time that is
@@ -160,12 +165,15 @@ class TimelineView(View):
     axis_ns = traitlets.Float(0.0)
 
     def __init__(self, run: Run | Timeline | None = None, *, below: Run | Timeline | None = None,
-                 outline: Run | Timeline | None = None) -> None:  # fmt: skip
+                 outline: Run | Timeline | None = None,
+                 reopen: Callable[..., Run] | None = None) -> None:  # fmt: skip
         run = as_run(run) if isinstance(run, Timeline) else run
         self._payload = timeline_payload(run, below=below, outline=outline)
         self.figure, self.sources = timeline_model(self._payload)
         self.sources["picked"].on_change("data", self._picked)
         self.sources["marked"].on_change("data", self._marked)
+        self.sources["asked"].on_change("data", self._asked)
+        self._reopen, self._serial = reopen, 0  # the newest wish that was heard
         self._error = HTML()
         self._drawn: tuple[Any, ...] = run, below, outline, None, 0.0
         self._links = Links(run)
@@ -173,6 +181,7 @@ class TimelineView(View):
         super().__init__(
             [LivePlot(self.figure), self._error], run=run, below=below, outline=outline
         )
+        self._offer()
 
     @traitlets.default("selection")
     def _nothing(self) -> Selection:
@@ -216,7 +225,66 @@ class TimelineView(View):
             under = self.ghost
             ghost = None if under is None else timeline_payload(under, max_spans=MAX_GHOST_SPANS)
             apply_timeline(self._payload, self.figure, self.sources, ghost)
+            self._offer()
             self._error.value = ""
+        except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
+            self._error.value = error_html("timeline", error)
+
+    def pin(self, at_ns: int, text: str) -> None:
+        """Pin a text to a time of the axis: `run` is then the same run with one more pin.
+
+        Raises:
+            TimelineError: there is no run, or as `Run.pin`.
+        """
+        if self.run is None or not len(self.run.timeline):
+            raise TimelineError("there is no timeline to pin a text to")
+        shown, marked = dict(self.sources["shown"].data), self.range_ns
+        self.run = self.run.pin(at_ns + int(self.run.timeline.start_ns.min()), text)
+        self.range_ns = marked  # a new run is shown whole; this one is where it was
+        self.sources["shown"].data = shown
+
+    def use_as_step(self, start_ns: int, stop_ns: int) -> None:
+        """Read the trace again with a range of the axis as its step: breakdown, limit and path.
+
+        Raises:
+            TraceFileError: the run is of no trace that can be read again, or it has steps of its
+                own; says which.
+        """
+        run = self.run
+        if self._reopen is None or run is None or not run.file:
+            raise TraceFileError(
+                "only a trace that was opened from a file can be read again: "
+                "kit.TimelineView(run, reopen=kit.open_trace)"
+            )
+        low = start_ns = max(start_ns, 0)
+        begin = int(run.timeline.start_ns.min()) + start_ns
+        for _ in range(2):  # the file may begin before the first span that is shown
+            high = low + stop_ns - start_ns
+            found = self._reopen(run.file, step_by=f"{low / 1e6:.6f}..{high / 1e6:.6f}")
+            off = begin - int(found.timeline.intervals(kind="step")[0, 0])
+            if not off:
+                break
+            low += off
+        self.run = found
+
+    def _offer(self) -> None:
+        """Say to the page what a kernel would do with a range."""
+        can = ["pin"] if self.run is not None and len(self.run.timeline) else []
+        if self._reopen is not None and self.run is not None and self.run.file:
+            can.append("step")
+        self.sources["asked"].data = {**self.sources["asked"].data, "can": [" ".join(can)]}
+
+    def _asked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
+        """Do what the page asks for: pin a text to the range's begin, or take it as the step."""
+        serial, what = int(new["serial"][0]), str(new["what"][0])
+        if serial == self._serial or self.range_ns is None:
+            return
+        self._serial = serial
+        try:
+            if what == "pin":
+                self.pin(self.range_ns[0], str(new["text"][0]))
+            elif what == "step":
+                self.use_as_step(*self.range_ns)
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)
 

@@ -433,3 +433,15 @@ def test_what_was_read_from_disk_is_not_called_compiled(explore, count: int, dis
     explorer = explore(step)
     explorer.wait(LONG_S)
     assert said in explorer.actions.status.value
+
+
+def test_a_text_that_is_pinned_in_the_timeline_is_in_the_explorers_run():
+    shown = Explorer(lambda settings, *, progress, cancelled: make_run(settings))
+    try:
+        first = shown.wait(60)
+        shown.views["timeline"].pin(1_000, "late")
+        assert [pin.text for pin in shown.run.pins] == ["late"]
+        assert shown.runs == [shown.run] != [first]
+        assert "late" in shown.to_markdown()
+    finally:
+        shown.close()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kit
 from kit.errors import TimelineError
 from kit.ir import Graph, Node
 from kit.runs.settings import Settings
-from kit.trace import SyncPoint, idle_gaps
+from kit.trace import SyncPoint, critical_path, idle_gaps
 from kit.trace.timeline import COLUMNS
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.timeline import columns as timeline_data
@@ -23,6 +26,7 @@ from kit.widgets.timeline.view import (
     TimelineView,
 )
 from tests.factories import empty_run, make_run
+from tests.formats.chrome.traces import cuda_trace
 from tests.widgets.timeline.test_columns import _timeline, pick
 
 
@@ -270,3 +274,73 @@ def test_a_prediction_stands_under_the_mode_that_it_predicts():
         ]  # fmt: skip
     bare = TimelineView(run.timeline, outline=run.timeline)
     assert "bulked" not in str(bare.sources["timeline"].data["parts.label"])
+
+
+# -- what is asked of a range
+
+
+def ask(view: TimelineView, what: str, text: str = "") -> None:
+    """As the page does."""
+    was = view.sources["asked"].data
+    serial = was["serial"][0] + 1
+    view.sources["asked"].data = {**was, "what": [what], "text": [text], "serial": [serial]}
+
+
+def test_a_text_is_pinned_to_the_begin_of_the_range_and_the_picture_stays():
+    view = TimelineView(make_run(kernels=9, steps=1))
+    origin = int(view.run.timeline.start_ns.min())
+    assert view.sources["asked"].data["can"] == ["pin"]
+    view.range_ns = (2_000, 9_000)
+    view.sources["shown"].data = {"start": [0], "stop": [50_000]}
+    ask(view, "pin", "late")
+    assert [(pin.at_ns - origin, pin.text) for pin in view.run.pins] == [(2_000, "late")]
+    assert view.range_ns == (2_000, 9_000)
+    assert view.sources["shown"].data == {"start": [0], "stop": [50_000]}
+    assert view.sources["timeline"].data["pins.text"] == [["late"]]
+    ask(view, "pin", "x" * 2_000)
+    assert "a pin has a text of 1 to 1,000 characters" in view.children[-1].value
+    assert len(view.run.pins) == 1
+    assert TimelineView().sources["asked"].data["can"] == [""]
+
+
+def test_a_range_of_a_trace_is_its_step_by_the_rule_of_step_by(tmp_path: Path):
+    trace = cuda_trace()
+    trace["traceEvents"] = [
+        {**e, "ts": e["ts"] + 50} if "ts" in e else e
+        for e in trace["traceEvents"]
+        if not e["name"].startswith("ProfilerStep")
+    ]
+    first = min(
+        (e for e in trace["traceEvents"] if e.get("cat") == "cpu_op"), key=lambda e: e["ts"]
+    )
+    early = {**first, "cat": "python_function", "name": "train.py(1): main"}
+    early |= {"ts": first["ts"] - 40, "dur": 2, "args": {"Python id": 1}}
+    trace["traceEvents"].append(early)  # before the first span that is drawn
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(trace))
+    run = kit.open_trace(path)
+    view = TimelineView(run, reopen=kit.open_trace)
+    assert view.sources["asked"].data["can"] == ["pin step"]
+    view.range_ns = (100_000, 700_000)
+    ask(view, "step")
+    assert view.children[-1].value == ""
+    (step,) = [s for s in view.run.timeline.spans if s.kind == "step"]
+    origin = int(run.timeline.start_ns.min())
+    assert (step.start_ns - origin, step.stop_ns - origin) == (100_000, 700_000)
+    assert view.run.step_times_ns == (600_000,)
+    assert sum(row.exposed_ms for row in view.run.breakdown()) == pytest.approx(0.6)
+    assert view.run.limited_by().share > 0
+    assert critical_path(view.run.timeline)
+
+
+def test_what_cannot_be_read_again_says_so(tmp_path: Path):
+    view = TimelineView(make_run(), reopen=kit.open_trace)
+    view.range_ns = (0, 5_000)
+    ask(view, "step")
+    assert "reopen=kit.open_trace" in view.children[-1].value
+    path = tmp_path / "own.kitrun"
+    make_run().save(path)
+    view = TimelineView(kit.open_trace(path), reopen=kit.open_trace)
+    view.range_ns = (0, 5_000)
+    ask(view, "step")
+    assert "step_by is for traces that do not mark" in view.children[-1].value

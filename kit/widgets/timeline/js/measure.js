@@ -68,7 +68,34 @@ export class Measure {
       return label ? [element("div", {class: "part"}, label), ...cells] : cells;
     });
     refill(card, element("div", {class: "bar"}, element("b", {}, formatNs(to - from)),
-      zoom, close), ...lines);
+      zoom, close), ...lines, ...this.wishes());
+  }
+
+  /** What a kernel does with the range: nobody hears it in a page without one. @returns {HTMLElement[]} */
+  wishes() {
+    const {asked} = this.models, can = String(asked.data.can[0]).split(" ");
+    if (document.getElementById("models")) return []; // a saved page holds its models
+    const ask = (/** @type {string} */ what, text = "") => {
+      asked.data = {...asked.data, what: [what], text: [text], serial: [asked.data.serial[0] + 1]};
+    };
+    const made = [];
+    if (can.includes("step")) {
+      made.push(element("div", {class: "wish"}, element("button", {type: "button",
+        title: "read the trace again with this range as its step", onclick: () => ask("step")}, "use as the step")));
+    }
+    if (can.includes("pin")) {
+      const field = element("input", {type: "text", maxlength: "1000", placeholder: "text to pin to its begin",
+        "aria-label": "text to pin to the begin of the range"});
+      const pin = () => { if (field.value.trim()) ask("pin", field.value); };
+      for (const event of ["keydown", "keyup"]) {
+        field.addEventListener(event, (/** @type {KeyboardEvent} */ pressed) => {
+          pressed.stopPropagation();
+          if (event === "keydown" && pressed.key === "Enter") pin();
+        });
+      }
+      made.push(element("div", {class: "wish"}, field, element("button", {type: "button", onclick: pin}, "pin")));
+    }
+    return made;
   }
 }
 
