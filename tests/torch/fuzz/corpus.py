@@ -82,6 +82,11 @@ CORPUS: dict[str, str] = {
         t0 = torch.tensor(-8.7).half().to(device)
         t1 = torch.special.hermite_polynomial_he(t0, torch.arange(8.0).to(device))
     """,
+    "an element shows the memory behind it": """
+        t0 = torch.arange(4).reshape(2, 2).to(torch.int16).to(device)[0, 0]
+        t1 = t0.as_strided((1, 3), (3, 1), 1)
+        t2 = torch.as_strided_scatter(t0, t0 + 1, (), (), 0)
+    """,
     "the zeta function of less than 1 is nothing": """
         t0 = torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0]).to(device)
         t1 = torch.special.zeta(t0, torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).to(device))

@@ -129,7 +129,9 @@ def show(error: Exception | None) -> str:
 def is_refusal(error: Exception | None) -> bool:
     """Does the error say that device kit cannot do it?"""
     return isinstance(error, SessionError | UnsupportedOp) or (
-        error is not None and "device kit" in str(error)
+        error is not None
+        # the second: torch's own, of a CPU tensor that shall take the data of the device's
+        and ("device kit" in str(error) or "have incompatible tensor type" in str(error))
     )
 
 

@@ -1,0 +1,41 @@
+"""Ctrl-C in a command ends it with one line, and its files are whole or untouched."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kit.__main__
+from tests.reliability.verbs import VERBS, interrupt, write_trace
+
+
+def test_interrupts_at_random_times_leave_a_line_and_no_file(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    write_trace(tmp_path / "a.json", 0.5)
+    write_trace(tmp_path / "b.json", 0.5, seed=1)
+    became = [interrupt(name, tmp_path, chance.uniform(0.1, 0.6)) for name in VERBS]
+    assert "interrupted" in became
+
+
+def test_an_interrupt_while_modules_are_loaded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "kit.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "kit.cli.main", raising=False)
+    monkeypatch.delattr("kit.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert kit.__main__.main() == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "kit: interrupted\n"
