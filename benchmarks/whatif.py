@@ -291,7 +291,9 @@ def _kind(a: kit.Settings, b: kit.Settings) -> str:
     """Which of the known errors is that of a prediction from one to the other."""
     if a == b:
         return "the same"
-    return "other prefetch" if a.prefetch != b.prefetch else "other settings"
+    if a.prefetch != b.prefetch:
+        return "other prefetch"
+    return "replay" if b.step_mode == "replay" != a.step_mode else "other settings"
 
 
 def own(runs: dict[int, kit.Run]) -> list[float]:

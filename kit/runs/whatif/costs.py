@@ -239,7 +239,8 @@ def _without(spans: NDArray[np.int64], away: NDArray[np.int64]) -> float:
 def _batch(run: Run) -> tuple[float, float]:
     """What a step's batch takes: of Python, and asleep, which neither a trace nor a lock changes.
 
-    By the step that had least of it, or by the loader's thread.
+    By the step that had least of it, or by the loader's thread. While a worker prepares a launch it
+    has Python's lock, so that the host loads nothing then.
     """
     timeline, steps = run.timeline, run.timeline.intervals(kind="step")
     if run.settings.prefetch:
@@ -247,11 +248,14 @@ def _batch(run: Run) -> tuple[float, float]:
         return python / len(steps), asleep / len(steps)
     spans = timeline.intervals(kind="input", lane="host/main")
     away = timeline.intervals(kind="elsewhere", lane="host/main")
+    no_python = np.concatenate([away, timeline.intervals(kind="kernel")])
+    launches = np.concatenate([no_python, timeline.intervals(kind="dispatch")])
     found = []
     for begin, end in steps:
         inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
-        whole, python = float(union_ns(inside)), _without(inside, away)
-        found.append((whole, python, whole - python))
+        whole, awake = float(union_ns(inside)), _without(inside, away)
+        of_others = _without(inside, no_python) - _without(inside, launches)
+        found.append((whole, awake - of_others, whole - awake))
     _, python, asleep = min(found, default=(0.0, 0.0, 0.0))
     return python, asleep
 

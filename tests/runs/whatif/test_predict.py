@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -365,6 +366,22 @@ def test_a_loader_that_sleeps_is_counted_once_and_takes_as_long_in_a_trace() -> 
     assert np.diff(loaded).sum() / len(made.intervals(kind="step")) >= own.inputs_away
 
 
+def test_while_a_worker_prepares_a_launch_the_loader_has_no_lock() -> None:
+    run, took = with_loading(measured(Settings(mode="imperative"), syncs=0), "host/main", 0.0)
+    spans = [s for s in run.timeline.spans if s.kind not in ("dispatch", "kernel")]
+    alone = replace(run, timeline=Timeline.of(spans))
+    assert costs_of(alone).inputs == pytest.approx(took, rel=0.01)
+    loads = [s for s in spans if s.kind == "input"]
+    launches = [
+        Span("host/worker", "launch", "dispatch", s.start_ns, s.start_ns + took // 4) for s in loads
+    ]
+    beside = replace(run, timeline=Timeline.of([*spans, *launches]))
+    assert costs_of(beside).inputs == pytest.approx(0.75 * took, rel=0.02)
+    kernels = [replace(s, lane="device/0", kind="kernel") for s in launches]  # these need no lock
+    busy = replace(run, timeline=Timeline.of([*spans, *launches, *kernels]))
+    assert costs_of(busy).inputs == pytest.approx(took, rel=0.01)
+
+
 def test_a_loader_of_python_hides_nothing_and_one_that_sleeps_hides_all() -> None:
     """Beside a host that records, and so has Python's lock, the device having next to no work."""
     run = measured(Settings(mode="lazy"), syncs=0)
@@ -407,7 +424,21 @@ def test_where_nobody_measured_how_wrong_it_is_the_interval_is_unknown() -> None
         assert what in found.assumptions[-1]
 
 
+def test_a_replay_of_recorded_steps_is_less_sure_than_other_cuts_and_surer_than_prefetch() -> None:
+    run = measured(syncs=0)
+
+    def width(**changes: Any) -> float:
+        made = predict(run, run.settings.replace(**changes))
+        return made.high_ms / made.low_ms
+
+    widths = [width(), width(mode="lazy"), width(step_mode="replay"), width(prefetch=2)]
+    assert widths == sorted(widths)
+    assert len(set(widths)) == 4
+    assert width(step_mode="replay", mode="lazy") == pytest.approx(widths[2])
+    assert width(step_mode="speculate") == pytest.approx(widths[1])
+
+
 def test_each_known_error_is_of_settings_that_there_are() -> None:
-    names = {name for row in KNOWN_ERRORS for name in row.settings}
+    names = {name.partition("=")[0] for row in KNOWN_ERRORS for name in row.settings}
     assert names < {knob.name for knob in knobs_of(Settings)}
     assert all(0 < row.at_most < 1 and row.origin for row in KNOWN_ERRORS)
