@@ -56,6 +56,7 @@ from kit.torch.parallel.data_parallel import DataParallel as DataParallel
 from kit.torch.parallel.data_parallel import Shards as Shards
 from kit.torch.trainers import lightning_strategy as lightning_strategy
 from kit.widgets.compare.view import Comparison as Comparison
+from kit.widgets.explorer.linked import link_selections as link_selections
 from kit.widgets.graph.view import GraphView as GraphView
 from kit.widgets.memory.view import MemoryView as MemoryView
 from kit.widgets.numbers.compiles import CompileView as CompileView
