@@ -16,6 +16,12 @@ Compared, at the defaults of both, are the idle time of the device, the idle tim
 HTA's causes, the overlap of communication and computation, the longest queue of each stream, the
 times of launches, the mean of each kernel, and the bandwidth of each kind of copy. Prints what
 differs, exits with 1 if anything does.
+
+    python benchmarks/peers/hta_agreement.py --launch-edges a.json.gz b.json.gz
+
+says without HTA why its critical path has less of the host than the kit's: which gaps between
+kernels of a stream the host has ended, since it called later than the last kernel had ended, and of
+which of these HTA's graph leaves out the edge from the call, by the rule of its source.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,10 +49,15 @@ def main() -> int:
     parser.add_argument("--hta", help="a Python that has HTA")
     parser.add_argument("--traces", type=int, default=20)
     parser.add_argument("--files", type=Path, nargs="+", help="traces of real GPUs instead")
+    parser.add_argument("--launch-edges", type=Path, nargs="+", help="the critical path's graph")
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ask:
         print("answer: " + json.dumps(hta_says(options.ask)))
+        return 0
+    if options.launch_edges:
+        for file in options.launch_edges:
+            print(f"{file.name}: {launch_edges(file)}")
         return 0
     if not options.hta:
         parser.error("--hta is missing: a Python in whose environment HTA is installed")
@@ -94,6 +106,46 @@ def without_known_differences(file: Path) -> dict[str, Any]:
         and (_category(e) not in WORK or e["args"].get("correlation") in calls)
     ]
     return content
+
+
+def launch_edges(file: Path) -> str:
+    """Gaps of the first step that the host has ended, and those without an edge from the call.
+
+    The rule of `_construct_graph_from_kernels` in HTA's critical_path_analysis.py: an edge from a
+    call to its kernel is there if the stream's queue had one entry when called and none when the
+    kernel began. Else the gap becomes overhead between two kernels, if it is under 1.5 ms.
+    """
+    packed = file.read_bytes()
+    events = json.loads(gzip.decompress(packed) if file.suffix == ".gz" else packed)["traceEvents"]
+    steps = [e for e in events if str(e.get("name", "")).startswith("ProfilerStep")]
+    steps = [e for e in steps if _category(e) != "gpu_user_annotation"]
+    first = min(steps, key=lambda e: e["ts"])
+    calls = {e["args"].get("correlation"): e for e in events if _category(e) in CALLS}
+    streams: dict[Any, list[Any]] = {}
+    for event in events:
+        if _category(event) in WORK:
+            streams.setdefault(event["args"].get("stream"), []).append(event)
+    ended, without = [], []
+    for kernels in streams.values():
+        kernels.sort(key=lambda e: e["ts"])
+        pairs = [(calls.get(e["args"].get("correlation")), e) for e in kernels]
+        called = sorted(call["ts"] for call, _ in pairs if call)
+        begun = [e["ts"] for call, e in pairs if call]
+        free = -math.inf
+        for call, kernel in pairs:
+            gap = kernel["ts"] - free
+            inside = call and first["ts"] <= call["ts"] < first["ts"] + first["dur"]
+            if inside and math.isfinite(free) and gap > 0 and call["ts"] > free:
+                ended.append(gap)
+                at_call = bisect_right(called, call["ts"]) - bisect_left(begun, call["ts"])
+                at_begin = bisect_right(called, kernel["ts"]) - bisect_right(begun, kernel["ts"])
+                if (at_call, at_begin) != (1, 0):
+                    without.append(gap)
+            free = max(free, kernel["ts"] + kernel["dur"])
+    return (
+        f"of its first step's gaps the host has ended {len(ended):,}, {sum(ended) / 1e3:.1f} ms; "
+        f"{len(without):,} of them, {sum(without) / 1e3:.1f} ms, have no edge from the call"
+    )
 
 
 def _category(event: dict[str, Any]) -> str:
