@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.ir import Aval
+from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.lower import Executable
 from kit.runtime.compiling.places import Places
 from kit.runtime.recording.bulk import Op
@@ -37,6 +38,7 @@ class ExecutableCache:
         self.ops: dict[Any, Op] = {}
         self.executables: OrderedDict[Any, Executable] = OrderedDict()  # last used last
         self._places: dict[int, Places] = {}  # by the id of the rules, which they keep
+        self._kinds: dict[Any, object] = {}
         self.watch: Compiling | None = None  # is told what a run finds here, and what it compiles
         self._lock = threading.Lock()
         self._pending: dict[Any, threading.Event] = {}  # what somebody is compiling
@@ -67,6 +69,10 @@ class ExecutableCache:
         So the id of the rules stays theirs, and a later session finds what an earlier one learned.
         """
         return self._places.setdefault(id(rules), Places(rules))
+
+    def kind(self, device: Any, rules: Rules, checks: Checks) -> object:
+        """What the keys of such programs begin with: hashed by identity, as each launch does it."""
+        return self._kinds.setdefault((device, id(rules), checks), object())
 
     def get(self, key: Any) -> Executable | None:
         """The program of this key, if it is there or on its way."""

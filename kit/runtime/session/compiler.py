@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
-from kit.runtime.compiling.checks import Checks
+from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.disk_cache import counting_hits
 from kit.runtime.compiling.lower import Executable, Source, compile_segment
 from kit.runtime.compiling.places import Moved
@@ -45,25 +45,26 @@ class Compiler:
         self._checks = checks
         self._counts = counts
         self._note = note
+        self._kind = (-1, NO_CHECKS, object())  # a step, its checks, and what its keys begin with
 
     def expect(self, task: Task) -> None:
         """Say that a segment will ask for its program, to whoever watches the cache."""
         if (watch := self._cache.watch) is not None:
-            watch.needed(self._full(task.cut.key, self._checks(task.step)))
+            watch.needed((self._of_step(task.step)[1], task.cut.key))
 
     def of_segment(self, task: Task) -> Executable:
         """The program of a task: its own, or one that takes the places of slices as inputs."""
         executable: Executable | None = task.executable
-        checks = self._checks(task.step)
+        checks, kind = self._of_step(task.step)
         if executable is not None and executable.checks == checks:
             return self._hit(executable)
         cut = task.cut
-        key = self._full(cut.key, checks)
+        key = (kind, cut.key)
         if (found := self._cache.get(key)) is not None:
             return self._hit(found)
         moved = self._places.moved(cut.bulk.ops, cut.key[0], cut.key[1:])
         if moved is not None:
-            key = self._full(moved.key, checks)
+            key = (kind, moved.key)
         return self._find(task, key, lambda: _moved(Source.of(task), moved), checks)
 
     def of_op(
@@ -71,13 +72,13 @@ class Compiler:
     ) -> Executable:
         """The program of op `i` of a task alone, on these arrays."""
         own = _own_refs(refs)
-        checks = self._checks(task.step)
-        key = self._full(("launch", op.id, own), checks)
+        checks, kind = self._of_step(task.step)
+        key: Any = (kind, ("launch", op.id, own))
         if (found := self._cache.get(key)) is not None:
             return self._hit(found)
         moved = self._places.moved((op,), (op.id, *own), ("launch",))
         if moved is not None:
-            key = self._full(moved.key, checks)
+            key = (kind, moved.key)
         return self._find(task, key, lambda: _moved(_alone((op, own), inputs), moved), checks, i)
 
     def numbers(
@@ -97,7 +98,7 @@ class Compiler:
             setting: makes what a thread enters before it compiles.
             is_launched: each op is a program of its own.
         """
-        checks = self._checks(task.step)
+        checks, kind = self._of_step(task.step)
 
         def make(segment: Source, offset: int) -> Executable:
             with setting():
@@ -105,16 +106,22 @@ class Compiler:
 
         if not is_launched:
             source = Source.of(task)
-            yield self._full(task.cut.key, checks), len(task.cut.bulk.ops), partial(make, source, 0)
+            yield (kind, task.cut.key), len(task.cut.bulk.ops), partial(make, source, 0)
             return
         for i, (op, refs) in enumerate(task.cut.bulk.nodes()):
             own = _own_refs(refs)
             inputs = list(dict(zip(refs, op.avals, strict=True)).values())
             source = _alone((op, own), inputs)
-            yield self._full(("launch", op.id, own), checks), 1, partial(make, source, i)
+            yield (kind, ("launch", op.id, own)), 1, partial(make, source, i)
 
-    def _full(self, key: Any, checks: Checks) -> Any:
-        return (self._device, id(self._rules), checks, key)  # a cache may outlive the first two
+    def _of_step(self, step: int) -> tuple[Checks, object]:
+        """What the programs of a step look at, and what their keys begin with."""
+        known = self._kind  # one assignment changes it: two threads ask
+        if known[0] != step:
+            checks = self._checks(step)
+            kind = self._cache.kind(self._device, self._rules, checks)
+            known = self._kind = (step, checks, kind)
+        return known[1], known[2]
 
     def _hit(self, executable: Executable) -> Executable:
         self._counts["cache.hits"] += 1
@@ -157,8 +164,10 @@ class Compiler:
 
 def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:
     """Where the inputs of an op come from if it is a program of its own: from its leaves."""
+    if len(set(refs)) == len(refs):
+        return tuple(range(-1, -1 - len(refs), -1))
     leaf = {r: -1 - k for k, r in enumerate(dict.fromkeys(refs))}
-    return tuple(leaf[r] for r in refs)
+    return tuple([leaf[r] for r in refs])
 
 
 def _alone(node: tuple[Op, tuple[int, ...]], inputs: Sequence[Any]) -> Source:

@@ -37,6 +37,9 @@ from kit.trace import Span
 __all__ = ["ExecutableCache", "Executor"]
 
 
+FEW = 8  # arrays that are waited for one by one: jax looks through a list for longer than that
+
+
 class Executor:
     """Runs tasks on one jax device, as early as the values that they read are there.
 
@@ -75,11 +78,13 @@ class Executor:
             return
         if not self._launch:
             self.compiler.expect(task)
-        made_by = [None if leaf.task is None else leaf.task.variable for leaf in task.leaves]
-        over = {made_by[i] for i in task.cut.dead}  # WAR: their other readers must come first
-        reads = [v for v in dict.fromkeys(made_by) if v is not None and v not in over]
-        writes = (task.variable, *(v for v in over if v is not None))
-        op = Operation(partial(self._execute, task), reads, writes)
+        reads = {leaf.task.variable: None for leaf in task.leaves if leaf.task is not None}
+        writes = {task.variable: None}
+        for i in task.cut.dead:  # WAR: their other readers must come first
+            if (maker := task.leaves[i].task) is not None:
+                reads.pop(maker.variable, None)
+                writes[maker.variable] = None
+        op = Operation(partial(self._execute, task), tuple(reads), tuple(writes))
         task.operation = op  # known before it can run, so that no error can come between
         try:
             self.engine.submit(op)
@@ -160,8 +165,10 @@ class Executor:
     def _execute(self, task: Task) -> None:
         """Run a task; never raises: what fails is noted on the cells that it would have filled."""
         try:
-            if any(leaf.error is not None for leaf in task.leaves):
-                self._salvage(task, None)
+            for leaf in task.leaves:
+                if leaf.error is not None:
+                    self._salvage(task, None)
+                    break
             else:
                 try:
                     self._run(task)
@@ -180,8 +187,13 @@ class Executor:
         run = self._run_launched if self._launch else self._run_fused
         if self._waits:
             results, found = run(task, arrays)
-            jax.block_until_ready(results)
-            raise_found(task, found)
+            if len(results) > FEW:
+                jax.block_until_ready(results)
+            else:
+                for array in results:
+                    array.block_until_ready()
+            if found:
+                raise_found(task, found)
         else:
             end = self.findings.begin(task)
             results, found = run(task, arrays)

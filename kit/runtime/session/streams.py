@@ -194,10 +194,10 @@ class ThreadStreams:
 
     def _task(self, bulk: Bulk, kept: list[Value], reason: str) -> Task:
         """The bulk as a task; its number and its outputs come later."""
-        wanted = tuple(value.slot for value in kept)
+        wanted = tuple([value.slot for value in kept])
         dead = bulk.dead_leaves() if self._policy.donates else ()
-        avals = tuple(leaf.aval for leaf in bulk.leaves)
-        cut = Cut(bulk, wanted, reason, (tuple(bulk.key), avals, wanted, dead), avals, dead)
+        avals = tuple([leaf.aval for leaf in bulk.leaves])  # the ops' ids in the key say the same
+        cut = Cut(bulk, wanted, reason, (tuple(bulk.key), wanted, dead), avals, dead)
         leaves: list[Cell] = [leaf.cell for leaf in bulk.leaves]  # type: ignore[misc]
         task = Task(-1, cut, leaves, bulk.scalars)
         self._issuer.place(task)
