@@ -89,16 +89,17 @@ class Stepper:
             return result
         if self.mode == "replay" and not is_same(step, self._step, self._numbers):
             self.forget("another function was given as the step, or what it holds has changed")
-        self._step = step
-        if self.mode == "replay" and self._may_replay():
-            return self._replay(step)
+        if self.mode == "replay":  # a session that holds the function holds the model, see `drop`
+            self._step = step
+            if self._may_replay():
+                return self._replay(step)
         try:
             self._begin()
             result = step()
             self._program.end_step()
             self._finish(result)
             self.payoff.end_step()
-            self._numbers = numbers_of(step)
+            self._numbers = numbers_of(step) if self.mode == "replay" else []
         except BaseException:
             self.drop()
             raise

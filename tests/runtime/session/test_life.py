@@ -54,6 +54,24 @@ def test_a_session_that_was_entered_and_dropped_is_freed() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.parametrize("step_mode", ["retrace", "speculate"])
+def test_a_session_that_ran_steps_and_was_dropped_is_freed(step_mode: str) -> None:
+    def train() -> tuple[Any, Any]:
+        session = kit.Session(kit.Settings(step_mode=step_mode)).__enter__()
+        net = torch.nn.Linear(2, 2).to("kit")
+        x = torch.ones(2, 2, device="kit")
+        for _ in range(4):
+            session.run_step(lambda: net(x).sum().backward())
+        return ref(session), ref(net)
+
+    for _ in range(2):
+        session, net = train()
+        gc.collect()  # the session, and with it torch's holders of the gradients
+        gc.collect()
+        assert session() is None
+        assert net() is None
+
+
 def test_a_session_inside_of_one_that_was_dropped_ends_well() -> None:
     outer = kit.Session().__enter__()
     with kit.Session():
