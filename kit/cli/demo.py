@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kit.runs.loss_scaling import HOST_CHECK, ON_DEVICE
-from kit.text import format_ms, format_number, format_percent, safe_terminal
+from kit.text import format_number, format_percent, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -52,10 +52,12 @@ def demo(tell: Callable[[str], None]) -> int:
 
 def _numbers(run: Run) -> str:
     """The step in one line."""
+    from kit.runs.change import step_text
+
     h = run.headline()
     syncs = format_number(h.syncs_per_step)
     return (
-        f"{format_ms(h.step_ms)} a step, device busy {format_percent(h.device_busy_fraction)}, "
+        f"{step_text(run)} a step, device busy {format_percent(h.device_busy_fraction)}, "
         f"{syncs} sync point{'s' * (h.syncs_per_step != 1)} a step"
     )
 

@@ -16,7 +16,7 @@ from bokeh.plotting import figure
 from ipywidgets import HTML, Checkbox, GridBox, Layout, SelectionSlider
 
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference, error_of
+from kit.runs.change import Difference, error_of, step_text
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.whatif.predict import Model, Prediction
@@ -61,7 +61,7 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
     return (
         f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">'
         f"<b>predicted against measured</b> (origin: modelled), from "
-        f"{safe_html(run.name or 'a run', 60)} at {format_ms(run.step_ms)} a step"
+        f"{safe_html(run.name or 'a run', 60)} at {safe_html(step_text(run), 200)} a step"
         f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
         + (
             f'<div style="color:{tables.MUTED}">assumed:<ul style="margin:0 0 0 18px;padding:0">'
