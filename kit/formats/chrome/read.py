@@ -30,6 +30,8 @@ VERSION = 1
 MAX_RANKS = 65_536
 _MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 bits
 _MAX_NS = 1 << 53
+# How torch begins the categories of devices whose events the kit has no rules for.
+_OTHER_DEVICES = frozenset({"mtia", "xpu", "hpu", "glow", "privateuse1"})
 
 
 def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
@@ -77,6 +79,11 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         notes.append("the list of events has no end: the program may have been stopped")
     if "tail" in head:
         notes.append("what follows the end of the trace in its file was left out")
+    if others := {category.partition("_")[0] for category in events.left_out} & _OTHER_DEVICES:
+        notes.append(
+            f"events of {', '.join(sorted(others))} are not read: what such a device ran, or what "
+            "launched it, is missing"
+        )
     if events.left_out:
         most = ", ".join(
             f"{n:,} {cut_name(c) or 'unnamed'}" for c, n in events.left_out.most_common(5)

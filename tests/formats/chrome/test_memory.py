@@ -91,6 +91,12 @@ def test_events_of_the_wrong_form_are_left_out_and_counted(tmp_path: Path) -> No
         tmp_path, [*EVENTS, *bad, hostile]).timeline.notes)  # fmt: skip
 
 
+def test_a_device_that_is_not_read_is_named(tmp_path: Path) -> None:
+    run = opened(tmp_path, [*EVENTS, op("event_wait", 3.0, 4.0, "mtia_ccp_events")])
+    assert any("events of mtia are not read" in note for note in run.timeline.notes)
+    assert not any("are not read" in note for note in opened(tmp_path, EVENTS).timeline.notes)
+
+
 def test_names_of_a_stranger_stay_text(tmp_path: Path) -> None:
     events = [*EVENTS, op(f"aten::{HOSTILE}", 92.0, 5.0), took(93.0, 500 * KB, 0x50, 609 * KB)]
     run = opened(tmp_path, events)
