@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
+
+from kit.errors import SettingsError
 from kit.ir.plan import OpStream
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
@@ -68,6 +71,13 @@ def measure(
             progress("tracing", 0.95)
         lead_in = LEAD_IN + settings.settling
         traced = session.trace(_steps(step, session, lead_in + TRACED_STEPS), lead_in=lead_in)
+        if isinstance(timed.kept[0], jax.Array) and not any(map(len, traced.graphs)):
+            raise SettingsError(
+                f"no op of {chosen.name!r} ran on device kit: jax computed its step by itself. "
+                "Give the function that jax.jit has compiled to kit.jax.step, call that in the "
+                "step, and "
+                'mark the builder @kit.workload(framework="jax")'
+            )
         conditions = conditions_of([watch.end()], timed.warmup)
         losses = tuple(float(x) for x in timed.kept)
         return run_of_session(

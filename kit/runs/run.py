@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
     from kit.runs.tables.query import Answer
 
-__all__ = ["Fused", "Run"]
+__all__ = ["BASELINE", "JIT", "Fused", "Run"]
+
+BASELINE, JIT = "baseline", "jax.jit"  # in the environment of a native run of jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,13 @@ class Run:
 
     @property
     def knows_waits(self) -> bool:
-        """False of native steps without a trace: only the trace sees where these wait."""
+        """False of native steps without a trace, which alone sees their waits, and of jax.jit's.
+
+        No hook tells what a program reads of an array of jax.
+        """
         is_native = self.settings.mode == "torch"
+        if is_native and self.environment.get(BASELINE) == JIT:
+            return bool(self.sync_points)
         return (
             not is_native or bool(self.sync_points) or bool(self.timeline.where(kind="step").any())
         )

@@ -16,9 +16,11 @@ import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.experiment import run
 from kit.measure.search.sweeps import sweep
+from kit.runs.analysis.summary import summary
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.widgets.base.tables import sync_table_html
 from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 
@@ -133,6 +135,49 @@ def test_the_baseline_says_that_it_is_jax_jit() -> None:
     assert made.environment["baseline"] == "jax.jit"
     assert "torch" not in made.environment
     assert any("jax.jit has no hook" in note for note in made.timeline.notes)
+    assert "0 sync points" not in summary(made)
+    assert "never waited" not in summary(made)
+    assert "Unknown: what a program reads of jax.jit" in sync_table_html(made)
+
+
+@kit.workload
+def jitted(ctx: Any) -> Callable[[], Any]:
+    """As people write it who do not know of `kit.jax.step`."""
+    double = jax.jit(lambda x: x + 1)
+    x = jax.numpy.zeros(())
+
+    def step() -> Any:
+        nonlocal x
+        x = double(x)
+        return x
+
+    return step
+
+
+def test_a_step_that_jax_computes_by_itself_has_no_numbers_of_device_kit() -> None:
+    with pytest.raises(SettingsError, match=r"no op of 'jitted' ran on device kit.*kit\.jax\.step"):
+        run(jitted, QUICK)
+
+
+def test_a_watched_loop_of_jax_is_not_called_recording_bound() -> None:
+    step = jitted.build(None)
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(9):
+            loss = step()
+            float(loss)
+            watch.step(loss)
+    said = summary(watch.run)
+    assert "torch computed nothing in the traced steps" in said
+    assert "limit" not in said
+    assert "never waited" not in said
+
+
+def test_the_line_of_a_wait_without_a_read_is_known() -> None:
+    with kit.Session() as session:
+        kit.jax.step(lambda x: x + 1)(np.ones(3)).block_until_ready()
+    (sync,) = session.syncs
+    assert sync.cause == "wait_to_read"
+    assert sync.site.startswith("test_workloads.py:")
 
 
 def test_a_run_has_the_graph_with_sites_phases_and_kernels() -> None:

@@ -26,6 +26,10 @@ __all__ = ["NativeRecorder"]
 MARK = "kit mark"  # a step ends
 _LOOK, _LEAD_IN = 1, 1  # steps before the traced ones: which lines wait; the profiler starts
 _LEAD_OUT = 1  # after them: a step may end inside `optimizer.step()`, which has to end, too
+_NOTHING_OF_TORCH = (
+    "torch computed nothing in the traced steps, so there is no timeline of them: a loop of jax is "
+    "not seen by a watch; give kit.run a builder whose step is made by kit.jax.step"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,8 @@ class NativeRecorder:
         found = timeline_of(
             [*events, *steps], device=self._device, places=self._places, looks=self._looks
         )
+        if found.where(kind=("step", "record")).all():  # no kernel, batch or sleep was seen
+            return Timeline.of([], [], "recorded", [*notes, _NOTHING_OF_TORCH])
         return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
 
 

@@ -22,7 +22,7 @@ from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
 from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.device_spans import profiled
@@ -155,7 +155,7 @@ def _with_waits(timeline: Timeline, seen: Sequence[Look]) -> Timeline:
 
 def _environment(device: Any) -> dict[str, str]:
     return {
-        "baseline": "jax.jit",
+        BASELINE: JIT,
         "device": f"{device.platform} ({device.device_kind})",
         "jax": jax.__version__,
         "python": platform.python_version(),

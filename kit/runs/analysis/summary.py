@@ -12,7 +12,7 @@ import numpy as np
 
 from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import line_costs
-from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits
+from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
 from kit.runs.run import Run
 from kit.text import (
@@ -95,6 +95,8 @@ def _breakdown(run: Run) -> str:
 
 def _syncs(run: Run, limit: int) -> str:
     waits = waits_of(run)
+    if not run.knows_waits:
+        return f"Sync points are unknown: {why_waits_unknown(run)}."
     if not waits.steps:
         return ""
     rows = sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.advice import Advice
-from kit.runs.run import Run
+from kit.runs.run import BASELINE, JIT, Run
 from kit.text import format_ms, format_percent
 from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, waits_of
 
-__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits"]
+__all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_waits_unknown"]
 
 _WITHHELD = "No advice is given either"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
@@ -157,6 +157,13 @@ def why_no_waits(run: Run) -> str:
     if not says_host(run.timeline):
         return "the file says nothing of the host"
     return "the host never waited for the device"
+
+
+def why_waits_unknown(run: Run) -> str:
+    """Why nothing is known of the waits of measured steps, as a clause."""
+    if run.environment.get(BASELINE) == JIT:
+        return "what a program reads of jax.jit's arrays is not seen"
+    return "no step was traced, and only a trace sees where torch waits"
 
 
 def _of_device(run: Run, limit: Limit, step_ms: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kit.errors import DeviceCheckError
 from kit.runtime.recording.bulk import Frame, Site, Value
-from kit.runtime.recording.sites import format_site
+from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.session.redo import Redo
 from kit.runtime.session.streams import ThreadStreams
@@ -59,7 +59,7 @@ class Reads:
         """Block until the value's array is there."""
         start = time.perf_counter_ns()
         self._settle(value, jax.block_until_ready)
-        self._note_sync(start, "wait_to_read", (("", 0), "", ""))
+        self._note_sync(start, "wait_to_read", (here(), "", ""))
 
     def wait_all(self) -> None:
         """Block until everything that was recorded has run."""

@@ -20,7 +20,7 @@ from kit.runs.analysis.headline import (
     has_other_samples,
     headline_differences,
 )
-from kit.runs.analysis.verdict import why_no_waits
+from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, traced_text
 from kit.runs.labels import is_of_strangers
@@ -114,9 +114,10 @@ def _doubt(run: Run) -> str:
 def sync_table_html(run: Run) -> str:
     """Where the host waited, what that cost the device, and what would remove it."""
     waits = waits_of(run)
+    if not run.knows_waits:
+        return section("Sync points", sentence(f"Unknown: {why_waits_unknown(run)}."))
     if not waits.steps:
-        what = "measured" if run.knows_waits else "traced: only a trace sees where torch waits"
-        return section("Sync points", sentence(f"No step was {what}."))
+        return section("Sync points", sentence("No step was measured."))
     if not waits.syncs:
         text = f"No sync points in {waits.which}: {why_no_waits(run)}."
         return section("Sync points", sentence(text))
