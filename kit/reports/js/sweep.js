@@ -56,7 +56,7 @@ function chart(axis, lines, shown, k) {
   for (const part of [0, 0.5, 1]) {
     const ms = longest * part;
     root.append(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(ms), y2: y(ms)}),
-      svg("text", {x: left - 6, y: y(ms) + 4, "text-anchor": "end"}, String(Number(ms.toPrecision(2)))));
+      svg("text", {x: left - 11, y: y(ms) + 4, "text-anchor": "end"}, String(Number(ms.toPrecision(2)))));
   }
   axis.values.forEach((text, n) => root.append(
     svg("text", {x: x(n), y: height - 8, "text-anchor": "middle"}, text)));

@@ -63,6 +63,7 @@ _AREA_CARD = (("live", "@all"), ("temporary", "@own"), ("writes", "@written"),
 _BAR_CARD = (("holds", "@size of the peak"), ("is", "@kind"), ("live", "@life"),
              ("line", "@site"), ("module", "@scope"))  # fmt: skip
 _BAR_PX = 32
+_LEGEND_COLS = 2  # as many as fit beside each other on a phone
 Figures = tuple[figure, figure]
 
 
@@ -100,7 +101,7 @@ def _apply(
 
 def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     plot = figure(
-        x_range=Range1d(0, 1), y_range=Range1d(0, 1), height=300, sizing_mode="stretch_width",
+        x_range=Range1d(0, 1), y_range=Range1d(0, 1), height=350, sizing_mode="stretch_width",
         min_width=420, tools=[], toolbar_location=None, title="memory over the program",
         x_axis_label="ops in program order   -   click: select", name="memory",
     )  # fmt: skip
@@ -133,7 +134,9 @@ def _area_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
     for phase in ("forward", "backward", "update"):
         key = plot.quad(left=-9, right=-9, top=-9, bottom=-8, color=COLORS[phase], line_color=None)
         items.append(LegendItem(label=phase, renderers=[key]))
-    plot.add_layout(Legend(items=items, orientation="horizontal", location="left"), "below")
+    plot.add_layout(
+        Legend(items=items, orientation="horizontal", ncols=_LEGEND_COLS, location="left"), "below"
+    )
     tap = TapTool(renderers=[whole])
     card = hover_card("@op", _AREA_CARD, swatch="@color")
     plot.add_tools(tap, HoverTool(renderers=[whole], tooltips=card, point_policy="follow_mouse"))

@@ -36,6 +36,7 @@ MAX_LINES = 400  # with a cost, the dearest
 HEIGHT_PX = 620
 
 _COLUMNS = "5px 40px 68px 68px 60px minmax(240px, 1fr)"
+_NUMBERS_PX = 241  # of all columns but the last
 # Shows the dearest line, wherever it is in its file, once the listing has a size: in a page that is
 # folded or hidden it has none. Runs when the style is there; scripts in such HTML would not run.
 _SHOW_DEAREST = (
@@ -48,6 +49,7 @@ _SHOW_DEAREST = (
 _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-listing .widget-html-content {{min-width:0}}
 .kit-source-lines {{max-height:{HEIGHT_PX}px;overflow:auto;position:relative;
+  container-type:inline-size;
   border:1px solid {LINE};border-radius:6px;
   background:{PANEL};color:{INK};font:12px/1.6 {MONO}}}
 .kit-source-lines .kit-line {{display:grid;grid-template-columns:{_COLUMNS};min-width:max-content}}
@@ -67,7 +69,9 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines b.kit-k {{font-weight:600}}
 .kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
 .kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
-.kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block}}
+.kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block;white-space:normal;
+  overflow-wrap:anywhere;
+  width:max(150px, calc(100cqw - {_NUMBERS_PX + 30}px))}}
 </style>"""
 
 

@@ -256,3 +256,11 @@ def test_what_the_allocator_counted_stands_beside_the_model(mode, device, metric
     assert said[1:] in html
     assert ("measured:" in note, "easured:" in html) == (bool(said), bool(said))
     assert (said[1:] in folded_memory_html(run)) is (mode == "lazy" or bool(metrics) or not said)
+
+
+def test_the_legend_is_no_wider_than_a_phone():
+    area, _ = memory_figures(make_run())
+    (legend,) = area.legend
+    letters = [len(item.label.value) for item in legend.items]
+    rows = [letters[i : i + legend.ncols] for i in range(0, len(letters), legend.ncols)]
+    assert max(6.5 * sum(row) + 35 * len(row) for row in rows) < 420
