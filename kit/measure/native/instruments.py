@@ -19,6 +19,7 @@ from kit.measure.native.events import Place
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
+from kit.torch.tensors.private import private
 
 __all__ = ["DeviceClock", "Profiler", "Waits"]
 
@@ -119,7 +120,7 @@ class Profiler:
         Raises:
             SettingsError: the program profiles itself, which this would end.
         """
-        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        if private("torch.autograd._profiler_enabled")():
             raise SettingsError("the program runs under a profiler of torch's already")
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
@@ -144,7 +145,7 @@ class Profiler:
                 self._stop()
 
     def _stop(self) -> None:
-        if self._is_ours and torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        if self._is_ours and private("torch.autograd._profiler_enabled")():
             self._profile.stop()
 
     @contextlib.contextmanager

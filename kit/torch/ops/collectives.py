@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import distributed
 
 from kit.torch.ops.host import bring_back, on_host
 from kit.torch.ops.schema import Recipe, flat_tensors
+from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor
 
@@ -35,7 +35,7 @@ def collective_recipe(func: Any) -> Recipe:
         out = func(*host_args, **host_kwargs)
         for item in out if isinstance(out, list | tuple) else (out,):
             if isinstance(item, torch.ScriptObject):  # the work, which runs in another thread
-                distributed.Work.unbox(item).wait()
+                private("torch.distributed.Work.unbox")(item).wait()
         for tensor in flat_tensors([args[0]]):
             if isinstance(tensor, KitTensor):
                 tensor.ref.write(tape, tape.from_host(copies[id(tensor)][1], tensor.dtype))

@@ -30,6 +30,8 @@ NAMES = (
     "torch._C.DispatchKeySet",
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
+    "torch.autograd._profiler_enabled",
+    "torch.distributed.Work.unbox",
     "torch.nn.Module._apply",
 )
 
@@ -50,7 +52,7 @@ def private(name: str) -> Any:
             found = getattr(found, part)
         if found is None:
             raise SessionError(
-                f"torch {torch.__version__} has no {name}, which device 'kit' needs. Kit was tried "
+                f"torch {torch.__version__} has no {name}, which kit needs. Kit was tried "
                 f'with {tried_text("torch")}: pip install "torch{needed().get("torch", "")}"'
             )
     return found
