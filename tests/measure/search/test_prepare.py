@@ -175,7 +175,7 @@ def test_a_run_waits_for_the_program_in_the_works_and_compiles_it_no_second_time
 ):
     entered, leave = threading.Event(), threading.Event()
     made: list[str] = []
-    compile_segment = kit.runtime.session.executor.compile_segment
+    compile_segment = kit.runtime.session.compiler.compile_segment
 
     def slow(source: Any, rules: Any, *, name: str, **more: Any) -> Any:
         if threading.current_thread().name == "kit compile ahead":
@@ -184,7 +184,7 @@ def test_a_run_waits_for_the_program_in_the_works_and_compiles_it_no_second_time
         made.append(name)
         return compile_segment(source, rules, name=name, **more)
 
-    monkeypatch.setattr("kit.runtime.session.executor.compile_segment", slow)
+    monkeypatch.setattr("kit.runtime.session.compiler.compile_segment", slow)
     prepared = Prepared(small)
     with pytest.raises(Cancelled):  # at once, though the program is still being compiled
         prepared.prepare(QUICK, progress=ignore, cancelled=entered.is_set)
