@@ -33,6 +33,7 @@ from kit.runs.analysis.lines import line_costs as line_costs
 from kit.runs.analysis.memory import memory as memory
 from kit.runs.analysis.segments import segment_costs as segment_costs
 from kit.runs.ceilings import Ceilings as Ceilings
+from kit.runs.device.callers import caller_table as caller_table
 from kit.runs.gradients import Link as Link
 from kit.runs.run import Run as Run
 from kit.runs.settings import Settings as Settings

@@ -31,7 +31,7 @@ _TENSORS = [*_RUNTIME, "torch/tensors"]
 _OPS = [*_TENSORS, "torch/ops", "torch/scaling", "torch/hybrid"]
 _FRONT_ENDS = [*_OPS, "torch", "torch/parallel", "jax", "formats"]
 _MEASURE = [*_FRONT_ENDS, "measure/base", "measure/native", "measure"]
-_PICTURES = [*_DATA, "runs/analysis", "runs/whatif", "widgets/base"]
+_PICTURES = [*_DATA, "runs/device", "runs/analysis", "runs/whatif", "widgets/base"]
 _VIEWS = [*_PICTURES, "widgets/timeline", "widgets/graph", "widgets/compare"]
 
 _CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_check/base"]
@@ -47,9 +47,10 @@ BELOW: dict[str, list[str]] = {
     "trace": ["errors", "text", "ir"],
     "trace/ranks": ["errors", "text", "ir", "trace"],
     "runs": ["errors", "text", "files", "ir", "trace"],
-    "runs/analysis": _DATA,
-    "runs/whatif": [*_DATA, "runs/analysis"],
-    "runs/tables": [*_DATA, "runs/analysis"],
+    "runs/device": _DATA,
+    "runs/analysis": [*_DATA, "runs/device"],
+    "runs/whatif": [*_DATA, "runs/device", "runs/analysis"],
+    "runs/tables": [*_DATA, "runs/device", "runs/analysis"],
     "formats": [*_DATA, "runs/analysis", "formats/chrome"],
     "formats/chrome": _DATA,
     "formats/ranks": [*_DATA, "runs/analysis", "formats/chrome", "formats"],

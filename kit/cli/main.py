@@ -23,7 +23,7 @@ from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
-from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
+from kit.cli.terminal import INTERRUPTED, callers_of, complain, say, summary_of, write_report
 from kit.errors import KitError, TraceFileError
 from kit.formats.readers import readers_text
 from kit.text import WHOLE, safe_terminal
@@ -161,7 +161,7 @@ def _view(options: argparse.Namespace) -> int:
             write_report(ranks, options.output)
         return 0
     run = kit.open_trace(options.trace, step_by=options.step_by)
-    say(summary_of(run))
+    say(callers_of(run, options.by) if options.by else summary_of(run))
     if options.output:
         write_report([run], options.output)
     return 0
@@ -314,6 +314,13 @@ _VIEW = (
         metavar="NAME",
         help="what a step of torch's trace is: an annotation or function that repeats, or a range "
         "of milliseconds, 12.5..80",
+    ),
+    Argument(
+        "--by",
+        default="",
+        choices=("module", "kind", "annotation", "op", "line"),
+        help="print the device's time by what launched it instead; kind: modules of one class "
+        "together",
     ),
 )
 _QUERY = (

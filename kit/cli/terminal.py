@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kit.runs.run import Run
     from kit.trace.ranks.ranks import Ranks
 
-__all__ = ["INTERRUPTED", "complain", "say", "summary_of", "write_report"]
+__all__ = ["INTERRUPTED", "callers_of", "complain", "say", "summary_of", "write_report"]
 
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
@@ -34,6 +34,13 @@ def summary_of(run: Run) -> str:
     from kit.runs.analysis.summary import summary
 
     return summary(run)
+
+
+def callers_of(run: Run, by: str) -> str:
+    """What launched the kernels of a run, as text for a terminal."""
+    from kit.runs.device.callers import callers_text
+
+    return callers_text(run, by)
 
 
 def write_report(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> None:

@@ -50,4 +50,5 @@ def run_of(imported: Imported, file: Path) -> Run:
         copies=copy_totals(imported.member.copies),
         name=imported.name or file.name,
         file=str(file),
+        callers=imported.callers,
     )

@@ -20,6 +20,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar, get_type_hints
 
@@ -28,16 +29,18 @@ from numpy.typing import NDArray
 
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
 from kit.files import open_plain, write_whole
+from kit.ir import Aval
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
+from kit.trace.imported import MAX_CALLERS
 from kit.trace.timeline import MAX_PINS, MAX_TEXT
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 4  # 2: label; 3: the knobs of a workload's builder; 4: pins
+VERSION = 4  # 2: label; 3: the knobs of a workload's builder; 4: pins, callers
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
@@ -243,6 +246,8 @@ def _check(run: Any) -> None:
     for fused in run.fused:
         if fused.nodes and not 0 <= min(fused.nodes) <= max(fused.nodes) < nodes:
             raise RunFileError("a kernel names a node that is not in the graph")
+    if len(run.callers) > MAX_CALLERS or (run.callers and run.graphs):
+        raise RunFileError("it has more callers than a run can have, or callers beside a graph")
     if len(run.recorded_ns) > nodes or any(not -1 <= t < MAX_NS for t in run.recorded_ns):
         raise RunFileError("the times at which the nodes were recorded are not those of its graph")
     if any(not 1 <= s.first < 1 << 31 for s in run.sources):
@@ -272,9 +277,16 @@ def _check_numbers(run: Any) -> None:
             _one_within(value, f"conditions.{f.name}", -1, MAX_NS)
     for g, graph in enumerate(run.graphs):
         for n, node in enumerate(graph.nodes):
-            for shape in {aval.shape for aval in node.avals}:
-                if min(shape, default=0) < 0 or math.prod(shape) >= MAX_NS:
-                    raise RunFileError(f"graphs[{g}].nodes[{n}] has an impossible shape: {shape}")
+            _check_shapes(node.avals, f"graphs[{g}].nodes[{n}]")
+    for n, caller in enumerate(run.callers):
+        _one_within(min(caller.calls, caller.kernels), f"callers[{n}]", 0, 1 << 31)
+        _check_shapes(caller.inputs, f"callers[{n}]")
+
+
+def _check_shapes(avals: Iterable[Aval], where: str) -> None:
+    for shape in {aval.shape for aval in avals}:
+        if min(shape, default=0) < 0 or math.prod(shape) >= MAX_NS:
+            raise RunFileError(f"{where} has an impossible shape: {shape}")
 
 
 def _one_within(value: float, name: str, least: int, end: int) -> None:

@@ -36,7 +36,7 @@ from kit.trace import (
     named_fraction,
 )
 from kit.trace.communication import CopyTotal
-from kit.trace.imported import MeasuredMemory
+from kit.trace.imported import Caller, MeasuredMemory
 from kit.trace.timeline import Pin, with_pin
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Run:
     file: str = field(default="", compare=False)  # that it was read from; not saved
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
     pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline
+    callers: tuple[Caller, ...] = ()  # of a foreign trace's kernels, in the place of a graph
 
     @cached_property
     def step_ms(self) -> float:
@@ -141,6 +142,10 @@ class Run:
         known = len(self.graphs[0]) if self.graphs else 0
         return self.members.get((segment, kernel), (node,) if 0 <= node < known else ())
 
+    def caller(self, node: int) -> Caller | None:
+        """What launched a kernel of a foreign trace, by the number that its span has as node."""
+        return self.callers[node] if 0 <= node < len(self.callers) else None
+
     @property
     def known_fraction(self) -> float:
         """The part of the kernels' time that is known by op; nan where kernels have no ops."""
@@ -187,7 +192,7 @@ class Run:
     def query(self, sql: str) -> Answer:
         """What a `select` over the run's tables gives: `run.query("select name from spans")`.
 
-        docs/query.md has the tables and ten questions. Nothing but reading is allowed.
+        docs/query.md has the tables and eleven questions. Nothing but reading is allowed.
 
         Raises:
             QueryError: the question is wrong, does more than to read, or takes too long.

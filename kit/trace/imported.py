@@ -11,17 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.ir import Aval
 from kit.trace.communication import Collective, Copy
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = [
+    "MAX_CALLERS",
     "MAX_LANES",
     "MAX_NAME",
     "MAX_POINTS",
     "MAX_SPANS",
     "MAX_SPAN_NAME",
     "MAX_SYNCS",
+    "NOT_AN_ARRAY",
+    "Caller",
     "Held",
     "Imported",
     "MeasuredMemory",
@@ -37,6 +41,8 @@ MAX_NAME = 1_000  # characters of a text that is no span's name
 MAX_SPAN_NAME = 1 << 16  # those of kernels are kept whole: templates make some very long
 MAX_SYNCS = 20_000
 MAX_POINTS = 1_000  # of a curve: as many as a screen has pixels
+MAX_CALLERS = 100_000  # of one run
+NOT_AN_ARRAY = Aval((), "")  # in the place of an argument that is a number, a list or nothing
 
 Ints = NDArray[np.int64]
 
@@ -86,6 +92,42 @@ class MeasuredMemory:
         return self.device != "host"
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One way in which kernels were launched, as far as the trace says it.
+
+    Kernels that were launched alike share it: the `node` of their spans is its place among the
+    callers of the run, so that a text is kept once for a million kernels.
+
+    A kernel of the backward pass has no module and no line of its own: it has those of the op of
+    the forward pass whose gradient it computes, and says so (`is_backward`).
+    """
+
+    op: str = ""  # the innermost around the launch, "aten::addmm"; "" if there was none
+    module: tuple[str, ...] = ()  # outermost first: "Bert_0", "Linear_3"
+    annotation: tuple[str, ...] = ()  # of the program, outermost first
+    site: str = ""  # "train.py:41", where the user's function begins; "" without stacks
+    inputs: tuple[Aval, ...] = ()  # arguments of the op; empty without shapes
+    others: tuple[str, ...] = ()  # arguments that are no arrays, as text, where shapes need them
+    is_backward: bool = False
+    calls: int = 0  # of the op, in all traced steps, that launched something
+    kernels: int = 0  # that these calls launched
+    graph_node: int = -1  # of a CUDA graph, if the kernel was replayed as a part of one
+
+    @property
+    def shapes(self) -> str:
+        """The arrays among its arguments, as text: "float32[5,128], float32[128,128]"."""
+        return ", ".join(str(aval) for aval in self.inputs if aval != NOT_AN_ARRAY)
+
+    def lines(self) -> list[str]:
+        """What is known, a line for each."""
+        op = f"{self.op}({self.shapes})" if self.shapes else self.op
+        found = [op, "/".join(self.module), *self.annotation[-1:], self.site]
+        if self.graph_node >= 0:
+            found.append(f"node {self.graph_node} of a CUDA graph")
+        return [line for line in [*found, "backward" * self.is_backward] if line]
+
+
 @dataclass(frozen=True)
 class Imported:
     """A foreign trace, read: the timeline and what else its file says."""
@@ -97,6 +139,7 @@ class Imported:
     step_times_ns: tuple[int, ...] | None = None  # None: the timeline's own steps
     member: Member = Member()
     memory: tuple[MeasuredMemory, ...] = ()
+    callers: tuple[Caller, ...] = ()  # of the kernels: `timeline.node` is a place in it
 
 
 def cut_name(name: object, most: int = MAX_NAME) -> str:

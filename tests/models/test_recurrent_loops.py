@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit.ir import RECURRENT
-from kit.runs.analysis.flops import node_flops
+from kit.runs.device.flops import node_flops
 from kit.runs.settings import Settings
 from kit.runs.whatif.costs import is_heavy
 from kit.workloads import rnn_gates

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
+from kit.formats.chrome.arguments import Arguments
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.steps import is_asked
@@ -24,7 +25,7 @@ from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
 from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["EXPORTED", "Events", "Role"]
+__all__ = ["ATEN_OPS", "EXPORTED", "OPS", "Events", "Role"]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
 _DAY_NS = 86_400 * 10**9
@@ -59,8 +60,13 @@ class Role:
     ANNOTATION = 15  # of the program: it may stand for a step
     COLLECTIVE = 16  # of a library that communicates on the host
     ASKED = 17  # the op that launches a collective: says what it is
+    CALL = 18  # an op that is none of aten's
     OWN = 20  # our own spans: OWN + the number of their kind
     OWN_SYNC = 50
+
+
+ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
+OPS = ATEN_OPS | {Role.CALL, Role.ENGINE}
 
 
 class Events:
@@ -73,8 +79,11 @@ class Events:
         self.thread = array("i")
         self.start_us = array("d")
         self.length_us = array("d")
-        self.link = array("q")  # correlation of calls and kernels; segment of our own spans
+        # correlation of calls and kernels; sequence number of ops; segment of our own spans
+        self.link = array("q")
+        # arguments of ops; node of kernels in a CUDA graph; node of our own spans
         self.node = array("q")
+        self.arguments = Arguments()
         self.threads: dict[Any, int] = {}  # (process, thread), or the lane of a stream
         self.thread_names: dict[Any, str] = {}
         self.messages = Messages()
@@ -157,10 +166,11 @@ class Events:
             self.left_out[str(category)[:60] if few else "others"] += 1
             return
         link, node = -1, -1
-        args: dict[str, Any] = {}
-        if role >= Role.LAUNCH:
-            given = event.get("args")
-            args = given if type(given) is dict else args
+        given = event.get("args")
+        args: dict[str, Any] = given if type(given) is dict else {}
+        if role in OPS:
+            link, node = self._op(role, self.names[number], args)
+        elif role >= Role.LAUNCH:
             if role == Role.OWN_SYNC:
                 self._own_sync(event, args)
                 return
@@ -171,6 +181,8 @@ class Events:
                 return
             else:
                 link = _whole(args.get("correlation"), 1 << 62)  # of AMD's, 64 bits
+                if role == Role.KERNEL:
+                    node = _whole(args.get("graph node id"), 1 << 62)
         key: Any = (event.get("pid"), event.get("tid"))
         if role == Role.KERNEL:
             key = self._stream(args, key)
@@ -186,12 +198,24 @@ class Events:
         self.link.append(link)
         self.node.append(node)
 
+    def _op(self, role: int, name: str, args: dict[str, Any]) -> tuple[int, int]:
+        """Sequence number and arguments of an op.
+
+        The number joins an op of the forward pass with the function of the autograd engine that
+        computes its gradient. Each thread counts for itself, so the engine names the thread, too.
+        """
+        link = _whole(args.get("Sequence number"), 1 << 40)
+        thread = _whole(args.get("Fwd thread id"), 1 << 20)
+        if role == Role.ENGINE:
+            return (thread << 40 | link if link >= 0 and thread >= 0 else -1), -1
+        return (link if thread <= 0 else -1), self.arguments.number(name, args)
+
     def _role(self, category: Any, name: Any) -> tuple[int, int]:
         """What events of this category and name are for, and the name's number."""
         category = category if isinstance(category, str) else ""
         lower, text = category.lower(), cut_name(name, MAX_SPAN_NAME)
         role = _role_of(lower, text)
-        if role == Role.OTHER and lower in _HOST and is_asked(text, self.step_by):
+        if role in (Role.OTHER, Role.CALL) and lower in _HOST and is_asked(text, self.step_by):
             role = Role.ANNOTATION
         self.is_known |= bool(role) or lower in _KNOWN
         number = -1
@@ -356,7 +380,9 @@ def _role_of(category: str, name: str) -> int:
     if category not in _HOST:
         return Role.OTHER
     role = _role_of_host(name)
-    return Role.ANNOTATION if role == Role.OTHER and category == "user_annotation" else role
+    if role != Role.OTHER:
+        return role
+    return Role.ANNOTATION if category == "user_annotation" else Role.CALL
 
 
 def _role_of_call(name: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.steps import HOW
-from kit.formats.chrome.torch import torch_timeline
+from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, cut_name
 
 __all__ = ["as_event", "foreign_imported"]
@@ -61,7 +61,8 @@ def foreign_imported(
         notes: what a reader of the trace must know beside the repairs.
     """
     events.close()
-    timeline, member, _ = torch_timeline(events)
+    imported = read_torch(events, program)
+    timeline = imported.timeline
     said = [*notes, *(note.replace(HOW, marks) for note in timeline.notes)]
     said += [f"{n:,} {what}" for what, n in events.repairs.items()]
     environment = {"imported from": program}
@@ -69,4 +70,4 @@ def foreign_imported(
     if names:
         environment["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})"
     timeline = replace(timeline, notes=tuple(said))
-    return Imported(timeline, program, environment, member=member)
+    return replace(imported, timeline=timeline, environment=environment)

@@ -19,7 +19,7 @@ import numpy as np
 from kit.errors import TraceFileError
 from kit.formats.chrome.events import Events, Role
 from kit.formats.chrome.json import read_events
-from kit.formats.chrome.torch import torch_timeline
+from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, Member, Spans, cut_name
 from kit.trace.timeline import Timeline
 
@@ -61,14 +61,9 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
             raise TraceFileError("kit exported it with its steps: step_by is for other traces")
         imported = _exported(events, own)
     elif events.is_known:
-        timeline, member, memory = torch_timeline(events)
-        imported = Imported(
-            timeline,
-            "torch.profiler",
-            _environment(head),
-            member=_placed(member, head),
-            memory=memory,
-        )
+        imported = read_torch(events, "torch.profiler")
+        member = _placed(imported.member, head)
+        imported = replace(imported, environment=_environment(head), member=member)
     else:
         raise TraceFileError(
             "its events are neither torch.profiler's nor kit's own; docs/traces.md has what is "

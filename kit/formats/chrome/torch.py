@@ -7,47 +7,47 @@ of each event.
 from __future__ import annotations
 
 import re
-import sys
-from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.around import Around
-from kit.formats.chrome.events import Events, Role
+from kit.formats.chrome.callers import find_callers
+from kit.formats.chrome.events import ATEN_OPS, Events, Role
+from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.memory import measured_memory
+from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.trace.communication import Collective, Copy, copy_of
-from kit.trace.imported import MeasuredMemory, Member, Spans
+from kit.trace.imported import Imported, MeasuredMemory, Member, Spans
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
-__all__ = ["torch_timeline"]
+__all__ = ["read_torch"]
 
 Ints = NDArray[np.int64]
-_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
-_LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "triton", "transformers",
-              "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "IPython",
-              "ipykernel", "traitlets", "tornado", "asyncio", "concurrent", "multiprocessing",
-              "importlib", "unittest", "collections", "logging", "ctypes"}  # fmt: skip
-_INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|python3\.\d+)[/\\]")
 _MARK = re.compile(r"^(ProfilerStep#|kit step )")
 _DEEPEST = 200  # frames to look at
-_ROUNDING_NS = 1000  # older files have whole microseconds
 
 
-def torch_timeline(events: Events) -> tuple[Timeline, Member, tuple[MeasuredMemory, ...]]:
+def read_torch(events: Events, form: str) -> Imported:
     """Steps, phases, kernels, launches and waits of a trace that torch.profiler wrote.
 
-    And its collectives, without rank and clock, which are not known here; and measured memory.
+    And its collectives, measured memory, and what launched its kernels; rank and clock are not
+    known here.
     """
     start, stop, kept = events.times()
     role = events.column("role").astype(np.int8)
     trace = _Trace(events, role, start, stop, np.flatnonzero(kept))
-    return trace.timeline(), trace.member(), tuple(_memory(trace))
+    return Imported(
+        trace.timeline(),
+        form,
+        member=trace.member(),
+        memory=tuple(_memory(trace)),
+        callers=trace.called.callers,
+    )
 
 
 def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
@@ -58,7 +58,7 @@ def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
     around = Around(
         host,
         (trace.thread, trace.start, trace.stop),
-        (trace.nesting.op, np.isin(role, [*_OPS])),
+        (trace.nesting.op, np.isin(role, [*ATEN_OPS])),
         (trace.nesting.frame, role == Role.PYTHON),
     )
 
@@ -71,17 +71,6 @@ def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
     return measured_memory(trace.events.allocations, zero_us, end_ns, where)
 
 
-@dataclass
-class _Nesting:
-    """What each event of a thread is inside of; indices of events, -1 for none."""
-
-    op: array[int]  # the nearest aten op around
-    frame: array[int]  # the nearest python function around
-    is_engine: bytearray  # the autograd engine is around
-    is_finish: bytearray  # the end of kit's own native run is around
-    crossing: int = 0  # events that end after what they began in
-
-
 class _Trace:
     def __init__(self, events: Events, role: NDArray[np.int8], start: Ints, stop: Ints,
                  kept: NDArray[np.intp]) -> None:  # fmt: skip
@@ -91,12 +80,16 @@ class _Trace:
         self.names = list(events.names)
         self._numbers = {name: i for i, name in enumerate(self.names)}
         self.notes: list[str] = []
-        self._frames: dict[int, tuple[str, bool]] = {}  # by the number of the name
-        self.nesting = self._nest()
+        self.frames = Frames(events.names)
         self.kernels = self._of(Role.KERNEL)
         self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
+        self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
         self.launched = self._launched()
+        self.tops = self._top_ops()
+        work = self.kernels if self.is_gpu else self.tops
+        self.called = find_callers(events, self.nesting, self.frames, work)
+        self.notes += self.called.notes
         self.main = self._main_thread()
         self.steps = self._find_steps(events.step_by)
         self.step_times = np.array([s[1:] for s in self.steps], np.int64).reshape(-1, 2)
@@ -203,11 +196,17 @@ class _Trace:
             lanes.append(lane)
         return [*lanes, TORCH_CPU, "device/0 collectives"]
 
-    def _spans(self, chosen: NDArray[np.intp], kind: str) -> Spans:
+    def _spans(self, chosen: NDArray[np.intp], kind: str, callers: Ints | int = -1) -> Spans:
         name = self.events.column("name")[chosen].astype(np.int32)
         thread = self.thread[chosen].astype(np.int32)
         return Spans(
-            thread, kind, name, self.start[chosen], self.stop[chosen], self.launched[chosen]
+            thread,
+            kind,
+            name,
+            self.start[chosen],
+            self.stop[chosen],
+            self.launched[chosen],
+            callers,
         )
 
     def _find_steps(self, step_by: str) -> tuple[Step, ...]:
@@ -224,7 +223,7 @@ class _Trace:
         chosen = chosen[self.thread[chosen] == self.main]
         if not step_by:
             chosen = chosen[self.role[chosen] != Role.PYTHON]
-        known = self.kept[self.role[self.kept] != Role.OTHER]
+        known = self.kept[~np.isin(self.role[self.kept], (Role.OTHER, Role.CALL))]
         ends = (self.start[known], self.stop[known])
         window = (int(ends[0].min()), int(ends[1].max())) if len(known) else (0, 0)
         found = find_steps(self._annotations(chosen), window, step_by)
@@ -253,55 +252,26 @@ class _Trace:
         if self.is_gpu:
             names = self.events.column("name").astype(np.int64)[self.kernels]
             sends = np.frombuffer(self.events.messages.sends, np.int8)[names] > 0
-            yield self._spans(self.kernels[~sends], "kernel")
-            yield self._spans(self.kernels[sends], "communication")
+            yield self._spans(self.kernels[~sends], "kernel", self.called.numbers[~sends])
+            yield self._spans(self.kernels[sends], "communication", self.called.numbers[sends])
             return
-        for lane, kind, chosen in (
-            (len(lanes) - 2, "kernel", self._top_ops()),
-            (len(lanes) - 1, "communication", self._of(Role.COLLECTIVE)),
+        for lane, kind, chosen, callers in (
+            (len(lanes) - 2, "kernel", self.tops, self.called.numbers),
+            (len(lanes) - 1, "communication", self._of(Role.COLLECTIVE), -1),
         ):
             spans = self._spans(chosen, kind)
-            yield Spans(lane, kind, spans.name, spans.start_ns, spans.stop_ns)
+            yield Spans(lane, kind, spans.name, spans.start_ns, spans.stop_ns, node=callers)
 
     def _top_ops(self) -> NDArray[np.intp]:
         ops = self._of(Role.ATEN, Role.COPY, Role.READ)
         inside = np.frombuffer(self.nesting.op, np.int32) if len(ops) else np.zeros(0, np.int32)
         return ops[inside[ops] < 0]
 
-    def _nest(self) -> _Nesting:
-        """One pass over each thread's events in time, with a stack of the open events."""
-        count = len(self.role)
-        none = array("i", [-1])
-        found = _Nesting(none * count, none * count, bytearray(count), bytearray(count))
-        host = self.kept[self.role[self.kept] < Role.KERNEL]
-        host = host[np.lexsort((host, -self.stop[host], self.start[host], self.thread[host]))]
-        stack: list[tuple[int, int, int, int, int]] = []  # stop, op, frame, engine, finish: within
-        thread, ends = -1, self.stop
-        columns = (host, self.thread[host], self.start[host], self.stop[host], self.role[host])
-        for i, of, start, stop, role in zip(*(c.tolist() for c in columns), strict=True):
-            if of != thread:
-                thread, stack = of, []
-            while stack and stack[-1][0] <= start:
-                stack.pop()
-            _, op, frame, engine, finish = stack[-1] if stack else (stop, -1, -1, 0, 0)
-            found.op[i], found.frame[i] = op, frame
-            found.is_engine[i], found.is_finish[i] = engine, finish
-            if role in _OPS:
-                found.crossing += op >= 0 and stop > ends[op] + _ROUNDING_NS
-                op = i
-            elif role == Role.PYTHON:
-                frame = i
-            if role != Role.STEP:  # begins and ends inside of calls of prof.step
-                stack.append(
-                    (stop, op, frame, engine or role == Role.ENGINE, finish or role == Role.FINISH)
-                )
-        return found
-
     def _phases(self) -> Iterator[tuple[str, int, int]]:
         engine = self._of(Role.ENGINE)
-        tops = self._top_ops()
-        is_engine = np.frombuffer(bytes(self.nesting.is_engine), np.uint8)
-        tops = tops[is_engine[tops] == 0] if len(tops) else tops
+        tops = self.tops
+        if len(tops):
+            tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
         updates = self._of(Role.UPDATE)
 
         def times(chosen: NDArray[np.intp]) -> Ints:
@@ -313,7 +283,7 @@ class _Trace:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""
         waits = self._of(Role.WAIT) if self.is_gpu else self._of(Role.READ)
         if not self.is_gpu:
-            waits = waits[np.isin(waits, self._top_ops())]
+            waits = waits[np.isin(waits, self.tops)]
         if len(self.steps):
             begun, ended = self.step_times.T
             inside = np.searchsorted(begun, self.start[waits], "right") - 1
@@ -353,23 +323,12 @@ class _Trace:
         for _ in range(_DEEPEST):
             if frame < 0:
                 return via, ""
-            place, is_users = self._frame(self.events.name[frame])
+            place, is_users = self.frames.place(self.events.name[frame])
             if is_users:
                 return place, via
             via = via or place
             frame = self.nesting.frame[frame]
         return via, ""
-
-    def _frame(self, name: int) -> tuple[str, bool]:
-        """Where a Python function begins, "" if its name does not say, and is it the user's?"""
-        if name not in self._frames:
-            match = _FRAME.match(self.names[name])
-            self._frames[name] = (
-                (f"{match['file']}:{match['line']}", not _is_library(match["file"]))
-                if match
-                else ("", False)
-            )
-        return self._frames[name]
 
     def _say(self) -> None:
         """What the reader must know."""
@@ -420,16 +379,3 @@ def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:
     wait = np.array([s.wait_ns for s, _ in syncs], np.int64)
     names = np.array([trace.name(s.cause) for s, _ in syncs], np.int32)
     return Spans(np.array([t for _, t in syncs], np.int32), "wait", names, at, at + wait)
-
-
-_OPS = frozenset({Role.ATEN, Role.COPY, Role.READ})
-
-
-def _is_library(file: str) -> bool:
-    """Not the user's: torch cuts what is on Python's path off, so names begin with the package."""
-    if file.startswith("<"):
-        return not file.startswith("<ipython-input")
-    first, *rest = file.replace("\\", "/").split("/")
-    if rest:
-        return first in _LIBRARIES or _INSTALLED.search(file) is not None
-    return first.removesuffix(".py") in sys.stdlib_module_names

@@ -7,13 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from kit.ir import Graph
-from kit.runs.analysis.flops import node_flops
 from kit.runs.ceilings import Ceilings
+from kit.runs.device.flops import node_flops
+from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ns, format_number, format_percent
 from kit.trace import KernelRow
+from kit.trace.imported import Caller
 from kit.trace.kernels import kernel_table as rows_of
+from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["KernelCost", "kernel_table"]
 
@@ -27,12 +32,16 @@ class KernelCost:
     Bytes and arithmetic are modelled, from the shapes of the graph: each value is read once and
     written once, and what stays inside a fused kernel is neither. nan is what cannot be known.
 
+    A foreign trace has no graph, but may name the ops that launched a kernel, and their shapes. An
+    op that launches several kernels says nothing of what each of them does: only kernels that are
+    the only one of their op, in all calls, have bytes and arithmetic there.
+
     Units:
         bytes and operations of one step; gigabytes and 1e9 operations a second
     """
 
     kernel: KernelRow
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  # of the graph; of a foreign trace places in `run.callers`
     ops: tuple[str, ...]  # in program order, each once
     sites: tuple[str, ...]
     scopes: tuple[str, ...]
@@ -75,6 +84,8 @@ def kernel_table(run: Run, *, ceilings: Ceilings | None = None) -> tuple[KernelC
     """
     rows = rows_of(run.timeline)
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    if run.callers:
+        return KernelRows(_launched(run, rows, steps, ceilings))
     values = _Values(run.graphs[0] if run.graphs else Graph(()))
     nodes = [run.nodes_of(r.segment, r.name, r.node) for r in rows]
     alike: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
@@ -137,16 +148,64 @@ def _cost(row: KernelRow, members: tuple[int, ...], graph: Graph,
     times = row.count if row.count <= devices * (steps + 1) else devices * steps
     ns = row.total_ms * 1e6 / times
     gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
-    share, limit = math.nan, ""
-    if ceilings is not None and members and ns:
-        share, limit = max(
-            (gb_s / ceilings.gb_s, "memory"), (gflop_s / ceilings.gflop_s, "arithmetic")
-        )
+    share, limit = _of_ceiling(gb_s, gflop_s, ceilings if members else None)
     nodes = [graph.nodes[i] for i in sorted(members)]
     ops, sites, scopes = (_once(getattr(n, name) for n in nodes) for name in _TEXTS)
     return KernelCost(
         row, members, ops, sites, scopes, read, written, flops, gb_s, gflop_s, share, limit
     )
+
+
+def _of_ceiling(gb_s: float, gflop_s: float, ceilings: Ceilings | None) -> tuple[float, str]:
+    """The part of the nearer ceiling, and which that is; of what is known."""
+    if ceilings is None:
+        return math.nan, ""
+    parts = ((gb_s / ceilings.gb_s, "memory"), (gflop_s / ceilings.gflop_s, "arithmetic"))
+    return max((part for part in parts if not math.isnan(part[0])), default=(math.nan, ""))
+
+
+def _launched(
+    run: Run, rows: Iterable[KernelRow], steps: int, ceilings: Ceilings | None
+) -> Iterable[KernelCost]:
+    """The kernels of a foreign trace, by what its file says of their launches."""
+    t = run.timeline
+    spans = t.where(kind=ON_DEVICE)
+    pairs = np.stack([t.name[spans], t.node[spans]], axis=1)
+    found, counts = np.unique(pairs, axis=0, return_counts=True)
+    by_name: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for (name, node), count in zip(found.tolist(), counts.tolist(), strict=True):
+        by_name[t.names[name]].append((node, count))
+    for row in rows:
+        launches = by_name[row.name]
+        nodes = tuple(node for node, _ in launches if run.caller(node) is not None)
+        callers = [run.callers[node] for node in nodes]
+        read, written, flops = (
+            x / steps for x in _moved_by(callers, [n for _, n in launches], row.count)
+        )
+        ns = row.total_ms * 1e6 / steps
+        gb_s, gflop_s = ((read + written) / ns, flops / ns) if ns else (math.nan, math.nan)
+        yield KernelCost(
+            row,
+            nodes,
+            _once(caller.op for caller in callers),
+            _once(caller.site for caller in callers),
+            _once("/".join(caller.module) for caller in callers),
+            *(read, written, flops, gb_s, gflop_s),
+            *_of_ceiling(gb_s, gflop_s, ceilings),
+        )
+
+
+def _moved_by(callers: list[Caller], counts: list[int], whole: int) -> tuple[float, float, float]:
+    """Bytes read, bytes written and arithmetic of all runs of a kernel; nan if of one it is not."""
+    is_known = len(callers) == len(counts) and sum(counts) == whole
+    if not is_known or any(caller.calls != caller.kernels for caller in callers):
+        return math.nan, math.nan, math.nan
+    costs = [call_cost(caller) for caller in callers]
+    read, written, flops = (
+        sum(getattr(cost, what) * count for cost, count in zip(costs, counts, strict=True))
+        for what in ("bytes_read", "bytes_written", "flops")
+    )
+    return read, written, flops
 
 
 _TEXTS = ("op", "site", "scope")

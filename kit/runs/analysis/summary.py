@@ -14,6 +14,7 @@ from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
+from kit.runs.device.callers import best_view, callers_text
 from kit.runs.run import Run
 from kit.text import (
     format_bytes,
@@ -48,6 +49,7 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
         _syncs(run, rows),
         _gaps(run),
         _lines(run, rows) or _kernels(run, rows),
+        _callers(run, rows),
         _launches(run.timeline),
         _copies(run, rows),
         _memory(run, rows),
@@ -149,6 +151,12 @@ def _kernels(run: Run, limit: int) -> str:
         return ""
     heads = ("kernel", "runs", unit, "of kernel time")
     return terminal_table(heads, cells) + _more(len(rows) - limit, "kernels")
+
+
+def _callers(run: Run, limit: int) -> str:
+    """What launched the device's work, in a foreign trace that says it."""
+    by = best_view(run)
+    return callers_text(run, by, limit, least=0.01) if by else ""
 
 
 def _launches(timeline: Timeline) -> str:

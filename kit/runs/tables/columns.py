@@ -1,4 +1,4 @@
-"""A run as plain tables: spans, kernels, gaps, lines, sync points, steps; one row for each below.
+"""A run as plain tables: spans, kernels, callers, gaps and more; one row of `TABLES` for each.
 
 `query.py` beside this file asks them in SQL, `frame.py` hands them to pandas.
 """
@@ -15,12 +15,17 @@ from numpy.typing import NDArray
 
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.analysis.lines import line_costs
+from kit.runs.device.callers import charged_by_caller
+from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.trace import KINDS, SyncPoint, Timeline, idle_gaps
+from kit.trace.imported import Caller
 
 __all__ = ["TABLES", "Field", "Table", "Texts", "Values"]
 
 _SEVERAL = ", "  # between the ops, or the lines, of one kernel
+_INSIDE = "/"  # between a module and the one in it
+_OF_NODES = ("op", "scope", "site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ def _spans(run: Run) -> list[Values]:
     t = run.timeline
     nodes = run.graphs[0].nodes if run.graphs else ()
     node = np.where(t.node < len(nodes), t.node, -1).astype(np.int64)
+    caller = np.where(t.node < len(run.callers), t.node, -1).astype(np.int64)
+    if run.callers:
+        launched = _by_caller(run.callers)
+        texts = [_at(launched[what], caller) for what in ("op", "module", "site")]
+    else:
+        texts = [_of_nodes(node, [getattr(n, what) for n in nodes]) for what in _OF_NODES]
     return [
         np.arange(len(t)),
         Texts(t.lane.astype(np.int64), t.lanes),
@@ -79,14 +90,47 @@ def _spans(run: Run) -> list[Values]:
         np.where(t.segment >= 0, t.segment, -1).astype(np.int64),
         np.where(t.segment < -1, -2 - t.segment.astype(np.int64), -1),
         node,
-        *(_of_nodes(node, [getattr(n, what) for n in nodes]) for what in ("op", "scope", "site")),
+        *texts,
+        caller,
     ]
 
 
 def _of_nodes(node: NDArray[np.int64], texts: Sequence[str]) -> Texts:
-    known = Texts.of(texts)
-    numbers = np.append(known.numbers, -1)  # of node -1
-    return Texts(numbers[node], known.texts)
+    return _at(Texts.of(texts), node)
+
+
+def _at(known: Texts, places: NDArray[np.int64]) -> Texts:
+    """A text for each place among the known; none for place -1."""
+    return Texts(np.append(known.numbers, -1)[places], known.texts)
+
+
+def _by_caller(callers: Sequence[Caller]) -> dict[str, Texts]:
+    """What is said of each caller, as texts."""
+    return {
+        "op": Texts.of(c.op for c in callers),
+        "module": Texts.of(_INSIDE.join(c.module) for c in callers),
+        "annotation": Texts.of(_INSIDE.join(c.annotation) for c in callers),
+        "site": Texts.of(c.site for c in callers),
+        "shapes": Texts.of(c.shapes for c in callers),
+    }
+
+
+def _callers(run: Run) -> list[Values]:
+    charged, counts = charged_by_caller(run)
+    costs = [call_cost(c) for c in run.callers]
+    return [
+        np.arange(len(run.callers)),
+        *_by_caller(run.callers).values(),
+        Texts.of("backward" if c.is_backward else "" for c in run.callers),
+        _integers(c.graph_node for c in run.callers),
+        _integers(c.calls for c in run.callers),
+        counts[:-1],
+        charged[:-1] / 1e6,
+        *(
+            _reals(getattr(cost, what) for cost in costs)
+            for what in ("flops", "bytes_read", "bytes_written")
+        ),
+    ]
 
 
 def _step_of(t: Timeline, at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -114,6 +158,7 @@ def _steps(run: Run) -> list[Values]:
 
 def _kernels(run: Run) -> list[Values]:
     rows = kernel_table(run)
+    callers = [[run.callers[i] for i in r.nodes] if run.callers else [] for r in rows]
     return [
         Texts.of(r.kernel.name for r in rows),
         _integers(r.kernel.segment for r in rows),
@@ -128,7 +173,13 @@ def _kernels(run: Run) -> list[Values]:
         _reals(r.bytes_read for r in rows),
         _reals(r.bytes_written for r in rows),
         _reals(r.flops for r in rows),
+        Texts.of(_once(_INSIDE.join(c.annotation) for c in found) for found in callers),
+        Texts.of(_once(c.shapes for c in found) for found in callers),
     ]
+
+
+def _once(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _gaps(run: Run) -> list[Values]:
@@ -213,9 +264,10 @@ TABLES = (
                 segment="of kit's own runs: which segment it is of",
                 launch="of foreign traces: the same number for a call and what it launched",
                 node="of the graph",
-                op="of the node",
-                scope="the module of the node",
-                site="the line of the program that recorded the node",
+                op="of the node; of foreign traces the op that launched it",
+                scope="the module of the op",
+                site="the line of the op; of foreign traces where its function begins",
+                caller="of foreign traces: its row in callers",
             ),
         ),
         _spans,
@@ -234,11 +286,34 @@ TABLES = (
             ops="that it computes",
             scopes="their modules",
             sites="their lines",
-            bytes_read="a step, modelled from shapes; none without a graph",
+            bytes_read="a step, modelled from shapes; none without them",
             bytes_written="the same",
             flops="the same",
+            annotations="of foreign traces: in which it was launched",
+            shapes="of foreign traces: the arrays that its ops were given",
         ),
         _kernels,
+    ),
+    Table(
+        "callers",
+        "one way in which kernels of a foreign trace were launched, as far as its file says it",
+        _fields(
+            caller="its number",
+            op="the innermost around the launch",
+            module="outermost first: Bert_0/Linear_3; of a gradient, of the op it is of",
+            annotation="outermost first",
+            site="where the function of the program begins",
+            shapes="the arrays that the op was given",
+            phase="backward; none: not known to be of a gradient",
+            graph_node="of a CUDA graph",
+            calls="of the op, in all traced steps",
+            kernels="that they launched",
+            charged_ms="their part of the busy time",
+            flops="of one call, from shapes; none: not known",
+            bytes_read="the same",
+            bytes_written="the same",
+        ),
+        _callers,
     ),
     Table(
         "gaps",

@@ -7,11 +7,13 @@ the user's lines; `Links` translates them. Views know this type, and nothing of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from kit.ir import Node
 from kit.runs.run import Run
+from kit.trace.imported import Caller
 
 __all__ = ["NOTHING", "Links", "Selection"]
 
@@ -20,7 +22,7 @@ __all__ = ["NOTHING", "Links", "Selection"]
 class Selection:
     """IR nodes and user's lines that belong together; false if nothing is picked."""
 
-    nodes: frozenset[int] = frozenset()  # of `run.graphs[0]`
+    nodes: frozenset[int] = frozenset()  # of `run.graphs[0]`; of a foreign trace `run.callers`
     sites: frozenset[str] = frozenset()  # "train.py:41", as in `Node.site` and `SyncPoint.site`
     label: str = ""  # what was picked, in words: "kernel fusion.3", "train.py:41"
 
@@ -36,7 +38,9 @@ class Links:
 
     def __init__(self, run: Run | None) -> None:
         self._run = run
-        self._nodes = run.graphs[0].nodes if run is not None and run.graphs else ()
+        self._nodes: Sequence[Node | Caller] = ()
+        if run is not None:
+            self._nodes = run.graphs[0].nodes if run.graphs else run.callers
 
     def of_nodes(self, nodes: Iterable[int], label: str = "") -> Selection:
         """These nodes, and the lines that recorded them; ids that the graph lacks are dropped."""
@@ -48,7 +52,8 @@ class Links:
         """All nodes that a kernel computes; see `Run.nodes_of`."""
         if self._run is None:
             return NOTHING
-        return self.of_nodes(self._run.nodes_of(segment, kernel, node), f"kernel {kernel}")
+        nodes = self._run.nodes_of(segment, kernel, node) if self._run.graphs else (node,)
+        return self.of_nodes(nodes, f"kernel {kernel}")
 
     def of_segment(self, segment: int) -> Selection:
         """All nodes of a segment."""

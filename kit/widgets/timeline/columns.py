@@ -115,7 +115,7 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
     segment = np.where(is_told, t.segment[one], -1).tolist()
     node = np.where(is_told, t.node[one], -1).tolist()
     nodes = [
-        run.nodes_of(s, n, d) if k == "kernel" else () if d < 0 else (d,)
+        run.nodes_of(s, n, d) if k == "kernel" and not run.callers else () if d < 0 else (d,)
         for s, n, d, k in zip(segment, raw, node, kind, strict=True)
     ]
     lanes = [safe_label(x) for x in t.lanes]
@@ -319,6 +319,9 @@ def _join(row: Ints, spans: Ints, left: Ints, right: Ints, most: int) -> tuple[I
 
 def _details(segment: list[int], nodes: Sequence[Sequence[int]], run: Run) -> list[str]:
     by_index = {s.index: s for s in run.segments}
+    if run.callers:
+        callers = [run.caller(ids[0]) if ids else None for ids in nodes]
+        return ["\n".join(map(safe_label, c.lines())) if c is not None else "" for c in callers]
     graph = run.graphs[0].nodes if run.graphs else ()
     return [_detail(s, ids, graph, by_index) for s, ids in zip(segment, nodes, strict=True)]
 

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import flop_registry
 
 import kit
 from kit.ir import Aval, Graph, Node
-from kit.runs.analysis.flops import node_flops
 from kit.runs.analysis.kernels import kernel_table
 from kit.runs.ceilings import Ceilings
+from kit.runs.device.flops import node_flops
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, Timeline, union_ns

@@ -1,0 +1,220 @@
+"""What launched each kernel of a trace of torch's: op, modules, annotations and line.
+
+    kernel --correlation--> launching call --inside of--> op, module, annotation, function
+    function of the autograd engine --sequence number--> op of the forward pass
+
+An op of the backward pass is inside of no module: it takes the place of the op of the forward pass
+whose gradient it computes. torch gives both the same sequence number; each thread has its own, and
+the engine names the thread of the forward op by a number that is no system's, so that thread is
+the one which fits most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.formats.chrome.events import OPS, Events, Role
+from kit.formats.chrome.frames import MODULE, Frames
+from kit.formats.chrome.nesting import NONE, Nesting
+from kit.trace.imported import MAX_CALLERS, Caller, cut_name
+
+__all__ = ["CallersFound", "find_callers"]
+
+Ints = NDArray[np.int64]
+_DEEPEST = 200  # frames to look at
+_SEQUENCE = (1 << 40) - 1
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+
+@dataclass(frozen=True)
+class CallersFound:
+    """The callers, and which of them launched each of the kernels that were asked about."""
+
+    callers: tuple[Caller, ...]
+    numbers: Ints  # Shape: (kernels,); -1: not known
+    notes: tuple[str, ...] = ()
+
+
+def find_callers(
+    events: Events, nesting: Nesting, frames: Frames, kernels: NDArray[np.intp]
+) -> CallersFound:
+    """Of these events what launched them.
+
+    Args:
+        kernels: what a GPU ran; or ops, which are their own callers.
+    """
+    row = _rows(events, nesting, kernels)
+    known = np.flatnonzero(row >= 0)
+    numbers = np.full(len(kernels), NONE, np.int64)
+    if not len(known):
+        return CallersFound((), numbers)
+    keys, calls = _keys(events, nesting, frames, row[known], kernels[known])
+    of, first = _groups(keys)
+    found = np.stack([key[first] for key in keys], axis=1)
+    kernel_counts = np.bincount(of, minlength=len(found))
+    once = _groups([of, calls])[1]
+    call_counts = np.bincount(of[once], minlength=len(found))
+    notes: tuple[str, ...] = ()
+    if len(found) > MAX_CALLERS:
+        most = np.sort(np.argsort(-kernel_counts, kind="stable")[:MAX_CALLERS])
+        place = np.full(len(found), NONE, np.int64)
+        place[most] = np.arange(MAX_CALLERS)
+        notes = (
+            f"{len(found):,} ways to launch a kernel: of {int((place[of] < 0).sum()):,} "
+            f"kernels, launched in other ways than the {MAX_CALLERS:,} most frequent, nothing is "
+            "said",
+        )
+        found, of = found[most], place[of]
+        call_counts, kernel_counts = call_counts[most], kernel_counts[most]
+    make = _Maker(events, nesting, frames)
+    counts = zip(found.tolist(), call_counts.tolist(), kernel_counts.tolist(), strict=True)
+    callers = [make.caller(*one) for one in counts]
+    order = sorted(range(len(callers)), key=lambda i: _place(callers[i]))
+    place = np.full(len(callers) + 1, NONE, np.int64)  # the last is of -1
+    place[order] = np.arange(len(callers))
+    numbers[known] = place[of]
+    return CallersFound(tuple(callers[i] for i in order), numbers, notes)
+
+
+def _place(caller: Caller) -> tuple[Any, ...]:
+    """Where a caller stands among the others, however the file orders its events."""
+    return (caller.module, caller.annotation, caller.op, caller.site, caller.shapes,
+            caller.others, caller.is_backward, caller.graph_node)  # fmt: skip
+
+
+def _rows(events: Events, nesting: Nesting, kernels: NDArray[np.intp]) -> Ints:
+    """The row of anchors that launched each kernel; -1: none is known."""
+    anchors = nesting.anchors.column("event")
+    if not len(anchors) or not len(kernels):
+        return np.full(len(kernels), NONE, np.int64)
+    role, link = events.column("role"), events.column("link").astype(np.int64)
+    is_op = np.isin(role, list(OPS))
+    if is_op[kernels].all():  # each is its own caller
+        rows = np.argsort(anchors, kind="stable")
+        return _match(anchors[rows], rows, kernels.astype(np.int64))
+    rows = np.flatnonzero(~is_op[anchors])
+    rows = rows[np.argsort(link[anchors[rows]], kind="stable")]
+    asked = np.where(link[kernels] > 0, link[kernels], NONE)
+    return _match(link[anchors[rows]], rows, asked)
+
+
+def _match(keys: Ints, rows: NDArray[np.intp], asked: Ints) -> Ints:
+    """The row that has each key, of keys in order; -1 for a key that none has."""
+    if not len(keys):
+        return np.full(len(asked), NONE, np.int64)
+    at = np.searchsorted(keys, asked).clip(max=len(keys) - 1)
+    return np.where(keys[at] == asked, rows[at], NONE)
+
+
+def _keys(
+    events: Events, nesting: Nesting, frames: Frames, row: Ints, kernels: NDArray[np.intp]
+) -> tuple[list[NDArray[Any]], Ints]:
+    """What tells one caller from another, columns with a row for each kernel; and its call."""
+    anchors, name, node = nesting.anchors, events.column("name"), events.column("node")
+    event, call, engine = (anchors.column(x)[row] for x in ("event", "call", "engine"))
+    module, line, annotation = (anchors.column(x)[row] for x in ("module", "line", "annotation"))
+    forward = np.where(engine >= 0, _forward(events, nesting)[row], NONE)
+    has_forward = forward >= 0
+    own = (module >= 0) | (line >= 0)  # ops that are computed again during the backward pass
+    taken = has_forward & ~own
+    module = np.where(taken, anchors.column("module")[forward], module)
+    line = np.where(taken, anchors.column("line")[forward], line)
+    frame = np.array(nesting.frame, np.int64)[
+        np.where(taken, anchors.column("event")[forward], event)
+    ]
+    line = np.where((line < 0) & (frame >= 0), _outside(name, nesting, frames, frame), line)
+    graphs = [i for i, text in enumerate(events.names) if text.startswith(_GRAPH_LAUNCHES)]
+    is_graph = np.isin(name[event], graphs)  # the op around it has not computed what it replays
+    arguments = np.where((call >= 0) & ~is_graph, node[call], NONE)
+    role = events.column("role")[kernels]
+    graph_node = np.where(role == Role.KERNEL, node[kernels], NONE)
+    op = np.where(call >= 0, name[call], NONE)
+    columns = [op, arguments, module, annotation, line, engine >= 0, graph_node]
+    return columns, np.where(call >= 0, call, event)
+
+
+def _outside(name: NDArray[Any], nesting: Nesting, frames: Frames, frame: Ints) -> Ints:
+    """The names of the user's functions around these; a function itself where there is none."""
+    found, of = np.unique(frame, return_inverse=True)
+    names = []
+    for one in found.tolist():
+        at, left = one, _DEEPEST
+        while at >= 0 and left and not frames.place(int(name[at]))[1]:
+            at, left = nesting.frame[at], left - 1
+        names.append(int(name[at]) if at >= 0 and left else int(name[one]))
+    return np.array(names, np.int64)[of]
+
+
+def _groups(columns: Sequence[NDArray[Any]]) -> tuple[Ints, NDArray[np.intp]]:
+    """Rows that are alike have one number; and the first row of each number."""
+    number = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, code = np.unique(column, return_inverse=True)
+        _, number = np.unique(number * len(values) + code, return_inverse=True)
+    return number, np.unique(number, return_index=True)[1]
+
+
+def _forward(events: Events, nesting: Nesting) -> Ints:
+    """Of each anchor inside of the autograd engine the row of the forward op; -1: not known."""
+    anchors = nesting.anchors
+    event, engine = anchors.column("event"), anchors.column("engine")
+    link = events.column("link").astype(np.int64)
+    role, thread = events.column("role"), events.column("thread").astype(np.int64)
+    found = np.full(len(event), NONE, np.int64)
+    ops = np.flatnonzero(np.isin(role[event], list(OPS)) & (link[event] >= 0))
+    asked = np.flatnonzero(engine >= 0)
+    asked = asked[link[engine[asked]] >= 0]
+    if not len(ops) or not len(asked):
+        return found
+    start = events.column("start_us")[event[ops]]
+    ops = ops[np.lexsort((start, link[event[ops]]))]
+    numbers, of_thread = link[engine[asked]], thread[event[ops]]
+    for number in np.unique(numbers >> 40).tolist():
+        chosen = asked[numbers >> 40 == number]
+        wanted = link[engine[chosen]] & _SEQUENCE
+        best: Ints = np.zeros(0, np.int64)
+        for one in np.unique(of_thread).tolist():
+            rows = ops[of_thread == one]
+            keys = link[event[rows]]
+            at = np.searchsorted(keys, wanted, "right") - 1  # the last op of several
+            fits = (at >= 0) & (keys[at.clip(min=0)] == wanted)
+            match = np.where(fits, rows[at.clip(min=0)], NONE)
+            if (match >= 0).sum() > (best >= 0).sum():
+                best = match
+        if len(best):
+            found[chosen] = best
+    return found
+
+
+class _Maker:
+    """Texts for numbers."""
+
+    def __init__(self, events: Events, nesting: Nesting, frames: Frames) -> None:
+        self._names, self._arguments = events.names, events.arguments
+        self._paths, self._frames = nesting.paths, frames
+
+    def caller(self, key: Sequence[int], calls: int, kernels: int) -> Caller:
+        """The caller with this row of `_keys`."""
+        op, arguments, module, annotation, line, backward, graph_node = key
+        said = self._arguments[arguments]
+        modules = tuple(text.removeprefix(MODULE) for text in self._path(module))
+        return Caller(
+            op=cut_name(self._names[op]) if op >= 0 else "",
+            module=modules or said.hierarchy,
+            annotation=self._path(annotation),
+            site=cut_name(self._frames.place(line)[0]) if line >= 0 else "",
+            inputs=said.inputs,
+            others=said.others,
+            is_backward=bool(backward),
+            calls=calls,
+            kernels=kernels,
+            graph_node=graph_node,
+        )
+
+    def _path(self, path: int) -> tuple[str, ...]:
+        return tuple(cut_name(self._names[i]) for i in self._paths.names(path))

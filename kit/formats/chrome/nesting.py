@@ -1,0 +1,164 @@
+"""What each event of a thread is inside of: one pass over the events in time.
+
+torch itself finds nesting in the same way. See `kit/formats/chrome/callers.py` for what launched a
+kernel.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.formats.chrome.events import ATEN_OPS, OPS, Events, Role
+from kit.formats.chrome.frames import Frames
+
+__all__ = ["NONE", "Anchors", "Nesting", "Paths", "nest"]
+
+Ints = NDArray[np.int64]
+NONE = -1
+_ROUNDING_NS = 1000  # older files have whole microseconds
+_MAX_PATHS = 100_000
+_DEEPEST = 200  # modules, or annotations, in each other
+_NOWHERE = (NONE, NONE, NONE, NONE)  # op, path of modules, path of annotations, the user's frame
+_LAUNCHING = frozenset({Role.LAUNCH, Role.TRANSFER, Role.WAIT})
+_ANNOTATING = frozenset({Role.ANNOTATION, Role.UPDATE})
+
+
+class Paths:
+    """Modules in modules, and annotations in annotations: each path by one number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._steps: list[tuple[int, int]] = []  # the path around, and the number of a name
+        self._depths: list[int] = []
+
+    def inside(self, path: int, name: int) -> int:
+        """The path that goes one name further; the same path if there are too many."""
+        key = (path, name)
+        found = self._numbers.get(key)
+        if found is None:
+            depth = self._depths[path] + 1 if path >= 0 else 1
+            if len(self._steps) >= _MAX_PATHS or depth > _DEEPEST:
+                return path
+            found = self._numbers[key] = len(self._steps)
+            self._steps.append(key)
+            self._depths.append(depth)
+        return found
+
+    def names(self, path: int) -> list[int]:
+        """The numbers of its names, outermost first."""
+        found: list[int] = []
+        while path >= 0:
+            path, name = self._steps[path]
+            found.append(name)
+        return found[::-1]
+
+
+@dataclass
+class Anchors:
+    """Where something is launched, and ops whose gradients are computed later: a row for each."""
+
+    event: array[int] = field(default_factory=lambda: array("i"))
+    call: array[int] = field(default_factory=lambda: array("i"))  # the innermost op around, or it
+    module: array[int] = field(default_factory=lambda: array("i"))  # a path
+    annotation: array[int] = field(default_factory=lambda: array("i"))  # a path
+    line: array[int] = field(default_factory=lambda: array("i"))  # the name of the user's frame
+    engine: array[int] = field(default_factory=lambda: array("i"))  # the function of autograd's
+
+    def add(self, event: int, around: tuple[int, int, int, int], engine: int) -> None:
+        """One more row."""
+        self.event.append(event)
+        self.call.append(around[0])
+        self.module.append(around[1])
+        self.annotation.append(around[2])
+        self.line.append(around[3])
+        self.engine.append(engine)
+
+    def column(self, name: str) -> Ints:
+        """One of the columns as numpy sees it."""
+        return np.array(getattr(self, name), np.int64)
+
+
+@dataclass
+class Nesting:
+    """Of each event; indices of events, -1 for none."""
+
+    op: array[int]  # the nearest aten op around
+    frame: array[int]  # the nearest python function around
+    engine: array[int]  # the nearest function of the autograd engine around
+    is_finish: bytearray  # the end of kit's own native run is around
+    anchors: Anchors = field(default_factory=Anchors)
+    paths: Paths = field(default_factory=Paths)
+    crossing: int = 0  # events that end after what they began in
+
+
+def nest(
+    events: Events, times: tuple[Ints, Ints], kept: NDArray[np.intp], frames: Frames,
+    is_gpu: bool,
+) -> Nesting:  # fmt: skip
+    """One pass over each thread's events in time, with a stack of the open events.
+
+    Args:
+        times: starts and stops of all events.
+        kept: indices of those that have a usable time.
+        is_gpu: what a GPU ran is launched; else the ops that no other op called are the work.
+    """
+    role = events.column("role")
+    columns = (events.column("thread"), *times, role, events.column("name"), events.column("link"))
+    none = array("i", [NONE]) * len(role)
+    found = Nesting(none, none[:], none[:], bytearray(len(role)))
+    wanted = (role < Role.KERNEL) | (role == Role.ANNOTATION) | (role == Role.CALL)
+    host = kept[wanted[kept]]
+    host = host[np.lexsort((host, -times[1][host], times[0][host], columns[0][host]))]
+    if len(host):
+        _pass(
+            found, [host.tolist(), *(c[host].tolist() for c in columns)], times[1], frames, is_gpu
+        )
+    return found
+
+
+def _pass(
+    found: Nesting, columns: Sequence[list[int]], ends: Ints, frames: Frames, is_gpu: bool
+) -> None:
+    """Fill what is found, by events in order of thread and time."""
+    # of each open event: its stop; op, frame, engine, finish and more that what is in it has around
+    stack: list[tuple[int, int, int, int, int, tuple[int, int, int, int]]] = []
+    thread, add, inside = NONE, found.anchors.add, found.paths.inside
+    for i, of, start, stop, role, name, link in zip(*columns, strict=True):
+        if of != thread:
+            thread, stack = of, []
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        _, op, frame, engine, finish, around = stack[-1] if stack else _OUTSIDE
+        found.op[i], found.frame[i], found.engine[i] = op, frame, engine
+        found.is_finish[i] = finish
+        if role in _LAUNCHING:
+            if link > 0:
+                add(i, around, engine)
+        elif role == Role.ENGINE:
+            # what Python has called the engine from is no place of the op whose gradient it is
+            engine, around = i, (around[0], NONE, around[2], NONE)
+        elif role in OPS:
+            around = (i, *around[1:])
+            if link >= 0 or (op < 0 and not is_gpu):
+                add(i, around, engine)
+            if role in ATEN_OPS:
+                found.crossing += op >= 0 and stop > ends[op] + _ROUNDING_NS
+                op = i
+        elif role == Role.PYTHON:
+            frame, (call, modules, notes, line) = i, around
+            if frames.is_module(name):
+                around = (call, inside(modules, name), notes, line)
+            elif frames.place(name)[1]:
+                around = (call, modules, notes, name)
+        elif role in _ANNOTATING:
+            around = (around[0], around[1], inside(around[2], name), around[3])
+        if role != Role.STEP:  # begins and ends inside of calls of prof.step
+            stack.append((stop, op, frame, engine, finish or role == Role.FINISH, around))
+
+
+_OUTSIDE = (0, NONE, NONE, NONE, 0, _NOWHERE)

@@ -1,0 +1,1 @@
+"""What the device did: the arithmetic and bytes of ops, and what launched its kernels."""

@@ -1,0 +1,271 @@
+"""The device's time by what launched it: a tree of modules, of annotations, of ops or of lines.
+
+print(kit.caller_table(kit.open_trace("trace.json.gz"), by="module"))
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kit.runs.device.shapes import call_cost
+from kit.runs.run import Run
+from kit.text import (
+    Column,
+    Rows,
+    format_count,
+    format_ms,
+    format_number,
+    format_percent,
+    safe_terminal,
+    terminal_table,
+)
+from kit.trace.imported import Caller
+from kit.trace.kernels import charged_ns, communication
+from kit.trace.kinds import ON_DEVICE
+
+__all__ = [
+    "BY",
+    "CallerRow",
+    "best_view",
+    "caller_table",
+    "callers_text",
+    "charged_by_caller",
+    "most_in",
+]
+
+WITHOUT_CALLERS = "nothing says what launched its kernels"
+_NO_OP, _NO_MODULE = "(no op)", "(in no module)"
+_NO_NOTE, _NO_LINE, _UNKNOWN = "(in no annotation)", "(no line)", "(launch not in the trace)"
+
+# what a row of the tree is of -> the path of a caller
+BY = MappingProxyType(
+    {
+        "module": lambda caller: caller.module or (_NO_MODULE,),
+        "annotation": lambda caller: caller.annotation or (_NO_NOTE,),
+        "kind": lambda caller: tuple(_kind(name) for name in caller.module) or (_NO_MODULE,),
+        "op": lambda caller: (caller.op or _NO_OP,),
+        "line": lambda caller: (caller.site or _NO_LINE,),
+    }
+)
+
+
+def _kind(module: str) -> str:
+    """The class of a module: torch numbers all modules of a class, "Linear_3"."""
+    name, _, number = module.rpartition("_")
+    return name if name and number.isdecimal() else module
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRow:
+    """A module, an annotation, an op or a line, and the kernels launched in it.
+
+    Where kernels run side by side an instant is divided among them: the outermost rows add up to
+    the time in which a device was busy, and a row to its own time and that of its parts.
+
+    Units:
+        milliseconds and operations of one traced step
+    """
+
+    path: tuple[str, ...]  # outermost first
+    total_ms: float
+    self_ms: float  # launched in it, and in nothing further in
+    share: float  # of the busy time
+    backward_ms: float  # of the total: kernels that compute gradients
+    kernels: float  # a step
+    flops: float  # from shapes, of the ops that have some; nan: none is known
+    gflop_s: float  # of these ops, over the time of their kernels
+    nodes: tuple[int, ...] = field(repr=False)  # its callers, places in `run.callers`
+
+    @property
+    def name(self) -> str:
+        """The last name of its path."""
+        return self.path[-1]
+
+    @property
+    def depth(self) -> int:
+        """How many others it is in."""
+        return len(self.path) - 1
+
+
+class CallerRows(Rows[CallerRow]):
+    """The rows of `caller_table`: a row, then what is in it."""
+
+    noun = "row"
+    columns = (
+        Column("launched by", lambda r: "  " * r.depth + r.name, is_number=False),
+        Column("a step", lambda r: format_ms(r.total_ms)),
+        Column("of busy time", lambda r: format_percent(r.share, form=".1%")),
+        Column("of its own", lambda r: format_ms(r.self_ms)),
+        Column("backward", lambda r: format_ms(r.backward_ms) if r.backward_ms else ""),
+        Column("kernels a step", lambda r: format_number(r.kernels)),
+        Column("GFLOP/s", lambda r: format_number(r.gflop_s)),
+    )
+
+
+def charged_by_caller(run: Run) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Time and number of the kernels of each caller; last those that none is known of.
+
+    Shape:
+        (callers + 1,), nanoseconds of all traced steps; and the same
+    """
+    t = run.timeline
+    spans = np.flatnonzero(t.where(kind=ON_DEVICE))
+    size = len(run.callers) + 1
+    if not len(spans):
+        return np.zeros(size), np.zeros(size, np.int64)
+    times = np.stack([t.start_ns[spans], t.stop_ns[spans]], axis=1)
+    node = t.node[spans].astype(np.int64)
+    node = np.where((node >= 0) & (node < size - 1), node, size - 1)
+    charged = np.bincount(node, charged_ns(times, communication(t, spans)), minlength=size)
+    return charged.astype(np.float64), np.bincount(node, minlength=size).astype(np.int64)
+
+
+def caller_table(run: Run, by: str = "module") -> tuple[CallerRow, ...]:
+    """Device time of a foreign trace by what launched it; the costliest first, each with its parts.
+
+    Empty for a run without callers: the kit's own runs have a graph, see `kit.kernel_table`.
+
+    Args:
+        by: "module"; "kind", modules of one class in one place taken together; "annotation", "op"
+            or "line".
+
+    Raises:
+        ValueError: by is none of these.
+    """
+    if by not in BY:
+        raise ValueError(f"by={by!r} must be one of {', '.join(BY)}")
+    if not run.callers:
+        return CallerRows(())
+    steps = max(int(run.timeline.where(kind="step").sum()), 1)
+    return CallerRows(_Tree(run, BY[by], steps).rows())
+
+
+def best_view(run: Run) -> str:
+    """What tells most of a run's callers: "kind" where modules are known, else "annotation", "op".
+
+    "" for a run without callers.
+    """
+    for by, is_known in (
+        ("kind", any(c.module for c in run.callers)),
+        ("annotation", any(c.annotation for c in run.callers)),
+    ):
+        if is_known:
+            return by
+    return "op" if run.callers else ""
+
+
+def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
+    """The table of `caller_table` for a terminal: rows with this share of the busy time at least.
+
+    Raises:
+        ValueError: by is none of `BY`.
+    """
+    rows = caller_table(run, by)
+    if not rows:
+        return f"{WITHOUT_CALLERS}."
+    shown = [row for row in rows if row.share >= least][:most]
+    steps = int(run.timeline.where(kind="step").sum())
+    heads = (f"launched by ({by})", "ms a step" if steps else "ms", "of busy time", "of its own",
+             "backward", "kernels", "GFLOP/s", "most in op", "on line")  # fmt: skip
+    charged = charged_by_caller(run)[0]
+    cells = [
+        [
+            f"{'  ' * row.depth}{safe_terminal(row.name, 50)}",
+            format_number(row.total_ms),
+            f"{row.share:.1%}",
+            format_number(row.self_ms),
+            format_number(row.backward_ms) if row.backward_ms else "",
+            format_number(row.kernels),
+            format_number(row.gflop_s, ""),
+            *(safe_terminal(text, 34) for text in most_in(run, row, charged)),
+        ]
+        for row in shown
+    ]
+    more = f"\nand {format_count(len(rows) - len(shown), 'row')} more" * (len(rows) > len(shown))
+    return terminal_table(heads, cells, left=(0, len(heads) - 2, len(heads) - 1)) + more
+
+
+def most_in(run: Run, row: CallerRow, charged: NDArray[np.float64]) -> tuple[str, str]:
+    """The op that has most of a row's time, and the line that it is on; "" for what is unknown.
+
+    Args:
+        charged: of `charged_by_caller`.
+    """
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for i in row.nodes:
+        sums[run.callers[i].op, run.callers[i].site] += float(charged[i])
+    return max(sums, key=lambda key: sums[key], default=("", ""))
+
+
+class _Branch:
+    """A row that is being summed."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, _Branch] = {}
+        self.total = self.own = self.backward = self.counted = 0.0
+        self.kernels = 0
+        self.flops = math.nan
+        self.nodes: list[int] = []
+
+
+class _Tree:
+    def __init__(self, run: Run, path_of: Callable[[Caller], tuple[str, ...]], steps: int) -> None:
+        self._steps = steps
+        charged, counts = charged_by_caller(run)
+        self._busy = max(float(charged.sum()), 1e-9)
+        self._root = _Branch()
+        times = charged.tolist()
+        for i, caller in enumerate(run.callers):
+            if counts[i]:
+                self._add(path_of(caller), i, caller, times[i], int(counts[i]))
+        if counts[-1]:
+            self._add((_UNKNOWN,), -1, Caller(), times[-1], int(counts[-1]))
+
+    def _add(self, path: tuple[str, ...], i: int, caller: Caller, ns: float, count: int) -> None:
+        flops = call_cost(caller).flops * caller.calls
+        branch = self._root
+        for name in path:
+            branch = branch.parts.setdefault(name, _Branch())
+            branch.total += ns
+            branch.kernels += count
+            branch.backward += ns if caller.is_backward else 0.0
+            if not math.isnan(flops):
+                branch.flops = flops + (0.0 if math.isnan(branch.flops) else branch.flops)
+                branch.counted += ns
+            if i >= 0:
+                branch.nodes.append(i)
+        branch.own += ns
+
+    def rows(self) -> Iterator[CallerRow]:
+        """Each branch before its parts; by hand, as a path may be long."""
+        waiting = [*reversed(self._sorted((), self._root))]
+        while waiting:
+            path, branch = waiting.pop()
+            yield self._row(path, branch)
+            waiting += reversed(self._sorted(path, branch))
+
+    @staticmethod
+    def _sorted(path: tuple[str, ...], of: _Branch) -> list[tuple[tuple[str, ...], _Branch]]:
+        parts = sorted(of.parts.items(), key=lambda part: (-part[1].total, part[0]))
+        return [((*path, name), branch) for name, branch in parts]
+
+    def _row(self, path: tuple[str, ...], branch: _Branch) -> CallerRow:
+        scale = 1e6 * self._steps
+        return CallerRow(
+            path,
+            branch.total / scale,
+            branch.own / scale,
+            branch.total / self._busy,
+            branch.backward / scale,
+            branch.kernels / self._steps,
+            branch.flops / self._steps,
+            branch.flops / branch.counted if branch.counted else math.nan,
+            tuple(branch.nodes),
+        )
