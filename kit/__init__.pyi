@@ -60,6 +60,7 @@ from kit.widgets.compare.view import Comparison as Comparison
 from kit.widgets.explorer.linked import link_selections as link_selections
 from kit.widgets.graph.view import GraphView as GraphView
 from kit.widgets.memory.view import MemoryView as MemoryView
+from kit.widgets.numbers.callers import CallerView as CallerView
 from kit.widgets.numbers.compiles import CompileView as CompileView
 from kit.widgets.numbers.gaps import GapView as GapView
 from kit.widgets.numbers.kernels import KernelView as KernelView

@@ -18,7 +18,7 @@ from ipywidgets import Widget
 
 from kit.runs.run import Run
 from kit.widgets.base.html_view import HtmlView
-from kit.widgets.base.listing import Listing
+from kit.widgets.base.listing import Drawn, Listing
 from kit.widgets.base.tables import (
     breakdown_html,
     headline_html,
@@ -30,6 +30,7 @@ from kit.widgets.base.tables import (
 from kit.widgets.graph.view import GraphView, graph_js_args, graph_model, graph_payload
 from kit.widgets.memory.tables import folded_memory_html, memory_picks
 from kit.widgets.numbers.advice import AdviceView, advice_html
+from kit.widgets.numbers.callers import callers_drawn, callers_html
 from kit.widgets.numbers.compiles import recompiles_html
 from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.headline import HeadlineView
@@ -101,6 +102,14 @@ def _has_host_ops(run: Run) -> bool:
     return bool(run.unlowered or run.compiles)
 
 
+def _has_callers(run: Run) -> bool:
+    return bool(run.callers)
+
+
+def _callers(run: Run) -> Drawn:
+    return callers_drawn(run) if run.callers else ("", [])
+
+
 VIEWS: tuple[ViewRow, ...] = (
     ViewRow(
         "headline",
@@ -130,6 +139,14 @@ VIEWS: tuple[ViewRow, ...] = (
             "move, Ctrl and wheel to zoom, Shift and drag to measure a range; more under &quot;"
             "?&quot;.",
         ),
+    ),
+    ViewRow(
+        "callers",
+        "what launched the device's work",
+        "left",
+        html=callers_html,
+        live=lambda _: Listing("what launched the work", _callers),
+        applies=_has_callers,
     ),
     ViewRow(
         "graph",

@@ -21,7 +21,7 @@ from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.base.theme import FOCUS, PICKED, PICKED_EDGE, error_html
 
-__all__ = ["LISTING_CSS", "Listing"]
+__all__ = ["LISTING_CSS", "Drawn", "Listing"]
 
 _PICKED = f"background:{PICKED} !important;box-shadow:inset 0 0 0 1px {PICKED_EDGE}"
 LISTING_CSS = f"""

@@ -1,0 +1,113 @@
+"""What launched the work of a foreign trace: a tree of modules, and the costliest lines."""
+
+from __future__ import annotations
+
+from itertools import starmap
+
+from kit.runs.device.callers import (
+    WITHOUT_CALLERS,
+    CallerRow,
+    best_view,
+    caller_table,
+)
+from kit.runs.run import Run
+from kit.text import safe_html
+from kit.widgets.base.listing import Listing
+from kit.widgets.base.selection import Links, Selection
+from kit.widgets.base.tables import (
+    MONO,
+    bar_html,
+    row_attributes,
+    section,
+    sentence,
+    table,
+)
+from kit.widgets.base.theme import COLORS
+from kit.widgets.compare.data import amount
+
+__all__ = ["CallerView", "callers_drawn", "callers_html"]
+
+MAX_ROWS = 24
+_FEW = 6
+_LEAST = 0.01  # of the busy time
+_TITLE = "What launched the device's work"
+_HEADS = ("ms a step", "share", "of its own", "backward", "GFLOP/s")
+_WIDTHS = (46, 11, 12, 11, 10, 10)
+_WORDS = {
+    "module": "module",
+    "kind": "module, by class",
+    "annotation": "annotation",
+    "op": "op",
+    "line": "line where its function begins",
+}
+
+
+def callers_html(run: Run) -> str:
+    """The tables of `callers_drawn` alone; "" for a run whose launches no file names."""
+    return callers_drawn(run)[0] if run.callers else ""
+
+
+def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
+    """A tree of what launched kernels, and the costliest lines and ops.
+
+    With the HTML comes what each of its rows stands for: the kernels that it launched.
+
+    Args:
+        by: as of `kit.caller_table`; "" for what the trace says most of.
+    """
+    if not run.callers:
+        return section(_TITLE, sentence(f"{WITHOUT_CALLERS.capitalize()}.")), []
+    picks: list[Selection] = []
+    chosen = by or best_view(run)
+    body = _table(run, chosen, MAX_ROWS, picks)
+    if not by:
+        others = {"line": any(caller.site for caller in run.callers), "op": chosen != "op"}
+        body += "".join(_table(run, x, _FEW, picks) for x, is_told in others.items() if is_told)
+    note = (
+        "An instant in which several kernels run is divided among them: the outermost rows add up "
+        "to the time in which the device was busy. Backward: kernels that compute gradients, at "
+        "the module of the op that they are of. GFLOP/s: from the shapes of products, convolutions "
+        "and attention, over the time of these alone."
+    )
+    return section(_TITLE, body + sentence(note)), picks
+
+
+def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
+    """The rows that are no trifle; what each stands for is added to `picks`."""
+    rows = caller_table(run, by)
+    shown = [row for row in rows if row.share >= _LEAST][:limit]
+    links = Links(run)
+    mine = [links.of_nodes(row.nodes, row.name) for row in shown]
+    cells = [_cells(row, by) for row in shown]
+    heads = (_WORDS[by], *_HEADS)
+    attributes = list(starmap(row_attributes, enumerate(mine, len(picks))))
+    picks += mine
+    more = len(rows) - len(shown)
+    rest = sentence(f"{more:,} more rows are not shown.") if more else ""
+    return table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes) + rest
+
+
+def _cells(row: CallerRow, by: str) -> list[str]:
+    font = f"font-family:{MONO};font-size:12px;" if by in ("line", "op") else ""
+    name = (
+        f'<div style="{font}padding-left:{12 * min(row.depth, 12)}px;overflow-wrap:anywhere">'
+        f"{safe_html(row.name, 80)}</div>"
+    )
+    return [
+        name,
+        amount(row.total_ms),
+        f"{row.share:.1%}" + bar_html(row.share, COLORS["kernel"]),
+        amount(row.self_ms),
+        amount(row.backward_ms) if row.backward_ms else "",
+        amount(row.gflop_s) if row.flops > 0 else "",
+    ]
+
+
+class CallerView(Listing):
+    """What launched the kernels of `run`; assigning `run` redraws.
+
+    Picking a row sets `selection` to the kernels that were launched in it.
+    """
+
+    def __init__(self, run: Run | None = None, by: str = "") -> None:
+        super().__init__("what launched the work", lambda r: callers_drawn(r, by), run)

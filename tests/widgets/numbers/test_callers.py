@@ -1,0 +1,59 @@
+"""What launched the device's work: its rows, what they stand for, and a stranger's text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import kit
+from kit.runs.run import Run
+from kit.trace.imported import Caller
+from kit.widgets.numbers.callers import CallerView, callers_drawn, callers_html
+from kit.widgets.timeline.view import TimelineView
+from tests.factories import HOSTILE, empty_run, make_run
+
+BERT = Path(__file__).parents[2] / "data" / "published" / "h100_bert.json.gz"
+
+
+def hostile_run() -> Run:
+    run = make_run(kernels=3)
+    t = run.timeline
+    node = np.where(t.where(kind="kernel"), 0, -1).astype(np.int32)
+    caller = Caller(HOSTILE, (HOSTILE, HOSTILE), (HOSTILE,), HOSTILE, calls=1, kernels=3)
+    return replace(run, graphs=(), segments=(), timeline=replace(t, node=node), callers=(caller,))
+
+
+def test_modules_stand_under_those_they_are_in_and_lines_below() -> None:
+    text = callers_html(kit.open_trace(BERT))
+    assert text.index("BertLayer") < text.index("BertAttention") < text.index("BertSdpaSelf")
+    assert "text_base_model.py:28" in text
+    assert "aten::addmm" in text
+
+
+def test_a_strangers_names_are_text() -> None:
+    for by in ("", "module", "annotation", "op", "line"):
+        text = callers_drawn(hostile_run(), by)[0]
+        assert "<script" not in text
+        assert "<img" not in text
+
+
+def test_runs_without_callers_say_so_and_have_no_section() -> None:
+    assert callers_html(empty_run()) == ""
+    assert "Nothing says what launched" in callers_drawn(make_run())[0]
+
+
+def test_a_row_lights_up_its_kernels_and_a_kernel_its_rows() -> None:
+    run = kit.open_trace(BERT)
+    view, timeline = CallerView(run, "op"), TimelineView(run)
+    picks = callers_drawn(run, "op")[1]
+    timeline.selection = picks[0]
+    lit = {int(i) for i in timeline.sources["lit"].data["nodes"][0].split()}
+    assert lit == set(picks[0].nodes)
+    assert {run.callers[i].op for i in lit} == {"aten::addmm"}
+    keys = timeline._payload["keys"]
+    shown = {int(i) for ids in keys["nodes"] for i in ids.split()}
+    assert lit <= shown
+    view.selection = picks[0]
+    assert "data-row='0'" in view._marks.value
