@@ -33,6 +33,7 @@ _MAX_OPERATIONS = 4_000_000_000
 _EVERY = 1_000_000
 _MAX_TEXT = 1 << 20
 _MAX_CHARS = 1 << 30  # of all names
+_MAX_LINK = 1 << 32
 _MAX_TABLES = 10_000
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _TABLES = frozenset(
@@ -62,12 +63,15 @@ def read_nsys(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     """
     check_plain(path)
     address = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
+    budget = _Budget()
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
-            return _imported(_Tables(database), step_by)
+            return _imported(_Tables(database, budget), step_by)
     except TraceFileError as error:
         reason = str(error)
     except (sqlite3.Error, OverflowError, UnicodeError) as error:
+        if budget.was_interrupted(error):
+            raise KeyboardInterrupt from None
         reason = f"SQLite says: {cut_name(str(error))[:200]}"
     name = cut_name(os.fspath(path))
     raise TraceFileError(f"{name!r} is not a trace that can be read: {reason}")
@@ -91,16 +95,58 @@ def _imported(tables: _Tables, step_by: str) -> Imported:
     return foreign_imported(events, program=FORMAT, marks=_MARKS, devices=gpus)
 
 
+class _Links:
+    """Numbers that join calls and what they launched: CUDA counts anew in each process.
+
+    A thread's number and a process's have the process in the bits from 24 on.
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[Any, int] = {}
+
+    def of_call(self, thread: Any, number: Any) -> int:
+        """Of a call on this thread."""
+        process = thread >> 24 if type(thread) is int else None
+        return self._joined(self._processes.setdefault(process, len(self._processes)), number)
+
+    def of_work(self, process: Any, number: Any) -> int:
+        """Of what ran on a device; -1 if it is not known which process had launched it."""
+        if type(process) is int and process > 0:
+            return self._joined(self._processes.get(process >> 24, -1), number)
+        return self._joined(0 if len(self._processes) == 1 else -1, number)
+
+    @staticmethod
+    def _joined(process: int, number: Any) -> int:
+        is_number = type(number) is int and 0 < number < _MAX_LINK
+        return process * _MAX_LINK + number if is_number and 0 <= process < _MAX_LINK >> 4 else -1
+
+
+class _Budget:
+    """How much a file may ask of SQLite, which reports to `spend` now and then."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_OPERATIONS
+
+    def spend(self) -> int:
+        """Not 0: stop. Ctrl-C is raised in here; SQLite catches it, and stops, too."""
+        self._left -= _EVERY
+        return int(self._left <= 0)
+
+    def was_interrupted(self, error: Exception) -> bool:
+        """Was it Ctrl-C that stopped SQLite, and not the end of the budget?"""
+        code = getattr(error, "sqlite_errorcode", None)
+        return code == sqlite3.SQLITE_INTERRUPT and self._left > 0
+
+
 class _Tables:
     """The plain tables of a file, row by row."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, budget: _Budget) -> None:
         self._database = database
-        self._left = _MAX_OPERATIONS
         database.text_factory = lambda data: data.decode(errors="replace")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         database.execute("pragma trusted_schema = off")
-        database.set_progress_handler(self._spend, _EVERY)
+        database.set_progress_handler(budget.spend, _EVERY)
         found = database.execute("select name from sqlite_master where type = 'table'")
         ours = [name for (name,) in islice(found, _MAX_TABLES) if name in _TABLES]
         self._columns = {name: self._known(name) for name in ours}
@@ -120,11 +166,6 @@ class _Tables:
         rows = self._database.execute("select name from pragma_table_info(?)", (table,))
         return {name for (name,) in rows}
 
-    def _spend(self) -> int:
-        """Not 0: stop."""
-        self._left -= _EVERY
-        return int(self._left <= 0)
-
 
 def _names(tables: _Tables) -> dict[Any, str]:
     """The texts of the file by their numbers."""
@@ -140,23 +181,28 @@ def _names(tables: _Tables) -> dict[Any, str]:
 
 def _events(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
     """Everything that becomes a span; of the host first, so that its busiest thread is the main."""
-    yield from _on_host(tables, names)
-    where = ("start", "end", "deviceId", "streamId", "correlationId")
-    for start, end, device, stream, link, whole, short in tables.rows(
+    links = _Links()
+    yield from _on_host(tables, names, links)
+    where = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
+    for start, end, device, stream, *link, whole, short in tables.rows(
         f"{_CUPTI}KERNEL", *where, "demangledName", "shortName"
     ):
         name = names.get(whole) or names.get(short) or "unnamed kernel"
-        yield _on_device("kernel", name, (start, end), (device, stream, link))
-    for start, end, device, stream, link, size, kind in tables.rows(
+        yield _on_device("kernel", name, (start, end), (device, stream, links.of_work(*link)))
+    for start, end, device, stream, *link, size, kind in tables.rows(
         f"{_CUPTI}MEMCPY", *where, "bytes", "copyKind"
     ):
         name = f"Memcpy {_COPIES.get(kind, 'of another kind')}"
-        yield _on_device("gpu_memcpy", name, (start, end), (device, stream, link), bytes=size)
-    for start, end, device, stream, link in tables.rows(f"{_CUPTI}MEMSET", *where):
-        yield _on_device("gpu_memset", "Memset", (start, end), (device, stream, link))
+        yield _on_device(
+            "gpu_memcpy", name, (start, end), (device, stream, links.of_work(*link)), bytes=size
+        )
+    for start, end, device, stream, *link in tables.rows(f"{_CUPTI}MEMSET", *where):
+        yield _on_device(
+            "gpu_memset", "Memset", (start, end), (device, stream, links.of_work(*link))
+        )
 
 
-def _on_host(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]:
+def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[dict[str, Any]]:
     """Calls of CUDA, and NVTX ranges."""
     calls: dict[Any, int] = {}
     for (thread,) in islice(tables.rows(f"{_CUPTI}RUNTIME", "globalTid"), MAX_EVENTS):
@@ -168,7 +214,11 @@ def _on_host(tables: _Tables, names: dict[Any, str]) -> Iterator[dict[str, Any]]
         ):
             if (thread == main) is is_main:
                 yield _event(
-                    "cuda_runtime", names.get(name), (start, end), thread, {"correlation": link}
+                    "cuda_runtime",
+                    names.get(name),
+                    (start, end),
+                    thread,
+                    {"correlation": links.of_call(thread, link)},
                 )
     for start, end, kind, text, number, thread in tables.rows(
         "NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "globalTid"

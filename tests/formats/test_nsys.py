@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -141,6 +142,36 @@ def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path) -> None:
         "(select 1 union all select start + 1 from a) select start from a"
     )
     assert len(kit.open_trace(written(tmp_path / "report.sqlite", endless)).step_times_ns) == 1
+
+
+def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
+    """Both call theirs 2; without a process a kernel could be of either, and is of none."""
+    other = 9 << 24
+    more = (
+        "update CUPTI_ACTIVITY_KIND_KERNEL set globalPid = 7 << 24;"
+        f"insert into CUPTI_ACTIVITY_KIND_RUNTIME values (700, 710, 0, {other | 5}, 2, 1, 0);"
+        f"insert into CUPTI_ACTIVITY_KIND_KERNEL values (800, 900, 1, 1, 8, 2, {other}, 2, 2);"
+        "insert into CUPTI_ACTIVITY_KIND_KERNEL values (910, 950, 1, 1, 8, 2, 0, 2, 2);"
+    )
+    run = kit.open_trace(written(tmp_path / "report.sqlite", more))
+    rows = run.query(
+        "select k.start_ns, c.start_ns from spans k left join spans c on c.launch = k.launch "
+        "and c.kind = 'dispatch' where k.kind = 'kernel' and k.start_ns < 10000 and k.name "
+        "like 'void%' order by 1"
+    ).rows
+    assert rows == ((800, 700), (910, None), (1001, 300))
+
+
+def test_ctrl_c_while_a_file_is_read_is_no_wrong_file(tmp_path: Path, monkeypatch) -> None:
+    class Pressed(nsys._Budget):
+        def spend(self) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return super().spend()
+
+    monkeypatch.setattr(nsys, "_EVERY", 10)
+    monkeypatch.setattr(nsys, "_Budget", Pressed)
+    with pytest.raises(KeyboardInterrupt):
+        kit.open_trace(written(tmp_path / "report.sqlite"))
 
 
 def test_what_a_file_asks_of_sqlite_is_bounded(tmp_path: Path, monkeypatch) -> None:

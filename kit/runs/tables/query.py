@@ -30,7 +30,7 @@ __all__ = ["MAX_ROWS", "Answer", "query", "tables_text"]
 
 MAX_ROWS = 1_000_000  # of an answer
 MAX_CHARS = 256 << 20  # of all its texts
-MAX_OPERATIONS = 20_000_000_000  # of SQLite: some minutes
+MAX_OPERATIONS = 2_000_000_000  # of SQLite: half a minute, and so much may be sorted on disk
 _SHOWN = 30  # rows, where an answer shows itself
 _CELL = 60  # characters
 _AT_ONCE = 50_000  # rows
@@ -227,9 +227,14 @@ def _answer(cursor: sqlite3.Cursor) -> Answer:
 def _heads(cursor: sqlite3.Cursor) -> tuple[str, ...]:
     """The names of the columns; of two that are alike, the second has a number."""
     heads: list[str] = []
+    taken: set[str] = set()
     for name, *_ in cursor.description:
-        count = sum(head == name or head.startswith(f"{name} (") for head in heads)
-        heads.append(f"{name} ({count + 1})" if count else name)
+        head, count = name, 1
+        while head in taken:
+            count += 1
+            head = f"{name} ({count})"
+        taken.add(head)
+        heads.append(head)
     return tuple(heads)
 
 

@@ -167,6 +167,11 @@ def test_a_name_of_ones_own_is_no_interrupt_and_no_refusal(name: str) -> None:
         empty_run().query(f"select {name} from spans")
 
 
+def test_no_two_columns_of_an_answer_have_one_name() -> None:
+    answer = empty_run().query('select 1 as "a (2)", 2 as a, 3 as a, 4 as "a (2)"')
+    assert answer.heads == ("a (2)", "a", "a (3)", "a (2) (2)")
+
+
 def test_an_answer_is_bounded_and_says_so(monkeypatch) -> None:
     monkeypatch.setattr(asked, "MAX_ROWS", 3)
     answer = make_run().query("select span from spans")
