@@ -149,6 +149,11 @@ class _Sites:
             members[node.site].append(i)
             if node.phase in PHASES:
                 self.phase_of_node[i] = PHASES.index(node.phase)
+        if run.callers:  # of a foreign trace: lines where functions begin
+            self.of_node = np.array([number.setdefault(c.site, len(number)) for c in run.callers])
+            self.phase_of_node = np.zeros(len(self.of_node), np.int64)
+            for i, caller in enumerate(run.callers):
+                members[caller.site].append(i)
         self.names = tuple(number)
         self.nodes = {site: tuple(members.get(site, ())) for site in number}
 
@@ -247,7 +252,8 @@ def _device(run: Run, sites: _Sites) -> Floats:
     members: list[int] = []
     parts: list[float] = []
     for (segment, name, node), ns in zip(kernels.tolist(), times.tolist(), strict=True):
-        nodes = [i for i in run.nodes_of(segment, t.names[name], node) if i < len(sites.of_node)]
+        own = (node,) if run.caller(node) else run.nodes_of(segment, t.names[name], node)
+        nodes = [i for i in own if i < len(sites.of_node)]
         if nodes:
             members += nodes
             parts += [ns / len(nodes)] * len(nodes)

@@ -221,8 +221,8 @@ def _steps(run: Run) -> tuple[int, str]:
 
 def _lines(run: Run, limit: int) -> str:
     rows = [row for row in line_costs(run) if row.site]
-    if not any(row.nodes for row in rows):
-        return ""  # waits only, which the sync points have said
+    if run.callers or not any(row.nodes for row in rows):
+        return ""  # what the sync points, or the table of callers, have said
     dearest = sorted(rows, key=lambda row: -row.total_ms)[:limit]
     texts = {(s.file, s.first + i): line for s in run.sources for i, line in enumerate(s.lines)}
     cells = []

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -237,3 +238,10 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
     guessed = kit.run(sleeper, Settings(steps=2, warmup=4, step_mode="speculate"))
     assert max(guessed.recorded_ns) > 0  # a guess is timed by what confirms it
     assert "time.sleep(0.02)" in {x.strip() for x in snippet.lines}
+
+
+def test_a_line_of_a_foreign_trace_has_the_device_time_of_what_it_launched() -> None:
+    trace = Path(__file__).parents[2] / "data" / "published" / "h100_bert.json.gz"
+    found = {row.site: row.device_ms for row in line_costs(kit.open_trace(trace))}
+    assert found["moca/library/model_hub/huggingface/model/adapters/text_base_model.py:28"] > 0.3
+    assert found[""] == 0
