@@ -9,13 +9,14 @@ A signal costs nothing while none comes. A file is looked for between two steps,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from kit.errors import KitError, SettingsError
-from kit.files import check_target
+from kit.files import check_plain
 from kit.measure.attached.signals import SignalHandler
 from kit.runs.run import Run
 
@@ -52,7 +53,8 @@ class Capture:
             raise SettingsError(f"when is a signal or the path of a file, not {when!r}")
         self._save = None if save is None else Path(save)
         if self._save is not None:
-            check_target(self._save)
+            with contextlib.suppress(FileNotFoundError):  # its folder is made when it is written
+                check_plain(self._save)
         self._handler: SignalHandler | None = None  # while it is open
         self._seen = 0  # when the file was last written
         self._next_s = 0.0  # when it is looked for again
