@@ -141,14 +141,6 @@ VIEWS: tuple[ViewRow, ...] = (
         ),
     ),
     ViewRow(
-        "callers",
-        "what launched the device's work",
-        "left",
-        html=callers_html,
-        live=lambda _: Listing("what launched the work", _callers),
-        applies=_has_callers,
-    ),
-    ViewRow(
         "graph",
         "IR graph",
         "left",
@@ -160,6 +152,14 @@ VIEWS: tuple[ViewRow, ...] = (
             "Click a group to open it, click its heading to close it; click an op to see what it "
             "reads and which ops read it.",
         ),
+    ),
+    ViewRow(
+        "callers",
+        "what launched the device's work",
+        "left",
+        html=callers_html,
+        live=lambda _: Listing("what launched the work", _callers),
+        applies=_has_callers,
     ),
     ViewRow(
         "source",
