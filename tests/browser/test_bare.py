@@ -37,6 +37,7 @@ from tests.widgets.numbers.test_tradeoff import row
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 RUN = make_run()
+PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "h100_bert.json.gz"
 TRIED = [row(), row("as given", is_start=True, step_ms=6.0)]
 
 
@@ -71,6 +72,7 @@ def _ranks(folder: Path) -> Any:
 # class -> a view with something in it, whether it draws figures, and a word that its page says
 VIEWS: Mapping[type, tuple[Callable[[Path], Any], bool, str]] = {
     AdviceView: (lambda _: _advice(), False, "limit"),
+    kit.CallerView: (lambda _: kit.CallerView(kit.open_trace(PUBLISHED)), False, "BertLayer"),
     kit.CompileView: (lambda _: _compiles(), False, "train.py:41"),
     Explorer: (lambda _: _explorer(), True, "sync points"),
     kit.GapView: (lambda _: kit.GapView(RUN), False, "idle"),

@@ -17,6 +17,7 @@ import kit
 from kit.cli.main import VERBS, main
 from kit.errors import KitError
 from kit.formats.export import SUFFIXES
+from kit.runs.device.callers import BY
 from kit.runs.run import Run
 from kit.widgets.views import VIEWS
 from tests.factories import make_run
@@ -122,7 +123,7 @@ def test_each_public_name_that_takes_a_run_gives_text_without_harm(run: Run) -> 
 def test_all_that_a_run_says_of_itself_is_without_harm(run: Run) -> None:
     found = []
     data = {field.name for field in fields(Run)} | {"save", "load", "nodes_of", "to_dataframe"}
-    asked = {"query": ("select * from spans",)}
+    asked = {"query": ("select * from spans",), "caller": (0,), "pin": (0, "seen")}
     for name, member in inspect.getmembers(Run):
         if name.startswith("_") or name in data:
             continue
@@ -158,7 +159,7 @@ def test_a_report_has_no_tag_and_no_mark_that_a_plain_one_has_not(tmp_path: Path
 # What each verb is called with. Files: `hostile.kitrun` and `hostile.json`, two folders of runs,
 # a script that fails with a hostile message, and a name of a file that is not there.
 _CALLS: dict[str, list[list[str]]] = {
-    "view": [["{run}"], ["{trace}"], ["{missing}"]],
+    "view": [["{run}"], ["{trace}"], ["{missing}"]] + [["{trace}", "--by", by] for by in BY],
     "diff": [
         ["{run}", "{trace}"],
         ["{run}", "{trace}", "--markdown"],

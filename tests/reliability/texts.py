@@ -106,6 +106,11 @@ def hostile_trace(folder: Path, text: str) -> Path:
         _event("cudaStreamSynchronize", "cuda_runtime", 150, 20, {"correlation": 7}),
         _event(f"{text}gemm", "kernel", 5, 20, {"device": 0, "stream": text, "correlation": 7}),
         _event(text, text, 6, 7),
+        _event(f"{text}part", "user_annotation", 2, 30),
+        _event(f"nn.Module: {text}Net_0", "python_function", 2, 60, {"Python id": 3}),
+        _event(f"{text}mm", "cpu_op", 3, 10, {"External id": 2, "Input Dims": [[text]]}),
+        _event("cudaLaunchKernel", "cuda_runtime", 4, 2, {"correlation": 9, "External id": 2}),
+        _event(f"{text}add", "kernel", 30, 5, {"device": 0, "stream": 8, "correlation": 9}),
     ]
     head = {
         "schemaVersion": 1,

@@ -96,7 +96,8 @@ def test_each_verb_gives_the_builder_its_values(tmp_path: Path):
         ({"fused": 1}, r"fused of mine .* must be one of False, True, not 1"),
         ({"act": "tanh"}, r"act of mine .* must be one of 'relu', 'gelu', not 'tanh'"),
         ({"workers": True}, r"workers of mine .* must be one of 0, 2, 4, not True"),
-        ({"widht": 8}, r"no argument 'widht'; the knobs of 'mine' are width, workers, fused"),
+        ({"layers": 8}, r"no argument 'layers'; the knobs of 'mine' are width, workers, fused"),
+        ({"widht": 8}, r"no argument 'widht'; did you mean 'width'\?"),
     ],
 )
 def test_a_value_that_cannot_be_is_told_with_the_builders_line(values: Any, said: str):

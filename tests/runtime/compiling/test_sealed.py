@@ -102,7 +102,7 @@ def test_a_write_looks_at_no_other_entry(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(os, listing, lambda path: pytest.fail("it lists the folder"))
     folder.put("mine", b"machine code")
     assert folder.get("mine") == b"machine code"
-    assert len(looked) <= 3
+    assert len(looked) <= 4  # its folder, what stands in its place, and itself twice
 
 
 def test_room_is_made_by_the_bytes_written_and_takes_the_least_recently_used(
