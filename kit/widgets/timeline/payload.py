@@ -78,7 +78,8 @@ def timeline_payload(
         parts.append(part)
         y = part["bottom"]
     end = max((p["end_ns"] for p in parts), default=0)
-    notes = [text for p in parts for text in p["notes"]]
+    # An outline's notes stand with the prediction itself: here they would be taken for the run's.
+    notes = [text for p in parts if not p["outline"] for text in p["notes"]]
     return {
         **_joined(parts),
         "graph": graph_columns(first),
