@@ -505,8 +505,13 @@ def test_in_jupyterlab_choices_reach_python_and_keys_stay_in_the_view(lab: Lab, 
     page.locator("canvas.main").scroll_into_view_if_needed()
     run = make_run(kernels=30, steps=2)
     kernel = next(s for s in run.timeline.spans if s.kind == "kernel")
-    page.mouse.click(*point(browser, "kernel"))
-    page.get_by_text(f"chosen: kernel {kernel.name}, node {kernel.node}, range None").wait_for()
+    said = page.get_by_text(f"chosen: kernel {kernel.name}, node {kernel.node}, range None")
+    for _ in range(10):  # the page may still move between the look for the bar and the click
+        page.mouse.click(*point(browser, "kernel"))
+        page.wait_for_timeout(1000)
+        if said.is_visible():
+            break
+    said.wait_for()
     assert "kernel" in state(browser)["lit"][0]  # its twins in other steps are highlighted
     cells = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
     before, a = page.evaluate(cells), state(browser)["from"]
