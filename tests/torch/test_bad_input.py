@@ -24,6 +24,8 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         3, device=D)[5]),
     "mixed devices": (RuntimeError, "same device", lambda: torch.ones(
         3, device=D) + torch.ones(3)),
+    "a number of the CPU, written in place": (RuntimeError, "cannot write to a tensor on cpu",
+        lambda: torch.tensor(0.5).add_(torch.tensor(1.0, device=D))),
     "channels that do not match": (RuntimeError, "channels", lambda: functional.conv2d(
         torch.ones(1, 3, 8, 8, device=D), torch.ones(4, 2, 3, 3, device=D))),
     "a float index": (IndexError, "tensors used as indices", lambda: torch.ones(3, device=D)[
@@ -114,3 +116,10 @@ def test_an_error_inside_backward_is_raised_and_the_process_lives() -> None:
             gradient.numpy()  # no op of torch
         assert (y + 1).tolist() == [2.0, 2.0]
         assert session.is_open
+
+
+def test_a_tensor_of_the_cpu_is_filled_with_a_number_of_the_device() -> None:
+    with open_session():
+        filled = torch.zeros(3).fill_(torch.tensor(2.0, device=D))
+    assert filled.device.type == "cpu"
+    assert filled.tolist() == [2.0, 2.0, 2.0]

@@ -348,7 +348,7 @@ def _inplace_recipe(call: _Call) -> Recipe:
     func = call.func
     slots = write_slots(func)
     written = written_tensors(slots, call.args, call.kwargs)
-    if any(t.spec.repeats for t in written):
+    if any(isinstance(t, KitTensor) and t.spec.repeats for t in written):
         return _host_recipe(func)
     check_writable(call.name, written)
     if len(written) == 1 and not isinstance(call.args[0], list):
