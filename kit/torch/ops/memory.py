@@ -135,7 +135,7 @@ def _to_copy(tape: Tape, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
 def _fill(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     target, number = args[0], args[1] if len(args) > 1 else 0
     if not isinstance(target, KitTensor):
-        return target.fill_(number.item())  # as torch reads a number of another device
+        return target.fill_(args[1].item())  # as torch reads a number of another device
     if isinstance(number, torch.Tensor):
         source = number if isinstance(number, KitTensor) else None
         if source is None:
