@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
 
-__all__ = ["until"]
+__all__ = ["freed", "leaves_no_thread", "until"]
+
+
+@contextmanager
+def leaves_no_thread() -> Iterator[None]:
+    """What runs in it ends each thread that it starts; those of earlier tests may end meanwhile."""
+    before = set(threading.enumerate())
+    yield
+    until(lambda: set(threading.enumerate()) <= before)
+
+
+def freed(held: ref[Any]) -> bool:
+    """Is the object gone, once all garbage is collected?"""
+    gc.collect()
+    return held() is None
 
 
 def until(claim: Callable[[], bool]) -> None:

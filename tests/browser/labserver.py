@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser as Process
-from playwright.sync_api import ConsoleMessage, Error, Page, Route, sync_playwright
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page, Route, sync_playwright
+
+from kit.runtime.profiling.heap import ONE_HEAP
 
 __all__ = [
     "Browser",
@@ -129,6 +131,15 @@ class Browser:
                 raise AssertionError(f"{n} canvases drawn after {seconds} s, expected {least}")
             self.page.wait_for_timeout(200)
         return n
+
+    def click_until(self, click: Callable[[], object], said: Locator) -> None:
+        """Click, and again if nothing is said: JupyterLab may draw its outputs anew meanwhile."""
+        for _ in range(10):
+            with contextlib.suppress(Error):
+                click()
+                said.wait_for(timeout=3000)
+                break
+        said.wait_for()
 
     def barriers(self, within: str = "html") -> list[str]:
         """What keeps people with a keyboard, a screen reader or weak eyes out, as axe-core finds.
@@ -296,6 +307,7 @@ def _private_environment(base: Path) -> dict[str, str]:
         "JUPYTER_PLATFORM_DIRS": "1",
         "JUPYTER_PREFER_ENV_PATH": "1",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        **ONE_HEAP,  # as `kit lab` does
         "PYTHONPATH": os.pathsep.join(filter(None, [str(here), os.environ.get("PYTHONPATH")])),
     }
 
