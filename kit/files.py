@@ -81,7 +81,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
         OSError: it cannot be written, or is no plain file; what was there is then untouched.
     """
     check_target(path)
-    temporary = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
+    # Not the file's name and more: that may be longer than a name can be.
+    name = f".{secrets.token_hex(8)}.tmp"
+    temporary = os.path.join(os.path.dirname(os.fspath(path)), name)
     try:
         with open(temporary, "xb") as file:
             file.write(data)

@@ -9,6 +9,7 @@ a whole page of kit's own.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 import sys
@@ -32,12 +33,14 @@ __all__ = [
     "is_whole_number",
     "markdown_table",
     "no_formula",
+    "plain_text",
     "quoted_page",
     "safe_html",
     "safe_label",
     "safe_markdown",
     "safe_terminal",
     "terminal_table",
+    "write_plainly",
 ]
 
 T = TypeVar("T")
@@ -49,6 +52,27 @@ _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
 _MATH = re.compile(r"\$(?=\$)|\\(?=[(\[])")  # what follows would begin a formula of bokeh's
 _FORMULA = tuple("=+-@＝＋－＠")  # some spreadsheets take the wide ones, too
+_PLAIN = {
+    "µ": "u",
+    "−": "-",
+    "±": "+-",
+    "≈": "~",
+    "×": "x",
+    "≤": "<=",
+    "≥": ">=",
+    "→": "->",
+    "…": "...",
+    "–": "-",
+    "—": "--",
+    "·": "|",
+    "▲": "^",
+    "▼": "v",
+    "★": "*",
+    "█": "#",
+    "░": ".",
+    "\u200b": "",
+}
+_PLAIN_ERRORS = "kit.plain"  # the name under which Python's codecs know `_in_plain_letters`
 _NS_UNITS = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_UNITS = ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
@@ -74,6 +98,32 @@ def safe_markdown(text: object, limit: int = 200) -> str:
 def safe_terminal(text: object, limit: int = 100) -> str:
     """One line that a terminal shows and does not obey, cut in the middle if longer."""
     return _cut_middle(_clean(str(text)), limit)
+
+
+def write_plainly(*streams: object) -> None:
+    """Let streams write any text: what their encoding lacks becomes letters that mean the same.
+
+    `93 µs` becomes `93 us`, and `−4%` becomes `-4%`: with a "?" there, unit or sign would be lost.
+    """
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_PLAIN_ERRORS)
+
+
+def plain_text(text: str, encoding: str) -> str:
+    """The text as it is shown where only the characters of an encoding can be."""
+    return text.encode(encoding, _PLAIN_ERRORS).decode(encoding)
+
+
+def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
+    """What codecs write for the characters that an encoding lacks, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c, "?") for c in lacking), error.end
+
+
+codecs.register_error(_PLAIN_ERRORS, _in_plain_letters)
 
 
 def no_formula(text: str) -> str:

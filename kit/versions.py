@@ -17,6 +17,8 @@ from pathlib import Path
 
 __all__ = [
     "UntriedVersionWarning",
+    "cure_of",
+    "is_early",
     "is_within",
     "minor",
     "needed",
@@ -51,6 +53,21 @@ def tried_text(package: str) -> str:
 def minor(version: str) -> tuple[int, ...]:
     """`2.13.0+cpu` -> (2, 13): what is tried with one counts for all of these."""
     return _numbers(version)[:2]
+
+
+def is_early(version: str) -> bool:
+    """True for `2.14.0.dev20261120`, `2.14.0a0+git1f2e` and `2.14.0rc1`: none of them is 2.14."""
+    return re.match(r"[\d.]+(?:dev|a|b|rc)\d", version) is not None
+
+
+def cure_of(package: str, version: str) -> str:
+    """What to install instead of a version; "" where no bounds are known.
+
+    Pip is content with a nightly that is installed, so the command says what it shall not be.
+    """
+    bounds = needed().get(package, "")
+    without = f",!={version.partition('+')[0]}" * is_early(version)
+    return f'pip install "{package}{bounds}{without}"' if bounds else ""
 
 
 def needed() -> dict[str, str]:
@@ -91,16 +108,20 @@ def warn_of_untried(*packages: str) -> None:
     _SEEN.update(fresh)
     for name in fresh:
         version = _installed(name)
-        if version is None or minor(version) in map(minor, tried(name)):
+        if version is None or _is_tried(name, version):
             continue
-        bounds = needed().get(name, "")
-        cure = f': pip install "{name}{bounds}"' if bounds else ", take one that was tried"
+        cure = cure_of(name, version)
+        advice = f": {cure}" if cure else ", take one that was tried"
         warnings.warn(
             f"kit was tried with {tried_text(name)}, never with {version}. Should something fail "
-            f"that looks like the version's fault{cure}",
+            f"that looks like the version's fault{advice}",
             UntriedVersionWarning,
             stacklevel=3,
         )
+
+
+def _is_tried(package: str, version: str) -> bool:
+    return minor(version) in map(minor, tried(package)) and not is_early(version)
 
 
 def _installed(package: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 import kit
 from kit.cli.main import main
+from kit.errors import SettingsError
 from kit.files import write_whole
 from kit.runs.run import Run
 from tests.factories import make_run
@@ -23,6 +24,15 @@ def test_a_file_that_is_written_again_stays_as_private_as_it_was(tmp_path: Path)
     write_whole(file, b"two")
     assert file.read_bytes() == b"two"
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_name_as_long_as_a_name_can_be_is_written(tmp_path: Path) -> None:
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX")
+    file = tmp_path / ("x" * (longest - len(".kitrun")) + ".kitrun")
+    write_whole(file, b"one")
+    write_whole(file, b"two")
+    assert file.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 # What opens a path to read it, with each suffix that chooses another reader.
@@ -86,6 +96,12 @@ def test_a_report_says_so_before_anything_is_measured(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="a named pipe"):
         kit.report(kit.workload(build), path=tmp_path / "pipe")
+    for name in ("report.pdf", "report.kitrun"):
+        with pytest.raises(SettingsError, match=r"a report is a page .* or Markdown"):
+            kit.report(kit.workload(build), path=tmp_path / name)
+        with pytest.raises(SettingsError, match=r"a report is a page .* or Markdown"):
+            kit.report(make_run(), path=tmp_path / name)
+        assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+import kit
 from kit import versions
 from kit.versions import UntriedVersionWarning, minor, tried, tried_text, warn_of_untried
 from scripts import matrix
@@ -40,10 +47,24 @@ def test_another_version_is_said_once_with_what_to_install(monkeypatch, version:
     assert len(said) == 1
     text = str(said[0].message)
     assert f"tried with {tried_text('torch')}, never with {version}" in text
-    assert f'pip install "torch{versions.needed()["torch"]}"' in text
+    assert f'pip install "torch{versions.needed()["torch"]}' in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_untried("torch", "jax")
+
+
+@pytest.mark.parametrize("end", [".dev20261120+cpu", "a0+git1f2e3d4", "rc1"])
+def test_a_build_from_before_a_release_counts_as_untried(monkeypatch, end: str) -> None:
+    version = tried("torch")[-1] + end
+    install(monkeypatch, torch=version)
+    with pytest.warns(UntriedVersionWarning) as said:
+        warn_of_untried("torch")
+    bare = version.partition("+")[0]  # without this, pip is content with what is installed
+    cure = f'pip install "torch{versions.needed()["torch"]},!={bare}"'
+    assert f"never with {version}" in str(said[0].message)
+    assert cure in str(said[0].message)
+    assert not versions.is_early(tried("torch")[-1] + "+cpu")
+    assert not versions.is_early("2.14.0.post1")
 
 
 def test_another_python_is_said_as_well(monkeypatch) -> None:
@@ -52,12 +73,67 @@ def test_another_python_is_said_as_well(monkeypatch) -> None:
         warn_of_untried("python")
 
 
+def mine(ctx: object) -> Callable[[], torch.Tensor]:
+    """A step of torch's own."""
+    return lambda: torch.ones(2).sum()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [lambda: kit.watch(2), lambda: kit.run(mine, kit.Settings(mode="torch", steps=1, warmup=0))],
+    ids=["watch", "run"],
+)
+def test_a_torch_that_runs_natively_is_said_as_well(
+    monkeypatch: pytest.MonkeyPatch, record: Callable[[], object]
+) -> None:
+    install(monkeypatch, torch="2.99.0")
+    with pytest.warns(UntriedVersionWarning, match=r"never with 2\.99\.0"):
+        record()
+
+
 def test_what_differs_in_its_last_number_or_has_no_version_is_no_word_worth(monkeypatch) -> None:
     last = tried("torch")[-1].rpartition(".")[0]
     install(monkeypatch, torch=f"{last}.99+cpu")  # no jax: it is used from a folder of its own
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_untried("torch", "jax", "jaxlib")
+
+
+NIGHTLY = """
+import json, sys, warnings
+import jax, torch
+torch.__version__, jax.__version__ = type(torch.__version__)(sys.argv[1]), sys.argv[2]
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import kit
+    with kit.Session():
+        found = (torch.ones(3, device="kit") + 1).tolist()
+    with kit.Session():
+        kit.jax.step(lambda x: x)(jax.numpy.ones(3))
+names = [w.category.__name__ for w in said]
+print(json.dumps([found, names, [str(w.message) for w in said]]))
+"""
+
+
+def test_nightlies_are_warned_of_once_and_used(tmp_path: Path) -> None:
+    nightly, early = "2.15.0.dev20261120+cpu", "0.12.0.dev20261120"
+    known = {"torch": nightly, "jax": early, "jaxlib": early}
+    for name, version in known.items():
+        folder = tmp_path / f"{name}-{version}.dist-info"  # found before the installed one
+        folder.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (folder / "METADATA").write_text(text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-c", NIGHTLY, nightly, early]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8",
+                          cwd=tmp_path, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found, names, texts = json.loads(done.stdout.splitlines()[-1])
+    assert found == [2.0] * 3
+    assert names == ["UntriedVersionWarning"] * 3
+    for (name, version), text in zip(known.items(), texts, strict=True):
+        assert f"never with {version}" in text
+        assert f'pip install "{name}{versions.needed()[name]}' in text
 
 
 def test_the_bounds_allow_what_was_tried_and_nothing_else() -> None:
