@@ -90,6 +90,8 @@ class Measured(Protocol):
     def sync_points(self) -> tuple[SyncPoint, ...]: ...
     @property
     def knows_waits(self) -> bool: ...
+    @property
+    def sees_waits_untraced(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +122,13 @@ class MeasuredWaits:
 def waits_of(run: Measured) -> MeasuredWaits:
     """The waits that every card, table and sentence tells: those of the untraced steps.
 
-    A trace makes steps slower, and so waits longer or shorter. Only where no other steps are known,
-    as of an imported trace, those of the traced ones are told. There are no steps where nobody
-    looked for waits.
+    A trace makes steps slower, and so waits longer or shorter. Only where nobody looked in other
+    steps, as of an imported trace and of native runs, those of the traced ones are told. There are
+    no steps where nobody looked for waits at all.
     """
     if not run.knows_waits:
         return MeasuredWaits((), 0, is_traced=True)
-    if run.step_times_ns and run.timeline.origin != "imported":
+    if run.step_times_ns and run.sees_waits_untraced:
         return MeasuredWaits(run.sync_points, len(run.step_times_ns), is_traced=False)
     steps = int(run.timeline.where(kind="step").sum())
     return MeasuredWaits(run.timeline.syncs, steps, is_traced=True)

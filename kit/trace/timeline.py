@@ -27,6 +27,7 @@ __all__ = [
     "each_step",
     "shown_pins",
     "with_pin",
+    "without_pin",
 ]
 
 MAX_PINS = 1000  # of a run
@@ -239,6 +240,19 @@ def with_pin(pins: Sequence[Pin], at_ns: int, text: str) -> tuple[Pin, ...]:
     if len(pins) >= MAX_PINS:
         raise TimelineError(f"a run holds at most {MAX_PINS:,} pins")
     return tuple(sorted((*pins, Pin(int(at_ns), text)), key=lambda pin: pin.at_ns))
+
+
+def without_pin(pins: Sequence[Pin], place: int) -> tuple[Pin, ...]:
+    """The pins without the one at this place.
+
+    Raises:
+        TimelineError: there is none at this place.
+    """
+    if not pins:
+        raise TimelineError("there is no pin to take away")
+    if not 0 <= place < len(pins):
+        raise TimelineError(f"there is no pin {place}: the places are 0 to {len(pins) - 1}")
+    return (*pins[:place], *pins[place + 1 :])
 
 
 def shown_pins(timeline: Timeline, pins: Sequence[Pin]) -> list[tuple[int, str]]:

@@ -37,6 +37,20 @@ def test_a_pin_stays_in_the_saved_run_and_is_in_every_form_of_it(tmp_path: Path)
     assert (list(pins["at"]), pins["text"]) == ([2_000.0, 900_000.0], ["warm", "late batch"])
 
 
+def test_a_pin_is_taken_away_by_its_place_also_from_the_saved_run(tmp_path: Path) -> None:
+    pinned = make_run().pin(9, "b").pin(5, "a").pin(9, "b")
+    kept = pinned.unpin(1)
+    assert [pin.text for pin in kept.pins] == ["a", "b"]
+    assert len(pinned.pins) == 3
+    kept.save(tmp_path / "p.kitrun")
+    assert Run.load(tmp_path / "p.kitrun").pins == kept.pins
+    for place in (-1, 2):
+        with pytest.raises(TimelineError, match=f"no pin {place}: the places are 0 to 1"):
+            kept.unpin(place)
+    with pytest.raises(TimelineError, match="there is no pin to take away"):
+        make_run().unpin(0)
+
+
 def test_of_two_runs_on_one_axis_the_pins_move_with_their_own(tmp_path: Path) -> None:
     run = make_run(kernels=5, steps=2)
     origin = int(run.timeline.start_ns.min())

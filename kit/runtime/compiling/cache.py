@@ -157,10 +157,17 @@ class Compiling:
         self._needed: set[Any] = set()
         self._found: set[Any] = set()
         self._made: set[Any] = set()
+        self._served: dict[Any, Any] = {}  # program -> the one that runs instead
 
     def needed(self, key: Any) -> None:
         """A segment was issued that needs this program."""
-        self._needed.add(key)
+        self._needed.add(self._served.get(key, key))
+
+    def served(self, key: Any, by: Any) -> None:
+        """Instead of this program another one runs, which serves every place of a slice."""
+        self._served[key] = by
+        self._needed.discard(key)
+        self._needed.add(by)
 
     def found(self, key: Any) -> None:
         """It was there."""

@@ -45,14 +45,22 @@ def use_disk_cache() -> None:
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    chosen = os.environ.get("KIT_CACHE_DIR", str(Path(home) / "overlap-kit" / "xla"))
+    chosen = _chosen_folder()
     if not chosen or not is_private(chosen) or not _let_jax_keep_in(chosen):
         return
     jax.config.update("jax_compilation_cache_dir", chosen)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax looks once, and may have compiled something before
+
+
+def _chosen_folder() -> str:
+    """The folder that the user names, or one below the user's own; "" where there is neither."""
+    named = os.environ.get("KIT_CACHE_DIR")
+    own = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
+    if named is not None or own.startswith("~"):  # a user id that the system has no name for
+        return named or ""
+    return os.path.join(own, "overlap-kit", "xla")
 
 
 def _let_jax_keep_in(folder: str) -> bool:
@@ -82,10 +90,18 @@ def _let_jax_keep_in(folder: str) -> bool:
 
 def is_private(folder: str) -> bool:
     """Make the folder for this user alone. It holds machine code: false, and a warning, if not."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    why = _why_shared(folder)
+    shown = repr(safe_terminal(folder, 200))
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        why = _why_shared(folder)
+    except OSError as error:  # no home, or one that cannot be written to: a container, a full disk
+        warnings.warn(
+            f"no compiled program is kept in {shown}: {safe_terminal(error.strerror, 300)}. "
+            "KIT_CACHE_DIR names another folder; if it is empty, nothing is kept or said",
+            stacklevel=2,
+        )
+        return False
     if why:
-        shown = repr(safe_terminal(folder, 200))
         warnings.warn(
             f"no compiled program is kept in {shown}, because what is in it would be run: {why}. "
             "Or name another folder with KIT_CACHE_DIR",

@@ -10,6 +10,7 @@ from typing import Any
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
+from kit.runtime.compiling.cache import MAX_PROGRAMS
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
 from kit.runtime.compiling.places import MOVED
@@ -19,6 +20,10 @@ from kit.runtime.recording.template import HOLE, Scalar
 
 __all__ = ["CompileLog"]
 
+_EVICTED = (
+    f"compiled before, and dropped since to make room: {MAX_PROGRAMS:,} programs stay in memory; "
+    "{} ops from {}"
+)
 KEPT = 256  # past programs that a new one is compared with, and notes that are kept
 
 
@@ -67,8 +72,13 @@ class CompileLog:
         *,
         executable: Executable,
         is_from_disk: bool,
+        is_again: bool = False,
     ) -> None:
-        """Note a compile for the ops of a task, from the `first` on, and find its reason."""
+        """Note a compile for the ops of a task, from the `first` on, and find its reason.
+
+        Args:
+            is_again: this very program was compiled before, and has made room for others.
+        """
         bulk, step, position = task.cut.bulk, task.step, task.position
         recorded = slice(first, first + len(source.nodes))
         ops, phase = bulk.ops[recorded], bulk.phase
@@ -77,7 +87,10 @@ class CompileLog:
             source, ops, bulk.frames[recorded], phase, position, names, executable.checks
         )
         old = self._most_similar(new)
-        kind, k, sentence, before, now = ("first", 0, "", "", "") if old is None else _why(old, new)
+        reason = ("first", 0, "", "", "") if old is None else _why(old, new)
+        if is_again:
+            reason = ("evicted", 0, _EVICTED.format(len(source.nodes), _first(new)), "", "")
+        kind, k, sentence, before, now = reason
         self.notes.append(Compile(
             step=step, segment=position, phase=phase, kind=kind, node=k, ops=len(source.nodes),
             sentence=sentence or f"first time: {len(source.nodes)} ops from {_first(new)}",

@@ -71,6 +71,15 @@ class Engine:
         )
         self._pid = os.getpid()
 
+    def start(self, device: Hashable = None) -> None:
+        """Start the device's threads now, and not with its first operation.
+
+        Raises:
+            EngineError: no thread could be started.
+        """
+        with self._lock:
+            self._lane(device)
+
     # -- pushing ---------------------------------------------------------------------------------
 
     def variable(self, name: str = "") -> Variable:

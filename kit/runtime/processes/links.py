@@ -86,7 +86,11 @@ class Links:
             SessionError: a process does not connect in time, or is refused.
         """
         start_thread(lambda: asyncio.run(self._live(host, port)), "kit channel")
-        self._opened.result()
+        try:
+            self._opened.result()
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, message: list[Any], *, to: int | None = None, but: int = -1) -> None:
         """Send a message to one process, or to all with a connection; in the order of the calls."""

@@ -115,7 +115,7 @@ def _start(options: Any) -> Any:
 
         return _profiler.ProfilerSession(options).stop_and_get_profile_data
     except (ImportError, AttributeError):
-        folder = tempfile.TemporaryDirectory()
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         jax.profiler.start_trace(folder.name, profiler_options=options)
 
         def stop() -> Any:

@@ -7,16 +7,19 @@ from typing import Any
 import jax
 
 from kit.errors import SettingsError
+from kit.runtime.profiling.heap import keep_freed_memory
 
 __all__ = ["bytes_on", "peak_bytes_on", "pick_device"]
 
 
 def pick_device(wanted: str) -> Any:
-    """The jax device for `Settings.device`.
+    """The jax device for `Settings.device`; on a CPU, freed memory is kept from now on.
 
     Raises:
         SettingsError: a GPU was asked for and jax sees none.
     """
+    if wanted != "gpu":
+        keep_freed_memory()  # before XLA starts its threads
     if wanted == "cpu":
         return jax.local_devices(backend="cpu")[0]
     device = jax.local_devices()[0]

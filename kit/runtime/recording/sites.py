@@ -9,8 +9,16 @@ from typing import Any
 
 from kit.runtime.recording.bulk import Site
 
-__all__ = ["format_site", "here", "is_kits", "is_shipped_step", "is_standard", "line_of",
-           "line_of_frame"]  # fmt: skip
+__all__ = [
+    "format_site",
+    "here",
+    "is_kits",
+    "is_shipped_step",
+    "is_standard",
+    "level_of_user",
+    "line_of",
+    "line_of_frame",
+]
 
 _KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _WORKLOADS = _KIT + "workloads" + os.sep
@@ -53,6 +61,14 @@ def here() -> Site:
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def level_of_user() -> int:
+    """The `stacklevel` with which the caller's `warnings.warn` names the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and not _is_users(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def line_of_frame(frame: Any) -> Site:

@@ -45,6 +45,7 @@ class Compiler:
         self._checks = checks
         self._counts = counts
         self._note = note
+        self._compiled: set[int] = set()  # the keys, by `_short`
         self._kind = (-1, NO_CHECKS, object())  # a step, its checks, and what its keys begin with
 
     def expect(self, task: Task) -> None:
@@ -65,6 +66,8 @@ class Compiler:
         moved = self._places.moved(cut.bulk.ops, cut.key[0], cut.key[1:])
         if moved is not None:
             key = (kind, moved.key)
+            if (watch := self._cache.watch) is not None:
+                watch.served((kind, cut.key), key)
         return self._find(task, key, lambda: _moved(Source.of(task), moved), checks)
 
     def of_op(
@@ -135,14 +138,20 @@ class Compiler:
         before = self._counts["compile.count"]
 
         def make() -> Executable:
-            return self._compile_for(task, source(), offset, checks)
+            short = _short(key)
+            is_again = short in self._compiled
+            made = self._compile_for(task, source(), offset, checks, is_again=is_again)
+            self._compiled.add(short)
+            return made
 
         is_watched = self._cache.watch is not None  # words are for somebody who reads them
         what = f"{task.cut.bulk.phase}, {len(task.cut.bulk.ops)} ops" if is_watched else ""
         executable = self._cache.find(key, make, what=what)
         return executable if self._counts["compile.count"] > before else self._hit(executable)
 
-    def _compile_for(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
+    def _compile_for(
+        self, task: Task, segment: Source, offset: int, checks: Checks, *, is_again: bool
+    ) -> Executable:
         """Compile, count and explain a program that a task has to wait for."""
         self._counts["cache.misses"] += 1
         task.seen.is_cached = False
@@ -150,7 +159,9 @@ class Compiler:
             executable = self._compile(task, segment, offset, checks)
         self._counts["compile.count"] += 1
         self._counts["compile.from_disk"] += len(hits)
-        self.log.add(segment, task, offset, executable=executable, is_from_disk=bool(hits))
+        self.log.add(
+            segment, task, offset, executable=executable, is_from_disk=bool(hits), is_again=is_again
+        )
         self._counts["compile.ns"] += executable.compile_ns[1] - executable.lower_ns[0]
         for kind, when in (("lower", executable.lower_ns), ("compile", executable.compile_ns)):
             self._note(Span("host/worker", executable.name, kind, *when, segment=task.index))
@@ -160,6 +171,11 @@ class Compiler:
         sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
         name = f"segment_{segment.digest(checks)}_{task.cut.bulk.phase}"
         return compile_segment(segment, self._rules, name=name, sites=sites, checks=checks)
+
+
+def _short(key: Any) -> int:
+    """A key in 64 bits; by its text, because Python gives -1 and -2 the same hash."""
+    return hash(repr(key))
 
 
 def _own_refs(refs: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from weakref import finalize
 import jax
 import numpy as np
 
-from kit.errors import ExecutionError, KitError
+from kit.errors import EngineError, ExecutionError, KitError
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import use_disk_cache
@@ -65,8 +65,12 @@ class Executor:
         self.findings = Findings(self._note_failure)
 
     def start(self, owner: Any) -> None:
-        """Get ready; the worker starts with the first task, and ends when its owner is freed."""
+        """Get ready; the worker runs from now on, and ends when its owner is freed."""
         use_disk_cache()
+        # Now, because Python 3.12 starts no thread once the program has ended, and what is recorded
+        # by then runs as its last. Where none can be had, the first task says so.
+        with contextlib.suppress(EngineError):
+            self.engine.start()
         finalize(owner, self.engine.abandon).atexit = False
 
     def push(self, task: Task) -> None:

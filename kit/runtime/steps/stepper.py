@@ -44,10 +44,11 @@ from kit.runtime.steps.recording import (
     type_of,
 )
 
-__all__ = ["CONFIRM", "VERIFY_EVERY", "Stepper"]
+__all__ = ["CONFIRM", "STOPPED", "VERIFY_EVERY", "Stepper"]
 
 CONFIRM = 3  # equal steps in a row before one is replayed
 VERIFY_EVERY = 32  # replayed steps between two recorded ones
+STOPPED = "speculate.stopped"  # the counter that is 1 once guessing has not paid
 SMALL = 4096  # bytes of a host array that are kept, to see that the next step sends the same
 
 
@@ -99,6 +100,8 @@ class Stepper:
             self._program.end_step()
             self._finish(result)
             self.payoff.end_step()
+            if self.payoff.stopped:
+                self.counts[STOPPED] = 1
             self._numbers = numbers_of(step) if self.mode == "replay" else []
         except BaseException:
             self.drop()

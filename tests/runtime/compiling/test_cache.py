@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import kit
 from kit.runtime.compiling import cache as cache_module
-from kit.runtime.compiling.cache import ExecutableCache
+from kit.runtime.compiling.cache import Compiling, ExecutableCache
 from kit.torch.device import open_session
 
 
@@ -44,3 +45,35 @@ def test_a_loop_whose_shapes_change_keeps_so_many_programs(monkeypatch: pytest.M
             assert found == pytest.approx((x.sin() + 1).sum().item(), rel=1e-5)
             session.mark_step()
     assert len(cache.executables) <= 4
+
+
+def test_a_program_that_was_dropped_is_compiled_again_for_that_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was said to share arrays in another way."""
+    monkeypatch.setattr(cache_module, "MAX_PROGRAMS", 1)
+    with open_session(kit.Settings(mode="lazy")) as session:
+        x = torch.ones(4).to("kit")
+        for _ in range(5):
+            assert x.sin().sum().item() == pytest.approx(4 * 0.8414710)
+            assert (x * 2).sum().item() == 8
+            session.mark_step()
+    kinds = [compiled.kind for compiled in session.compiles]
+    assert kinds[:2] == ["first", "op"]
+    assert set(kinds[2:]) == {"evicted"}
+    assert "compiled before, and dropped since to make room" in session.compiles[-1].sentence
+    assert session.explain().count("programs that had been dropped to make room; let shapes") == 2
+
+
+@pytest.mark.parametrize("mode", ["lazy", "imperative"])
+def test_a_moved_slice_is_no_further_program_that_is_waited_for(mode: str) -> None:
+    said: list[str] = []
+    cache = ExecutableCache()
+    cache.watch = Compiling(said.append)
+    with open_session(kit.Settings(mode=mode), cache=cache):
+        x = torch.arange(40.0).to("kit")
+        for i in range(20):
+            assert (x[i] * 2).item() == 2 * i
+        assert (x * 3).sum().item() == 2340
+    places, ready, of = map(int, re.findall(r"\d+", said[-1])[:3])
+    assert (places > 0, of - ready) == (True, 1)

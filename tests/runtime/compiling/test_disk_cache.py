@@ -48,6 +48,27 @@ def test_a_folder_that_others_may_write_to_is_refused_and_a_new_one_is_private(
         assert not is_private(str(shared))
 
 
+def test_a_home_that_cannot_be_written_to_is_said_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    with pytest.warns(UserWarning, match="is kept in .*: Not a directory") as said:
+        assert not is_private(str(tmp_path / "file" / "xla"))
+    assert "KIT_CACHE_DIR names another folder" in str(said[0].message)
+
+
+def test_a_user_without_a_home_keeps_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "KIT_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it gives for such a user
+    assert disk_cache._chosen_folder() == ""
+    monkeypatch.setenv("KIT_CACHE_DIR", "/programs")
+    assert disk_cache._chosen_folder() == "/programs"
+    monkeypatch.delenv("KIT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert disk_cache._chosen_folder() == os.path.join("/caches", "overlap-kit", "xla")
+
+
 def test_where_modes_say_nothing_only_a_folder_of_the_users_own_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

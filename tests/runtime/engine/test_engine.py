@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kit.errors import Cancelled, EngineError, ExecutionError
 from kit.runtime.engine.engine import Engine
 from tests.runtime.engine.oracle import NaiveEngine
+from tests.waiting import leaves_no_thread
 
 
 @pytest.fixture(params=[1, 2, 4])
@@ -298,14 +299,13 @@ def test_cancelled_operations_do_not_run_and_say_so_where_they_are_read() -> Non
 
 
 def test_close_runs_what_is_pending_and_ends_the_threads() -> None:
-    before = threading.active_count()
-    engine, ran = Engine(2), []
-    for i in range(50):
-        engine.push(lambda i=i: ran.append(i))  # type: ignore[misc]
-    engine.close()
-    engine.close()
+    with leaves_no_thread():
+        engine, ran = Engine(2), []
+        for i in range(50):
+            engine.push(lambda i=i: ran.append(i))  # type: ignore[misc]
+        engine.close()
+        engine.close()
     assert sorted(ran) == list(range(50))
-    assert threading.active_count() == before
     with pytest.raises(EngineError, match="closed"):
         engine.push(fail)
 

@@ -20,6 +20,7 @@ from kit.runtime.processes.greeting import checked_secret
 from kit.runtime.processes.join import _gather, _sum, current_processes, join_processes
 from kit.runtime.processes.links import free_port
 from tests.runtime.processes.channels import SECRET, at_once, greeted, made_channel, opened
+from tests.waiting import leaves_no_thread
 
 
 def test_all_bring_something_and_all_get_everybodys_as_often_as_they_come(
@@ -170,9 +171,15 @@ def test_clocks_are_compared_whatever_they_show(
 
 def test_who_does_not_come_or_counts_otherwise_is_said() -> None:
     port = free_port()
-    with pytest.raises(SessionError, match=r"processes 1, 2 did not come within 0\.3 s"):
+    with (
+        leaves_no_thread(),
+        pytest.raises(SessionError, match=r"processes 1, 2 did not come within 0\.3 s"),
+    ):
         made_channel(0, 3, timeout_s=0.3).open("127.0.0.1", port)
-    with pytest.raises(SessionError, match=r"process 1 cannot reach process 0 .* within 0\.3 s"):
+    with (
+        leaves_no_thread(),
+        pytest.raises(SessionError, match=r"process 1 cannot reach process 0 .* within 0\.3 s"),
+    ):
         made_channel(1, 2, timeout_s=0.3).open("127.0.0.1", free_port())
     port = free_port()
     made = [made_channel(0, 2), made_channel(1, 4)]

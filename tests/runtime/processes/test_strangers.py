@@ -29,6 +29,7 @@ from tests.runtime.processes.channels import (
     proof,
     say,
 )
+from tests.waiting import leaves_no_thread
 
 
 def run_with(strangers: Callable[[int], list[Connection[Any, Any]]]) -> None:
@@ -273,12 +274,11 @@ def test_silent_greeters_are_closed_in_time_and_cost_no_thread(
 
     def strangers(port: int) -> list[Connection[Any, Any]]:
         silent = [connected(port)]
-        before = threading.active_count()
-        silent += [connected(port) for _ in range(9)]
-        for peer in silent:
-            while not is_hung_up(peer):  # it may have been greeted before
-                pass
-        assert threading.active_count() <= before
+        with leaves_no_thread():
+            silent += [connected(port) for _ in range(9)]
+            for peer in silent:
+                while not is_hung_up(peer):  # it may have been greeted before
+                    pass
         return silent
 
     run_with(strangers)

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -19,6 +18,7 @@ import torch
 import kit
 from kit.errors import EngineError
 from kit.runtime.session.session import current_session
+from tests.waiting import freed, leaves_no_thread, until
 
 IGNORED = "ignore:.*fork"  # the warnings of jax, and of Python 3.12: to fork is the point here
 
@@ -34,21 +34,14 @@ def dropped() -> tuple[Any, Any]:
     return ref(session), ref(x.kit_value().cell)
 
 
-def await_true(claim: Callable[[], bool]) -> None:
-    """Wait until something has happened that another thread does; a test that hangs is killed."""
-    while not claim():
-        time.sleep(0.01)
-
-
 def test_a_session_that_was_entered_and_dropped_is_freed() -> None:
-    threads, handler = threading.active_count(), signal.getsignal(signal.SIGINT)
-    for _ in range(3):
-        session, cell = dropped()
-        gc.collect()
-        assert session() is None
-        assert cell() is None
-        assert current_session() is None
-    await_true(lambda: threading.active_count() == threads)
+    handler = signal.getsignal(signal.SIGINT)
+    with leaves_no_thread():
+        for _ in range(3):
+            session, cell = dropped()
+            until(lambda s=session: freed(s))
+            assert cell() is None
+            assert current_session() is None
     with kit.Session():  # and the next one stands for the handler of before them all
         assert (torch.ones(2, device="kit") + 1).tolist() == [2.0, 2.0]
     assert signal.getsignal(signal.SIGINT) is handler
@@ -66,10 +59,8 @@ def test_a_session_that_ran_steps_and_was_dropped_is_freed(step_mode: str) -> No
 
     for _ in range(2):
         session, net = train()
-        gc.collect()  # the session, and with it torch's holders of the gradients
-        gc.collect()
-        assert session() is None
-        assert net() is None
+        until(lambda s=session: freed(s))
+        until(lambda n=net: freed(n))  # with the session went torch's holders of the gradients
 
 
 def test_a_session_inside_of_one_that_was_dropped_ends_well() -> None:
