@@ -19,7 +19,7 @@ class Compile:
     segment: int  # its position in the step
     phase: str
     # "first", "shape", "dtype", "constant", "op", "inputs", "cut", "kept", "checks", "aliasing",
-    # "place"
+    # "place", "evicted"
     kind: str
     sentence: str  # the reason, in words
     ops: int
@@ -55,6 +55,12 @@ def _storm(group: Sequence[Compile]) -> str:
         "dtype": "cast once, before the step",
     }.get(last.kind, "let every step do the same ops")
     where = last.site or f"segment {last.segment}"
+    if last.kind == "evicted":
+        return (
+            f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "
+            "of programs that had been dropped to make room; let shapes and Python numbers have "
+            "fewer values, so that there are fewer programs"
+        )
     cause = f"the {_NOUN.get(last.kind, last.kind)} changes ({values}, ...)"
     return (
         f"recompile storm at {where}: {len(group)} compiles in {steps} steps, {wasted:.0f} ms, "

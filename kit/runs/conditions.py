@@ -14,6 +14,7 @@ from kit.text import format_count, format_number, format_percent
 __all__ = ["DISTURBED", "KNOWN", "UNKNOWN_CONDITIONS", "Conditions", "conditions_text", "doubt"]
 
 DISTURBED = 0.10  # of the cores: what others may take before the verdict is withheld
+MANY_PAGES = 10_000  # a second, some hundredths of a core: from there on they are told
 KNOWN = 0.90  # of the kernels' time: what must be known by op
 
 
@@ -24,7 +25,7 @@ class Conditions:
     nan: not known, as on a system that does not say, or where the steps took too short a time.
 
     Units:
-        others, threads, steal: cores, that is seconds of processor a second
+        others, threads, steal, system: cores, that is seconds of processor a second
     """
 
     cores: float = math.nan  # that the process may use
@@ -36,6 +37,8 @@ class Conditions:
     clock_after_mhz: float = math.nan
     collections: float = math.nan  # runs of Python's garbage collector
     warmup_steps: float = math.nan  # before the measured ones
+    system: float = math.nan  # of its own time: in the operating system, which clears pages there
+    fresh_pages: float = math.nan  # a second: memory that the process touched for the first time
 
     def __post_init__(self) -> None:
         for row in fields(self):  # one nan for all, so that equal conditions compare equal
@@ -106,6 +109,11 @@ def conditions_text(conditions: Conditions) -> str:
     ]
     if parts:
         parts[-1] += f" of {format_number(c.cores)} cores"
+    if c.fresh_pages >= MANY_PAGES:
+        parts.append(
+            f"{format_number(round(c.system, 2))} cores of its own in the operating system, "
+            f"{round(c.fresh_pages, -2):,.0f} fresh pages a second"
+        )
     if c.load >= 0:
         parts.append(f"load {format_number(round(c.load, 1))}")
     if c.clock_before_mhz > 0 and c.clock_after_mhz > 0:

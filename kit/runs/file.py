@@ -22,6 +22,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
+from itertools import pairwise
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -33,7 +34,7 @@ from kit.ir import Aval
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
-from kit.trace.imported import MAX_CALLERS
+from kit.trace.imported import MAX_CALLERS, MeasuredMemory
 from kit.trace.timeline import MAX_PINS, MAX_TEXT
 
 __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION", "read_run",
@@ -122,7 +123,9 @@ def _pack(run: Any) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    member = zipfile.ZipInfo(name)  # dated 1980, not now: the bytes depend on the run only
+    # Dated 1980, not now, and on each system as on Unix: the bytes depend on the run only.
+    member = zipfile.ZipInfo(name)
+    member.create_system = 3
     member.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(member, data)
 
@@ -278,9 +281,26 @@ def _check_numbers(run: Any) -> None:
     for g, graph in enumerate(run.graphs):
         for n, node in enumerate(graph.nodes):
             _check_shapes(node.avals, f"graphs[{g}].nodes[{n}]")
+    for n, memory in enumerate(run.memory):
+        _check_memory(memory, f"memory[{n}]")
+    for n, total in enumerate(run.copies):
+        for number in (total.count, total.size_bytes, total.total_ns):
+            _one_within(number, f"copies[{n}]", 0, MAX_NS)
     for n, caller in enumerate(run.callers):
-        _one_within(min(caller.calls, caller.kernels), f"callers[{n}]", 0, 1 << 31)
+        for count in (caller.calls, caller.kernels):
+            _one_within(count, f"callers[{n}]", 0, 1 << 31)
         _check_shapes(caller.inputs, f"callers[{n}]")
+
+
+def _check_memory(memory: MeasuredMemory, where: str) -> None:
+    if len(memory.times_ns) != len(memory.allocated):
+        raise RunFileError(f"{where} has {len(memory.times_ns):,} times and other sizes")
+    if any(a > b for a, b in pairwise(memory.times_ns)):
+        raise RunFileError(f"the times of {where} are not in order")
+    for at in (*memory.times_ns, memory.peak_ns):
+        _one_within(at, f"a time of {where}", -MAX_NS, MAX_NS)
+    for size in (*memory.allocated, memory.peak_bytes, memory.events):
+        _one_within(size, f"a size of {where}", -MAX_NS, MAX_NS)
 
 
 def _check_shapes(avals: Iterable[Aval], where: str) -> None:

@@ -37,7 +37,8 @@ from kit.trace import (
 )
 from kit.trace.communication import CopyTotal
 from kit.trace.imported import Caller, MeasuredMemory
-from kit.trace.timeline import Pin, with_pin
+from kit.trace.metrics import says_host
+from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
     from kit.runs.analysis.advice import Advice
@@ -69,7 +70,8 @@ class Run:
     losses: tuple[float, ...]  # of the first steps after the least warm-up
     step_times_ns: tuple[int, ...]  # untraced steps
     timeline: Timeline  # of `traced_steps` further steps; has one "step" span for each
-    sync_points: tuple[SyncPoint, ...] = ()  # of the measured, untraced steps
+    # Of the measured, untraced steps; in mode "torch", where only a trace sees them, of the traced.
+    sync_points: tuple[SyncPoint, ...] = ()
     graphs: tuple[Graph, ...] = ()  # of one step; empty in mode "torch"
     segments: tuple[Segment, ...] = ()  # how that step was cut
     metrics: Mapping[str, float] = field(default_factory=dict)  # counters, e.g. "compile.count"
@@ -96,16 +98,24 @@ class Run:
 
     @property
     def knows_waits(self) -> bool:
-        """False of native steps without a trace, which alone sees their waits, and of jax.jit's.
+        """Has anybody looked for waits?
 
-        No hook tells what a program reads of an array of jax.
+        Not in native steps without a trace, which alone sees their waits, nor in those of jax.jit:
+        no hook tells what a program reads of an array of jax. A foreign trace may have no host.
         """
-        is_native = self.settings.mode == "torch"
+        if not says_host(self.timeline):
+            return False
+        is_native = not self.sees_waits_untraced
         if is_native and self.environment.get(BASELINE) == JIT:
             return bool(self.sync_points)
         return (
             not is_native or bool(self.sync_points) or bool(self.timeline.where(kind="step").any())
         )
+
+    @property
+    def sees_waits_untraced(self) -> bool:
+        """Are `sync_points` those of the measured steps? A native run sees its traced ones only."""
+        return self.settings.mode != "torch"
 
     def breakdown(self) -> tuple[BreakdownRow, ...]:
         """Where the mean traced step went, by category; see `kit.trace.breakdown`."""
@@ -218,6 +228,14 @@ class Run:
             TimelineError: there is no text, it is too long, or the run has too many.
         """
         return replace(self, pins=with_pin(self.pins, at_ns, text))
+
+    def unpin(self, place: int) -> Run:
+        """This run without one of its pins: the one at this place of `pins`.
+
+        Raises:
+            TimelineError: there is none at this place.
+        """
+        return replace(self, pins=without_pin(self.pins, place))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, atomically; an older file of this name is replaced.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 from kit.errors import SettingsError
@@ -11,7 +12,7 @@ from kit.runs.bulk_sizes import DEFAULT_BULK, UNLIMITED, BulkSizes, sizes_from_e
 from kit.runs.knob import OwnKnob, knobs_of, setting
 from kit.runs.loss_scaling import LOSS_SCALING, NONE, LossScaling, loss_scaling
 from kit.runs.steady import ENOUGH_S, LEAST_STEPS, MOST_STEPS
-from kit.runs.text_form import read_text, write_text
+from kit.runs.text_form import no_such_setting, read_text, write_text
 
 __all__ = [
     "CHECK_INDICES",
@@ -25,6 +26,7 @@ __all__ = [
     "UNTIL_STEADY",
     "Settings",
     "check_names",
+    "names_checked",
 ]
 
 MODES = ("torch", "imperative", "bulked", "lazy")
@@ -40,6 +42,20 @@ ENOUGH = -1  # as many measured steps as fill `ENOUGH_S`
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 
 
+def names_checked(cls: type[Any]) -> type[Any]:
+    """A settings dataclass that answers a misspelt name; a notebook shows its signature as ever."""
+    make = cls.__init__
+
+    @wraps(make)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:
+        _check_known(named, [row.name for row in fields(type(self))])
+        make(self, *values, **named)
+
+    cls.__init__ = __init__
+    return cls
+
+
+@names_checked
 @dataclass(frozen=True)
 class Settings:
     """One experiment's knobs; frozen, so vary it with `replace`.
@@ -48,7 +64,8 @@ class Settings:
     a workload's, as those of `mine.settings(width=128)` and of a run are: `run.settings.width`.
 
     Raises:
-        SettingsError: a value is out of range; the message gives the allowed ones.
+        SettingsError: a name is no setting's, or a value is out of range; the message gives the
+            nearest name, or the allowed values.
     """
 
     mode: str = setting(
@@ -273,11 +290,8 @@ class Settings:
         return loss_scaling(self.loss_scaling)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; an unknown name is an error that lists them all."""
-        known = {row.name for row in knobs_of(self)}
-        if unknown := changes.keys() - known - {"own"}:
-            names = ", ".join(sorted(known))
-            raise SettingsError(f"no setting is called {sorted(unknown)[0]!r}; there are: {names}")
+        """A copy with some fields changed; an unknown name is an error."""
+        _check_known(changes, sorted(row.name for row in knobs_of(self)))
         own = changes.pop("own", self.own)
         named = [knob.set(changes.pop(knob.name, knob.value)) for knob in own]
         return replace(self, **changes, own=tuple(named))
@@ -344,3 +358,11 @@ def check_names(own: Sequence[OwnKnob], cls: type[Settings] = Settings) -> None:
                 "that is the name of a setting, or of another part of kit.Settings"
             )
         taken.add(knob.name)
+
+
+def _check_known(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that is no setting's; `own` is a field, and none that a person writes."""
+    known = [name for name in known if name != "own"]
+    for name in given:
+        if name not in known and name != "own":
+            raise no_such_setting(name, known)

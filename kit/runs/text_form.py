@@ -7,7 +7,7 @@ every machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
@@ -15,7 +15,7 @@ from urllib.parse import quote_plus, unquote_plus
 from kit.errors import SettingsError
 from kit.runs.knob import Knob
 
-__all__ = ["read_text", "write_text"]
+__all__ = ["no_such_setting", "read_text", "write_text"]
 
 MAX_TEXT = 2000  # characters; all settings together need some 300
 _EXAMPLE = "bulk_forward=50&batch_size=16"
@@ -49,10 +49,16 @@ def read_text(knobs: Sequence[Knob], text: str) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"{part[:80]!r} is not of the form name=value, as in {_EXAMPLE}")
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
-            raise SettingsError(f"no setting is called {name[:80]!r}; {hint}")
+            raise no_such_setting(name, known)
         if name in found:
             raise SettingsError(f"{name} is there twice; leave one of the two out")
         found[name] = known[name].read(value)
     return found
+
+
+def no_such_setting(name: str, known: Iterable[str]) -> SettingsError:
+    """The error for a name that no setting has: the one that was meant, or all that there are."""
+    known = list(known)
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
+    return SettingsError(f"no setting is called {name[:80]!r}; {hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from kit.runs import file as run_file
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import COLUMNS, KINDS, Span, SyncPoint, Timeline
+from kit.trace.communication import CopyTotal
+from kit.trace.imported import Caller, MeasuredMemory
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
 Members = dict[str, bytes]
@@ -98,9 +101,40 @@ def test_a_run_that_was_saved_loads_equal_and_saves_to_the_same_bytes(run, tmp_p
     assert (tmp_path / "a.kitrun").read_bytes() == (tmp_path / "b.kitrun").read_bytes()
 
 
+def _measured(**changes: Any) -> MeasuredMemory:
+    return replace(MeasuredMemory("host", (0, 5), (1, 2), 2, 5, (), 0, 2), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"memory": (_measured(times_ns=(0,)),)}, "memory.0. has 1 times and other sizes"),
+        ({"memory": (_measured(times_ns=(5, 0)),)}, "the times of memory.0. are not in order"),
+        ({"memory": (_measured(peak_ns=1 << 62),)}, "a time of memory.0. is not in"),
+        ({"memory": (_measured(peak_bytes=1 << 62),)}, "a size of memory.0. is not in"),
+        ({"copies": (CopyTotal("host to device", 1, -1, 1),)}, "copies.0. is not in"),
+        ({"callers": (Caller("aten::mm", calls=1, kernels=1 << 40),), "graphs": (), "segments": ()},
+         "callers.0. is not in"),
+    ],
+)  # fmt: skip
+def test_memory_copies_and_callers_that_no_trace_can_have_are_refused(changes, why, tmp_path):
+    bare = replace(make_run(), graphs=(), segments=(), recorded_ns=(), fused=())
+    replace(bare, memory=(_measured(),)).save(tmp_path / "good.kitrun")
+    assert Run.load(tmp_path / "good.kitrun").memory == (_measured(),)
+    with pytest.raises(RunFileError, match=why):
+        replace(bare, **changes).save(tmp_path / "a.kitrun")
+
+
 def test_a_loss_that_is_not_a_number_survives_saving(tmp_path):
     replace(one_span_run(), losses=(float("nan"),)).save(str(tmp_path / "a"))
     assert np.isnan(Run.load(str(tmp_path / "a")).losses[0])
+
+
+def test_a_run_is_the_same_bytes_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_run().save(tmp_path / "here.kitrun")
+    monkeypatch.setattr(sys, "platform", "win32")
+    make_run().save(tmp_path / "there.kitrun")
+    assert (tmp_path / "here.kitrun").read_bytes() == (tmp_path / "there.kitrun").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -40,12 +42,19 @@ def test_step_ms_is_the_median_and_nan_without_steps():
         ({"steps": True}, "steps must be a whole number of at least 1, not True"),
         ({"mode": "fast"}, "mode must be one of 'torch', 'imperative', 'bulked', 'lazy'"),
         ({"loss_scaling": "maybe"}, "loss_scaling must be one of 'none'"),
-        ({"batchsize": 4}, "no setting is called 'batchsize'; there are: accumulate, batch_size"),
+        ({"batchsize": 4}, "no setting is called 'batchsize'; did you mean 'batch_size'?"),
     ],
 )
 def test_a_setting_that_cannot_be_is_an_error_that_gives_the_allowed_values(changes, sentence):
     with pytest.raises(SettingsError, match=sentence):
         Settings().replace(**changes)
+
+
+def test_a_misspelt_name_is_answered_and_the_signature_stays():
+    with pytest.raises(SettingsError, match=r"'bulk_foward'; did you mean 'bulk_forward'\?"):
+        Settings(mode="lazy", bulk_foward=5)
+    assert list(inspect.signature(Settings).parameters)[:2] == ["mode", "bulk_forward"]
+    assert Settings("lazy") == Settings(mode="lazy") == pickle.loads(pickle.dumps(Settings("lazy")))
 
 
 def test_the_mode_decides_the_bulk_sizes():

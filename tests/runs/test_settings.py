@@ -14,7 +14,7 @@ from kit.measure.search.tuned import in_words, program_of, training_of, work_of
 from kit.reports.grid import axes_of as report_axes
 from kit.runs.knob import knobs_of, setting, settings_table
 from kit.runs.loss_scaling import LOSS_SCALING, loss_scaling
-from kit.runs.settings import Settings
+from kit.runs.settings import Settings, names_checked
 from kit.widgets.base.controls import Controls
 from kit.widgets.compare.data import run_labels
 from tests.factories import empty_run
@@ -22,6 +22,7 @@ from tests.factories import empty_run
 PAGES = Path(__file__).parents[2] / "docs"
 
 
+@names_checked
 @dataclass(frozen=True)
 class Wider(Settings):
     """The settings of a kit that has one more."""
@@ -45,8 +46,12 @@ def test_a_new_row_is_checked():
     assert Wider().echo == 2
     with pytest.raises(SettingsError, match="echo must be a whole number of at least 1, not 0"):
         Wider(echo=0)
-    with pytest.raises(SettingsError, match=r"no setting is called 'ecko'; there are: .*echo"):
-        Wider().replace(ecko=1)
+    for make in (Wider, Wider().replace):
+        with pytest.raises(SettingsError, match="no setting is called 'ecko'; did you mean 'echo'"):
+            make(ecko=1)
+        with pytest.raises(SettingsError, match=r"'zzz'; there are: .*echo") as raised:
+            make(zzz=1)
+        assert " own" not in str(raised.value)
 
 
 def test_a_new_row_is_in_the_text_form():

@@ -41,7 +41,9 @@ class LineCost:
     """
 
     site: str  # "train.py:41"; "": no line is known
-    record_ms: Mapping[str, float]  # by phase, those of `PHASES`; also what is under a busy device
+    # By phase, those of `PHASES`, also what is under a busy device; nan where no op was recorded,
+    # as natively: what the host did is known, and not at which line.
+    record_ms: Mapping[str, float]
     device_ms: float  # of the busy time: where kernels overlap it is divided among them
     wait_ms: float = 0.0  # the host for the device, at this line's sync points
     syncs: float = 0.0  # a step
@@ -56,9 +58,14 @@ class LineCost:
         return sum(self.record_ms.values())
 
     @property
+    def work_ms(self) -> float:
+        """Device time, and recording where it is known."""
+        return self.device_ms + (0.0 if math.isnan(self.recording_ms) else self.recording_ms)
+
+    @property
     def total_ms(self) -> float:
         """All of it together, whatever overlaps: for an order, not for a sum."""
-        return self.recording_ms + self.device_ms + self.wait_ms + self.elsewhere_ms
+        return self.work_ms + self.wait_ms + self.elsewhere_ms
 
 
 class LineRows(Rows[LineCost]):
@@ -90,9 +97,12 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     device = _device(run, sites)
     waits, elsewhere = _waits(run), _elsewhere(run)
     found = []
+    nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
     for i, site in enumerate(sites.names):
         wait, syncs, idle, causes = waits.pop(site, (0.0, 0.0, 0.0, ()))
         parts = {phase: float(record[k, i]) / 1e6 for k, phase in enumerate(PHASES)}
+        if site and not run.graphs:
+            parts = nothing
         found.append(
             LineCost(
                 site,
@@ -106,7 +116,6 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
                 elsewhere.pop(site, 0.0),
             )
         )
-    nothing = dict.fromkeys(PHASES, 0.0)
     for site, (wait, syncs, idle, causes) in waits.items():
         away = elsewhere.pop(site, 0.0)
         found.append(LineCost(site, nothing, 0.0, wait, syncs, idle, causes, elsewhere_ms=away))

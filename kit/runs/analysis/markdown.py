@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.verdict import why_no_waits
+from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
 from kit.runs.run import Run
-from kit.text import UNKNOWN, format_ns, markdown_table, safe_markdown
+from kit.text import format_ns, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
@@ -68,7 +68,7 @@ def _kernels(run: Run) -> str:
 def _syncs(run: Run) -> str:
     waits = waits_of(run)
     if not waits.steps:
-        return "no step was measured" if run.knows_waits else UNKNOWN
+        return "no step was measured" if run.knows_waits else f"unknown: {why_waits_unknown(run)}"
     if not waits.syncs:
         return f"none in {waits.which}: {why_no_waits(run)}"
     rows = [

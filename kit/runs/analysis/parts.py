@@ -125,7 +125,7 @@ class Parts:
         return _parts(whole, each)
 
     def lines(self) -> dict[str, Part]:
-        """Recording and device time of each line that recorded an op."""
+        """Recording, where it is known by line, and device time of each line with an op."""
         each = [self._lines(replace(self.run, timeline=step)) for step in self._each]
         whole = {name: (ms, math.nan) for name, ms in self._lines(self.run).items()}
         return _parts(whole, each)
@@ -138,7 +138,7 @@ class Parts:
         found: dict[str, float] = defaultdict(float)
         for row in line_costs(run):
             if row.site and row.nodes:
-                found[self.place(row.site)] += row.recording_ms + row.device_ms
+                found[self.place(row.site)] += row.work_ms
         return found
 
     def _idle(self, timeline: Timeline) -> dict[str, tuple[float, float]]:

@@ -154,8 +154,6 @@ def why_no_waits(run: Run) -> str:
             "on a CPU torch computes in the call itself, so .item() finds its value ready. On a "
             'GPU and on device "kit" it waits for it'
         )
-    if not says_host(run.timeline):
-        return "the file says nothing of the host"
     return "the host never waited for the device"
 
 
@@ -163,6 +161,8 @@ def why_waits_unknown(run: Run) -> str:
     """Why nothing is known of the waits of measured steps, as a clause."""
     if run.environment.get(BASELINE) == JIT:
         return "what a program reads of jax.jit's arrays is not seen"
+    if not says_host(run.timeline):
+        return "the file says nothing of the host"
     return "no step was traced, and only a trace sees where torch waits"
 
 

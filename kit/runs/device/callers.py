@@ -67,7 +67,7 @@ class CallerRow:
     """A module, an annotation, an op or a line, and the kernels launched in it.
 
     Where kernels run side by side an instant is divided among them: the outermost rows add up to
-    the time in which a device was busy, and a row to its own time and that of its parts.
+    the time in which a kernel ran, and a row to its own time and that of its parts.
 
     Units:
         milliseconds and operations of one traced step
@@ -76,7 +76,7 @@ class CallerRow:
     path: tuple[str, ...]  # outermost first
     total_ms: float
     self_ms: float  # launched in it, and in nothing further in
-    share: float  # of the busy time
+    share: float  # of the time in which a kernel ran
     backward_ms: float  # of the total: kernels that compute gradients
     kernels: float  # a step
     flops: float  # from shapes, of the ops that have some; nan: none is known
@@ -101,7 +101,7 @@ class CallerRows(Rows[CallerRow]):
     columns = (
         Column("launched by", lambda r: "  " * r.depth + r.name, is_number=False),
         Column("a step", lambda r: format_ms(r.total_ms)),
-        Column("of busy time", lambda r: format_percent(r.share, form=".1%")),
+        Column("of kernel time", lambda r: format_percent(r.share, form=".1%")),
         Column("of its own", lambda r: format_ms(r.self_ms)),
         Column("backward", lambda r: format_ms(r.backward_ms) if r.backward_ms else ""),
         Column("kernels a step", lambda r: format_number(r.kernels)),
@@ -162,7 +162,7 @@ def best_view(run: Run) -> str:
 
 
 def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
-    """The table of `caller_table` for a terminal: rows with this share of the busy time at least.
+    """The table of `caller_table` for a terminal: rows with this share of kernel time at least.
 
     Raises:
         ValueError: by is none of `BY`.
@@ -172,7 +172,7 @@ def callers_text(run: Run, by: str, most: int = 60, least: float = 0.0) -> str:
         return f"{WITHOUT_CALLERS}."
     shown = [row for row in rows if row.share >= least][:most]
     steps = int(run.timeline.where(kind="step").sum())
-    heads = (f"launched by ({by})", "ms a step" if steps else "ms", "of busy time", "of its own",
+    heads = (f"launched by ({by})", "ms a step" if steps else "ms", "of kernel time", "of its own",
              "backward", "kernels", "GFLOP/s", "most in op", "on line")  # fmt: skip
     charged = charged_by_caller(run)[0]
     cells = [

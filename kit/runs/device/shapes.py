@@ -80,6 +80,8 @@ def _product(
         return UNKNOWN_COST
     before = [aval.shape for aval in caller.inputs[:at]]
     flops = count([*before, left, right], [out], {})
+    if caller.op == "aten::_scaled_mm":  # the dtype of its result is an argument of its own
+        return CallCost(flops, _bytes(caller.inputs))
     written = Aval(out, caller.inputs[at].dtype).size_bytes
     return CallCost(flops, _bytes(caller.inputs), written)
 
@@ -270,7 +272,8 @@ def _elementwise(caller: Caller, name: str) -> CallCost:
         return CallCost(math.nan, _bytes(arrays), first.size_bytes)
     if name not in _ALIKE:
         return UNKNOWN_COST
-    widest = max(arrays, key=lambda aval: Aval((), aval.dtype).size_bytes)
+    sized = [aval for aval in arrays if aval.shape] or arrays  # a number does not widen an array
+    widest = max(sized, key=lambda aval: Aval((), aval.dtype).size_bytes)
     shape = _together([aval.shape for aval in arrays])
     return CallCost(math.nan, _bytes(arrays), Aval(shape, widest.dtype).size_bytes)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kit.errors import SettingsError
 from kit.ir import Graph
 from kit.runs.analysis.segments import SegmentCost, segment_costs
+from kit.runs.whatif.waits import is_guessed, waits_of
 from kit.trace import Timeline
 from kit.trace.kinds import AWAY
 from kit.trace.metrics import union_ns
@@ -112,7 +113,7 @@ def costs_of(run: Run) -> Costs:
         )
     timeline, graph = run.timeline, run.graphs[0]
     sync = _handover(run)
-    guesses = run.settings.step_mode == "speculate"  # whose cuts wake no worker
+    guesses = run.settings.step_mode == "speculate" and is_guessed(run, waits_of(run, run.segments))
     wake = max(_WAKE * run.metrics.get("overhead.sync_ns", 0.0) - _CUT * sync, 0.0)
     rows = segment_costs(run)
     launch, value = _launches(run, rows, sync)
@@ -121,6 +122,7 @@ def costs_of(run: Run) -> Costs:
     return Costs(
         record={}
         if run.settings.step_mode == "replay"
+        # a guessed segment has been issued before its cut, which wakes no worker
         else _recording(run, _CUT * sync, 0.0 if guesses else wake, launch, value),
         cut=_CUT * sync,
         wake=wake,

@@ -16,6 +16,7 @@ from kit.errors import SettingsError
 from kit.runs.knob import knobs_of
 from kit.runs.run import Run
 from kit.runs.whatif.question import Question
+from kit.runs.whatif.steps import last_steps
 from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.trace.kinds import OF_WORKERS
@@ -208,21 +209,12 @@ def _chain(steps: Sequence[Sequence[Part]], depth: int) -> tuple[list[Work], lis
 def _timeline(spans: Sequence[Span], ends: Sequence[int], notes: Sequence[str]) -> Timeline:
     """The last steps, of origin "modelled"; times count from the first that is shown."""
     begin, end = ends[0], ends[-1]
-    shown = [
-        replace(s, start_ns=max(s.start_ns, begin) - begin, stop_ns=min(s.stop_ns, end) - begin)
-        for s in spans
-        if s.stop_ns > begin and s.start_ns < end and s.stop_ns > s.start_ns
-    ]
-    steps = [
-        Span(_HOST, f"step {i}", "step", a - begin, b - begin)
-        for i, (a, b) in enumerate(pairwise(ends))
-    ]
     waits = [
         Span(_HOST, "next batch", "input", a - begin, b - begin)
         for a, b in _waits(spans)
         if begin <= a < b <= end
     ]
-    return Timeline.of([*steps, *shown, *waits], [], "modelled", notes)
+    return Timeline.of([*last_steps(spans, ends), *waits], [], "modelled", notes)
 
 
 def _waits(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ from kit.runs.whatif.errors import interval_ms
 from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
-from kit.runs.whatif.waits import SCALER, of_scaler, taken_away, waits_of
+from kit.runs.whatif.waits import SCALER, is_guessed, of_scaler, on_guessing, taken_away, waits_of
 from kit.text import format_ms
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
@@ -112,7 +112,7 @@ def predict(
     if not runs:
         raise SettingsError("there is no run to predict from")
     base = runs[0]
-    wanted = settings or base.settings
+    wanted = base.settings if settings is None else Settings.checked(settings)
     asked = Question(
         wanted, tuple(without), device_speed, launch_ns, sync_ns, stream, host_speed=host_speed
     )
@@ -140,7 +140,7 @@ class Model:
         host_speed: float = 1.0,
     ) -> Prediction:
         """As `kit.predict(run, ...)`."""
-        wanted = settings or self.run.settings
+        wanted = self.run.settings if settings is None else Settings.checked(settings)
         asked = Question(wanted, tuple(without), device_speed, host_speed=host_speed)
         return self.answer(asked, [self.run])
 
@@ -326,7 +326,9 @@ def _shape(
     device = device_times(run.graphs[0], run.segments, segments, costs, graph, sources)
     if wanted.step_mode == "replay" and kept:
         notes.append("a step that reads a value is not replayed but recorded")
-    if wanted.step_mode != "retrace" and not kept:
+    if wanted.step_mode == "speculate":
+        notes.append(on_guessing(run, kept))
+    if wanted.step_mode == "replay" and not kept:
         notes.append(
             "to issue a known segment again costs a hand-over, and for each array what "
             "the worker does for it"
@@ -416,7 +418,8 @@ def _drawn(
     device: tuple[float, ...],
     waits: dict[int, SyncPoint],
 ) -> Shape:
-    return Shape(graph, tuple(segments), device, waits, wanted.step_mode, wanted.prefetch,
+    guessed = wanted.step_mode == "speculate" and is_guessed(run, waits)
+    return Shape(graph, tuple(segments), device, waits, wanted.step_mode, guessed, wanted.prefetch,
                  serial=run.environment.get("device", "cpu").startswith("cpu"))  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from kit.runs.whatif.costs import Costs
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.simulate import Work, simulate
 
-__all__ = ["Shape", "accumulated", "device_times", "modelled", "step_ns"]
+__all__ = ["Shape", "accumulated", "device_times", "last_steps", "modelled", "step_ns"]
 
 RUN_AHEAD = 1  # steps; `kit.runtime.session.session` has the same
 SEGMENTS_AHEAD = 256
@@ -39,6 +39,7 @@ class Shape:
     Attributes:
         device: nanoseconds of each segment on the device.
         waits: segment -> the sync point that follows it.
+        is_guessed: segments are issued before they are recorded, from the step before.
         prefetch: batches that the loader's queue holds.
         serial: the worker waits for each segment, as on a CPU.
     """
@@ -48,6 +49,7 @@ class Shape:
     device: tuple[float, ...]
     waits: dict[int, SyncPoint] = field(default_factory=dict)
     step_mode: str = "retrace"
+    is_guessed: bool = False
     prefetch: int = 0
     serial: bool = True
 
@@ -139,6 +141,17 @@ def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[flo
     """What `step_ns` gives, and the last steps as a timeline of origin "modelled"."""
     spans, marks = _simulated(shape, costs)
     ends = _ends(spans, marks)[-1 - SHOWN :]
+    shown = last_steps(spans, ends)
+    syncs = [
+        replace(shape.waits[s.segment], at_ns=s.start_ns, wait_ns=s.stop_ns - s.start_ns)
+        for s in shown
+        if s.kind == "wait" and s.segment in shape.waits
+    ]
+    return (ends[-1] - ends[0]) / SHOWN, Timeline.of(shown, syncs, "modelled", notes)
+
+
+def last_steps(spans: Sequence[Span], ends: Sequence[int]) -> list[Span]:
+    """The steps that end there but the first, and what lies in them; times count from its end."""
     begin, end = ends[0], ends[-1]
     shown = [
         replace(s, start_ns=max(s.start_ns, begin) - begin, stop_ns=min(s.stop_ns, end) - begin)
@@ -149,13 +162,7 @@ def modelled(shape: Shape, costs: Costs, notes: Sequence[str] = ()) -> tuple[flo
         Span(_HOST, f"step {i}", "step", a - begin, b - begin)
         for i, (a, b) in enumerate(pairwise(ends))
     ]
-    syncs = [
-        replace(shape.waits[s.segment], at_ns=s.start_ns, wait_ns=s.stop_ns - s.start_ns)
-        for s in shown
-        if s.kind == "wait" and s.segment in shape.waits
-    ]
-    timeline = Timeline.of([*steps, *shown], syncs, "modelled", notes)
-    return (end - begin) / SHOWN, timeline
+    return [*steps, *shown]
 
 
 def _simulated(shape: Shape, costs: Costs) -> tuple[list[Span], list[int]]:
@@ -224,8 +231,7 @@ class _Steps:
         if mode == "replay" and not self._shape.waits:
             self._replay()
         else:
-            # As the runtime does: a step that waits for nothing is not guessed.
-            self._record(guessing=mode == "speculate" and bool(self._shape.waits))
+            self._record(guessing=self._shape.is_guessed)
         ahead = self._ends[-RUN_AHEAD:] if self._ends else []
         self._host("a step ahead of the device", "ahead", self._costs.sync, tuple(ahead))
         self.marks.append(len(self.work) - 1)
@@ -297,7 +303,8 @@ class _Steps:
         self._loaded.append(len(self.work) - 1)
 
     def _begin_loading(self, *, is_full: bool) -> None:
-        for _ in range(self._shape.prefetch + 1 if self._shape.prefetch else 0):
+        ahead = min(self._shape.prefetch, STEPS * self._shape.batches)  # more are never taken
+        for _ in range(ahead + 1 if ahead else 0):
             if is_full:
                 self._put(_LOADER, "next batch", "input", 0.0)
             else:

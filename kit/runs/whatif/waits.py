@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kit.errors import SettingsError
 from kit.ir import READ_CUTS, Segment
@@ -11,9 +11,36 @@ from kit.runs.settings import Settings
 from kit.trace import SyncPoint
 from kit.trace.syncs import SyncRow
 
-__all__ = ["SCALER", "of_scaler", "taken_away", "waits_of"]
+__all__ = ["SCALER", "STOPPED", "is_guessed", "of_scaler", "on_guessing", "taken_away", "waits_of"]
 
 SCALER = "grad_scaler.py"
+STOPPED = "speculate.stopped"  # of `kit.runtime.steps.stepper`
+
+
+def is_guessed(run: Run, waits: Mapping[int, SyncPoint]) -> bool:
+    """Would a run like this one guess steps with these waits, under `step_mode="speculate"`?
+
+    As the runtime does: a step that waits for nothing is not guessed, and where guessing has not
+    paid it stops. Whether it pays is known only where it was tried.
+    """
+    return bool(waits) and not _has_stopped(run)
+
+
+def _has_stopped(run: Run) -> bool:
+    """Has the run stopped to guess its steps, because it did not pay?"""
+    return bool(run.metrics.get(STOPPED))
+
+
+def on_guessing(run: Run, waits: Mapping[int, SyncPoint]) -> str:
+    """What a prediction under `step_mode="speculate"` takes for granted."""
+    if not waits:
+        return "a step that waits for nothing is not guessed: it is recorded as in retrace"
+    if _has_stopped(run):
+        return "as in the measured run, guessing does not pay: steps are recorded as in retrace"
+    return (
+        "steps are guessed; where that takes the host more than the device gains, the runtime "
+        "stops it after 16 steps, and then a step is as in retrace"
+    )
 
 
 def waits_of(run: Run, segments: Sequence[Segment]) -> dict[int, SyncPoint]:

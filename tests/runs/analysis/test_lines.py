@@ -19,7 +19,10 @@ from kit.runs.analysis.lines import PHASES, line_costs, place_of
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
+from kit.widgets.numbers.source import source_html
 from tests.factories import empty_run, make_run, one_span_run
+
+PUBLISHED = Path(__file__).parents[2] / "data" / "published" / "h100_bert.json.gz"
 
 SITES = ("", "train.py:3", "train.py:7", "model.py:7", "In[2]:1")
 END = 60
@@ -140,10 +143,12 @@ def test_a_run_without_times_of_its_ops_is_divided_by_their_number(mode: str):
     rows = line_costs(run)
     totals = {row.category: row.total_ms for row in run.breakdown()}
     for phase in PHASES:
-        assert sum(r.record_ms[phase] for r in rows) == pytest.approx(totals[f"{phase} recording"])
+        known = [r.record_ms[phase] for r in rows if not (r.site and mode == "torch")]
+        assert sum(known) == pytest.approx(totals[f"{phase} recording"])
     assert sum(r.device_ms for r in rows) == pytest.approx(totals["device busy"])
     if mode == "torch":
         assert {r.site for r in rows} == {"", "train.py:44"}  # no graph, but a wait
+        assert all(math.isnan(r.recording_ms) for r in rows if r.site)
         return
     forward = {r.site: r.record_ms["forward"] for r in rows}
     assert forward["train.py:12"] == pytest.approx(3 * forward["train.py:40"])
@@ -210,7 +215,7 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
 
         def step():
             hidden = torch.stack(several).tanh()
-            time.sleep(0.02)
+            time.sleep(0.06)
             loss = hidden.square().mean()
             loss.backward()
             optimizer.step()
@@ -225,19 +230,19 @@ def test_a_slow_line_of_a_real_step_pays_and_its_text_travels_with_the_run(tmp_p
     texts = {f"{snippet.file}:{snippet.first + i}": x for i, x in enumerate(snippet.lines)}
     rows = {texts.get(r.site, "").strip(): r for r in line_costs(run)}
     slow, tanh = (
-        rows["time.sleep(0.02)"],
+        rows["time.sleep(0.06)"],
         next(row for text, row in rows.items() if text.startswith("hidden")),
     )
     after = rows["loss = hidden.square().mean()"]  # does not pay for the sleep that led to it
     if sys.platform == "linux":  # elsewhere it is not known where a thread waits
-        assert slow.elsewhere_ms > 10 > after.record_ms["forward"]
+        assert slow.elsewhere_ms > 30 > after.record_ms["forward"]
     nodes = run.graphs[0].nodes
     assert {nodes[i].phase for i in tanh.nodes} == {"forward", "backward"}  # of its own gradient
     assert rows["optimizer.step()"].record_ms["update"] > 0
     assert {"def step():", "return loss.detach()"} <= {x.strip() for x in snippet.lines}
     guessed = kit.run(sleeper, Settings(steps=2, warmup=4, step_mode="speculate"))
     assert max(guessed.recorded_ns) > 0  # a guess is timed by what confirms it
-    assert "time.sleep(0.02)" in {x.strip() for x in snippet.lines}
+    assert "time.sleep(0.06)" in {x.strip() for x in snippet.lines}
 
 
 def test_a_line_of_a_foreign_trace_has_the_device_time_of_what_it_launched() -> None:
@@ -245,3 +250,17 @@ def test_a_line_of_a_foreign_trace_has_the_device_time_of_what_it_launched() -> 
     found = {row.site: row.device_ms for row in line_costs(kit.open_trace(trace))}
     assert found["moca/library/model_hub/huggingface/model/adapters/text_base_model.py:28"] > 0.3
     assert found[""] == 0
+
+
+def test_what_the_host_did_at_a_line_is_unknown_where_no_op_was_recorded() -> None:
+    run = kit.open_trace(PUBLISHED)
+    *known, rest = line_costs(run)
+    assert known
+    assert all(math.isnan(row.recording_ms) and row.total_ms > 0 for row in known)
+    assert rest.site == ""
+    assert rest.recording_ms > 4  # of the whole step
+    assert str(line_costs(run)).count("unknown") == len(known)
+    html = source_html(run)
+    assert "Recording: not known by line" in html
+    assert "record 0" not in html
+    assert "nan" not in html

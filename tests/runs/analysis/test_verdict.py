@@ -15,10 +15,12 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
+from kit.runs.settings import Settings
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.metrics import waits_of
 from kit.widgets.base.tables import headline_html
 from kit.widgets.numbers.advice import advice_html
+from tests.factories import make_run
 
 MS = 1_000_000
 
@@ -97,8 +99,20 @@ def test_cards_and_verdict_tell_the_waits_of_the_same_steps() -> None:
         assert "7 ms" in shown or "| 7.00 |" in shown
         assert "9 ms" not in shown
     assert "mean of 1 untraced step<" in headline_html(run)
-    imported = replace(run, timeline=replace(run.timeline, origin="imported"))
+    imported = replace(run, settings=Settings(mode="torch"))
     assert waits_of(imported).which == "1 traced step"
+
+
+def test_a_native_run_tells_the_waits_of_all_its_traced_steps_and_of_no_others() -> None:
+    run = make_run(Settings(mode="torch"), steps=2)
+    (*_, last) = run.timeline.syncs
+    run = replace(run, timeline=replace(run.timeline, syncs=(last,)))
+    for copies in ((last,), (), (last,) * len(run.step_times_ns)):  # older files hold copies
+        run = replace(run, sync_points=copies)
+        assert waits_of(run).which == "2 traced steps"
+        assert run.headline().syncs_per_step == 0.5
+        assert "mean over 2 traced steps" in summary(run)
+        assert "Mean over 2 traced steps." in report_markdown([run])
 
 
 def test_devices_that_take_turns_are_not_told_that_there_is_too_much_work() -> None:

@@ -21,7 +21,7 @@ from kit.runs.whatif.costs import costs_of
 from kit.runs.whatif.errors import KNOWN_ERRORS
 from kit.runs.whatif.predict import Model, Prediction, calibrated, predict
 from kit.runs.whatif.steps import Shape, accumulated, step_ns
-from kit.runs.whatif.waits import SCALER
+from kit.runs.whatif.waits import SCALER, STOPPED
 from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.trace.syncs import sync_table
@@ -436,6 +436,24 @@ def test_a_replay_of_recorded_steps_is_less_sure_than_other_cuts_and_surer_than_
     assert len(set(widths)) == 4
     assert width(step_mode="replay", mode="lazy") == pytest.approx(widths[2])
     assert width(step_mode="speculate") == pytest.approx(widths[1])
+
+
+def test_a_step_is_guessed_only_where_the_runtime_would_guess_it() -> None:
+    def said(run: Run) -> tuple[float, str]:
+        made = predict(run, run.settings.replace(step_mode="speculate"))
+        return made.step_ms, " ".join(made.assumptions)
+
+    waits, waits_not = measured(syncs=2), measured(syncs=0)
+    assert said(waits)[0] < waits.step_ms
+    assert "where that takes the host more than the device gains" in said(waits)[1]
+    assert said(waits_not)[0] == pytest.approx(waits_not.step_ms, rel=1e-3)
+    assert "waits for nothing is not guessed" in said(waits_not)[1]
+
+    stopped = measured(Settings(step_mode="speculate"), syncs=2)
+    stopped = replace(stopped, metrics={**OVERHEADS, STOPPED: 1.0})
+    retraced = replace(stopped, settings=Settings(), metrics=OVERHEADS)
+    assert said(stopped)[0] == pytest.approx(predict(retraced).step_ms, rel=1e-6)
+    assert "guessing does not pay" in said(stopped)[1]
 
 
 def test_each_known_error_is_of_settings_that_there_are() -> None:

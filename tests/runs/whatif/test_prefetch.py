@@ -66,6 +66,10 @@ def test_a_queue_of_so_many_batches_is_what_a_count_finds(
     assert predicted_us(gaps, load, depth) == pytest.approx(counted_us(gaps, load, depth), rel=0.1)
 
 
+def test_a_queue_deeper_than_all_batches_costs_no_more_to_predict() -> None:
+    assert predicted_us([1, 30], 20, 2**40) == predicted_us([1, 30], 20, 100)
+
+
 def test_a_deep_queue_brings_batches_for_a_burst() -> None:
     """Four micro-batches at once and then a long wait for the device."""
     gaps = [1, 1, 1, 97]
