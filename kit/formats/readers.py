@@ -187,8 +187,23 @@ READERS = (
 )
 
 
-def open_trace(path: str | os.PathLike[str], step_by: str = "") -> Run:
-    """The run that a file or a directory holds; see `kit.open_trace`."""
+def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
+    """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
+
+    `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says what becomes of each
+    event. What had to be repaired or left out stands in `run.timeline.notes`.
+
+    Args:
+        path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
+            one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
+        step_by: of torch's traces, what a step is: an annotation or function that repeats, or
+            milliseconds, "12.5..80". By default what torch has marked, else what fits best.
+
+    Raises:
+        TraceFileError: it is damaged, of another format, or too large; the message says which.
+        RunFileError: the same of a saved run.
+        OSError: there is no such file, or it cannot be read.
+    """
     file = Path(path)
     reader = _reader_of(file)
     if not step_by:

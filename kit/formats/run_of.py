@@ -32,8 +32,6 @@ def run_of(imported: Imported, file: Path) -> Run:
             t = replace(t, notes=(*t.notes, _TRACED))
     has_gpu = any(lane.startswith("device/") and "stream" in lane.lower() for lane in t.lanes)
     is_tpu = imported.environment.get("device") == "tpu"
-    per_step = len(t.syncs) // len(steps) if len(steps) else 0
-    whole = len(times) == len(steps)
     return Run(
         settings=Settings(
             mode="torch",
@@ -44,7 +42,7 @@ def run_of(imported: Imported, file: Path) -> Run:
         losses=(),
         step_times_ns=times,
         timeline=t,
-        sync_points=t.syncs if whole else t.syncs[:per_step] * len(times),
+        sync_points=t.syncs,
         environment={IMPORTED: imported.format, **imported.environment},
         memory=imported.memory,
         copies=copy_totals(imported.member.copies),

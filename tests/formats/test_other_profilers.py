@@ -13,9 +13,11 @@ import kit
 from kit.errors import TraceFileError
 from kit.formats import trace_viewer as viewer
 from kit.formats.chrome import json as chrome_json
+from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace.metrics import says_host
+from kit.widgets.base.tables import sync_table_html
 from tests.factories import HOSTILE
 from tests.formats.made_profiles import CPU, chakra, rocprof, rocprofv3, trace_viewer
 
@@ -52,7 +54,9 @@ def test_of_a_file_with_kernels_only_nothing_is_said_of_the_host() -> None:
     run = kit.open_trace(REAL)
     assert not says_host(run.timeline)
     text = summary(run)
-    assert "No sync points: the file says nothing of the host." in text
+    assert "Sync points are unknown: the file says nothing of the host." in text
+    assert "unknown: the file says nothing of the host" in report_markdown([run])
+    assert "Unknown: the file says nothing of the host." in sync_table_html(run)
     assert "recording-bound" not in text
     assert "sync points a step" not in text
     assert {row.cause for row in run.idle} <= {"unknown", "communication"}

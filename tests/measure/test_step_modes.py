@@ -17,7 +17,7 @@ from kit.runtime.recording.bulk import Cut, Seen, Task
 from kit.runtime.session.issuer import MAX_AHEAD
 from kit.runtime.session.session import Session
 from kit.runtime.steps.payoff import WINDOW, Payoff
-from kit.runtime.steps.stepper import CONFIRM, VERIFY_EVERY
+from kit.runtime.steps.stepper import CONFIRM, STOPPED, VERIFY_EVERY
 from kit.torch.device import open_session
 from tests.measure.attached.test_native import python_calls
 
@@ -146,6 +146,12 @@ def test_a_step_that_begins_to_wait_is_guessed_and_one_that_ceases_is_not() -> N
         assert run_steps(True) >= 2
         assert run_steps(False) <= 1  # after the last step that waited
         assert run_steps(True) >= 2
+        assert STOPPED not in session.metrics()
+        session.stepper.payoff.cost(-(10**15))  # as if guessing had taken days
+        for _ in range(WINDOW):
+            run_steps(True)
+        assert run_steps(True) == 0
+        assert session.metrics()[STOPPED] == 1
 
 
 def judged(gain_ns: int, cost_ns: int, *, is_right: bool = True) -> Payoff:

@@ -39,7 +39,7 @@ def read_rank(file: Path, step_by: str = "") -> RankTrace:
         imported = read_chrome(file, step_by)
         timeline, member = imported.timeline, imported.member
     else:
-        timeline = open_trace(file, step_by).timeline
+        timeline = open_trace(file, step_by=step_by).timeline
         member = Member(has_clock=not reads_saved(file))
     if not member.collectives:
         member = replace(member, collectives=_collectives(timeline))

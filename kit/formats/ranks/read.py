@@ -160,4 +160,7 @@ def _without_clock(traces: Sequence[RankTrace]) -> list[str]:
 def _name(paths: Path_ | Iterable[Path_], files: Sequence[Path]) -> str:
     if isinstance(paths, str | os.PathLike):
         return Path(paths).resolve().name or os.fspath(paths)
-    return os.path.basename(os.path.commonpath([file.parent.resolve() for file in files]))
+    try:
+        return os.path.basename(os.path.commonpath([file.parent.resolve() for file in files]))
+    except ValueError:  # drives of Windows have nothing in common
+        return format_count(len(files), "file")

@@ -14,13 +14,17 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
@@ -32,6 +36,7 @@ from kit.measure.base.loop import detached
 from kit.runs.run import Run
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
+from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
 
@@ -69,6 +74,7 @@ def watch(
         SettingsError: a number is out of range, or `when` is neither a signal nor a path.
         OSError: `save` names something else than a plain file.
     """
+    warn_of_untried("python", "torch")
     return LoopWatch(Wanted(steps, skip), name, when_complete, Capture(when, save))
 
 
@@ -90,7 +96,7 @@ class LoopWatch:
         # The newest one: a recording to begin, or why to end the one that goes on. Left by any
         # thread or signal handler, taken by the loop's: a deque's own methods are atomic.
         self._requests: deque[Wanted | str] = deque(maxlen=1)
-        self._hook: Any = None
+        self._hooks: list[Any] = []  # torch's handles; the last one ends steps, see `_follow`
         self._recording: Recording | None = None
         self._runs: list[Run] = []
         self._ended = ""
@@ -98,7 +104,6 @@ class LoopWatch:
         self._leader = 0  # the optimizer whose steps end a step
         self._marks: StepMarks | None = None  # on device kit
         self._is_closed = False
-        self._is_in_hook = False  # torch goes through its hooks: none may come or go
 
     def __enter__(self) -> LoopWatch:
         try:
@@ -150,9 +155,21 @@ class LoopWatch:
             self.start()
 
     def _follow(self) -> None:
-        """Hear of each optimizer's steps from now on."""
-        if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(self._after_optimizer)
+        """Hear of each optimizer's steps from now on.
+
+        Inside of a watch's hook torch goes through these hooks, and none may come or go. Then one
+        comes that is called before the next step, and brings the other.
+        """
+        if self._hooks:
+            return
+        if _is_in_a_hook():
+            self._hooks.append(register_optimizer_step_pre_hook(self._before_optimizer))
+        else:
+            self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if len(self._hooks) == 1:
+            self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
 
     def stop(self) -> None:
         """End the recording at the end of the step that runs now; `run` has the steps so far."""
@@ -164,8 +181,8 @@ class LoopWatch:
     def close(self, error: str = "") -> None:
         """Watch no more: nothing but `start` begins a recording, and no hook is left.
 
-        What was recorded stays in `run`. Where the loop's thread records or is inside of the hook,
-        the hook stays there and does nothing, until the next `close`.
+        What was recorded stays in `run`. Where the loop's thread records or is inside of a watch's
+        hook, the hook stays there and does nothing, until the next `close`.
 
         Args:
             error: what ended the loop, in words.
@@ -178,9 +195,10 @@ class LoopWatch:
         if recording is not None and recording.thread != threading.get_ident():
             self._requests.append("stopped")  # the profiler ends in its own thread
             return
-        if self._hook is not None and not self._is_in_hook:
-            self._hook.remove()
-            self._hook = None
+        if not _is_in_a_hook():
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
@@ -256,11 +274,7 @@ class LoopWatch:
             self._leader = id(optimizer)
         elif self._leader != id(optimizer):
             return
-        self._is_in_hook = True
-        try:
-            self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
-        finally:
-            self._is_in_hook = False
+        self._step_ended(f"{type(optimizer).__name__}.step()", optimizer, None)
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
@@ -322,12 +336,20 @@ class LoopWatch:
         except BaseException:
             self._ended = recording.close(why)
             raise
-        finally:
+        finally:  # also where the handler of a signal has raised: what was recorded is kept
             self._recording = None
-        if recording.recorded.steps:
-            self._runs.append(recording.finished())
-            if unsaved := self._capture.keep(self._runs[-1]):
-                self._ended = f"{self._ended}; {unsaved}" if self._ended else unsaved
+            if recording.recorded.steps:
+                self._runs.append(recording.finished())
+                if unsaved := self._capture.keep(self._runs[-1]):
+                    self._ended = f"{self._ended}; {unsaved}" if self._ended else unsaved
+
+
+def _is_in_a_hook() -> bool:
+    """True where this thread is inside of the hook of a watch, this one or another."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code is not LoopWatch._after_optimizer.__code__:
+        frame = frame.f_back
+    return frame.f_back is not None
 
 
 def _said(error: BaseException | None) -> str:

@@ -108,7 +108,6 @@ class NativeRecorder:
         """The run of what was recorded."""
         losses = recorded.kept_losses()
         timeline = self._timeline(recorded.all_notes)
-        steps = int(timeline.where(kind="step").sum())
         times = self._step_times_ns(recorded)
         return Run(
             settings=Settings(
@@ -120,10 +119,7 @@ class NativeRecorder:
             losses=losses,
             step_times_ns=tuple(times),
             timeline=timeline,
-            # torch times waits in a trace only
-            sync_points=timeline.syncs[: len(timeline.syncs) // steps] * len(times)
-            if steps
-            else (),
+            sync_points=timeline.syncs,
             environment={**environment(self._device), **recorded.environment},
             name=recorded.name,
             sources=snippets_of(

@@ -22,6 +22,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+try:
     import psutil
 except ImportError:  # on a GPU machine that has torch and jax only, a run can be measured too
     psutil = None
@@ -55,6 +59,8 @@ class Reading:
     load: float = math.nan
     clock_mhz: float = math.nan
     collections: float = math.nan
+    system_s: float = math.nan  # of `own_s`, without children: in the operating system
+    faults: float = math.nan  # pages that this process had to be given
     threads_s: dict[int, float] = field(default_factory=dict)  # of this process, by number
 
 
@@ -82,6 +88,10 @@ def read_machine() -> Reading:
         found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
     with contextlib.suppress(*_UNREADABLE):
         found["own_s"] = time.process_time() + sum(_of_children(own))
+    with contextlib.suppress(*_UNREADABLE):
+        found["system_s"] = os.times().system
+    if resource is not None:
+        found["faults"] = float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     with contextlib.suppress(*_UNREADABLE):
         found["threads_s"] = {t.id: t.user_time + t.system_time for t in own.threads()}
     if sys.platform != "win32":  # psutil has one there, which is 0 for the first five seconds
@@ -141,6 +151,8 @@ def usage_between(
             clock_before_mhz=before.clock_mhz,
             clock_after_mhz=after.clock_mhz,
             collections=after.collections - before.collections,
+            system=(after.system_s - before.system_s) / took,
+            fresh_pages=(after.faults - before.faults) / took,
         ),
     )
 
@@ -158,11 +170,14 @@ def conditions_of(usages: Sequence[Usage], warmup: float = math.nan) -> Conditio
         here = [usage for usage in usages if usage.host == host]
         busy = sum(usage.busy for usage in here) / len(here)
         own = sum(usage.own for usage in here)
-        threads = sum(usage.conditions.threads for usage in here)
+        ours = {
+            name: sum(getattr(usage.conditions, name) for usage in here)
+            for name in ("threads", "system", "fresh_pages")
+        }
         others = busy - own
         if not math.isnan(others):
             others = max(others, 0.0)
-        found.append(replace(here[0].conditions, others=others, threads=threads))
+        found.append(replace(here[0].conditions, others=others, **ours))
     busiest = max(found, key=lambda c: -1.0 if math.isnan(c.others) else c.others / c.cores)
     return replace(busiest, warmup_steps=float(warmup))
 

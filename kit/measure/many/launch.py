@@ -111,7 +111,7 @@ def run_processes(
         settings = workload.fit(settings)
     coordinator = team.coordinator or f"127.0.0.1:{free_port()}"
     secret = new_secret() if team.rank is None else checked_secret()
-    with tempfile.TemporaryDirectory(prefix="kit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
         task = _Task(workload, settings, team, coordinator, folder, options, secret)
         children: list[_Child] = []
         try:

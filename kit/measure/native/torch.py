@@ -20,7 +20,9 @@ from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
+from kit.runtime.profiling.heap import keep_freed_memory
 from kit.runtime.recording.sites import format_site
+from kit.versions import warn_of_untried
 
 __all__ = ["environment", "measure"]
 
@@ -35,8 +37,11 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         Cancelled: `cancelled()` became true between two steps.
         SettingsError: a GPU was asked for and torch has none.
     """
+    warn_of_untried("python", "torch")
     chosen, watch = as_workload(workload), Watch()
     device = _device(settings)
+    if device == "cpu":
+        keep_freed_memory()  # as for the runs on device kit that it is compared with
     torch.manual_seed(settings.seed)
     allocated = _allocated(device)
     step = chosen(Context(settings, device))
@@ -61,14 +66,12 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
     timeline = timeline_of(profiler.events(), device=device, places=places, looks=looks)
-    per_step = len(timeline.syncs) // TRACED_STEPS
     return Run(
         settings=settings,
         losses=tuple(float(x) for x in timed.kept),
         step_times_ns=tuple(clock.step_times_ns() if clock else timed.times),
         timeline=timeline,
-        # torch times waits in a trace only
-        sync_points=timeline.syncs[:per_step] * len(timed.times),
+        sync_points=timeline.syncs,
         metrics=metrics,
         environment=environment(device),
         name=chosen.name,

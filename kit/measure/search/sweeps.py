@@ -48,6 +48,7 @@ from kit.measure.many.placement import Placement
 from kit.measure.many.portable import check_importable, let_go, portable
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.runtime.recording.sites import level_of_user
 from kit.runtime.session.executor import ExecutableCache
 
 __all__ = ["sweep"]
@@ -105,7 +106,9 @@ def sweep(workload: Any, grid: Mapping[str, Sequence[Any]], settings: Settings |
 
 def _values(name: str, values: object) -> list[Any]:
     if isinstance(values, Iterable) and not isinstance(values, str):
-        return list(values)
+        if found := list(values):
+            return found
+        raise SettingsError(f"{name!r} has no value to sweep over: leave it out, or give some")
     raise SettingsError(
         f"a sweep needs a list of values for each setting: {{{name!r}: [{values!r}]}}, "
         f"not {{{name!r}: {values!r}}}"
@@ -148,7 +151,7 @@ class _Sweep:
                 self.runs[i] = run
                 self.saved.add(i)
             elif why:
-                warnings.warn(f"{file} is measured again: {why}", stacklevel=4)
+                warnings.warn(f"{file} is measured again: {why}", stacklevel=level_of_user())
         if self.runs:
             self.report("loaded", 0.0)
 
@@ -273,7 +276,7 @@ class _Sweep:
             except (OSError, RunFileError) as error:
                 warnings.warn(
                     f"this run could not be saved, and is kept in memory only: {error}",
-                    stacklevel=6,
+                    stacklevel=level_of_user(),
                 )
             self.saved.add(i)
 
@@ -290,7 +293,8 @@ class _Sweep:
                 values = sorted({v for r in found if (v := r.environment.get(name)) is not None})
                 if len(values) > 1:
                     warnings.warn(
-                        f"these runs do not compare: {name} is {' or '.join(values)}", stacklevel=4
+                        f"these runs do not compare: {name} is {' or '.join(values)}",
+                        stacklevel=level_of_user(),
                     )
 
     def report(self, text: str, fraction: float) -> None:

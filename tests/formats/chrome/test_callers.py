@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 import kit
+from kit.ir import Aval
 from kit.runs.device.callers import BY, callers_text, charged_by_caller
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
@@ -256,7 +257,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, int]:
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         model(x).backward()
     with (
-        profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as prof,
+        profile(
+            activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True, acc_events=True
+        ) as prof,
         record_function("the step"),
     ):
         model(x).backward()
@@ -295,3 +298,17 @@ def test_callers_are_asked_in_sql(traced: tuple[Run, int]):
     assert whole == expected
     asked = "select count(*) from spans s join callers c on c.caller = s.caller where s.op = c.op"
     assert run.query(asked).rows[0][0] == int((run.timeline.node >= 0).sum())
+
+
+def test_a_number_beside_an_array_does_not_widen_what_is_written() -> None:
+    array, number = Aval((1000,), "bfloat16"), Aval((), "float64")  # as torch records `x * 0.5`
+    found = call_cost(Caller("aten::mul", inputs=(array, number)))
+    assert (found.bytes_read, found.bytes_written) == (2008, 2000)
+    assert call_cost(Caller("aten::mul", inputs=(number, number))).bytes_written == 8
+
+
+def test_what_a_product_of_scaled_numbers_writes_is_not_known_from_its_shapes() -> None:
+    left, right = Aval((16, 32), "float8_e4m3fn"), Aval((32, 8), "float8_e4m3fn")
+    found = call_cost(Caller("aten::_scaled_mm", inputs=(left, right)))
+    assert found.flops == 2 * 16 * 32 * 8
+    assert math.isnan(found.bytes_written)

@@ -106,7 +106,7 @@ def test_names_of_a_stranger_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_real_profile_has_the_peak_that_its_events_have(tmp_path: Path) -> None:
-    with torch.profiler.profile(profile_memory=True, with_stack=True) as profiler:
+    with torch.profiler.profile(profile_memory=True, with_stack=True, acc_events=True) as profiler:
         kept = [torch.ones(1000, n) @ torch.ones(n, 100) for n in (3, 4)]
         del kept
     profiler.export_chrome_trace(str(tmp_path / "real.json"))

@@ -174,6 +174,29 @@ def test_a_watch_may_be_closed_when_it_is_complete_beside_other_hooks():
     assert len(watch.runs) == 1
 
 
+def test_a_watch_may_start_and_close_others_in_its_hook():
+    """Torch goes through its hooks there: one more, or less, was an error of the loop."""
+    loop, hooks = Loop(), len(of_optimizers._global_optimizer_post_hooks)
+    before = kit.watch(1, skip=0).__enter__()
+    before.stop()
+    after = kit.watch(2, skip=0)
+
+    def turn() -> None:
+        after.start()
+        before.close()
+
+    other = of_optimizers.register_optimizer_step_post_hook(lambda *_: None)
+    with kit.watch(1, skip=0, when_complete=turn) as first:
+        loop.train(16)
+    other.remove()
+    assert (len(first.runs), len(before.runs), len(after.runs)) == (1, 0, 1)
+    assert len(after.run.step_times_ns) == 2
+    for watch in (before, after):
+        watch.close()
+    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+    assert not of_optimizers._global_optimizer_pre_hooks
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
 def test_while_none_asks_a_signal_costs_what_an_idle_watch_does_and_a_file_one_call_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

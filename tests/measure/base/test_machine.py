@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import math
+import mmap
+import os
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -27,7 +30,7 @@ from kit.runs.conditions import Conditions
 
 START = Reading(
     at_s=10.0, cores=2.0, busy_s=100.0, steal_s=1.0, own_s=30.0, load=1.5, clock_mhz=3000.0,
-    collections=7.0, threads_s={1: 5.0, 2: 1.0, 3: 0.0},
+    collections=7.0, system_s=8.0, faults=1000.0, threads_s={1: 5.0, 2: 1.0, 3: 0.0},
 )  # fmt: skip
 
 
@@ -37,7 +40,7 @@ def after(**changes: Any) -> Reading:
 
 def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
     end = after(busy_s=106.0, own_s=32.8, steal_s=1.4, collections=10.0, clock_mhz=2500.0,
-                threads_s={1: 7.0, 2: 1.4, 4: 9.0})  # fmt: skip
+                system_s=9.0, faults=401_000.0, threads_s={1: 7.0, 2: 1.4, 4: 9.0})  # fmt: skip
     usage = usage_between(START, end, strangers=[2, 3, 4])
     assert (usage.busy, usage.own) == (pytest.approx(1.5), pytest.approx(0.7))
     found = conditions_of([usage])
@@ -45,6 +48,10 @@ def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
     assert found.threads == pytest.approx(0.1)  # of number 2: 3 has ended, 4 is newer than the run
     assert found.steal == pytest.approx(0.1)
     assert (found.cores, found.load, found.collections) == (2.0, 1.5, 3.0)
+    assert (found.system, found.fresh_pages) == (0.25, 100_000)
+    told = "0.25 cores of its own in the operating system, 100,000 fresh pages a second"
+    assert told in str(found)
+    assert "operating system" not in str(replace(found, fresh_pages=9_000.0))
     assert (found.clock_before_mhz, found.clock_after_mhz) == (3000.0, 2500.0)
 
 
@@ -110,6 +117,16 @@ def test_a_real_reading_knows_its_cores_its_threads_and_what_it_took() -> None:
     assert before.cores == len(psutil.Process().cpu_affinity())
     assert later.collections > before.collections
     assert later.own_s > before.own_s
+
+
+def test_fresh_pages_are_counted() -> None:
+    size = os.sysconf("SC_PAGESIZE")
+    before = read_machine()
+    fresh = mmap.mmap(-1, 1000 * size)
+    for i in range(1000):
+        fresh[i * size] = 1
+    assert read_machine().faults - before.faults >= 900  # some may come by two
+    assert read_machine().system_s >= before.system_s
 
 
 @pytest.mark.parametrize("mode", ["lazy", "torch"])

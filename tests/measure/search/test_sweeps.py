@@ -429,3 +429,9 @@ def test_a_single_value_is_no_list_of_values(values: Any) -> None:
     with pytest.raises(SettingsError, match=r"a list of values.*\[(5|'lazy')\]"):
         kit.sweep(counted.workload, {"mode": values})
     assert not counted.built
+
+
+@pytest.mark.parametrize("values", [[], range(0), iter(())])
+def test_a_name_without_values_is_no_sweep(values: Any) -> None:
+    with pytest.raises(SettingsError, match="'bulk_forward' has no value to sweep over"):
+        kit.sweep(Counted().workload, {"seed": [1], "bulk_forward": values})
