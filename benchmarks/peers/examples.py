@@ -29,6 +29,7 @@ import numpy as np
 
 from kit.runs.run import Run
 from kit.runtime.rules.random import RANDOM
+from kit.trace.metrics import waits_of
 
 Maker = Callable[[Path], None]
 CLOSE = 1e-3  # relative: printed losses of float32 that were added up in another order
@@ -260,8 +261,9 @@ def _draws(run: Run | None) -> bool:
 def _waits(run: Run | None) -> str:
     if run is None or not run.step_times_ns:
         return ""
-    sites = dict.fromkeys(f"{s.site} {s.cause}" for s in run.sync_points)
-    return f"{len(run.sync_points) / len(run.step_times_ns):.3g} a step" + (
+    waits = waits_of(run)
+    sites = dict.fromkeys(f"{s.site} {s.cause}" for s in waits.syncs)
+    return f"{len(waits.syncs) / max(waits.steps, 1):.3g} a step" + (
         f": {', '.join(list(sites)[:3])}" if sites else ""
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 import threading
 import warnings
@@ -19,13 +18,11 @@ import torch
 from torch import nn
 
 from kit.runtime.recording.bulk import LISTED_REFERENCES
-from kit.runtime.recording.sites import is_kits
+from kit.runtime.recording.sites import level_of_user
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
 __all__ = ["keep_parameters", "name_kits_data_parallel"]
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def keep_parameters() -> None:
@@ -108,7 +105,7 @@ def _follow(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> None:
             "are held elsewhere since before: those objects still show the old memory. Take them "
             "from the model again, model.parameters(); optimizers have been given the new ones",
             UserWarning,
-            stacklevel=_level_of_user(),
+            stacklevel=level_of_user(),
         )
 
 
@@ -138,13 +135,3 @@ def _count_held(module: nn.Module, moved: dict[int, tuple[Any, Any]]) -> int:
             items = [*holder, *holder.values()] if isinstance(holder, dict) else holder
             held |= {id(item) for item in items} & moved.keys()
     return len(held)
-
-
-def _level_of_user() -> int:
-    """Which frame above the caller is the user's, for `warnings.warn`."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and (
-        is_kits(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_TORCH)
-    ):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kit.errors import SessionError, SettingsError
-from kit.runtime.recording.sites import format_site, here
+from kit.runtime.recording.sites import format_site, here, level_of_user
 from kit.runtime.session.session import Session, current_session
 from kit.torch.tensors.tensor import KitTensor
 
@@ -147,7 +147,7 @@ class CpuTraining:
                 "session: nothing of it is on device kit, and the session's views do not show it. "
                 + (_CURES[library] if library else "Move the model there: model.to('kit')"),
                 UserWarning,
-                stacklevel=2,
+                stacklevel=level_of_user(),
             )
 
 

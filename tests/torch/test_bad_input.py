@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kit.errors import ExecutionError, SessionError, UnsupportedOp
+import kit
+from kit.errors import ExecutionError, SessionError, SettingsError, UnsupportedOp
 from kit.torch.device import open_session
 
 D = "kit"
@@ -123,3 +124,10 @@ def test_a_tensor_of_the_cpu_is_filled_with_a_number_of_the_device() -> None:
         filled = torch.zeros(3).fill_(torch.tensor(2.0, device=D))
     assert filled.device.type == "cpu"
     assert filled.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_session_takes_settings_by_name() -> None:
+    given = kit.Settings(bulk_forward=3)
+    assert kit.Session(given, seed=7).settings == kit.Settings(bulk_forward=3, seed=7)
+    with pytest.raises(SettingsError, match=r"'bulk_foward'; did you mean 'bulk_forward'\?"):
+        kit.Session(bulk_foward=5)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kit.runtime.recording.sites import level_of_user
 from kit.torch.ops.host import run_on_host
 from kit.torch.ops.schema import Recipe
 from kit.torch.tensors.checks import check_writable
@@ -68,7 +69,7 @@ def write_out(out: KitTensor, result: torch.Tensor) -> None:
             f"{list(out.shape)}, which does not match the required output shape "
             f"{list(result.shape)}.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=level_of_user(),
         )
     fresh = torch.empty(result.shape, dtype=out.dtype, device=out.device)
     fresh.copy_(result)

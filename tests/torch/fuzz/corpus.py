@@ -91,4 +91,20 @@ CORPUS: dict[str, str] = {
         t0 = torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0]).to(device)
         t1 = torch.special.zeta(t0, torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).to(device))
     """,
+    "a leaf with views is detached where it stands": """
+        t0 = torch.arange(6.0).reshape(2, 3).to(device, copy=True).requires_grad_()
+        t1 = t0[0]
+        t2 = t0.view(-1)[1:]
+        t0.detach_()
+        (t2 * 2).sum().backward()
+        t3 = t0 + t1.detach()
+    """,
+    "a layer is differentiated twice": """
+        t0 = torch.arange(6.0).reshape(2, 3).to(device, copy=True).requires_grad_()
+        t1 = torch.ones(4, 3).to(device).requires_grad_()
+        t2 = torch.ones(4).to(device).requires_grad_()
+        t3 = F.linear(t0, t1, t2)
+        t4 = torch.autograd.grad((t3 * t3).sum(), (t0, t1, t2), create_graph=True)
+        t5 = torch.autograd.grad(sum((t * t).sum() for t in t4), (t0, t1, t2))[1]
+    """,
 }
