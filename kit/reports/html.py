@@ -22,6 +22,7 @@ from kit.errors import SettingsError
 from kit.files import write_whole
 from kit.reports.grid import Axis, axes_of, baselines
 from kit.reports.markdown import report_markdown
+from kit.reports.target import is_markdown
 from kit.runs.analysis.diff import diff_runs
 from kit.runs.analysis.headline import Headlines, has_other_samples
 from kit.runs.analysis.sentence import change_sentence
@@ -61,11 +62,11 @@ def write_report(
             waits. It stands beside the fastest. Of runs before and after a change, the last one.
 
     Raises:
-        SettingsError: there are no runs.
+        SettingsError: there are no runs, or the path ends in neither .html nor .md.
         OSError: the folder cannot be written to.
     """
     target = Path(path)
-    make = report_markdown if target.suffix.lower() == ".md" else report_html
+    make = report_markdown if is_markdown(target) else report_html
     text = make(runs, title=title, current=current)
     write_whole(target, text.encode(errors="backslashreplace"))
     return target

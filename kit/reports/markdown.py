@@ -13,11 +13,10 @@ from kit.runs.analysis.markdown import run_markdown
 from kit.runs.analysis.verdict import verdict
 from kit.runs.change import step_difference, step_text
 from kit.runs.run import Run
-from kit.text import format_number, format_percent, markdown_table, safe_markdown
+from kit.text import markdown_table, safe_markdown
 from kit.widgets.compare.view import comparison_markdown
 
-__all__ = ["breakdown_by_batch_table", "breakdown_table", "comparison_table", "report_markdown",
-           "step_time_table"]  # fmt: skip
+__all__ = ["breakdown_by_batch_table", "breakdown_table", "report_markdown", "step_time_table"]
 
 
 def report_markdown(
@@ -51,21 +50,6 @@ def _verdict(run: Run) -> str:
     helps = f"\n## What would help\n\n{rows}" if rows else ""
     limit = safe_markdown(f"{found.limit}. {found.said}.", 1000)
     return f"\n## What limits the step\n\n{limit}\n{helps}"
-
-
-def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> str:
-    """One row for each run: step time, how busy the device was, and what the host waited for."""
-    head = ("", "step (a rerun)", "device busy", "recording hidden", "sync points a step",
-            "sync wait (ms a step)")  # fmt: skip
-    rows = []
-    for run, label in zip(runs, labels, strict=True):
-        h = run.headline()
-        label += f" (disturbed: {why})" if (why := run.doubt) else ""
-        name = safe_markdown(label, 400)
-        rows.append((name, step_text(run), format_percent(h.device_busy_fraction),
-                     format_percent(h.overlap_fraction), format_number(h.syncs_per_step),
-                     format_number(h.sync_wait_ms)))  # fmt: skip
-    return markdown_table(head, rows)
 
 
 def breakdown_table(run: Run) -> str:

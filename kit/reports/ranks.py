@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from kit.files import write_whole
+from kit.reports.target import is_markdown
 from kit.text import format_count, safe_html
 from kit.trace.ranks.ranks import Ranks
 from kit.widgets.base.listing import LISTING_CSS
@@ -23,8 +24,7 @@ def write_ranks(ranks: Ranks, path: str | os.PathLike[str], *, title: str | None
         OSError: the folder cannot be written to.
     """
     target = Path(path)
-    is_markdown = target.suffix.lower() == ".md"
-    text = ranks.to_markdown() if is_markdown else ranks_html(ranks, title=title)
+    text = ranks.to_markdown() if is_markdown(target) else ranks_html(ranks, title=title)
     write_whole(target, text.encode(errors="backslashreplace"))
     return target
 

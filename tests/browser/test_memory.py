@@ -45,12 +45,16 @@ def test_clicks_on_the_area_a_holder_and_a_row_select_nodes(lab: Lab, browser: B
     browser.wait_for_canvases(2)
     page.get_by_text("Variants: time, and the memory that they write").first.wait_for()
     area, holders = (page.locator(".bk-Figure").nth(i) for i in (0, 1))
-    area.click(position={"x": 500, "y": 200})
-    page.get_by_text("picked 1 nodes of net: 1").wait_for()
+    browser.click_until(
+        lambda: area.click(position={"x": 500, "y": 200}),
+        page.get_by_text("picked 1 nodes of net: 1"),
+    )
     page.locator(".widget-toggle-button", has_text="5").click()
     page.get_by_text("picked 0 nodes of net: 5").wait_for()
-    holders.click(position={"x": 40, "y": 50})
-    page.get_by_text(re.compile("picked [1-9][0-9]* nodes? of net: 5: .+")).wait_for()
+    browser.click_until(
+        lambda: holders.click(position={"x": 40, "y": 50}),
+        page.get_by_text(re.compile("picked [1-9][0-9]* nodes? of net: 5: .+")),
+    )
     page.get_by_text("What writes:").click()
     page.locator("[data-row='1']").click()
     page.get_by_text("picked 3 nodes of net: 5: addcmul, update").wait_for()

@@ -31,6 +31,12 @@ def move(change):
 slider.observe(move, "value")
 VBox([slider, number, BokehModel(plot)])
 """
+BOX = """
+from ipywidgets import HBox
+import kit
+from tests.factories import make_run
+HBox([kit.TimelineView(make_run())])
+"""
 
 
 def write_notebook(path: Path, *cells: str) -> None:
@@ -53,6 +59,16 @@ def test_a_plot_is_drawn_and_a_slider_moves_it_without_any_other_host(lab: Lab, 
     handle.press("ArrowRight")
     browser.page.get_by_text("number 4").wait_for()
     assert browser.outside == []
+    assert browser.errors() == []
+
+
+def test_a_view_in_a_box_of_the_users_is_drawn_though_no_view_was_displayed(
+    lab: Lab, browser: Browser
+):
+    write_notebook(lab.root / "box.ipynb", BOX)
+    assert lab.open_and_run(browser, "box.ipynb") == []
+    assert browser.wait_for_canvases(1) >= 1
+    assert browser.page.get_by_text("Could not create a view").count() == 0
     assert browser.errors() == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from bokeh.embed import file_html
 from bokeh.resources import INLINE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from playwright.sync_api import Error
 
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.trace.active import launches
@@ -366,16 +364,22 @@ def test_a_range_offers_what_a_kernel_does_with_it_and_nothing_in_a_saved_page(
     assert page.locator(".pins").inner_text().split() == ["5", "µs", "warm", "<b>here</b>"]
     page.evaluate("kitPlot.measure.set([1000, 90_000])")
     assert page.locator(".wish").count() == 0
+    remove = page.get_by_role("button", name='take the pin "warm <b>here</b>" away')
+    assert remove.count() == 0
     page.evaluate("kitPlot.models.asked.data = {...kitPlot.models.asked.data, can: ['pin step']}")
+    remove.click()
+    assert page.evaluate("kitPlot.models.asked.data") == {
+        "what": ["unpin"], "text": ["0"], "serial": [1], "can": ["pin step"]
+    }  # fmt: skip
     field = page.get_by_label("text to pin to the begin")
     field.fill("late")
     field.press("Enter")
     asked = "kitPlot.models.asked.data"
     assert page.evaluate(asked) == {
-        "what": ["pin"], "text": ["late"], "serial": [1], "can": ["pin step"]
+        "what": ["pin"], "text": ["late"], "serial": [2], "can": ["pin step"]
     }  # fmt: skip
     page.get_by_role("button", name="use as the step").click()
-    assert page.evaluate(f"[{asked}.what, {asked}.serial]") == [["step"], [2]]
+    assert page.evaluate(f"[{asked}.what, {asked}.serial]") == [["step"], [3]]
     page.evaluate("() => { const m = document.createElement('i'); m.id = 'models';"
                   " document.body.append(m); kitPlot.measure.show(); }")  # fmt: skip
     assert page.locator(".wish").count() == 0
@@ -507,14 +511,13 @@ def test_in_jupyterlab_choices_reach_python_and_keys_stay_in_the_view(lab: Lab, 
     run = make_run(kernels=30, steps=2)
     kernel = next(s for s in run.timeline.spans if s.kind == "kernel")
     said = page.get_by_text(f"chosen: kernel {kernel.name}, node {kernel.node}, range None")
-    for _ in range(10):
-        with contextlib.suppress(Error):  # JupyterLab may draw its outputs a second time
-            page.wait_for_function(PLOT)
-            page.locator("canvas.main").scroll_into_view_if_needed(timeout=3000)
-            page.mouse.click(*point(browser, "kernel"))
-            said.wait_for(timeout=3000)
-            break
-    assert said.is_visible()
+
+    def click() -> None:
+        page.wait_for_function(PLOT)
+        page.locator("canvas.main").scroll_into_view_if_needed(timeout=3000)
+        page.mouse.click(*point(browser, "kernel"))
+
+    browser.click_until(click, said)
     assert "kernel" in state(browser)["lit"][0]  # its twins in other steps are highlighted
     cells = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
     before, a = page.evaluate(cells), state(browser)["from"]

@@ -57,6 +57,7 @@ class BokehJS(Output):
 
     def __init__(self) -> None:
         self._cell: str | None = None  # that keeps the script
+        self._request = ""  # the run of that cell which published it
         data = {"application/javascript": bokehjs_source(), "text/plain": ""}
         output = {"output_type": "display_data", "data": data, "metadata": {}}
         super().__init__(outputs=(output,), layout=Layout(display="none"))
@@ -70,10 +71,10 @@ class BokehJS(Output):
         shell = get_ipython()
         if shell is None or not hasattr(shell, "kernel"):
             return
-        cell = _running_cell(shell)
-        if self._cell is None or (cell and cell == self._cell):
+        cell, request = _running_cell(shell)
+        if self._cell is None or (cell and cell == self._cell and request != self._request):
+            self._cell, self._request = cell, request
             publish_display_data({"application/javascript": bokehjs_source(), "text/plain": ""})
-            self._cell = cell
 
 
 @cache
@@ -82,7 +83,8 @@ def bokehjs() -> BokehJS:
     return BokehJS()
 
 
-def _running_cell(shell: Any) -> str:
-    """The id of the cell that runs, as the front end gave it; "" if it gave none."""
+def _running_cell(shell: Any) -> tuple[str, str]:
+    """The id of the cell that runs, "" if the front end gave none, and that of this run of it."""
     parent = shell.kernel.get_parent("shell") or {}
-    return str(parent.get("metadata", {}).get("cellId", ""))
+    request = parent.get("header", {}).get("msg_id", "")
+    return str(parent.get("metadata", {}).get("cellId", "")), str(request)

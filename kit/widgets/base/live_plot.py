@@ -14,6 +14,8 @@ import traitlets
 from bokeh.models import Plot
 from jupyter_bokeh.widgets import BokehModel
 
+from kit.widgets.base.bokehjs import bokehjs
+
 __all__ = ["LivePlot"]
 
 
@@ -23,6 +25,7 @@ class LivePlot(BokehModel):
     def __init__(self, plot: Plot) -> None:
         self._is_stale = False  # the figure has changed since the snapshot
         self._is_ready = False  # every view is laid out, so patches reach all of it
+        bokehjs().keep()  # here, because a box of the user's shows the figure without its view
         super().__init__(plot)
         self.plot = plot
         self._view_count = 0  # from now on the front end counts its views

@@ -62,8 +62,8 @@ async function bokehjs() { return (await unpacked("bokehjs")).text(); }
 # the frame is hidden, under a live view, nothing is drawn.
 _NOTEBOOKS_BOKEHJS = """
 async function bokehjs() {
-  while (!innerWidth) {
-    await new Promise((done) => { addEventListener("resize", done, {once: true}); });
+  while (!innerWidth) { // a browser may tell a frame that it does not draw of no resize
+    await new Promise((done) => { setTimeout(done, 200); });
   }
   const note = document.getElementById("no-bokehjs");
   for (let waited_ms = 0; ; waited_ms += 100) {

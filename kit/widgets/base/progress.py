@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Protocol
 
-from kit.text import safe_terminal
+from kit.text import plain_text, safe_terminal
 
 __all__ = ["Clock", "bar_when_told", "in_kernel", "progress_bar", "progress_or_bar", "time_left"]
 
@@ -163,7 +163,7 @@ class _Line:
     def _write(self, line: str) -> None:
         safe = safe_terminal(line, 10_000)
         encoding = getattr(self._out, "encoding", None) or "utf-8"
-        safe = safe.encode(encoding, "replace").decode(encoding)
+        safe = plain_text(safe, encoding)
         room = max(shutil.get_terminal_size().columns - 1, 10)
         self._out.write(f"\r{safe[:room]}\x1b[K")
         self._out.flush()

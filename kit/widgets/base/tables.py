@@ -75,8 +75,9 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     """
     now, waits = run.headline(), waits_of(run)
     changes = {} if previous is None else _changes(previous, run)
-    what = "measured" if run.knows_waits else "traced"
-    of = f"mean of {waits.which}" if waits.steps else f"no step was {what}"
+    of = "no step was measured" if run.knows_waits else why_waits_unknown(run)
+    if waits.steps:
+        of = f"mean of {waits.which}"
     cards = {
         "step_ms": (format_ms(now.step_ms), _spread(run)),
         "device_busy_fraction": (format_percent(now.device_busy_fraction), busy_of(run)),
@@ -289,6 +290,8 @@ def _tracing(run: Run) -> str:
     if tuple(lengths.tolist()) == run.step_times_ns:
         origin = safe_html(run.timeline.origin)
         return f"timeline: {origin}; a traced step took {format_ms(traced)}, no other is known"
+    if not run.doubt and traced_text(run):  # the cards say both times
+        return f"timeline: {safe_html(run.timeline.origin)}{_coverage(run)}"
     change = (traced / run.step_ms - 1) if run.step_ms else math.nan
     return (
         f"timeline: {safe_html(run.timeline.origin)}; a traced step took {format_ms(traced)}, "
@@ -368,8 +371,11 @@ def sentence(text: str) -> str:
 
 def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
            widths: Sequence[int], has_total: bool = False,
-           attributes: Sequence[str] = ()) -> str:  # fmt: skip
-    """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`."""
+           attributes: Sequence[str] = (), least_px: int = 0) -> str:  # fmt: skip
+    """Rows of cells that are HTML; `attributes`: of the first rows, see `row_attributes`.
+
+    A page that is narrower than `least_px` scrolls the table.
+    """
     side = {"l": "left", "r": "right"}
     columns = "".join(f'<col style="width:{w}%">' for w in widths)
     cell = "padding:3px 6px;vertical-align:top;background:none;border:0"
@@ -388,11 +394,13 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
         )
         more = f" {attributes[n]}" if n < len(attributes) else ""
         body += f'<tr style="border-top:{weight} solid {LINE};background:none"{more}>{cells}</tr>'
-    return (
-        f'<table style="width:100%;table-layout:fixed;border-collapse:collapse;font-size:13px;'
+    made = (
+        f'<table style="width:100%;min-width:{least_px}px;table-layout:fixed;'
+        f"border-collapse:collapse;font-size:13px;"
         f'color:{INK};margin:0">{_CAPTION}<colgroup>{columns}</colgroup><thead>'
         f'<tr style="background:none">{head}</tr></thead><tbody>{body}</tbody></table>'
     )
+    return f'<div style="overflow-x:auto" tabindex="0">{made}</div>' if least_px else made
 
 
 def _tags(count: int) -> list[tuple[str, str]]:

@@ -65,7 +65,8 @@ class ComparisonRow:
     loss: float  # of the last measured step
     change: Difference | None = None  # of the step since the baseline, a sample's if sizes differ
     doubt: str = ""  # why its numbers may be off: another program took the cores
-    best: frozenset[str] = frozenset()  # columns in which no other run is better beyond the spread
+    best: frozenset[str] = frozenset()  # columns of which it has the best value, or one as good
+    maybe_best: frozenset[str] = frozenset()  # columns of which it may have the best value
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,31 +141,45 @@ def comparison_rows(
         change = steps_difference(every[baseline], every[i], by_sample=by_sample)
         row = _row(run, label, runs[baseline].step_ms, None if i == baseline else change)
         rows.append(replace(row, doubt=doubt_of(run, *every[i])))
-    best = [_best(column, rows, runs, every) for column in COLUMNS if column.best]
+    found = {c.head: _best(c, rows, runs, every) for c in COLUMNS if c.best}
     return tuple(
-        replace(row, best=frozenset(head for head, places in best if i in places))
+        replace(
+            row,
+            best=frozenset(head for head, (best, _) in found.items() if i in best),
+            maybe_best=frozenset(head for head, (_, maybe) in found.items() if i in maybe),
+        )
         for i, row in enumerate(rows)
     )
 
 
 def _best(
     column: Column, rows: Sequence[ComparisonRow], runs: Sequence[Run], every: Sequence[Any]
-) -> tuple[str, set[int]]:
-    """The run with the best value, and those that are no worse beyond the spread; not all."""
+) -> tuple[set[int], set[int]]:
+    """The places of the best value and of those as good; else of those that may be the best.
+
+    The spread may not tell the best value from another one. Where all are as good, none is best.
+    """
     values = {i: v for i, row in enumerate(rows) if not math.isnan(v := column.value(row))}
     if len({column.form(v) for v in values.values()}) < 2:
-        return column.head, set()
+        return set(), set()
     first = (min if column.best == "least" else max)(values, key=values.__getitem__)
-    worse = {i for i in values if i != first and _is_changed(column.by, first, i, runs, every)}
-    return column.head, set(values) - worse if worse else set()
+    kinds = {
+        i: "same" if v == values[first] else _difference(column.by, first, i, runs, every).kind
+        for i, v in values.items()
+    }
+    good = {i for i, kind in kinds.items() if kind == "same"}
+    maybe = {i for i, kind in kinds.items() if kind in ("unclear", "unknown")}
+    if maybe:
+        return set(), maybe | good
+    return set() if len(good) == len(values) else good, set()
 
 
-def _is_changed(field: str, i: int, k: int, runs: Sequence[Run], every: Sequence[Any]) -> bool:
+def _difference(
+    field: str, i: int, k: int, runs: Sequence[Run], every: Sequence[Any]
+) -> Difference:
     if field in ("step_ms", "sample_ms"):
-        found = steps_difference(every[i], every[k], by_sample=field == "sample_ms")
-    else:
-        found = headline_differences(runs[i], runs[k])[field]
-    return found.is_changed
+        return steps_difference(every[i], every[k], by_sample=field == "sample_ms")
+    return headline_differences(runs[i], runs[k])[field]
 
 
 def check_runs(runs: Sequence[Any], baseline: Any) -> None:
@@ -218,8 +233,8 @@ def _idle_ms(run: Run, busy: float) -> float:
 def comparison_cells(rows: Sequence[ComparisonRow]) -> list[list[Cell]]:
     """The numbers of `COLUMNS` as text, row by row.
 
-    The best of a column is marked, together with all that are no worse beyond the spread; where
-    that holds for every row, or only one is known, none is.
+    The best of a column is marked, together with all that are as good within the spread; where all
+    are, or one is known, or the spread does not tell the best from another one, none is.
     """
     return [[_cell(column, row) for column in COLUMNS] for row in rows]
 
@@ -279,15 +294,19 @@ def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
         )
     best = min(faster, key=lambda i: faster[i].new)
     found = faster[best]
+    maybe = [i for i, r in enumerate(rows) if i not in (best, baseline) and head in r.maybe_best]
     text = (
-        f"Run {best + 1} is the fastest: {amount(found.new)} {unit}, "
+        f"Run {best + 1} is {'faster' if maybe else 'the fastest'}: {amount(found.new)} {unit}, "
         f"{found.text(less='less')} than the baseline, run {baseline + 1}."
     )
+    if maybe:
+        text += f" The spread does not tell whether it is faster than {_names(maybe)}."
     tied = [i for i in range(len(rows)) if i != best and head in rows[i].best]
-    if tied:
-        names = ", ".join(f"run {i + 1}" for i in tied)
-        text += f" Within the spread as fast: {names}."
-    return text
+    return f"{text} Within the spread as fast: {_names(tied)}." if tied else text
+
+
+def _names(places: Sequence[int]) -> str:
+    return ", ".join(f"run {i + 1}" for i in places)
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:

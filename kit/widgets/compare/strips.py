@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.runs.change import ends_text, step_interval
 from kit.runs.run import Run
-from kit.text import format_ns, safe_label
+from kit.text import format_ms, format_ns, safe_label
 from kit.trace import KINDS, Timeline
 from kit.widgets.base.theme import COLORS, kind_color
 from kit.widgets.compare.data import ComparisonRow, amount, baseline_tag, comparison_rows
@@ -38,6 +40,8 @@ _MAX_HOST_ROWS = 4
 _TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
 _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
+_MAX_NOTE = 54  # letters of a line that fit on a phone
+_NOTE_PX = 14  # a line of it
 _FRAME_PX = 132  # title, note, axis and legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
 Columns = dict[str, Any]
@@ -111,13 +115,16 @@ def comparison_columns(runs: Sequence[Run], baseline: int = 0) -> Columns:
         labels += [r.label for r in lanes]
         y = end + _SPACE
     kinds = set(columns["bars"]["color"])
+    note = _note(runs, columns)
     return {
         **columns,
         "axis": {"ticks": ticks, "labels": labels, "end": y - _SPACE + _GAP, "x_end": x_end},
         "kinds": [k for k, color in COLORS.items() if color in kinds],
         "title": _title(runs),
-        "note": _note(runs, columns),
-        "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX)) + _FRAME_PX,
+        "note": note,
+        "height": int(y * (_ROW_PX if len(runs) < _DENSE_FROM else _DENSE_PX))
+        + _FRAME_PX
+        + _NOTE_PX * note.count("\n"),
     }
 
 
@@ -331,7 +338,9 @@ def _title_lines(
     i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float, tag: str
 ) -> list[str]:
     """The settings and the numbers of a run: one line if there is room for it, else two."""
-    numbers = f"{amount(row.step_ms)} ms a step"
+    numbers = "step time unknown"
+    if not math.isnan(row.step_ms):
+        numbers = f"{format_ms(row.step_ms)} a step (a rerun: {ends_text(*step_interval(run))})"
     if not math.isnan(row.overlap_fraction):
         numbers += f", {row.overlap_fraction:.0%} hidden"
     if not len(run.timeline):
@@ -363,4 +372,5 @@ def _note(runs: Sequence[Run], columns: Columns) -> str:
     steps = max(int(run.timeline.where(kind="step").sum()) for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
-    return " · ".join(notes)
+    whole = " · ".join(note.replace(" ", "\u00a0") for note in notes)  # a line ends between them
+    return "\n".join(line.strip(" ·") for line in wrap(whole, _MAX_NOTE)).replace("\u00a0", " ")

@@ -70,8 +70,9 @@ __all__ = [
 ]
 
 _STAR = "★"
+_BEST = "best of its column, or as good within the spread; none where the spread does not tell"
 _WIDTHS = (22, 11, 9, 9, 8, 9, 8, 8, 9, 7)
-_LEGEND_COLS = 6  # as many as fit beside each other in a narrow notebook
+_LEGEND_COLS = 4  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip
 _SYNC_CARD = (("waited", "@duration"), ("line", "@site"), ("through", "@via"), ("run", "@run"))
@@ -100,12 +101,11 @@ def comparison_html(
         for i, (row, cells) in enumerate(zip(rows, comparison_cells(rows), strict=True))
     ]
     heads = ("run", *(c.head for c in COLUMNS))
-    made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS)
-    wide = f'<div style="overflow-x:auto"><div style="min-width:{_LEAST_PX}px">{made}</div></div>'
+    made = table(heads, body, "l" + "r" * len(COLUMNS), widths=_WIDTHS, least_px=_LEAST_PX)
     lead = f'<div style="margin-bottom:4px">{safe_html(verdict(rows, baseline), 400)}</div>'
-    star = f"{_STAR} best of its column, or no worse beyond the spread. " if len(runs) > 1 else ""
+    star = f"{_STAR} {_BEST}. " if len(runs) > 1 else ""
     unknown = " ?: not known, or there was nothing of it." if ">?<" in made else ""
-    return section("Comparison", lead + wide + sentence(star + _NOTE + unknown))
+    return section("Comparison", lead + made + sentence(star + _NOTE + unknown))
 
 
 def _label(i: int, row: ComparisonRow, tag: str) -> str:
@@ -122,7 +122,8 @@ def _cell(cell: Cell) -> str:
     if cell.is_best:
         text = f'<b title="best of its column">{_STAR}&thinsp;{text}</b>'
     if cell.note:
-        text += f'<div style="color:{tables.MUTED};font-size:11px">{safe_html(cell.note)}</div>'
+        look = f"color:{tables.MUTED};font-size:11px;white-space:normal"
+        text += f'<div style="{look}">{safe_html(cell.note)}</div>'
     return f'<div style="white-space:nowrap">{text}</div>'
 
 
@@ -159,8 +160,8 @@ def comparison_text(
     aligned = [" ".join(t.rjust(w) for t, w in zip(x, widths, strict=True)).rstrip() for x in lines]
     marks = (
         [
-            "* best of its column, or no worse beyond the spread; in parentheses the quartiles of "
-            "the steps, and half of the 95 % interval of the ratio"
+            f"* {_BEST}; in parentheses the quartiles of the steps, and half of the 95 % interval "
+            "of the ratio"
         ]
         if len(runs) > 1
         else []
@@ -186,11 +187,10 @@ def comparison_figure(runs: Sequence[Run], baseline: int = 0) -> figure:
         y_range=Range1d(axis["end"], -0.1),
         height=columns["height"],
         sizing_mode="stretch_width",
-        min_width=420,
+        min_width=300,
         tools=[],
         title=columns["title"],
-        x_axis_label="time since the first traced step began (ms)   -   drag: pan, "
-        "ctrl + wheel: zoom",
+        x_axis_label="ms since the first traced step began - drag: pan, ctrl + wheel: zoom",
         name="comparison",
     )
     plot.add_layout(Title(text=columns["note"], text_font=FONT, text_font_size="11px",

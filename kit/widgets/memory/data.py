@@ -75,7 +75,7 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
         "peak": _peak(report, graph, scale),
         "bars": bars,
         "message": {"x": [], "y": [], "text": []},
-        "title": f"memory over the program (origin: {report.origin}) - {_name(run)}",
+        "title": f"memory over the program (origin: {report.origin})",
         "note": _note(run, report, graph, len(area["left"])),
         "unit": unit,
         "end": end,
@@ -93,8 +93,8 @@ def _nothing(run: Run | None) -> dict[str, Any]:
         "peak": {"x": [], "y": [], "text": [], "align": []},
         "bars": {name: [] for name in _BARS},
         "message": {"x": [0.5], "y": [0.5], "text": [text]},
-        "title": "memory over the program" + (f" - {_name(run)}" if run is not None else ""),
-        "note": "" if run is None else counted_text(run),
+        "title": "memory over the program",
+        "note": "" if run is None else "\n".join(filter(None, [_name(run), counted_text(run)])),
         "unit": "bytes",
         "end": 1.0,
         "ops": 1,
@@ -196,7 +196,7 @@ def _note(run: Run, report: MemoryReport, graph: Graph, bars: int) -> str:
         parts.append(f"each bar is the fullest of {-(-len(report.nodes) // bars)} ops")
     if inside := unseen_inside(graph):
         parts.append(f"not counted: what {', '.join(inside)} makes inside")
-    return "\n".join(filter(None, ["  ·  ".join(parts), counted_text(run)]))
+    return "\n".join(filter(None, [_name(run), "  ·  ".join(parts), counted_text(run)]))
 
 
 def holder_groups(report: MemoryReport, count: int) -> list[tuple[str, list[Holder]]]:

@@ -46,6 +46,7 @@ __all__ = ["by_op_html", "folded_memory_html", "memory_html", "memory_picks", "o
            "variant_labels", "variants_html"]  # fmt: skip
 
 MAX_ROWS = 14
+_LEAST_PX = 700  # of a table with many columns
 _WIDE, _HIGH = 1000, 170  # of the report's picture, in its own units
 _NO_PARTS = (math.nan, math.nan)
 _PHASES = (COLORS["forward"], COLORS["backward"])
@@ -58,7 +59,8 @@ def variants_html(runs: Sequence[Run]) -> str:
     heads = ("variant", "step", "device", "ops", "buffers", "written", "peak", "temporary")
     labels = variant_labels(runs)
     cells = [_variant(label, row, rows) for label, row in zip(labels, rows, strict=True)]
-    body = table(heads, cells, "lrrrrrrr", widths=(15, 11, 19, 8, 9, 18, 10, 10))
+    body = table(heads, cells, "lrrrrrrr", widths=(15, 11, 19, 8, 9, 18, 10, 10),
+                 least_px=_LEAST_PX)  # fmt: skip
     notes = (
         "Step: median of untraced steps, by the clock. Device: the kernels' time in a traced step; "
         f"{_mark(COLORS['forward'])}forward, {_mark(COLORS['backward'])}backward. Bytes are "
@@ -158,7 +160,7 @@ def by_op_html(run: Run, *, first: int = 0, limit: int = MAX_ROWS) -> str:
     heads = ("op", "phase", "nodes", "buffers", "written", "device")
     picks = [row_attributes(first + i, picked) for i, picked in enumerate(op_picks(run, rows))]
     body = table(heads, shown, "llrrrr", widths=(36, 14, 10, 10, 15, 15), has_total=True,
-                 attributes=picks[:limit])  # fmt: skip
+                 attributes=picks[:limit], least_px=_LEAST_PX)  # fmt: skip
     more = f"{len(rows) - limit} more ops are part of the sum. " if len(rows) > limit else ""
     note = (
         f"{more}Views write nothing and are left out. Device: the ops' shares of the kernels "

@@ -29,7 +29,7 @@ __all__ = ["CallerView", "callers_drawn", "callers_html"]
 
 MAX_ROWS = 24
 _FEW = 6
-_LEAST = 0.01  # of the busy time
+_LEAST = 0.01  # of kernel time
 _TITLE = "What launched the device's work"
 _HEADS = ("ms a step", "share", "of its own", "backward", "GFLOP/s")
 _WIDTHS = (46, 11, 12, 11, 10, 10)
@@ -65,7 +65,7 @@ def callers_drawn(run: Run, by: str = "") -> tuple[str, list[Selection]]:
         body += "".join(_table(run, x, _FEW, picks) for x, is_told in others.items() if is_told)
     note = (
         "An instant in which several kernels run is divided among them: the outermost rows add up "
-        "to the time in which the device was busy. Backward: kernels that compute gradients, at "
+        "to the time in which a kernel ran. Backward: kernels that compute gradients, at "
         "the module of the op that they are of. GFLOP/s: from the shapes of products, convolutions "
         "and attention, over the time of these alone."
     )

@@ -6,6 +6,7 @@ picked, see `kit.widgets.base.listing`; `data-row` is a line's place among `line
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
@@ -106,7 +107,8 @@ def _most(rows: Sequence[LineCost]) -> str:
         ("has most of the device", "device_ms"),
         ("takes longest to record", "recording_ms"),
     ):
-        row = max((r for r in rows if r.site), key=lambda r: getattr(r, field))
+        known = [r for r in rows if r.site and not math.isnan(getattr(r, field))]
+        row = max(known, key=lambda r: getattr(r, field), default=rows[0])
         if ms := _ms(getattr(row, field)):
             said.append(f"<b>{safe_html(row.site, 60)}</b> {what}, {ms} ms a step")
     return f'<div style="margin:0 0 6px">{"; ".join(said)}.</div>' if said else ""
@@ -141,7 +143,7 @@ class _Scale:
     def __init__(self, run: Run, rows: Sequence[LineCost]) -> None:
         self.picks = source_picks(run, rows)
         known = [row for row in rows if row.site]
-        self.record = max((row.recording_ms for row in known), default=0.0)
+        self.record = max((row.recording_ms for row in known if row.recording_ms > 0), default=0.0)
         self.device = max((row.device_ms for row in known), default=0.0)
         self.wait = max((row.wait_ms for row in known), default=0.0)
         self.dearest = max(known, key=lambda row: row.total_ms)
@@ -158,12 +160,13 @@ _HEAD = (
 
 def _file_head(file: str, rows: Sequence[LineCost]) -> str:
     sums = " · ".join(
-        f"{name} {_ms(sum(getattr(row, field) for row in rows)) or '0'}"
+        f"{name} {_ms(ms) or '0'}"
         for name, field in (
             ("record", "recording_ms"),
             ("device", "device_ms"),
             ("wait", "wait_ms"),
         )
+        if not math.isnan(ms := sum(getattr(row, field) for row in rows))
     )
     costs = f'<span style="color:{MUTED}"> {sums} ms a step</span>' if rows else ""
     return (
@@ -232,7 +235,7 @@ def _away(row: LineCost) -> str:
 
 
 def _title(row: LineCost) -> str:
-    parts = [f"{phase} {row.record_ms[phase]:.3f}" for phase in PHASES if row.record_ms[phase]]
+    parts = [f"{phase} {row.record_ms[phase]:.3f}" for phase in PHASES if row.record_ms[phase] > 0]
     record = f"recording: {', '.join(parts)} ms; " if parts else ""
     return (
         f"{safe_html(row.site, 100)}: {record}{len(row.nodes):,} ops. Click to show them elsewhere"
@@ -242,7 +245,7 @@ def _title(row: LineCost) -> str:
 def _phases_bar(row: LineCost, most: float) -> str:
     """One thin bar in the colours of the phases."""
     whole = row.recording_ms
-    if not whole or not most:
+    if not whole > 0 or not most:
         return ""
     stops, at = [], 0.0
     for phase in PHASES:
@@ -264,7 +267,9 @@ def _ms(value: float) -> str:
 
 
 def _note(run: Run, rows: Sequence[LineCost]) -> str:
-    if any(t >= 0 for t in run.recorded_ns):
+    if not run.graphs:
+        how = "not known by line, because no op was recorded"
+    elif any(t >= 0 for t in run.recorded_ns):
         how = "timed op by op in a traced step"
     elif run.settings.step_mode == "replay":
         how = "none, the traced steps were replayed"

@@ -37,6 +37,7 @@ __all__ = ["TradeoffView", "pareto_front", "tradeoff_columns", "tradeoff_figure"
 
 Row = Mapping[str, Any]
 MAX_ROWS = 30
+_WIDEST = 100.0  # times the step: a spread beyond says nothing
 _LOG_FROM = 8.0  # largest over smallest step time
 _BEST, _GIVEN, _FRONT = COLORS["update"], COLORS["backward"], COLORS["forward"]
 _CARD = (("step", "@step"), ("a sample", "@sample"), ("compiling", "@compile"),
@@ -217,8 +218,8 @@ def _texts(row: Row) -> dict[str, str]:
     role = " (given)" if row["is_start"] else " (best)" if row["is_best"] else ""
     return {
         "words": safe_label(row["words"]) + role,
-        "step": _give_or_take(row),
-        "sample": format_ms(row["ms_per_sample"]),
+        "step": _give_or_take(row["step_ms"], row["spread_ms"]),
+        "sample": _sample(row),
         "compile": f"{format_ms(row['compile_ms'])}: {programs}",
         "payoff": _payoff(row),
         "memory": _peak(row) or "not measured",
@@ -256,8 +257,8 @@ def _cells(row: Row, start: Row | None, *, by_sample: bool, has_bytes: bool) -> 
         words += f'<div style="color:{MUTED}">not chosen, {safe_html(row["note"], 300)}</div>'
     return [
         words,
-        _give_or_take(row),
-        *([format_ms(row["ms_per_sample"])] if by_sample else []),
+        _give_or_take(row["step_ms"], row["spread_ms"]),
+        *([_sample(row)] if by_sample else []),
         _against(row, start),
         format_ms(row["compile_ms"]),
         _payoff(row),
@@ -287,16 +288,22 @@ def _against(row: Row, start: Row | None) -> str:
     return f'{times}<div style="color:{MUTED};font-size:11px">{note}</div>'
 
 
-def _give_or_take(row: Row) -> str:
+def _sample(row: Row) -> str:
+    """A sample's part of the step, as sure as the step is."""
+    part = row["ms_per_sample"] / row["step_ms"] if row["step_ms"] else math.nan
+    return _give_or_take(row["ms_per_sample"], row["spread_ms"] * part)
+
+
+def _give_or_take(ms: float, spread_ms: float) -> str:
     """`4.88 ± 0.63 ms`: a time and its spread in one unit."""
-    step, spread = row["step_ms"], row["spread_ms"]
-    if math.isnan(step):
+    if math.isnan(ms):
         return "unknown"
-    unit, scale = next(
-        ((u, s) for u, s in (("s", 1e-3), ("ms", 1.0)) if step * s >= 1), ("µs", 1e3)
-    )
-    decimals = 2 if step * scale < 10 else 1 if step * scale < 100 else 0
-    return f"{step * scale:,.{decimals}f} ± {spread * scale:,.{decimals}f} {unit}"
+    unit, scale = next(((u, s) for u, s in (("s", 1e-3), ("ms", 1.0)) if ms * s >= 1), ("µs", 1e3))
+    decimals = 2 if ms * scale < 10 else 1 if ms * scale < 100 else 0
+    time = f"{ms * scale:,.{decimals}f}"
+    if not spread_ms <= _WIDEST * ms:
+        return f"{time} {unit} ± unknown"
+    return f"{time} ± {spread_ms * scale:,.{decimals}f} {unit}"
 
 
 def _payoff(row: Row) -> str:

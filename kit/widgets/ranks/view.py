@@ -75,8 +75,8 @@ class _Rows:
 
 def _ranks(ranks: Ranks, rows: _Rows) -> str:
     cells = [_safe(rank_cells(row)) for row in ranks.ranks]
-    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 7, 6, 15, 8, 7, 19),
-                 attributes=[rows.add(row.rank) for row in ranks.ranks])  # fmt: skip
+    made = table(rank_heads, cells, "lrrrrrrlrrl", widths=(5, 7, 8, 9, 9, 8, 6, 15, 8, 7, 18),
+                 attributes=[rows.add(row.rank) for row in ranks.ranks], least_px=840)  # fmt: skip
     note = (
         "Means of the steps in ms: compute, exposed communication, memory and idle add up to the "
         "step. Waited: others had not come to the collective yet. The clock is what is added to "
@@ -91,7 +91,7 @@ def _steps(ranks: Ranks, rows: _Rows) -> str:
     few = ranks.steps[:MAX_ROWS]
     made = table(step_heads, [_safe(step_cells(row)) for row in few], "lrlrrl",
                  widths=(16, 10, 17, 13, 20, 24),
-                 attributes=[rows.add(row.slowest) for row in few])  # fmt: skip
+                 attributes=[rows.add(row.slowest) for row in few], least_px=480)  # fmt: skip
     note = (
         "A rank's own time is its step without what it only waited for others. Where the next rank "
         f"is closer than the clocks are known, none is named.{_more(ranks.steps, few, 'step')}"
@@ -105,7 +105,7 @@ def _collectives(ranks: Ranks, rows: _Rows) -> str:
     few = costliest(ranks.collectives)[:MAX_ROWS]
     made = table(collective_heads, [_safe(collective_cells(row)) for row in few], "llllrrrr",
                  widths=(13, 13, 15, 12, 17, 12, 9, 9),
-                 attributes=[rows.add(row.last) for row in few])  # fmt: skip
+                 attributes=[rows.add(row.last) for row in few], least_px=640)  # fmt: skip
     note = (
         "Those that cost most. After the one before: what all would gain, were the last as early "
         "as that one. After the first: the longest that one has waited."
@@ -120,7 +120,7 @@ def _copies(ranks: Ranks, rows: _Rows) -> str:
     few = ranks.copies[:MAX_ROWS]
     made = table(copy_heads, [_safe(copy_cells(row)) for row in few], "llrrrr",
                  widths=(10, 30, 15, 15, 15, 15),
-                 attributes=[rows.add(row.rank) for row in few])  # fmt: skip
+                 attributes=[rows.add(row.rank) for row in few], least_px=520)  # fmt: skip
     note = f"All bytes over the time of all copies.{_more(ranks.copies, few, 'kind')}"
     return section("Copies", made + sentence(note))
 

@@ -48,8 +48,8 @@ MAX_LIVE_KERNELS = 100_000  # whose idle time is asked for at once when a range 
 # Sources of a figure. timeline: one row, a column for each array of the payload. picked: what was
 # clicked, and how many clicks there were. lit: what another view selected. marked: a range of time.
 # shown: the range of time on the screen, empty for all of it.
-# reply: what Python says of that range. asked: what is to be done with it; `can`: "pin" and "step",
-# what a kernel could do. ghost: as timeline, of the run that lies under it.
+# reply: what Python says of that range. asked: what is to be done with it; `can`: "pin" (and
+# "unpin") and "step", what a kernel could do. ghost: as timeline, of the run that lies under it.
 _EMPTY: dict[str, dict[str, list[Any]]] = {
     "timeline": {},
     "picked": {"kind": [""], "index": [-1], "serial": [0]},
@@ -238,8 +238,22 @@ class TimelineView(View):
         """
         if self.run is None or not len(self.run.timeline):
             raise TimelineError("there is no timeline to pin a text to")
+        self._show_pins(self.run.pin(at_ns + int(self.run.timeline.start_ns.min()), text))
+
+    def unpin(self, place: int) -> None:
+        """Take away the pin at this place of `run.pins`: `run` is then the same run without it.
+
+        Raises:
+            TimelineError: there is no run, or as `Run.unpin`.
+        """
+        if self.run is None:
+            raise TimelineError("there is no timeline to take a pin from")
+        self._show_pins(self.run.unpin(place))
+
+    def _show_pins(self, run: Run) -> None:
+        """Show the same run with other pins; what is on the screen stays."""
         shown, marked = dict(self.sources["shown"].data), self.range_ns
-        self.run = self.run.pin(at_ns + int(self.run.timeline.start_ns.min()), text)
+        self.run = run
         self.range_ns = marked  # a new run is shown whole; this one is where it was
         self.sources["shown"].data = shown
 
@@ -275,15 +289,17 @@ class TimelineView(View):
         self.sources["asked"].data = {**self.sources["asked"].data, "can": [" ".join(can)]}
 
     def _asked(self, attr: str, old: Any, new: dict[str, list[Any]]) -> None:
-        """Do what the page asks for: pin a text to the range's begin, or take it as the step."""
+        """Pin a text to the range's begin, take the range as the step, or take a pin away."""
         serial, what = int(new["serial"][0]), str(new["what"][0])
-        if serial == self._serial or self.range_ns is None:
+        if serial == self._serial:
             return
         self._serial = serial
         try:
-            if what == "pin":
+            if what == "unpin":
+                self.unpin(int(new["text"][0]))
+            elif what == "pin" and self.range_ns is not None:
                 self.pin(self.range_ns[0], str(new["text"][0]))
-            elif what == "step":
+            elif what == "step" and self.range_ns is not None:
                 self.use_as_step(*self.range_ns)
         except Exception as error:  # noqa: BLE001 - shown under the view, the cell stays alive
             self._error.value = error_html("timeline", error)

@@ -104,6 +104,16 @@ def test_safe_html_never_opens_a_tag_and_can_always_be_encoded(text):
     assert safe.encode("utf-8") is not None
 
 
+def test_both_times_of_a_slowed_run_are_said_once():
+    made = make_run(steps=4)
+    steps = made.timeline.intervals(kind="step")
+    short = int((steps[:, 1] - steps[:, 0]).mean()) // 10
+    slowed = dataclasses.replace(made, step_times_ns=(short, short + 9) * 20)
+    assert "A traced step took" in headline_html(slowed)
+    assert "a traced step took" not in run_notes_html(slowed)
+    assert "timeline: " in run_notes_html(slowed)
+
+
 def test_safe_html_keeps_both_ends_of_a_long_name():
     assert safe_html("abcdefghij", 7) == "abc…hij"
     assert safe_html("abcdefg", 7) == "abcdefg"
@@ -208,7 +218,10 @@ def test_unlowered_ops_are_listed_most_frequent_first():
 
 
 def test_the_notes_say_machine_tracing_and_clock():
-    text = str(Reader(run_notes_html(make_run())))
+    made = make_run()
+    steps = made.timeline.intervals(kind="step")
+    alike = tuple((steps[:, 1] - steps[:, 0]).tolist()) * 2
+    text = str(Reader(run_notes_html(dataclasses.replace(made, step_times_ns=alike))))
     assert "device imaginary · kit 0.0" in text
     assert "a traced step took" in text
     assert "100% of the kernels' time is known by op and line" in text

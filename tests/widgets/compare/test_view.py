@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbclient import NotebookClient
 
-from kit.reports.markdown import comparison_table
+from kit.runs.change import step_interval
 from kit.runs.conditions import Conditions
 from kit.runs.loss_scaling import LOSS_SCALING
 from kit.runs.run import Run
 from kit.runs.settings import STEP_MODES, Settings
+from kit.text import format_ms
 from kit.trace import KINDS, Span, SyncPoint, Timeline
 from kit.widgets.base.theme import COLORS
 from kit.widgets.compare.data import COLUMNS, comparison_cells, comparison_rows, run_labels, verdict
@@ -133,6 +134,19 @@ def test_the_best_of_a_column_is_marked_with_all_that_are_no_worse_beyond_the_sp
     assert not any(row[heads.index("final loss")] for row in best)
 
 
+def test_what_the_spread_does_not_tell_from_the_best_is_no_best_and_hides_it():
+    wild = timed(3, 9, 30)
+    rows = comparison_rows([timed(20, 20.2), timed(10, 10.1), wild])
+    assert not any(cells[0].is_best for cells in comparison_cells(rows))
+    assert [COLUMNS[0].head in row.maybe_best for row in rows] == [True] * 3
+    said = verdict(rows)
+    assert said.startswith("Run 2 is faster: 100 ms a step, ")
+    assert said.endswith("The spread does not tell whether it is faster than run 3.")
+    known = verdict(comparison_rows([timed(20, 20.2), timed(8, 8.1), timed(7, 9, 10)]))
+    assert known.startswith("Run 2 is faster: 80.5 ms a step, 60% ± ")
+    assert known.endswith("The spread does not tell whether it is faster than run 3.")
+
+
 def test_where_all_read_the_same_or_one_is_known_nothing_is_best():
     for runs in ([make_run(), make_run()], [make_run(), empty_run()]):
         cells = comparison_cells(comparison_rows(runs))
@@ -207,6 +221,16 @@ def test_all_strips_share_one_axis_that_ends_with_the_longest():
     assert (figure.x_range.start, figure.x_range.end) == (0, columns["axis"]["x_end"])
 
 
+def test_the_title_of_a_strip_says_where_a_rerun_is_to_be_expected():
+    runs = [timed(8, 8.1, 8), timed(10), empty_run()]
+    runs[1] = replace(runs[1], step_times_ns=(100_000_000,))
+    told = " ".join(comparison_columns(runs)["titles"]["text"])
+    low, high = step_interval(runs[0])
+    assert f"80 ms a step (a rerun: {format_ms(low)} to {format_ms(high)})" in told
+    assert "100 ms a step (a rerun: ± unknown)" in told
+    assert "step time unknown" in told
+
+
 def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
     def lasting(ms: int) -> Run:
         stop = ms * 1_000_000
@@ -217,7 +241,8 @@ def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
     columns = comparison_columns([lasting(1), lasting(1), lasting(100)])
     assert columns["axis"]["x_end"] == 4
     titles = columns["titles"]["text"]
-    assert [("goes on to 100 ms" in t) for t in titles] == [False, False, True]
+    told = [t for t in titles if "a step" in t]
+    assert [("goes on to 100 ms" in t) for t in told] == [False, False, True]
     assert max(columns["bars"]["right_ms"]) == 100
 
 
@@ -288,6 +313,9 @@ def test_only_the_first_steps_and_the_longest_waits_are_drawn():
     columns = comparison_columns([run])
     assert len(columns["steps"]["left_ms"]) == MAX_STEPS
     assert f"the first {MAX_STEPS} of {MAX_STEPS + 3}" in columns["note"]
+    lines = columns["note"].split("\n")
+    assert len(lines) > 1
+    assert all(len(line) <= 60 for line in lines)  # on a phone
     assert max(columns["bars"]["right_ms"]) <= columns["steps"]["right_ms"][-1]
     waits = [SyncPoint(i, i, "item") for i in range(MAX_SYNCS + 50)]
     busy = _run(("host/main", "step 0", "step", 0, 1000), syncs=waits)
@@ -385,4 +413,3 @@ def test_a_disturbed_run_is_marked_with_the_reason_wherever_runs_are_compared():
         assert form(runs).count(why) == 1
         assert "disturbed" not in form(runs[:1])
     assert comparison_html(runs[:1], repeats=[runs]).count(why) == 1  # one of its repeats
-    assert why in comparison_table(runs, ["a", "b"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from kit.widgets.explorer.log import RunLog
 from kit.widgets.explorer.pictures import Pictures
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, make_run
+from tests.waiting import leaves_no_thread
 
 RUN = make_run(steps=1)
 
@@ -125,8 +125,7 @@ def test_foresight_answers_with_a_prediction_or_with_none_and_not_before_the_fir
     foresight.ask(other)
     assert foresight.wait(20)
     assert answers[1] == (other, None)
-    before = threading.active_count()
     foresight.close()
-    foresight.ask(moved)
-    assert threading.active_count() <= before
+    with leaves_no_thread():
+        foresight.ask(moved)
     assert len(answers) == 2

@@ -443,5 +443,9 @@ def test_a_text_that_is_pinned_in_the_timeline_is_in_the_explorers_run():
         assert [pin.text for pin in shown.run.pins] == ["late"]
         assert shown.runs == [shown.run] != [first]
         assert "late" in shown.to_markdown()
+        shown.views["timeline"].unpin(0)
+        assert shown.run.pins == ()
+        assert shown.runs == [shown.run]
+        assert "late" not in shown.to_markdown()
     finally:
         shown.close()

@@ -101,7 +101,7 @@ def test_where_nothing_is_known_by_line_it_says_so_instead_of_showing_lines_with
 def test_native_torch_shows_the_step_and_where_it_waits():
     text = source_html(run_with_text(settings=Settings(mode="torch")))
     assert set(rows_of(text)) == {"train.py:44"}
-    assert "divided by the number of ops" in text
+    assert "Recording: not known by line" in text
 
 
 def test_a_strangers_text_stays_text():

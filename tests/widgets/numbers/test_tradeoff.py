@@ -90,6 +90,16 @@ def test_times_are_a_samples_where_batches_differ():
     assert list(spread) == pytest.approx([0.1 * 0.2 / 5, 0.2 / 8])
     assert "a sample" in tradeoff_html(rows)
     assert "a sample" not in tradeoff_html([row()])
+    samples = made["points"]["sample"]
+    assert sorted(samples) == ["100 ± 4 µs", "625 ± 25 µs"]
+    assert all(f">{text}<" in tradeoff_html(rows) for text in samples)
+
+
+@pytest.mark.parametrize("spread_ms", [math.nan, math.inf, 1e6])
+def test_a_spread_that_says_nothing_is_called_unknown(spread_ms: float):
+    columns = tradeoff_columns([row(spread_ms=spread_ms)])
+    assert columns["points"]["step"] == ["5.00 ms ± unknown"]
+    assert columns["points"]["sample"] == ["625 µs ± unknown"]
 
 
 @pytest.mark.parametrize(("slowest", "is_log"), [(10.0, False), (500.0, True)])

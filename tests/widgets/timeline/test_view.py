@@ -303,6 +303,26 @@ def test_a_text_is_pinned_to_the_begin_of_the_range_and_the_picture_stays():
     assert TimelineView().sources["asked"].data["can"] == [""]
 
 
+def test_a_pin_is_taken_away_from_the_page_and_the_picture_stays():
+    run = make_run(kernels=9, steps=1)
+    origin = int(run.timeline.start_ns.min())
+    view = TimelineView(run.pin(origin + 10, "first").pin(origin + 20, "second"))
+    view.range_ns = (2_000, 9_000)
+    view.sources["shown"].data = {"start": [0], "stop": [50_000]}
+    ask(view, "unpin", "0")
+    assert [pin.text for pin in view.run.pins] == ["second"]
+    assert view.range_ns == (2_000, 9_000)
+    assert view.sources["shown"].data == {"start": [0], "stop": [50_000]}
+    assert view.sources["timeline"].data["pins.text"] == [["second"]]
+    view.range_ns = None
+    ask(view, "unpin", "0")
+    assert view.run.pins == ()
+    ask(view, "unpin", "0")
+    assert "there is no pin to take away" in view.children[-1].value
+    with pytest.raises(TimelineError, match="no timeline"):
+        TimelineView().unpin(0)
+
+
 def test_a_range_of_a_trace_is_its_step_by_the_rule_of_step_by(tmp_path: Path):
     trace = cuda_trace()
     trace["traceEvents"] = [

@@ -26,16 +26,19 @@ export class Bar {
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
       element("button", {type: "button", title: label, "aria-label": label,
         onclick: () => { if (graph.scene) act(); }}, text);
+    // Where a row is too short, a group goes to the next one whole.
+    const group = (/** @type {(Node | string)[]} */ ...parts) => element("span", {class: "kit-graph-group"}, ...parts);
     this.panel = element("div", {class: "kit-graph-panel", hidden: "", role: "region", "aria-label": "the picked op"});
     this.root = element("div", {class: "kit-graph-bar", role: "toolbar", "aria-label": "graph"},
-      element("style", {}, css), this.input, button("↑", "previous found", () => graph.nextHit(-1)),
-      button("↓", "next found", () => graph.nextHit(1)), this.found,
-      element("label", {}, "colour by", this.select), element("span", {class: "kit-graph-gap"}),
-      button("−", "zoom out", () => graph.zoom(0.8)), button("+", "zoom in", () => graph.zoom(1.25)),
-      button("all", "show all of the graph", () => graph.showAll()),
-      button("collapse", "collapse all groups", () => graph.setOpen([])),
-      button("SVG", "save the picture as SVG", () => graph.saveSvg()),
-      button("DOT", "save the visible boxes as DOT", () => graph.saveDot()),
+      element("style", {}, css),
+      group(this.input, button("↑", "previous found", () => graph.nextHit(-1)),
+        button("↓", "next found", () => graph.nextHit(1)), this.found,
+        element("label", {}, "colour by", this.select)),
+      group(button("−", "zoom out", () => graph.zoom(0.8)), button("+", "zoom in", () => graph.zoom(1.25)),
+        button("all", "show all of the graph", () => graph.showAll()),
+        button("collapse", "collapse all groups", () => graph.setOpen([])),
+        button("SVG", "save the picture as SVG", () => graph.saveSvg()),
+        button("DOT", "save the visible boxes as DOT", () => graph.saveDot())),
       this.line, this.panel);
   }
 

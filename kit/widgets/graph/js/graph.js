@@ -11,6 +11,7 @@ import {placeScene} from "./place.js";
 import {opsOf, pathOf, PHASE, Scene, Search} from "./scene.js";
 
 const MOST_BOXES = 2000; // glyphs at once: a frame of 2,000 took 50 ms
+const NARROW_PX = 600; // a figure in which the notes do not fit beside each other
 const NEAR = 0.3; // of what is shown: boxes as far outside are drawn, too
 
 /** @typedef {{nodes: Set<number>, sites: Set<string>, label: string}} Selection */
@@ -142,7 +143,10 @@ export class KitGraph {
     models.figure.title.setv({text: scene.title}, {sync: false});
     const bars = scene.hasTimes && scene.count ? "dark bar: device time" : "";
     const drawer = scene.count ? `laid out by ${this.engine || scene.drawnBy}` : "";
-    models.note.setv({text: [scene.note, bars, drawer].filter(Boolean).join("  ·  ")}, {sync: false});
+    const notes = [scene.note, [bars, drawer].filter(Boolean).join("  ·  ")].filter(Boolean);
+    const width = models.figure.outer_width; // 0 until it is laid out
+    const isNarrow = width > 0 && width < NARROW_PX;
+    models.note.setv({text: notes.join(isNarrow ? "\n" : "  ·  ")}, {sync: false});
     const isCut = drawn.length === MOST_BOXES && placed.rects.size > MOST_BOXES;
     this.bar?.say(picture, isCut ? this.nearCount(placed) - MOST_BOXES : 0);
   }

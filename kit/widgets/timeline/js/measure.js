@@ -2,6 +2,7 @@
 import {element, refill} from "../../base/js/dom.js";
 import {formatNs} from "../../base/js/format.js";
 import {rangeMetrics} from "./data/metrics.js";
+import {askFor, offered} from "./wishes.js";
 
 export class Measure {
   /**
@@ -73,11 +74,8 @@ export class Measure {
 
   /** What a kernel does with the range: nobody hears it in a page without one. @returns {HTMLElement[]} */
   wishes() {
-    const {asked} = this.models, can = String(asked.data.can[0]).split(" ");
-    if (document.getElementById("models")) return []; // a saved page holds its models
-    const ask = (/** @type {string} */ what, text = "") => {
-      asked.data = {...asked.data, what: [what], text: [text], serial: [asked.data.serial[0] + 1]};
-    };
+    const can = offered(this.models);
+    const ask = (/** @type {string} */ what, text = "") => askFor(this.models, what, text);
     const made = [];
     if (can.includes("step")) {
       made.push(element("div", {class: "wish"}, element("button", {type: "button",

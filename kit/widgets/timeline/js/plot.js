@@ -44,7 +44,7 @@ export class TimelinePlot {
     this.measure = new Measure(this.frame.range, models, {changed: () => this.draw(),
       names: new Names(this.frame.names, (name) => this.finder.look(name)),
       zoomTo: (from, to) => this.view.show(from, to)});
-    this.pins = new Pins(this.frame.pins, (at) => this.goTo(at));
+    this.pins = new Pins(this.frame.pins, models, (at) => this.goTo(at));
     this.read = readTimeline(models.timeline.data); // with all of its lanes
     this.table = this.read;
     /** @type {import("./data/ghost.js").Ghost | null} */
@@ -87,7 +87,7 @@ export class TimelinePlot {
   follow() {
     const react = {timeline: () => this.load(), ghost: () => this.rearrange(),
       shown: () => this.obeyShown(), lit: () => this.highlight(),
-      marked: () => this.measure.obey(), reply: () => this.measure.show(), asked: () => this.measure.show()};
+      marked: () => this.measure.obey(), reply: () => this.measure.show(), asked: () => this.offer()};
     for (const [name, act] of Object.entries(react)) this.models[name].properties.data.change.connect(act);
     const weak = new WeakRef(this); // a cell that ran again leaves no old plot behind
     window.addEventListener("kit-theme", function dress() {
@@ -95,6 +95,12 @@ export class TimelinePlot {
       if (plot) plot.dress();
       else window.removeEventListener("kit-theme", dress);
     });
+  }
+
+  /** The kernel offers other things to do. */
+  offer() {
+    this.measure.show();
+    this.pins.show(this.table);
   }
 
   load() {

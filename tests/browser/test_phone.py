@@ -1,0 +1,51 @@
+"""Views as pages of their own on a phone: none is wider than the page, wide tables scroll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kit
+from kit.widgets.base.page import View
+from kit.workloads.made_ranks import Job, write_ranks
+from tests.browser.labserver import Browser
+from tests.factories import make_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+WIDTH = 420
+# Of each cell whether what stands in it is wider than the cell, so that it lies over the next one.
+CROWDED = """() => [...document.querySelectorAll("th, td")]
+  .filter((cell) => cell.scrollWidth > cell.clientWidth + 1).map((cell) => cell.textContent)"""
+
+
+def _memory(folder: Path) -> View:
+    return kit.MemoryView([make_run(), make_run(kit.Settings(mode="lazy"))])
+
+
+def _ranks(folder: Path) -> View:
+    write_ranks(folder, Job())
+    return kit.RanksView(kit.open_ranks(folder))
+
+
+def _comparison(folder: Path) -> View:
+    return kit.compare([make_run(syncs=2), make_run(kit.Settings(mode="lazy"))]).view()
+
+
+@pytest.mark.parametrize("view", [_memory, _ranks, _comparison])
+def test_a_page_is_as_wide_as_a_phone_and_its_cells_do_not_overlap(
+    offline: Browser, tmp_path: Path, view: Callable[[Path], View]
+):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    file = tmp_path / "view.html"
+    file.write_text(view(folder).page())
+    page = offline.page
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    page.goto(file.as_uri())
+    page.locator("table").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    assert page.evaluate(CROWDED) == []
+    assert offline.errors() == []
