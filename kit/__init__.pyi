@@ -11,7 +11,6 @@ from kit.api import Session as Session
 from kit.api import autotune as autotune
 from kit.api import bulk as bulk
 from kit.api import compare as compare
-from kit.api import open_trace as open_trace
 from kit.api import plan as plan
 from kit.api import report as report
 from kit.api import run as run
@@ -20,6 +19,7 @@ from kit.api import sweep as sweep
 from kit.formats.export import export_trace as export_trace
 from kit.formats.memory_snapshot import open_memory as open_memory
 from kit.formats.ranks.read import open_ranks as open_ranks
+from kit.formats.readers import open_trace as open_trace
 from kit.measure.attached.loop import LoopWatch as LoopWatch
 from kit.measure.attached.loop import watch as watch
 from kit.measure.base.context import Context as Context

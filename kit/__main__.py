@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 
@@ -11,8 +13,8 @@ __all__ = ["main"]
 def main() -> int:
     """Do what the command line says; gives the exit status.
 
-    An interrupt is told in one line also while modules are loaded, and where nothing is left to be
-    done it is not told at all.
+    An interrupt is told in one line also while modules are loaded. Once all is done and printed it
+    ends the process at once, without a word: threads of a program may be waited for here.
     """
     try:
         from kit.cli.main import main as act
@@ -21,7 +23,10 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("kit: interrupted\n")
         status = 130  # 128 and the signal's number, as a shell says it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    signal.signal(signal.SIGINT, lambda *_: os._exit(status or 130))
     return status
 
 

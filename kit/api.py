@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import SessionError, SettingsError
-from kit.files import check_target
 from kit.runs.loss_scaling import HOST_CHECK, NONE, ON_DEVICE
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -37,7 +36,6 @@ __all__ = [
     "autotune",
     "bulk",
     "compare",
-    "open_trace",
     "plan",
     "report",
     "run",
@@ -285,7 +283,11 @@ def _draw_tuned(tuned: Tuned) -> Mapping[str, Any] | None:
 
 
 def Session(
-    settings: Settings | None = None, *, rules: Rules | None = None, strict: bool = False
+    settings: Settings | None = None,
+    *,
+    rules: Rules | None = None,
+    strict: bool = False,
+    **options: Any,
 ) -> RuntimeSession:
     """A lazy-tensor session: inside `with kit.Session():`, `device="kit"` works in torch.
 
@@ -293,10 +295,16 @@ def Session(
         settings: bulk sizes, segment mode and device; `kit.Settings()` if not given.
         rules: lowering rules; yours: `kit.DEFAULT_RULES | kit.Rules({"aten.x.default": function})`.
         strict: an op without a rule raises `UnsupportedOp`; it runs on the host otherwise.
+        options: settings by name: `kit.Session(bulk_forward=50)`.
+
+    Raises:
+        SettingsError: a name or a value is wrong.
     """
     from kit.runtime.rules.default import DEFAULT_RULES
     from kit.torch.device import open_session
 
+    if options:
+        settings = Settings.checked(settings or Settings()).replace(**options)
     return open_session(settings, rules=rules or DEFAULT_RULES, strict=strict)
 
 
@@ -404,13 +412,15 @@ def report(
         devices, processes, options: of each run, as for `kit.run`.
 
     Raises:
-        SettingsError: `sweep` or devices were given with finished runs, or there are no runs.
+        SettingsError: `sweep` or devices were given with finished runs, there are no runs, or
+            `path` ends in neither .html nor .md.
         OSError: the file cannot be written, or `path` is a pipe, a device or a folder.
     """
     from kit.reports.html import write_report
     from kit.reports.ranks import write_ranks
+    from kit.reports.target import check_report_target
 
-    check_target(path)  # before minutes of measuring
+    check_report_target(path)
     if isinstance(source, Ranks):
         return write_ranks(source, path, title=title)
     if isinstance(source, Run) or (
@@ -423,27 +433,6 @@ def report(
         from kit.measure.search.sweeps import sweep as measure
 
         placement, base = _asked(source, settings, devices, processes, options)
-        runs = measure(placement, sweep or DEFAULT_SWEEP, base, progress=progress)
+        grid = DEFAULT_SWEEP if sweep is None else sweep
+        runs = measure(placement, grid, base, progress=progress)
     return write_report(runs, path, title=title)
-
-
-def open_trace(path: str | os.PathLike[str], *, step_by: str = "") -> Run:
-    """A run from a trace that was recorded elsewhere; its timeline's origin says "imported".
-
-    `kit.TimelineView(kit.open_trace("trace.json.gz"))`. docs/traces.md says what becomes of each
-    event. What had to be repaired or left out stands in `run.timeline.notes`.
-
-    Args:
-        path: torch.profiler's Chrome trace (`.json`, `.json.gz`); a jax profile, as a directory or
-            one `*.xplane.pb`; what `export_trace` wrote as JSON; or a run that kit saved.
-        step_by: of torch's traces, what a step is: an annotation or function that repeats, or
-            milliseconds, "12.5..80". By default what torch has marked, else what fits best.
-
-    Raises:
-        TraceFileError: it is damaged, of another format, or too large; the message says which.
-        RunFileError: the same of a saved run.
-        OSError: there is no such file, or it cannot be read.
-    """
-    from kit.formats import readers
-
-    return readers.open_trace(path, step_by)

@@ -27,6 +27,7 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from kit.runtime.profiling.heap import ONE_HEAP  # noqa: E402
 from kit.widgets.base.bokehjs import bokehjs_source  # noqa: E402
 from scripts.kept_outputs import GALLERY, MOST_BYTES, clear, faults, needs_page, stamp  # noqa: E402
 from tests.browser.labserver import Browser, open_browser  # noqa: E402
@@ -92,6 +93,7 @@ def settle(folder: Path) -> None:
         JUPYTER_RUNTIME_DIR=str(folder / "runtime"),
         IPYTHONDIR=str(folder / "ipython"),
         PYDEVD_DISABLE_FILE_VALIDATION="1",
+        **ONE_HEAP,  # as `kit lab` does
     )
 
 

@@ -55,10 +55,10 @@ def _numbers(run: Run) -> str:
     from kit.runs.change import step_text
 
     h = run.headline()
-    syncs = format_number(h.syncs_per_step)
+    points = format_number(h.syncs_per_step)
     return (
         f"{step_text(run)} a step, device busy {format_percent(h.device_busy_fraction)}, "
-        f"{syncs} sync point{'s' * (h.syncs_per_step != 1)} a step"
+        f"{points} sync point{'s' * (points != '1')} a step"
     )
 
 

@@ -21,7 +21,7 @@ from kit import __version__
 from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.text import safe_terminal
-from kit.versions import is_within, needed
+from kit.versions import cure_of, is_early, is_within, needed
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -100,12 +100,18 @@ def _package(name: str, bounds: str) -> Finding:
         return Finding(name, BAD, f"{version} is installed, but cannot be imported", cure)
     if not is_within(version, bounds):
         return Finding(name, ODD, f"{version}; kit was tried with {bounds}", install)
+    if is_early(version):
+        text = f"{version}; kit was tried with releases only"
+        return Finding(name, ODD, text, cure_of(name, version))
     return Finding(name, OK, version)
 
 
 def _dot() -> Finding:
     path = shutil.which("dot")
-    cure = "apt-get install graphviz, brew install graphviz, or conda install graphviz"
+    cure = (
+        "apt-get install graphviz, brew install graphviz, winget install Graphviz.Graphviz, "
+        "or conda install graphviz"
+    )
     if path is None:
         return Finding("dot", ODD, "not on the PATH: the browser lays graphs out instead", cure)
     said, status = _ask([path, "-V"], QUICK_S)
@@ -167,8 +173,11 @@ def _cache() -> Finding:
     given = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("KIT_CACHE_DIR")
     if given == "":
         return Finding("cache", ODD, "KIT_CACHE_DIR is empty: each process compiles anew")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(given) if given else base / "overlap-kit" / "xla"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
+    if not given and base.startswith("~"):
+        text = "you have no home folder: each process compiles anew"
+        return Finding("cache", ODD, text, "export KIT_CACHE_DIR=a/folder/of/yours")
+    folder = Path(given) if given else Path(base, "overlap-kit", "xla")
     parent = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     if not os.access(parent, os.W_OK):
         text = f"{_shown(folder)} cannot be written: each process compiles anew"
@@ -178,7 +187,7 @@ def _cache() -> Finding:
 
 def _shown(path: Path) -> str:
     """As one would write it here: from this folder, or from one's own."""
-    for base, sign in ((Path.cwd(), ""), (Path.home(), "~/")):
+    for base, sign in ((Path.cwd(), ""), (Path(os.path.expanduser("~")), "~/")):
         if path.is_relative_to(base):
             return f"{sign}{path.relative_to(base)}"
     return str(path)

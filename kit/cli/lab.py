@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kit.runtime.profiling.heap import ONE_HEAP
+
 __all__ = ["FIRST_NOTEBOOK", "is_headless", "lab", "port_number"]
 
 FIRST_NOTEBOOK = Path("notebooks/01_where_does_the_step_go.ipynb")
@@ -46,6 +48,8 @@ def lab(notebook: Path | None, port: int | None, browser: bool, tell: Callable[[
         command.append("--no-browser")
         tell("open the URL that JupyterLab prints below")
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this Python's kernel, not one of the user's own
+    for name, value in ONE_HEAP.items():  # a kernel has threads before it can ask
+        os.environ.setdefault(name, value)
     sys.stdout.flush()
     if sys.platform == "win32":  # `execv` there ends this process, and the shell does not wait
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # JupyterLab gets it too, and asks first

@@ -7,6 +7,7 @@ well, 1 if not, 2 for a command line that cannot be, 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit import __version__
 from kit.cli.diff import diff, fraction
@@ -23,13 +24,18 @@ from kit.cli.host import leave_a_core, usable_cores
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
-from kit.cli.terminal import INTERRUPTED, callers_of, complain, say, summary_of, write_report
+from kit.cli.terminal import (
+    INTERRUPTED,
+    callers_of,
+    complain,
+    say,
+    say_and_keep,
+    summary_of,
+    written,
+)
 from kit.errors import KitError, TraceFileError
 from kit.formats.readers import readers_text
-from kit.text import WHOLE, safe_terminal
-
-if TYPE_CHECKING:
-    pass
+from kit.text import WHOLE, safe_terminal, write_plainly
 
 __all__ = ["main", "report_main"]
 
@@ -61,6 +67,10 @@ class Verb:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    return _written(lambda: _main(given))
+
+
+def _main(given: list[str]) -> int:
     given, for_script = _split(given)
     if not given:
         _parser().print_help()
@@ -79,7 +89,7 @@ def report_main(arguments: Sequence[str] | None = None) -> int:
     """`python -m kit.reports`: the same as `kit report`."""
     parser = argparse.ArgumentParser(prog="python -m kit.reports", description=_report.__doc__)
     _add_arguments(parser, _REPORT)
-    return _guarded(_report, parser.parse_args(arguments))
+    return _written(lambda: _guarded(_report, parser.parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,29 +118,51 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument
         parser.add_argument(*argument.names, **argument.how)
 
 
+def _written(act: Callable[[], int]) -> int:
+    """The exit status of a command, whose text any terminal, pipe or closed stream takes."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, or a program without a console
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    write_plainly(sys.stdout, sys.stderr)
+    try:
+        try:
+            return act()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        status = PIPE_CLOSED
+        if not _is_closed_pipe(error):
+            complain(f"standard output could not be written: {error.strerror}")
+            status = 1
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())  # for the flush at exit
+        return status
+
+
+def _is_closed_pipe(error: OSError) -> bool:
+    """Is the program gone that read what is written? Windows has no error of its own for that."""
+    is_windows = sys.platform == "win32" and error.errno == errno.EINVAL and not error.filename
+    return isinstance(error, BrokenPipeError) or is_windows
+
+
 def _guarded(
     act: Callable[[argparse.Namespace], int], options: argparse.Namespace, failed: int = 1
 ) -> int:
-    """Errors as one message, an interrupt and a closed pipe without a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot write "…" gets a "?"
+    """Errors as one message, and an interrupt without a traceback."""
     try:
-        status = act(options)
-        sys.stdout.flush()
+        return act(options)
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return PIPE_CLOSED
     except (KitError, OSError) as error:
+        if isinstance(error, OSError) and _is_closed_pipe(error):
+            raise
         file = error.filename if isinstance(error, OSError) else ""
         where = f": {safe_terminal(file, WHOLE)}" if file else ""
         text = (error.strerror if isinstance(error, OSError) else "") or str(error)
         complain(f"{text}{where}")
         return failed
-    return status
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -150,20 +182,22 @@ def _view(options: argparse.Namespace) -> int:
     from kit.formats.ranks.files import is_folder_of_ranks
 
     if options.trace.suffix in SNAPSHOT_SUFFIXES:
-        if options.output or options.step_by:
+        if options.output or options.step_by or options.by:
             raise TraceFileError("a snapshot of memory has no steps, and is printed only: no -o")
         say(kit.open_memory(options.trace).to_text())
         return 0
     if is_folder_of_ranks(options.trace):
+        if options.by:
+            raise TraceFileError("--by is for one trace: give the file of one rank")
         ranks = kit.open_ranks(options.trace, step_by=options.step_by)
-        say(ranks.to_text())
-        if options.output:
-            write_report(ranks, options.output)
-        return 0
+        return _told(ranks.to_text(), ranks, options.output)
     run = kit.open_trace(options.trace, step_by=options.step_by)
-    say(callers_of(run, options.by) if options.by else summary_of(run))
-    if options.output:
-        write_report([run], options.output)
+    text = callers_of(run, options.by) if options.by else summary_of(run)
+    return _told(text, [run], options.output)
+
+
+def _told(text: str, drawn: Any, page: Path | None) -> int:
+    say_and_keep(text, lambda: [written(drawn, page)] if page else [])
     return 0
 
 
@@ -172,7 +206,7 @@ def _report(options: argparse.Namespace) -> int:
     import kit
 
     if options.runs:
-        write_report([kit.open_trace(name) for name in options.runs], options.output)
+        say(written([kit.open_trace(name) for name in options.runs], options.output))
         return 0
     if said := leave_a_core(os.environ, usable_cores()):
         complain(said)
@@ -204,7 +238,7 @@ def _open(options: argparse.Namespace) -> int:
     first = options.runs[0]
     is_ranks = len(options.runs) == 1 and is_folder_of_ranks(first)
     found = kit.open_ranks(first) if is_ranks else [kit.open_trace(name) for name in options.runs]
-    with tempfile.TemporaryDirectory(prefix="kit-open-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder:
         page = kit.report(found, path=Path(folder) / "page.html")
         return serve(page, options.port, not options.no_browser, _say_now)
 
@@ -239,6 +273,12 @@ def _doctor(options: argparse.Namespace) -> int:
 _RUN = (
     Argument(
         "script", type=Path, metavar="SCRIPT.py", help="its own arguments may follow after --"
+    ),
+    Argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="SCRIPT.py is the name of a module instead, such as package.train, as of python -m",
     ),
     Argument("--steps", type=int, metavar="N", help="how many to measure; default: 10"),
     Argument(

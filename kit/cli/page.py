@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from kit.cli.lab import is_headless
+from kit.cli.terminal import INTERRUPTED
 
 __all__ = ["serve"]
 
@@ -21,7 +22,7 @@ _GO = """<!doctype html><meta charset="utf-8"><title>overlap-kit</title>
 
 
 def serve(page: Path, port: int, browser: bool, tell: Callable[[str], None]) -> int:
-    """Answer requests for one page, whose address holds a random token, until Ctrl-C.
+    """Answer requests for one page, whose address holds a random token, until Ctrl-C: status 130.
 
     Args:
         page: its file, read once.
@@ -63,7 +64,7 @@ def serve(page: Path, port: int, browser: bool, tell: Callable[[str], None]) -> 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         url = f"http://127.0.0.1:{server.server_port}{path}"
         tell(f"{url}\nCtrl-C ends it")
-        with tempfile.TemporaryDirectory(prefix="kit-open-") as folder:
+        with tempfile.TemporaryDirectory(prefix="kit-open-", ignore_cleanup_errors=True) as folder:
             if browser and not is_headless():
                 # A file that only its owner reads: arguments of programs are seen by everybody.
                 go = Path(folder) / "go.html"
@@ -73,4 +74,4 @@ def serve(page: Path, port: int, browser: bool, tell: Callable[[str], None]) -> 
                 server.serve_forever()
             except KeyboardInterrupt:
                 tell("closed")
-    return 0
+    return INTERRUPTED

@@ -9,7 +9,7 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Set
             if ACCELERATE_DEVICE not in os.environ:
                 around.callback(os.environ.pop, ACCELERATE_DEVICE, None)
                 os.environ[ACCELERATE_DEVICE] = "kit"
-        around.enter_context(_as_python(options.script, options.arguments))
+        around.enter_context(_as_python(options))
         status = _ended(watching, options)
     if mapped is not None:
         complain(mapped.said)
@@ -148,7 +148,10 @@ def _ended(watching: LoopWatch, options: argparse.Namespace) -> int:
     """Run the script to its end, whichever that is."""
     try:
         with watching:
-            runpy.run_path(os.path.abspath(options.script), run_name="__main__")
+            if options.module:
+                runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(os.path.abspath(options.script), run_name="__main__")
     except _Enough:
         return 0
     except SystemExit as error:
@@ -173,13 +176,14 @@ def _status(code: Any) -> int:
 
 
 @contextlib.contextmanager
-def _as_python(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """`sys.argv` and `sys.path` as Python would set them for the script."""
+def _as_python(options: argparse.Namespace) -> Iterator[None]:
+    """`sys.argv` and `sys.path` as Python would set them for the script, or for the module."""
     before = sys.argv, sys.path[:]
     try:
-        sys.argv = [str(script), *arguments]
+        sys.argv = [str(options.script), *options.arguments]
         if not sys.flags.safe_path:
-            sys.path[0] = str(script.resolve().parent)
+            here = options.script.resolve().parent
+            sys.path[0] = os.getcwd() if options.module else str(here)
         yield
     finally:
         sys.argv, sys.path[:] = before
@@ -187,18 +191,18 @@ def _as_python(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 def _nothing_seen(options: argparse.Namespace, status: int) -> str:
     name = safe_terminal(options.script.name)
-    if status:
+    if status == 2:  # as of a command line that the script does not understand
         return (
-            f"{name} ran, and there was no step to record: it ended with status {status} before. "
-            "kit run watches `optimizer.step()`. The script's own arguments stand after --, as in "
-            "`kit run train.py -- --lr 0.1`"
+            f"{name} ended with status 2, and there was no step to record. The script's own "
+            "arguments stand after --, as in `kit run train.py -- --lr 0.1`"
         )
     if "torch" not in sys.modules:
         what = "it has not loaded torch"
     else:
         what = "no optimizer of torch.optim has made two steps in this process"
+    ended = f"ended with status {status}" if status else "ran"
     return (
-        f"{name} ran, and there was no step to record: {what}. "
+        f"{name} {ended}, and there was no step to record: {what}. "
         "kit run watches `optimizer.step()` in the process that it starts: not in workers or ranks "
         "that the script starts, not a loop of jax. A step of another kind wants a "
         "@kit.workload: see docs/your_own_model.md"

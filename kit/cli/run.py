@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kit.cli.module import find_module
 from kit.cli.program import knows_kit, run_program
-from kit.cli.script import ScriptError, error_text, load_step, load_workload
-from kit.cli.terminal import INTERRUPTED, complain, say, summary_of, write_report
+from kit.cli.script import ScriptError, check_script, error_text, load_step, load_workload
+from kit.cli.terminal import INTERRUPTED, complain, say_and_keep, summary_of, written
 from kit.errors import Cancelled, SettingsError
 from kit.files import check_target
+from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.knob import OwnKnob
@@ -36,12 +38,19 @@ def run(options: argparse.Namespace) -> int:
     """
     for target in filter(None, (options.save, options.report)):
         check_target(target)
-    if not options.script.is_file():
-        raise FileNotFoundError(2, "there is no such script", str(options.script))
+    options.module = ""
+    if options.is_module:
+        options.module, options.script = find_module(str(options.script))
+    check_script(options.script)
     if not options.workload and not knows_kit(options.script):
         _refuse_many(options, "a script that is watched runs in one process, on one device")
         settings, named = _settings(options.changes)
         return run_program(options, settings, named, _keep)
+    if options.module:
+        raise SettingsError(
+            f"{safe_terminal(options.module)} has a step for kit, which is measured in its file: "
+            f"kit run {safe_terminal(os.path.relpath(options.script), WHOLE)}"
+        )
     if options.on or options.stop:
         name = "--on" if options.on else "--stop"
         raise SettingsError(f"{name} is for scripts without a step for kit; this one has a builder")
@@ -79,12 +88,17 @@ def _run_step(options: argparse.Namespace) -> int:
 def _keep(made: Run, options: argparse.Namespace) -> None:
     """Print, save and draw a run, as the options say."""
     made = replace(made, label=options.label or made.label)
-    say(summary_of(made))
-    if options.save:
-        made.save(options.save)
-        say(f"\nsaved {options.save}")
-    if options.report:
-        write_report([made], options.report)
+
+    def keep() -> list[str]:
+        told = []
+        if options.save:
+            made.save(options.save)
+            told.append(f"\nsaved {options.save}")
+        if options.report:
+            told.append(written([made], options.report))
+        return told
+
+    say_and_keep(summary_of(made), keep)
 
 
 def _refuse_many(options: argparse.Namespace, why: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from kit.errors import RAISED_AT, SettingsError
 from kit.text import WHOLE, safe_terminal
 
-__all__ = ["ScriptError", "error_text", "load_step", "load_workload"]
+__all__ = ["ScriptError", "check_script", "error_text", "load_step", "load_workload"]
 
 _NAME = "kit_script"  # what `__name__` is in the script: the part for "__main__" is not run
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')  # of a traceback
@@ -49,8 +49,7 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
         ScriptError: the script raised.
         OSError: there is no such file.
     """
-    if not script.is_file():
-        raise FileNotFoundError(2, "there is no such script", str(script))
+    check_script(script)
     found = _globals_of(script, arguments)
     from kit.measure.base.context import Workload
 
@@ -75,6 +74,23 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
         f"{script.name} has nothing to measure: no function marked with @kit.workload, and none "
         f"called `step`. A workload looks like this:\n{_EXAMPLE}"
     )
+
+
+def check_script(script: Path) -> None:
+    """Accept a file; of a folder say which file of it may be meant.
+
+    Raises:
+        SettingsError: it is a folder.
+        FileNotFoundError: there is no such file.
+    """
+    if script.is_dir():
+        main = script / "__main__.py"
+        files = [main] if main.is_file() else sorted(script.glob("*.py"))
+        shown = " or ".join(safe_terminal(str(file), WHOLE) for file in files[:3])
+        meant = f"run a file of it: kit run {shown}" if files else "it has no Python file"
+        raise SettingsError(f"{safe_terminal(str(script), WHOLE)} is a folder; {meant}")
+    if not script.is_file():
+        raise FileNotFoundError(2, "there is no such script", str(script))
 
 
 def load_workload(script: Path, name: str, arguments: Sequence[str]) -> Any:
@@ -135,5 +151,8 @@ def _place(error: BaseException, script: Path) -> tuple[str, int, str] | None:
 
 def _shown(path: str) -> str:
     """A path as the user would write it here."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # on Windows no way leads to another drive
+        relative = os.pardir
     return safe_terminal(path if relative.startswith(os.pardir) else relative, WHOLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from kit.runs.run import Run
     from kit.trace.ranks.ranks import Ranks
 
-__all__ = ["INTERRUPTED", "callers_of", "complain", "say", "summary_of", "write_report"]
+__all__ = ["INTERRUPTED", "callers_of", "complain", "say", "say_and_keep", "summary_of", "written"]
 
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
@@ -21,6 +22,19 @@ INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 def say(text: str) -> None:
     """To standard output."""
     sys.stdout.write(f"{text}\n")
+
+
+def say_and_keep(text: str, keep: Callable[[], Sequence[str]]) -> None:
+    """A result to standard output, once `keep` has written the files of it; then what it says.
+
+    Who reads may be gone after the first lines (`| head`), and the disk may be full: neither takes
+    the other with it.
+    """
+    kept: Sequence[str] = ()
+    try:
+        kept = keep()
+    finally:
+        say("\n".join([text, *kept]))
 
 
 def complain(text: str) -> None:
@@ -43,8 +57,8 @@ def callers_of(run: Run, by: str) -> str:
     return callers_text(run, by)
 
 
-def write_report(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> None:
-    """One HTML page of runs, or of the ranks of a job."""
+def written(runs: list[Run] | Ranks, path: str | os.PathLike[str]) -> str:
+    """Write one HTML page of runs, or of the ranks of a job; what to say of it."""
     import kit
 
-    say(f"wrote {kit.report(runs, path=Path(path))}")
+    return f"wrote {kit.report(runs, path=Path(path))}"

@@ -13,12 +13,14 @@ from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, OK
 from kit.gpu_check.runner import run_parts
 from kit.gpu_check.summary import MARKDOWN
 from kit.gpu_check.table import PARTS, part_of
+from kit.text import write_plainly
 
 BUDGET_S = 540.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """0 if everything that was run is ok; 1 if something is not, or nothing was run."""
+    write_plainly(sys.stdout, sys.stderr)
     options = _parser().parse_args(arguments)
     if options.list:
         for part in PARTS:

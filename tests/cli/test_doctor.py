@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,14 @@ def test_a_front_end_is_found_where_jupyter_itself_looks(monkeypatch, tmp_path: 
 )  # fmt: skip
 def test_versions_are_compared_as_numbers(version: str, bounds: str, is_within: bool):
     assert versions.is_within(version, bounds) is is_within
+
+
+def test_a_release_candidate_within_the_bounds_is_a_note_that_says_how_to_replace_it(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0rc2")
+    found = cli_doctor._package("torch", ">=2.11,<2.15")
+    assert found.state == ODD
+    assert "2.13.0rc2" in found.text
+    assert found.cure.endswith(',!=2.13.0rc2"')
 
 
 def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatch):

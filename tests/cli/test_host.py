@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -16,9 +17,11 @@ print(json.dumps([leave_a_core({environ}, {cores}), {before}]))
 
 
 def asked(environ: str, cores: int, before: str = "0") -> list[object]:
-    """In a process of its own, where jax is not loaded."""
+    """In a process of its own, where jax is not loaded and nobody has left a core yet."""
     code = _ASK.format(environ=environ, cores=cores, before=before)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    clean = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
     found: list[object] = json.loads(done.stdout)
     return found
 

@@ -19,6 +19,7 @@ import pytest
 from kit.cli import main as cli
 from kit.runs.run import Run
 from kit.runs.settings import Settings
+from kit.workloads.made_ranks import Job, write_ranks
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace
 
@@ -330,6 +331,14 @@ def test_what_cannot_be_compared_ends_a_diff_with_2(kit: Kit):
     assert "did you mean 5%?" in err
 
 
+def test_a_table_by_launcher_is_of_one_trace(kit: Kit):
+    write_ranks(Path("ranks"), Job(ranks=2))
+    for name, why in (("ranks", "give the file of one rank"), ("snap.pickle", "no steps")):
+        status, out, err = kit("view", name, "--by", "op")
+        assert (status, out) == (1, "")
+        assert why in err
+
+
 def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ):
@@ -337,6 +346,8 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
     monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "")
+    monkeypatch.delenv("MALLOC_ARENA_MAX")
     Path("notebooks").mkdir()
     write("notebooks/01_where_does_the_step_go.ipynb", "{}")
     kit("lab")
@@ -346,6 +357,7 @@ def test_jupyterlab_is_started_on_the_notebook_and_on_this_machine_only(
         url = "--LabApp.default_url=/lab/tree/notebooks/01_where_does_the_step_go.ipynb"
         assert url in command
     assert "--no-browser" not in started[0]
+    assert os.environ["MALLOC_ARENA_MAX"] == "1"  # for its kernels
     assert {"--no-browser", "--port=9"} <= set(started[1])
     monkeypatch.delenv("DISPLAY")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
@@ -362,6 +374,7 @@ def test_where_no_process_becomes_another_jupyterlab_is_waited_for(
     monkeypatch.setattr(subprocess, "call", lambda command: len(command))
     monkeypatch.delattr(os, "execv")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")  # theirs is kept
     try:
         assert kit("lab")[0] >= 6
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # Ctrl-C is JupyterLab's
@@ -424,7 +437,7 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path):
 def test_what_the_page_says_can_be_typed():
     text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
     assert {command[1] for command in commands} == {"run", "view", "diff", "report", "doctor"}
     parse = cli._parser().parse_args
     assert all(callable(parse(command[1:]).act) for command in commands)

@@ -81,7 +81,7 @@ def test_ctrl_c_is_how_it_ends(opened):
     process, _ = opened
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (130, "")
     assert out.splitlines()[-1] == "closed"
 
 

@@ -5,6 +5,7 @@ In this process: the script's `__main__` and path are put back afterwards, which
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -133,9 +134,10 @@ def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: K
         "    net.bias.sum().item()\n"
         "    optimizer.step()\n"
     )
-    with pytest.warns(UserWarning, match="trains on the CPU inside a session"):
+    with pytest.warns(UserWarning, match="trains on the CPU inside a session") as warned:
         status, said, _ = kit("run", script, "--steps", 1, "--skip", 0, "--on", "kit")
     assert status == 0
+    assert [(Path(one.filename).name, one.lineno) for one in warned] == [("train.py", 7)]
     assert "1 read of a number a step (.item(), at train.py:6)" in said
 
 
@@ -164,7 +166,12 @@ def test_an_error_names_the_scripts_line_and_the_steps_until_then_are_kept(kit: 
     ("text", "status", "why"),
     [
         ("print('hello')", 1, "no optimizer of torch.optim has made two steps"),
-        ("raise SystemExit(4)", 4, "kit run watches `optimizer.step()`"),
+        (
+            "raise SystemExit(4)",
+            4,
+            "ended with status 4, and there was no step to record",
+        ),
+        ("raise SystemExit(2)", 2, "`kit run train.py -- --lr 0.1`"),
         ("import sys; sys.exit('no data')", 1, "no data"),
         ("1 +", 1, "SyntaxError"),
     ],
@@ -249,3 +256,55 @@ def test_the_folder_of_the_script_is_the_first_on_the_path_and_not_the_working_o
     script.write_text("import os, sys; print(sys.path[0], os.getcwd(), sep='|')", "utf-8")
     said = kit("run", script)[1].strip()
     assert said == f"{os.path.realpath(tmp_path / 'sub')}|{tmp_path}"
+
+
+MODULE = """
+import sys
+from pathlib import Path
+
+import torch
+
+from .parts import STEPS
+
+assert sys.path[0] == str(Path.cwd()), sys.path[0]
+assert __package__ == "package"
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(STEPS):
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+print("its own", sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("name", ["package", "package.train"])
+def test_a_module_is_run_as_python_runs_it(
+    kit: Kit, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/parts.py").write_text("STEPS = 6")
+    Path(f"package/{'__main__' if name == 'package' else 'train'}.py").write_text(MODULE)
+    for known in [key for key in sys.modules if key.partition(".")[0] == "package"]:
+        monkeypatch.delitem(sys.modules, known)
+    importlib.invalidate_caches()
+    status, said, wrong = kit("run", "-m", name, "--steps", 2, "--skip", 0, "--", "-x")
+    assert (status, wrong) == (0, "")
+    assert said.startswith("its own ['-x']\n")
+    assert "device busy" in said
+
+
+def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit: Kit) -> None:
+    Path("folder").mkdir()
+    assert kit("run", "folder")[2] == "kit: folder is a folder; it has no Python file\n"
+    Path("folder/train.py").write_text("import kit")
+    said = "kit: folder is a folder; run a file of it: kit run folder/train.py\n"
+    assert kit("run", "folder") == (1, "", said)
+    assert "no module of Python called 'nothing.a' can be run" in kit("run", "-m", "nothing.a")[2]
+    Path("folder/__init__.py").write_text("1 / 0")
+    assert "folder cannot be imported: ZeroDivision" in kit("run", "-m", "folder.train")[2]
+    Path("folder/__init__.py").unlink()
+    importlib.invalidate_caches()
+    assert "without .py, kit run -m train\n" in kit("run", "-m", "train.py")[2]
+    said = "folder.train has a step for kit, which is measured in its file: kit run folder/train.py"
+    assert said in kit("run", "-m", "folder.train")[2]

@@ -22,11 +22,12 @@ from torch import nn
 
 import kit
 from kit.reports.html import report_html
-from kit.reports.markdown import comparison_table, report_markdown
+from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.trace import count_devices
 from kit.widgets.base.tables import breakdown_html, headline_html, sync_table_html
+from kit.widgets.compare.view import comparison_markdown
 from kit.widgets.numbers.advice import advice_html
 from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.kernels import kernels_html
@@ -114,14 +115,14 @@ class Said:
     def of(cls, run: Run) -> Said:
         head, _, row = (
             [cell.strip() for cell in line.strip("|").split("|")]
-            for line in comparison_table([run], ["it"]).strip().split("\n")
+            for line in comparison_markdown([run]).strip().split("\n")
         )
         return cls(
             run,
             summary(run),
             report_markdown([run]),
             cards_of(headline_html(run)),
-            dict(zip(head, row, strict=True)),
+            dict(zip(head, [c.replace("?", "unknown") for c in row], strict=True)),
             kit.diff_runs(run, run).text(),
         )
 
@@ -199,7 +200,7 @@ def step_times(said: Said) -> Iterator[tuple[str, float]]:
     ms = said.run.headline().step_ms
     shown = [*numbers_of(said, "step"), said.cards["step time"]]
     yield from ((text, ms) for text in shown)
-    compared = said.compared["step (a rerun)"].partition(" (")[0]
+    compared = said.compared["step ms"].partition(" (")[0]
     yield compared, ms
     if not math.isnan(ms):
         first = next(x for x in said.diff.split("\n") if x.startswith("step: "))
@@ -234,7 +235,7 @@ def waits(said: Said) -> Iterator[tuple[str, float]]:
     wait = said.run.headline().sync_wait_ms
     yield from ((text, wait) for text in numbers_of(said, "sync wait"))
     yield said.cards["sync wait"], wait
-    yield said.compared["sync wait (ms a step)"], wait
+    yield said.compared["sync wait ms a step"], wait
     if not math.isnan(wait):
         asked = said.run.query("select coalesce(sum(wait_ms), 0.0) from lines").rows[0][0]
         yield f"{asked:.9f}", wait
@@ -390,9 +391,10 @@ def test_the_page_has_the_cards_and_the_numbers_of_the_terminal(
 
 def test_every_place_says_which_steps_the_waits_are_of(said: dict[str, Said]) -> None:
     for kind, one in said.items():
-        words = {"jax profile": "no step was measured", "torch trace": "2 traced steps",
-                 "rank": "3 traced steps"}.get(kind, "4 untraced steps")  # fmt: skip
+        words = {"jax profile": "o step was measured", "kit": "4 untraced steps",
+                 "rank": "3 traced steps"}.get(kind, "2 traced steps")  # fmt: skip
         assert words in headline_html(one.run)
+        assert words in sync_table_html(one.run)
         assert words in one.markdown
         if kind not in ("jax profile", "native", "watched"):  # these have no waits
             assert f"waits: mean over {words}" in one.text

@@ -22,7 +22,7 @@ from kit.runs.settings import Settings
 from kit.runtime.recording.sites import format_site
 from kit.trace import sync_table
 from kit.trace.gaps import idle_table
-from kit.trace.metrics import breakdown_ns, union_ns
+from kit.trace.metrics import breakdown_ns, union_ns, waits_of
 from kit.workloads.known_waits import known_waits, sites_that_wait
 from kit.workloads.masked_lm import bert_of
 
@@ -114,7 +114,8 @@ def _tables(journal: Journal, made: Run) -> None:
             }
         ],
     )
-    rows = sync_table(made.sync_points, steps=len(made.step_times_ns), timeline=made.timeline)
+    waits = waits_of(made)
+    rows = sync_table(waits.syncs, steps=waits.steps, timeline=made.timeline)
     journal.table(
         "BERT, native: sync points by line",
         [

@@ -1,0 +1,53 @@
+"""`kit run -m package.train`: the file of a module, found as `python -m` finds it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from kit.errors import SettingsError
+from kit.text import safe_terminal
+
+__all__ = ["find_module"]
+
+
+def find_module(name: str) -> tuple[str, Path]:
+    """The module that `python -m name` runs, and its file; of a package, that is its `__main__`.
+
+    The packages around it are imported for that, as Python does it; the module itself is not.
+
+    Raises:
+        SettingsError: there is no such module, or no file of Python's that could be run.
+    """
+    before = sys.path[:]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    try:
+        found = _spec_of(name)
+        if found is not None and found.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            found = _spec_of(name)
+    finally:
+        sys.path[:] = before
+    if found is None or not found.has_location or found.origin is None:
+        hint = f": without .py, kit run -m {name[:-3]}" if name.endswith(".py") else ""
+        raise SettingsError(
+            f"no module of Python called {safe_terminal(name)!r} can be run from here{hint}"
+        )
+    return name, Path(found.origin)
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # ".train" has no name
+        return None
+    except Exception as error:  # noqa: BLE001 - of the packages around it, which are the user's
+        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or name):
+            return None
+        package = safe_terminal(name.rpartition(".")[0])
+        raise SettingsError(
+            f"the package {package} cannot be imported: {type(error).__name__}: {error}"
+        ) from None

@@ -1,0 +1,147 @@
+"""What commands write is taken by every terminal, pipe and encoding, and stays what it means."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.cli import main as cli
+from kit.text import plain_text, safe_terminal
+from tests.factories import make_run
+
+ROOT = Path(__file__).parents[2]
+KIT = ROOT / "kit"
+NO_TEXT = {"＝", "＋", "－", "＠"}  # looked for in a stranger's cells, and never written
+
+
+def start(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    # Without a buffer, argparse itself passes over what cannot be written.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    options = {"env": environment, **options}
+    return subprocess.run([sys.executable, "-m", "kit", *arguments], cwd=ROOT, encoding="utf-8",
+                          stderr=subprocess.PIPE, check=False, **options)  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "utf-8"])
+def test_units_and_signs_mean_the_same_in_every_encoding(encoding: str) -> None:
+    shown = plain_text("93 µs: −4% ± 2%, ≈0 → 1.2×", encoding)
+    plain = plain_text(shown, "ascii")
+    assert plain == "93 us: -4% +- 2%, ~0 -> 1.2x"
+    assert (shown == plain) is (encoding == "ascii")
+
+
+def test_a_strangers_letter_that_cannot_be_shown_is_one_question_mark() -> None:
+    assert plain_text("é日a", "ascii") == "??a"
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", "kit.plain")  # it is for writing only
+
+
+def test_each_character_that_kit_writes_has_plain_letters() -> None:
+    lacking: dict[str, str] = {}
+    for file in KIT.rglob("*.py"):
+        text = file.read_text("utf-8")
+        if text.isascii() and "\\u" not in text:
+            continue
+        tree = ast.parse(text)
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docs = {ast.get_docstring(n, clean=False) for n in ast.walk(tree)
+                if isinstance(n, documented)}  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for c in set(node.value) if node.value not in docs else ():
+                    if safe_terminal(c) == c and "?" in plain_text(c, "ascii") and c != "?":
+                        lacking[c] = f"{file.relative_to(ROOT)}:{node.lineno}"
+    assert {c: place for c, place in lacking.items() if c not in NO_TEXT | {"\ufffd"}} == {}
+
+
+def test_a_summary_keeps_its_units_where_only_ascii_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    assert cli.main(["view", str(tmp_path / "a.kitrun")]) == 0
+    whole = capsys.readouterr().out
+    assert "µs" in whole  # or nothing is tested here
+    for encoding in ("ascii", "cp1252"):
+        raw = io.BytesIO()
+        out = io.TextIOWrapper(raw, encoding=encoding)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(sys, "stdout", out)
+            assert cli.main(["view", str(tmp_path / "a.kitrun")]) == 0
+        assert raw.getvalue().decode(encoding) == plain_text(whole, encoding)
+
+
+def test_a_process_without_utf_8_shows_a_run(tmp_path: Path) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    bare = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
+            "COLUMNS": "40"}  # fmt: skip
+    bare.pop("PYTHONIOENCODING", None)
+    said = start("view", str(tmp_path / "a.kitrun"), stdout=subprocess.PIPE, env=bare)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert " us" in said.stdout
+    assert said.stdout.isascii()
+
+
+@pytest.mark.parametrize("arguments", [[], ["run", "--help"]])
+def test_the_help_into_a_closed_pipe_is_quiet(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = start(*arguments, stdout=writing)
+    os.close(writing)
+    assert (said.returncode, said.stderr) == (141, "")
+
+
+def test_a_page_is_written_though_nobody_reads_the_text(tmp_path: Path) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    page = tmp_path / "page.html"
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = start("view", str(tmp_path / "a.kitrun"), "-o", str(page), stdout=writing,
+                 env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
+    os.close(writing)
+    assert (said.returncode, said.stderr) == (141, "")
+    assert page.stat().st_size > 10_000
+
+
+def test_a_text_is_printed_though_its_page_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    assert cli.main(["view", str(tmp_path / "a.kitrun"), "-o", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "where the traced step goes" in out
+    assert "a plain file is needed" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        said = start("--help", stdout=full)
+    assert (said.returncode, said.stderr) == (
+        1,
+        "kit: standard output could not be written: No space left on device\n",
+    )
+
+
+def test_without_standard_output_a_command_does_what_it_does(tmp_path: Path) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    code = (
+        "import os, sys; os.close(1); sys.stdout = None\n"
+        "from kit.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "view", str(tmp_path / "a.kitrun")]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_windows_says_of_a_closed_pipe_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    invalid = OSError(22, "Invalid argument")
+    assert not cli._is_closed_pipe(invalid)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert cli._is_closed_pipe(invalid)
+    assert not cli._is_closed_pipe(OSError(22, "Invalid argument", "a.kitrun"))
