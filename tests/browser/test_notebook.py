@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError
 
 from tests.browser.labserver import Browser, Lab, Opener
 from tests.browser.test_saved import exported, frames
@@ -55,6 +56,20 @@ SCROLL = """async (text) => {
   await book.scrollToItem(at, 'start');
 }"""
 MODEL = "(name) => Bokeh.documents.map(d => d.get_model_by_name(name)).find(Boolean)"
+# The memory figure of one run: the explorer of the notebook's end may have one of another run.
+MEMORY = """(run) => Bokeh.documents.map(d => d.get_model_by_name('memory'))
+  .find(figure => figure?.title.text.includes(run))"""
+
+
+def show_cell(browser: Browser, text: str, claim: str) -> None:
+    """Scroll to the cell with this text until the claim is true: cells above it grow when drawn."""
+    page = browser.page
+    for _ in range(20):
+        page.evaluate(SCROLL, text)
+        with suppress(TimeoutError):
+            page.wait_for_function(claim, timeout=3000)
+            return
+    raise AssertionError(f"never true at {text!r}: {claim}; {browser.console[-5:]}")
 
 
 @contextmanager
@@ -141,7 +156,7 @@ def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab
     with running(lab, opening, LIVE[1], EXPORT) as (browser, folder):
         page = browser.page
         lanes = f"() => Array.from(({MODEL})('parallel lanes').data.right)"
-        page.evaluate(SCROLL, "kit.ParallelView(")
+        show_cell(browser, "kit.ParallelView(", f"() => ({MODEL})('parallel lanes')")
         speed = page.get_by_role("slider", name="link: speed")
         speed.scroll_into_view_if_needed()
         browser.wait_for_canvases(2)
@@ -168,16 +183,14 @@ def test_a_faster_link_moves_the_gradients_and_the_exports_open_offline(lab: Lab
 def test_a_button_shows_another_ways_memory_and_the_exports_open_offline(lab: Lab, opening: Opener):
     with running(lab, opening, LIVE[2], EXPORT) as (browser, folder):
         page = browser.page
-        title = f"() => ({MODEL})('memory').title.text"
-        ops = f"() => ({MODEL})('memory').x_range.end"
-        page.evaluate(SCROLL, "kit.MemoryView(")
+        show_cell(browser, "kit.MemoryView(", f"() => ({MEMORY})('lstm, slice')")
         button = page.locator(".widget-toggle-button", has_text="multigate").first
         browser.wait_for_canvases(2)
-        page.wait_for_function(f"() => ({title})().includes('lstm, slice')")
-        before = page.evaluate(ops)
+        before = page.evaluate(f"() => ({MEMORY})('lstm, slice').x_range.end")
         button.click()
-        page.wait_for_function(f"() => ({title})().includes('lstm, multigate')")
-        page.wait_for_function(f"before => ({ops})() < before", arg=before)
+        page.wait_for_function(
+            f"before => ({MEMORY})('lstm, multigate')?.x_range.end < before", arg=before
+        )
     with opening(offline=True) as offline:
         said = opened(offline, folder / "MemoryView.html", 2)
         for way in ("slice", "multigate", "written", "What writes"):
