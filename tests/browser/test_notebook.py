@@ -56,9 +56,9 @@ SCROLL = """async (text) => {
   await book.scrollToItem(at, 'start');
 }"""
 MODEL = "(name) => Bokeh.documents.map(d => d.get_model_by_name(name)).find(Boolean)"
-# The memory figure of one run: the explorer of the notebook's end may have one of another run.
+# The memory figure of one run, as its note says: the explorer may have one of another run.
 MEMORY = """(run) => Bokeh.documents.map(d => d.get_model_by_name('memory'))
-  .find(figure => figure?.title.text.includes(run))"""
+  .find(figure => figure?.select_one('note').text.includes(run))"""
 
 
 def show_cell(browser: Browser, text: str, claim: str) -> None:
