@@ -98,7 +98,8 @@ class LoopWatch:
         self._requests: deque[Wanted | str] = deque(maxlen=1)
         self._hooks: list[Any] = []  # torch's handles; the last one ends steps, see `_follow`
         self._recording: Recording | None = None
-        self._runs: list[Run] = []
+        self._runs: tuple[Run, ...] = ()
+        self._unsaved: tuple[Run, ...] = ()  # recorded last, and not written yet
         self._ended = ""
         self._is_explicit = False  # the loop calls `step`
         self._leader = 0  # the optimizer whose steps end a step
@@ -202,6 +203,7 @@ class LoopWatch:
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
+        self._save()  # what an interrupt has left
 
     @property
     def run(self) -> Run:
@@ -221,7 +223,7 @@ class LoopWatch:
     @property
     def runs(self) -> Sequence[Run]:
         """All finished recordings, in order."""
-        return tuple(self._runs)
+        return self._runs
 
     @property
     def ended(self) -> str:
@@ -332,16 +334,45 @@ class LoopWatch:
         if recording is None:
             return
         try:
-            self._ended = recording.close(why)
-        except BaseException:
-            self._ended = recording.close(why)
-            raise
-        finally:  # also where the handler of a signal has raised: what was recorded is kept
-            self._recording = None
+            _insist(lambda: self._close(recording, why))
+        finally:
+            try:
+                _insist(lambda: self._keep(recording))
+            finally:
+                _insist(self._save)
+
+    def _close(self, recording: Recording, why: str) -> None:
+        self._ended = recording.close(why)
+
+    def _keep(self, recording: Recording) -> None:
+        """The run of a closed recording becomes the last one, once."""
+        if self._recording is not recording:
+            return
+        made: tuple[Run, ...] = ()
+        try:
             if recording.recorded.steps:
-                self._runs.append(recording.finished())
-                if unsaved := self._capture.keep(self._runs[-1]):
-                    self._ended = f"{self._ended}; {unsaved}" if self._ended else unsaved
+                made = (recording.finished(),)
+        except Exception as error:
+            if is_of_a_worker(error):
+                raise
+            self._ended = f"the recording failed: {error!r}"
+        self._runs, self._unsaved, self._recording = (*self._runs, *made), made, None
+
+    def _save(self) -> None:
+        """Write what was recorded last, if that was asked for."""
+        for run in self._unsaved:
+            if unsaved := self._capture.keep(run):
+                self._ended = f"{self._ended}; {unsaved}" if self._ended else unsaved
+        self._unsaved = ()
+
+
+def _insist(act: Callable[[], None]) -> None:
+    """Do it; where the handler of a signal raises meanwhile, do it again before that is raised."""
+    try:
+        act()
+    except BaseException:
+        act()
+        raise
 
 
 def _is_in_a_hook() -> bool:

@@ -71,7 +71,9 @@ class Recording:
         self._before = time.perf_counter_ns()
 
     def close(self, why: str) -> str:
-        """Record no more; gives why it ended, in words."""
+        """Record no more; gives why it ended, in words. A second call changes nothing."""
+        if self.recorded.ended:
+            return self.recorded.ended
         try:
             self._recorder.end_trace()
         except BaseException as error:

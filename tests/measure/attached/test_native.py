@@ -16,6 +16,8 @@ from torch import nn
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.attached.capture import Capture
+from kit.measure.attached.loop import LoopWatch
 from kit.measure.attached.recording import Recording
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
@@ -179,25 +181,28 @@ def test_a_killed_worker_loses_nothing() -> None:
     assert 1 <= len(watch.run.step_times_ns) <= 10
 
 
-def test_an_interrupt_while_a_recording_is_closed_loses_nothing() -> None:
+def test_an_interrupt_while_a_recording_is_closed_loses_nothing(tmp_path: Path) -> None:
     """As when torch's handler says that a worker was killed, just while the watch is left."""
 
     def interrupt(frame: Any) -> None:
         raise KeyboardInterrupt
 
-    def closing() -> Any:
-        watch = kit.watch(50, skip=0).__enter__()
+    def closing(folder: Path) -> Any:
+        watch = kit.watch(50, skip=0, save=folder / "run.kitrun").__enter__()
         Loop().train(4)
         return watch
 
-    lines = [line for line in lines_of(closing().close) if line[0] is Recording.close.__code__]
-    for line in lines:
-        watch = closing()
+    ended = (LoopWatch._end, LoopWatch._close, LoopWatch._keep, LoopWatch._save, Recording.close)
+    codes = {part.__code__ for part in (*ended, Recording.finished, Capture.keep)}
+    lines = [line for line in lines_of(closing(tmp_path / "all").close) if line[0] in codes]
+    for number, line in enumerate(lines):
+        watch = closing(folder := tmp_path / str(number))
         with pytest.raises(KeyboardInterrupt):
             run_with(watch.close, line, interrupt)
         watch.close()
-        assert len(watch.run.step_times_ns) == 3, line
-    assert len(lines) > 3
+        assert [len(run.step_times_ns) for run in watch.runs] == [3], line
+        assert kit.Run.load(folder / "run.kitrun").step_times_ns == watch.run.step_times_ns, line
+    assert {line[0] for line in lines} == codes
 
 
 def test_between_recordings_a_step_costs_one_call_and_after_them_none() -> None:
