@@ -192,9 +192,33 @@ def test_all_tests_run_those_that_must_be_alone_last(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
     quickly, as_shipped, alone = lines[-3:]
     assert "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m" in quickly
-    assert quickly.endswith('"not alone and not as_shipped"')
-    assert as_shipped.endswith("-m pytest -n 2 --dist worksteal -m as_shipped")
+    assert quickly.count('-m "not alone and not as_shipped"') == 2
+    assert '-m pytest -n 2 --dist worksteal -m "as_shipped"' in as_shipped
     assert alone.endswith("-m pytest -m alone")
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_green", "runs"),
+    [([0], True, 1), ([1, 0], True, 2), ([1, 1], False, 2), ([2], False, 1)],
+    ids=["passed", "failed beside others", "failed alone", "broken off"],
+)
+def test_what_fails_beside_others_runs_once_more_alone(
+    machine: Path, ends: list[int], is_green: bool, runs: int
+):
+    """The stand-in for Python ends with one status after the other."""
+    (machine / "ends").write_text("".join(f"{end}\n" for end in ends))
+    for name in ("sed", "head"):
+        (machine / name).symlink_to(shutil.which(name) or "")
+    add(
+        machine,
+        "python-of-a-test",
+        f'cd {machine}; echo "$@" >> asked; end=$(head -n 1 ends); sed -i 1d ends; exit $end',
+    )
+    lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
+    line = lines[-3].replace(".venv/bin/python", "python-of-a-test")
+    assert (call(machine, "sh", "-c", line).returncode == 0) == is_green
+    asked = (machine / "asked").read_text().splitlines()
+    assert ["--last-failed" in once for once in asked] == [False, True][:runs]
 
 
 def test_the_folders_that_the_makefile_chooses_are_there(machine: Path):
