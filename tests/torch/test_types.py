@@ -64,6 +64,11 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "conv_mixed": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=d64)),
     "conv_int_w": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=i64)),
     "conv_f16_x": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=f16), T(d, 1, 1, 2, 2)),
+    "conv_bf16_x": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=torch.bfloat16), T(d, 1, 1, 2, 2)),
+    "conv_f16_weight": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2, dtype=f16)),
+    "conv_bf16_bias": lambda d: F.conv2d(
+        *(T(d, 1, 1, n, n, dtype=torch.bfloat16) for n in (4, 2)), T(d, 1)
+    ),
     "conv_bias64": lambda d: F.conv2d(T(d, 1, 1, 4, 4), T(d, 1, 1, 2, 2), T(d, 1, dtype=d64)),
     "conv_int": lambda d: F.conv2d(T(d, 1, 1, 4, 4, dtype=i64), T(d, 1, 1, 2, 2, dtype=i64)),
     "conv_dim": lambda d: F.conv2d(T(d, 4, 4), T(d, 1, 1, 2, 2)),

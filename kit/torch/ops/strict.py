@@ -26,7 +26,8 @@ MOST = 1 << 16  # elements of a call that is made on the CPU only to see whether
 _OF_TYPES = re.compile(
     r"dtype|scalar type|can't be cast|data ?type|not (yet )?implemented for|dtypes match|"
     r"not support|intended to support|Integers to negative|Expected a long tensor|"
-    r"must be (a )?(long|int|bool)|Unsupported input type|may not be a boolean"
+    r"must be (a )?(long|int|bool)|Unsupported input type|may not be a boolean|"
+    r"Input type .* and (weight|bias) type"  # of a convolution, where the processor has halves
 )
 # What its refusals of a shape say: asked for tensors that are empty or have no dimension, where
 # meta kernels and XLA take more than torch does.
