@@ -21,9 +21,9 @@ QUICK := $(addprefix tests/,cli formats ir reports runs trace widgets runtime/en
 	test_docs.py test_environment.py test_layers.py test_makefile.py test_public.py test_sizes.py)
 # The order of the files is that of tests/conftest.py: the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-# The tests with a mark, side by side. One that fails (status 1) runs once more alone, where nothing
-# takes time from it, and fails `make test` if it fails again. Both runs are printed: mend it.
-tests = $(PY) -m pytest -n $(WORKERS) $(1) -m "$(2)" || \
+# The tests with a mark. One that fails (status 1) runs once more alone, where nothing takes time from
+# it, and fails `make test` if it fails again. Both runs are printed: mend it.
+tests = $(PY) -m pytest $(1) -m "$(2)" || \
 	{ [ $$? = 1 ] && $(PY) -m pytest --last-failed --last-failed-no-failures none -m "$(2)"; }
 NOT_QUICK := not browser and not notebook and not slow and not alone
 VENV := .venv
@@ -73,9 +73,9 @@ test: check  ## check, and every test: what CI runs
 	@scripts/need graphviz dot
 	@scripts/need chromium chromium chromium-browser google-chrome
 	$(if $(GPU),$(PY) -m pytest -m gpu $(PYTEST_ARGS) || [ $$? = 5 ]  # 5: there are none)
-	$(if $(PYTEST_ARGS),,$(call tests,$(BY_FILE),not alone and not as_shipped))
-	$(if $(PYTEST_ARGS),,$(call tests,--dist worksteal,as_shipped))
-	$(PY) -m pytest $(or $(PYTEST_ARGS),-m alone)
+	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) $(BY_FILE),not alone and not as_shipped))
+	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) --dist worksteal,as_shipped))
+	$(if $(PYTEST_ARGS),$(PY) -m pytest $(PYTEST_ARGS),$(call tests,-n 0,alone))
 
 coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md
 	$(PY) scripts/coverage_table.py
