@@ -330,7 +330,8 @@ def headline_changes(
 
 
 def _points(fraction: float) -> str:
-    return f"{100 * fraction:,.0f} points"
+    """A difference of two fractions, or its spread: one of more than all of it says nothing."""
+    return f"{100 * fraction:,.0f} points" if fraction <= 1 else "unknown"
 
 
 def _card(label: str, value: str, note: str, field: str, change: str) -> str:

@@ -29,6 +29,7 @@ from kit.runs.whatif.predict import Prediction
 from kit.text import format_count, format_ms, safe_html
 from kit.widgets.base.controls import Controls, FittedSettings
 from kit.widgets.base.page import View
+from kit.widgets.base.progress import seldom
 from kit.widgets.base.tables import FONT, INK
 from kit.widgets.explorer.actions import ActionBar, FailureBox
 from kit.widgets.explorer.ahead import AheadLine
@@ -246,7 +247,7 @@ class Explorer(View):
     def _make_reruns(self, run_step: RunStep) -> Reruns:
         return Reruns(
             partial(self._foresight.measure, run_step),
-            on_progress=self._show_progress,
+            on_progress=seldom(self._show_progress),
             on_result=self._take,
             on_error=self._show_failure,
             on_idle=self._rest,

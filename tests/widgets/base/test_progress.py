@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.widgets.base.progress import Clock, bar_when_told, in_kernel, progress_bar, time_left
+from kit.widgets.base.progress import (
+    Clock,
+    bar_when_told,
+    in_kernel,
+    progress_bar,
+    seldom,
+    time_left,
+)
 from tests.factories import HOSTILE
 
 CELL = """
@@ -47,6 +54,25 @@ class Terminal(io.StringIO):
     def lines(self) -> list[str]:
         """What each rewrite showed."""
         return [text.removesuffix("\x1b[K") for text in self.getvalue().split("\r")[1:]]
+
+
+def test_a_page_hears_of_a_run_twice_a_second_and_of_another_text_soon():
+    """A step each 5 ms for two seconds, whose words change at 1.2 s."""
+    heard: list[tuple[str, float]] = []
+    at_s = 0.0
+    tell = seldom(lambda text, fraction: heard.append((text, round(at_s, 3))), now=lambda: at_s)
+    for i in range(400):
+        at_s = 0.005 * i
+        tell("warming up" if at_s < 1.2 else "measuring", i / 400)
+    tell("measuring", 1.0)
+    assert heard == [
+        ("warming up", 0.0),
+        ("warming up", 0.5),
+        ("warming up", 1.0),
+        ("measuring", 1.2),
+        ("measuring", 1.7),
+        ("measuring", 1.995),  # the end
+    ]
 
 
 def test_a_bar_for_what_may_be_told_appears_with_the_first_text_only(

@@ -240,6 +240,7 @@ def test_progress_is_shown_and_bounded(explore):
         for text, fraction in (("warm <b>up</b>", -1.0), ("half", 0.5), ("over", 7.0)):
             progress(text, fraction)
             seen.append((explorer.actions.progress.value, explorer.actions.status.value))
+            threading.Event().wait(0.15)  # another text is told after a tenth of a second
         return make_run(settings, steps=1)
 
     explorer = explore(step, auto_run=False)
