@@ -28,6 +28,7 @@ from kit.runs.analysis.headline import Headlines, has_other_samples
 from kit.runs.analysis.sentence import change_sentence
 from kit.runs.analysis.story import best_of, story_of
 from kit.runs.change import step_interval
+from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import safe_html
 from kit.widgets.base.listing import LISTING_CSS
@@ -282,7 +283,7 @@ def _json_for_html(value: Any) -> str:
 
 def _intro(runs: Sequence[Run], axes: Sequence[Axis]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    device = safe_html(runs[-1].environment.get("device", "an unnamed device"), 80)
+    device = safe_html(device_of(runs[-1], "an unnamed device"), 80)
     moved = ", ".join(safe_html(a.label) for a in axes)
     how = f" Move {moved} to see what changes." if moved else ""
     many = f"{len(runs)} recorded runs" if len(runs) > 1 else "One recorded run"

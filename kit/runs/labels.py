@@ -19,6 +19,7 @@ __all__ = [
     "TIME",
     "WATCHED",
     "cell_of",
+    "device_of",
     "is_of_strangers",
     "label_of",
     "labels_of",
@@ -39,6 +40,12 @@ def label_of(run: Run) -> str:
     """What one run is called beside another: its label, else its file, commit and time, or name."""
     commit = " ".join(filter(None, (run.environment.get(COMMIT), run.environment.get(TIME))))
     return run.label or _stem(run) or commit or run.name or "unnamed run"
+
+
+def device_of(run: Run, otherwise: str = "") -> str:
+    """What it ran on, in words; of a CPU jax knows its platform only, and says that twice."""
+    device = run.environment.get("device", otherwise or run.settings.device)
+    return "cpu" if device == "cpu (cpu)" else device
 
 
 def cell_of(run: Run) -> tuple[Any, ...]:

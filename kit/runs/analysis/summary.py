@@ -15,6 +15,7 @@ from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
 from kit.runs.device.callers import best_view, callers_text
+from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import (
     format_bytes,
@@ -61,7 +62,7 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
 
 def _headline(run: Run, found: Verdict | None) -> str:
     name = safe_terminal(run.name or "a run", 60)
-    device = safe_terminal(run.environment.get("device", run.settings.device), 60)
+    device = safe_terminal(device_of(run), 60)
     changed = unquote_plus(run.settings.to_string().replace("&", ", "))
     lines = [
         f"{name}: {run.timeline.origin}, on {device}",

@@ -18,6 +18,7 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, doubt_of, steps_difference
 from kit.runs.knob import knobs_of
+from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
@@ -353,7 +354,7 @@ def _words(run: Run) -> dict[str, str]:
         "mode": native if s.mode == "torch" else s.mode,
         "bulk": bulk if s.mode == "bulked" else "",
         **others,
-        "device": safe_label(run.environment.get("device", s.device), 40),
+        "device": safe_label(device_of(run), 40),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.runs.labels import device_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.text import format_ns, safe_label
@@ -105,8 +106,8 @@ def timeline_title(run: Run | None) -> str:
     """What the plot shows and where its numbers come from."""
     if run is None:
         return "kernel timeline"
-    device = run.environment.get("device", run.settings.device)
-    what = ", ".join(safe_label(x, 48) for x in (run.name, device) if x and x != "auto")
+    named = (x for x in (run.name, device_of(run)) if x and x != "auto")
+    what = ", ".join(safe_label(x, 48) for x in named)
     return f"kernel timeline (origin: {run.timeline.origin}){what and f' - {what}'}"
 
 
