@@ -1,8 +1,8 @@
 """Film one move of a slider in the explorer, for the README: `make pictures`, a minute.
 
 Chromium shows the explorer in JupyterLab; the slider "bulk size, forward" is moved by its keys. One
-picture shows the wait, whose length the caption says, and none is taken during it: to draw them took
-a third of a small machine, and the run that they showed said that it was disturbed.
+picture shows the wait, whose length the caption says, and none is taken during it: to draw them
+took a third of a small machine, and the run that they showed said that it was disturbed.
 """
 
 from __future__ import annotations
