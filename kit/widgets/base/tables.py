@@ -23,7 +23,7 @@ from kit.runs.analysis.headline import (
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, traced_text
-from kit.runs.labels import is_of_strangers
+from kit.runs.labels import device_of, is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
 from kit.trace import SyncRow, sync_table
@@ -232,8 +232,8 @@ def run_notes_html(run: Run) -> str:
         lines[0] += f", batch {s.batch_size}, loss scaling {safe_html(s.loss_scaling)}"
         lines[0] += f", {safe_html(s.dtype)}"
     if run.environment:
-        pairs = list(run.environment.items())[:16]
-        lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs))
+        pairs = [(k, device_of(run) if k == "device" else v) for k, v in run.environment.items()]
+        lines.append(" · ".join(f"{safe_html(k, 40)} {safe_html(v, 80)}" for k, v in pairs[:16]))
     lines.append(_tracing(run))
     if said := str(run.conditions):
         lines.append(f"while it was measured: {safe_html(said, 300)}")
