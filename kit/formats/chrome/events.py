@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -36,6 +37,7 @@ _MAX_ROLES = 1_000_000  # pairs of category and name whose role is remembered
 _MAX_OPEN = 10_000  # events without their end, of all threads together
 _MAX_ARGUMENTS = 50  # of such an event
 _MAX_OWN_SYNCS = 200_000
+_MAX_DIGITS = 40  # of a number in quotes
 _WAITS = frozenset({
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
     "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
@@ -115,6 +117,8 @@ class Events:
             self._half(event, phase)
         elif phase == "i" and event.get("name") == MEMORY:
             self._allocation(event)
+        elif type(phase) is not str:
+            self.repairs["events that do not say what they are (ph) were left out"] += 1
 
     def close(self) -> None:
         """The file has ended."""
@@ -420,11 +424,14 @@ _BY_START = (
 
 
 def _number(value: Any) -> float:
-    """A number, or nan."""
+    """A number, also one in quotes, or nan."""
     if type(value) is float:
         return value
     if type(value) is int:
         return float(value) if abs(value) < 1 << 63 else math.nan
+    if type(value) is str and len(value) < _MAX_DIGITS:
+        with suppress(ValueError):
+            return float(value)
     return math.nan
 
 

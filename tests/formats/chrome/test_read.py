@@ -197,18 +197,32 @@ def test_the_order_of_events_does_not_matter(tmp_path):
     assert got.syncs == expected.syncs
 
 
-@pytest.mark.parametrize("dur", [-5, math.nan, math.inf, None, "5", 1e300], ids=str)
+@pytest.mark.parametrize("dur", [-5, math.nan, math.inf, None, "five", 1e300], ids=str)
 def test_a_duration_that_is_none_is_0_and_said(tmp_path, dur: Any):
     t = opened(tmp_path, op(ts=10, dur=5), op("aten::relu", 20, dur))
     assert shown(t, "kernel") == [("aten::mm", 0, 5000), ("aten::relu", 10_000, 10_000)]
     assert "1 durations that are negative or no number were taken as 0" in t.notes
 
 
-@pytest.mark.parametrize("ts", [math.nan, math.inf, None, "5", 2**70, 1e300], ids=str)
+@pytest.mark.parametrize("ts", [math.nan, None, "soon", "inf", "9" * 50, 2**70, 1e300], ids=str)
 def test_an_event_without_a_time_is_left_out_and_said(tmp_path, ts: Any):
     t = opened(tmp_path, op(ts=10), op("aten::relu", ts))
     assert shown(t, "kernel") == [("aten::mm", 0, 5000)]
     assert "1 events without a time were left out" in t.notes
+
+
+def test_numbers_in_quotes_are_read(tmp_path):
+    t = opened(tmp_path, op(ts="10.5", dur="5"), op("aten::relu", "1.65e1", " 2 "))
+    assert shown(t, "kernel") == [("aten::mm", 0, 5000), ("aten::relu", 6000, 8000)]
+    assert not any("no number" in note or "without a time" in note for note in t.notes)
+
+
+@pytest.mark.parametrize("phase", [{}, {"ph": None}, {"ph": 7}, {"ph": ["X"]}], ids=str)
+def test_an_event_that_does_not_say_what_it_is_is_left_out_and_said(tmp_path, phase: Any):
+    odd = {k: v for k, v in op("aten::relu", 20).items() if k != "ph"} | phase
+    t = opened(tmp_path, op(ts=10), odd)
+    assert shown(t, "kernel") == [("aten::mm", 0, 5000)]
+    assert "1 events that do not say what they are (ph) were left out" in t.notes
 
 
 def test_an_event_of_another_clock_is_left_out_and_said(tmp_path):
