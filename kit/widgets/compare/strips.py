@@ -35,12 +35,12 @@ MAX_SYNCS = 200  # of one strip
 MAX_STEPS = 4  # of one strip
 _BUCKETS = 1000  # of the whole time axis: about a pixel each
 _NARROW_PX = 600  # a plot in a narrow notebook: texts must fit
-_MAX_TITLE = 84  # letters of a strip's title there
+_MAX_LABEL = 84  # letters of a run's settings in the title of its strip
 _MAX_HOST_ROWS = 4
 _TITLE, _STEPS, _THIN, _GAP, _SPACE = 1.05, 0.8, 0.62, 0.14, 0.6  # heights, in rows
 _HEIGHTS = {"host": 1.0, "device": 1.0, "its steps": 0.7}
 _ROW_PX, _DENSE_PX, _DENSE_FROM = 17, 14, 7
-_MAX_NOTE = 54  # letters of a line that fit on a phone
+_MAX_LINE = 54  # letters of a line that fit on a phone
 _NOTE_PX = 14  # a line of it
 _FRAME_PX = 132  # title, note, axis and legend
 _STEP, _DEVICE_STEP = KINDS.index("step"), KINDS.index("device step")
@@ -337,23 +337,30 @@ def _tracks(strip: _Strip) -> Columns:
 def _title_lines(
     i: int, run: Run, row: ComparisonRow, window: _Window, x_end: float, tag: str
 ) -> list[str]:
-    """The settings and the numbers of a run: one line if there is room for it, else two."""
-    numbers = "step time unknown"
+    """The settings of a run, then its numbers: lines that fit on a phone."""
+    parts = ["step time unknown"]
     if not math.isnan(row.step_ms):
-        numbers = f"{format_ms(row.step_ms)} a step (a rerun: {ends_text(*step_interval(run))})"
+        parts = [f"{format_ms(row.step_ms)} a step (a rerun: {ends_text(*step_interval(run))})"]
     if not math.isnan(row.overlap_fraction):
-        numbers += f", {row.overlap_fraction:.0%} hidden"
+        parts.append(f"{row.overlap_fraction:.0%} hidden")
     if not len(run.timeline):
-        numbers += ", no spans were recorded"
+        parts.append("no spans were recorded")
     elif not len(window.steps):
-        numbers += ", no step was traced"
+        parts.append("no step was traced")
     if window.ms(window.end) > x_end:
-        numbers += f"; goes on to {amount(window.ms(window.end))} ms →"
-    label = safe_label(row.label, _MAX_TITLE - len(tag) - 4)
-    line = f"{i + 1}  {label}{tag}"
-    if len(line) + len(numbers) + 5 <= _MAX_TITLE:
-        return [f"{line}  —  {numbers}"]
-    return [line, f"{' ' * len(str(i + 1))}  {numbers}"]
+        parts.append(f"goes on to {amount(window.ms(window.end))} ms →")
+    number = f"{i + 1}  "
+    label = safe_label(row.label, _MAX_LABEL - len(tag) - len(number)) + tag
+    lines = [*_wrapped([label]), *_wrapped(parts, " · ")]
+    return [(" " * len(number) if k else number) + line for k, line in enumerate(lines)]
+
+
+def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
+    """Lines that fit on a phone; a line ends between two parts, where there are several."""
+    if len(parts) == 1:
+        return wrap(parts[0], _MAX_LINE) or [""]
+    whole = between.join(part.replace(" ", "\u00a0") for part in parts)
+    return [line.strip(" ·").replace("\u00a0", " ") for line in wrap(whole, _MAX_LINE)]
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -372,5 +379,4 @@ def _note(runs: Sequence[Run], columns: Columns) -> str:
     steps = max(int(run.timeline.where(kind="step").sum()) for run in runs)
     if steps > MAX_STEPS:
         notes.append(f"the first {MAX_STEPS} of {steps} traced steps")
-    whole = " · ".join(note.replace(" ", "\u00a0") for note in notes)  # a line ends between them
-    return "\n".join(line.strip(" ·") for line in wrap(whole, _MAX_NOTE)).replace("\u00a0", " ")
+    return "\n".join(_wrapped(notes, " · "))

@@ -231,6 +231,15 @@ def test_the_title_of_a_strip_says_where_a_rerun_is_to_be_expected():
     assert "step time unknown" in told
 
 
+def test_no_line_of_a_strips_title_is_wider_than_a_phone():
+    settings = Settings(mode="lazy", loss_scaling="dynamic, host check", bulk_backward=4)
+    runs = [make_run(settings, steps=3), make_run(steps=3)]
+    runs = [replace(run, step_times_ns=(1_000_000, 9_000_000)) for run in runs]
+    lines = comparison_columns(runs)["titles"]["text"]
+    assert any("hundredfold" in line for line in lines)
+    assert max(len(line) for line in lines) <= 57
+
+
 def test_a_run_that_is_far_slower_goes_on_beyond_the_axis_and_says_so():
     def lasting(ms: int) -> Run:
         stop = ms * 1_000_000
