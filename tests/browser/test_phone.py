@@ -18,7 +18,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 WIDTH = 420
 # Of each cell whether what stands in it is wider than the cell, so that it lies over the next one.
 CROWDED = """() => [...document.querySelectorAll("th, td")]
-  .filter((cell) => cell.scrollWidth > cell.clientWidth + 1).map((cell) => cell.textContent)"""
+  .filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
+  .map((cell) => `${cell.closest("table").rows[0].textContent}: ${cell.textContent}`)"""
+
+WIDE_FIGURES = """() => [...document.querySelectorAll(".bk-Figure")]
+  .filter((figure) => figure.getBoundingClientRect().right > innerWidth).length"""
 
 
 def _memory(folder: Path) -> View:
@@ -48,4 +52,23 @@ def test_a_page_is_as_wide_as_a_phone_and_its_cells_do_not_overlap(
     page.locator("table").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     assert page.evaluate(CROWDED) == []
+    assert offline.errors() == []
+
+
+@pytest.mark.parametrize("width", [WIDTH, 1400])
+def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
+    offline: Browser, tmp_path: Path, width: int
+):
+    runs = [make_run(), make_run(kit.Settings(mode="lazy"), syncs=2)]
+    file = kit.report(runs, path=tmp_path / "report.html")
+    page = offline.page
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(file.as_uri())
+    page.wait_for_function("document.documentElement.dataset.shown !== undefined")
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CROWDED) == []
+    assert page.evaluate(WIDE_FIGURES) == 0
+    assert offline.barriers("main") == []
     assert offline.errors() == []

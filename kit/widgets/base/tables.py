@@ -197,7 +197,7 @@ def breakdown_html(run: Run) -> str:
         "In all counts what is hidden under another activity, too."
     )
     rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",
-                   widths=(40, 17, 19, 24), has_total=True)  # fmt: skip
+                   widths=(44, 17, 19, 20), has_total=True, least_px=380)  # fmt: skip
     return section("Step breakdown", rows_html + sentence(note))
 
 

@@ -126,7 +126,7 @@ def graph_figure(sources: Mapping[str, ColumnDataSource]) -> figure:
         sizing_mode="stretch_width",
         tools=[],
         title="IR graph",
-        min_width=420,
+        min_width=260,
         name="graph",
     )
     plot.add_layout(Title(text="", name="note", text_font=FONT, text_font_size="11px",

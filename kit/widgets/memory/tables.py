@@ -338,4 +338,4 @@ def _holders(run: Run, report: MemoryReport) -> str:
             ]
         )
     return table(("holds the peak", "line", "is", "bytes", "share"), rows, "lllrr",
-                 widths=(30, 27, 21, 11, 11), attributes=picks)  # fmt: skip
+                 widths=(30, 27, 19, 12, 12), attributes=picks, least_px=540)  # fmt: skip

@@ -84,7 +84,8 @@ def _table(run: Run, by: str, limit: int, picks: list[Selection]) -> str:
     picks += mine
     more = len(rows) - len(shown)
     rest = sentence(f"{more:,} more rows are not shown.") if more else ""
-    return table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes) + rest
+    made = table(heads, cells, "lrrrrr", widths=_WIDTHS, attributes=attributes, least_px=560)
+    return made + rest
 
 
 def _cells(row: CallerRow, by: str) -> list[str]:

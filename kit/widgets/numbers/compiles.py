@@ -44,7 +44,7 @@ def compiles_html(compiles: Sequence[Compile]) -> str:
     )
     rows = [_row(c) for c in compiles[-MAX_ROWS:]]
     heads = ["step", "phase", "why", "where", "ms"]
-    body = table(heads, rows, "rlllr", widths=(8, 12, 46, 22, 12))
+    body = table(heads, rows, "rlllr", widths=(8, 12, 46, 22, 12), least_px=520)
     spent = sum(c.lower_ms + c.compile_ms for c in compiles)
     note = f"{len(compiles):,} compiles took {spent:,.0f} ms."
     if len(compiles) > MAX_ROWS:

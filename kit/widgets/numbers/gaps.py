@@ -45,7 +45,8 @@ def gaps_html(run: Run) -> str:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     each = " a step" if has_steps else ""
     heads = ("cause", "line", f"pieces{each}", f"ms{each}", "share")
-    body = table(heads, shown, "llrrr", widths=(31, 33, 10, 13, 13), has_total=True)
+    body = table(heads, shown, "llrrr", widths=(28, 34, 11, 13, 14), has_total=True,
+                 least_px=440)  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 

@@ -28,7 +28,8 @@ from kit.widgets.compare.data import amount
 __all__ = ["KernelView", "folded_kernels", "folded_kernels_html", "kernels_drawn", "kernels_html"]
 
 MAX_ROWS = 20
-_WIDTHS = (20, 27, 6, 9, 9, 8, 7, 7, 7)
+_WIDTHS = (18, 22, 6, 9, 9, 9, 9, 10, 8)
+_LEAST_PX = 700  # with less, a cell's text would lie over the next cell
 
 
 def kernels_html(run: Run, ceilings: Ceilings | None = None, *, limit: int = MAX_ROWS) -> str:
@@ -72,7 +73,8 @@ def kernels_drawn(
     links = Links(run)
     picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
     body = table(heads, cells, "llrrrrrrr", widths=_WIDTHS, has_total=True,
-                 attributes=[*starmap(row_attributes, enumerate(picks))])  # fmt: skip
+                 attributes=[*starmap(row_attributes, enumerate(picks))],
+                 least_px=_LEAST_PX)  # fmt: skip
     return section("Kernels", body + sentence(note)), picks
 
 

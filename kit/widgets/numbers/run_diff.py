@@ -20,7 +20,8 @@ from kit.widgets.compare.data import amount
 __all__ = ["RunDiffView", "run_diff_html"]
 
 MAX_ROWS = 8
-_WIDTHS = (50, 13, 13, 24)
+_WIDTHS = (40, 15, 15, 30)
+_LEAST_PX = 440  # with less, numbers would lie over each other
 _NOTE = (
     "Milliseconds a step; ± is half of the interval in which the change lies with 95 % (99 % for "
     "parts of the step), and what it does not leave out is no change. Device times are parts of "
@@ -84,7 +85,9 @@ def _unchanged(diff: RunDiff) -> str:
 
 def _table(rows: Sequence[Change]) -> str:
     cells = [[_named(r.name, r.note), _ms(r.old), _ms(r.new), _delta(r)] for r in rows]
-    return table(("", "old ms", "new ms", "change"), cells, "lrrr", widths=_WIDTHS)
+    return table(
+        ("", "old ms", "new ms", "change"), cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX
+    )
 
 
 def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
@@ -92,7 +95,10 @@ def _nodes(title: str, rows: Sequence[NodeChange], limit: int) -> str:
         return ""
     cells = [_node(n) for n in rows[:limit]]
     heads = (f"{len(rows):,} nodes", "old ms", "new ms", "change")
-    return section(title, table(heads, cells, "lrrr", widths=_WIDTHS) + _more(len(rows) - limit))
+    return section(
+        title,
+        table(heads, cells, "lrrr", widths=_WIDTHS, least_px=_LEAST_PX) + _more(len(rows) - limit),
+    )
 
 
 def _node(n: NodeChange) -> list[str]:

@@ -28,6 +28,7 @@ _HEADS = (
     "gap",
 )
 _WIDTHS = (14, 10, 6, 6, 8, 9, 9, 9, 10, 9, 10)
+_LEAST_PX = 840  # with less, a cell's text would lie over the next cell
 
 
 def segments_html(run: Run) -> str:
@@ -62,7 +63,7 @@ def _html(run: Run, costs: tuple[SegmentCost, ...]) -> str:
             f" Measured on this machine: launching next to nothing takes {format_ns(launch)}, "
             f"handing over to the worker and waiting for it {format_ns(sync)}."
         )
-    body = table(_HEADS, rows, "llrrrrrrrrr", widths=_WIDTHS, has_total=True)
+    body = table(_HEADS, rows, "llrrrrrrrrr", widths=_WIDTHS, has_total=True, least_px=_LEAST_PX)
     return section("Segments", sentence(_verdict(costs)) + body + sentence(note))
 
 

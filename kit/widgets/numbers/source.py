@@ -68,7 +68,7 @@ _STYLE = f"""<style onload="{_SHOW_DEAREST}">
 .kit-source-lines summary {{cursor:pointer}}
 .kit-source-lines i {{position:absolute;right:6px;top:17px;height:3px;border-radius:2px}}
 .kit-source-lines b.kit-k {{font-weight:600}}
-.kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, #2a7d5f)}}
+.kit-source-lines .kit-s {{color:var(--jp-mirror-editor-string-color, var(--kit-string, #2a7d5f))}}
 .kit-source-lines .kit-c {{color:{MUTED};font-style:italic}}
 .kit-source-lines .kit-wait {{color:{WORSE};font-family:{FONT};display:block;white-space:normal;
   overflow-wrap:anywhere;
