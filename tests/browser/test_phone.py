@@ -9,6 +9,7 @@ import pytest
 
 import kit
 from kit.widgets.base.page import View
+from kit.widgets.base.tables import table
 from kit.workloads.made_ranks import Job, write_ranks
 from tests.browser.labserver import Browser
 from tests.factories import make_run
@@ -72,3 +73,11 @@ def test_the_cells_of_a_report_do_not_overlap_and_every_word_can_be_read(
     assert page.evaluate(WIDE_FIGURES) == 0
     assert offline.barriers("main") == []
     assert offline.errors() == []
+
+
+def test_a_long_word_stays_in_its_cell(offline: Browser):
+    name = "_amp_foreach_non_finite_check_and_unscale_and_more"
+    rows = [[name, name, "1"]]
+    offline.page.set_viewport_size({"width": WIDTH, "height": 900})
+    offline.page.set_content(table(("op", "line", "ms"), rows, "llr", widths=(40, 40, 20)))
+    assert offline.page.evaluate(CROWDED) == []

@@ -197,7 +197,7 @@ def breakdown_html(run: Run) -> str:
         "In all counts what is hidden under another activity, too."
     )
     rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",
-                   widths=(44, 17, 19, 20), has_total=True, least_px=380)  # fmt: skip
+                   widths=(44, 17, 19, 20), has_total=True, least_px=350)  # fmt: skip
     return section("Step breakdown", rows_html + sentence(note))
 
 
@@ -378,6 +378,7 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
     A page that is narrower than `least_px` scrolls the table.
     """
     side = {"l": "left", "r": "right"}
+    wrap = {"l": "break-word", "r": "normal"}  # a long name is broken, a number is not
     columns = "".join(f'<col style="width:{w}%">' for w in widths)
     cell = "padding:3px 6px;vertical-align:top;background:none;border:0"
     head = "".join(
@@ -389,8 +390,8 @@ def table(heads: Iterable[str], rows: Sequence[Sequence[str]], align: str, *,
     for n, row in enumerate(rows):
         weight = "2px" if has_total and n == len(rows) - 1 else "1px"
         cells = "".join(
-            f'<{tag} style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums'
-            f'{more}">{text}</{tag[:2]}>'
+            f'<{tag} style="{cell};text-align:{side[a]};font-variant-numeric:tabular-nums;'
+            f'overflow-wrap:{wrap[a]}{more}">{text}</{tag[:2]}>'
             for text, a, (tag, more) in zip(row, align, _tags(len(row)), strict=True)
         )
         more = f" {attributes[n]}" if n < len(attributes) else ""

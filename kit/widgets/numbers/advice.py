@@ -52,11 +52,11 @@ def _row(advice: Advice) -> str:
 
 def _line(head: str, color: str, text: str) -> str:
     return (
-        f'<div style="display:flex;gap:10px;align-items:baseline;border-left:3px solid '
-        f'{color};background:{PANEL};padding:3px 8px;margin:3px 0;overflow-wrap:anywhere">'
-        f'<span style="flex:none;font-weight:600;white-space:nowrap;min-width:92px;'
-        f'font-variant-numeric:tabular-nums">{head}</span>'
-        f'<span style="font-size:12.5px">{text}</span></div>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:0 10px;align-items:baseline;'
+        f"border-left:3px solid {color};background:{PANEL};padding:3px 8px;margin:3px 0;"
+        f'overflow-wrap:anywhere"><span style="flex:none;font-weight:600;white-space:nowrap;'
+        f'min-width:92px;font-variant-numeric:tabular-nums">{head}</span>'
+        f'<span style="flex:1 1 300px;min-width:0;font-size:12.5px">{text}</span></div>'
     )
 
 

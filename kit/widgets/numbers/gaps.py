@@ -45,8 +45,8 @@ def gaps_html(run: Run) -> str:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     each = " a step" if has_steps else ""
     heads = ("cause", "line", f"pieces{each}", f"ms{each}", "share")
-    body = table(heads, shown, "llrrr", widths=(28, 34, 11, 13, 14), has_total=True,
-                 least_px=440)  # fmt: skip
+    body = table(heads, shown, "llrrr", widths=(26, 30, 14, 14, 16), has_total=True,
+                 least_px=360)  # fmt: skip
     return section("Why the device was idle", _strip(rows) + body + sentence(note))
 
 
