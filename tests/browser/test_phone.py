@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def _ranks(folder: Path) -> View:
 
 
 def _comparison(folder: Path) -> View:
-    return kit.compare([make_run(syncs=2), make_run(kit.Settings(mode="lazy"))]).view()
+    runs = [make_run(syncs=2), make_run(kit.Settings(mode="lazy"))]
+    unsure = [replace(run, step_times_ns=(1_000_000, 9_000_000)) for run in runs]
+    return kit.compare(unsure).view()
 
 
 @pytest.mark.parametrize("view", [_memory, _ranks, _comparison])

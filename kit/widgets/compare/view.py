@@ -71,7 +71,7 @@ __all__ = [
 
 _STAR = "★"
 _BEST = "best of its column, or as good within the spread; none where the spread does not tell"
-_WIDTHS = (22, 11, 9, 9, 8, 9, 8, 8, 9, 7)
+_WIDTHS = (20, 10, 13, 9, 8, 9, 8, 8, 8, 7)
 _LEGEND_COLS = 4  # as many as fit beside each other on a phone
 _BAR_CARD = (("kind", "@kind"), ("busy", "@duration"), ("began at", "@start"), ("lane", "@lane"),
              ("run", "@run"))  # fmt: skip
