@@ -33,6 +33,11 @@ explorer = kit.Explorer(bert, settings)
 _ = explorer.wait()
 explorer.set(loss_scaling="dynamic, host check")
 _ = explorer.wait()"""
+# How far down its canvas the measured half of the timeline reaches, below the axis.
+MEASURED_PX = """() => {
+  const named = Bokeh.documents.map(d => d.get_model_by_name('timeline columns')).filter(Boolean);
+  return Math.min(...named.map(found => found.data['parts.bottom'][0][0])) + 24;
+}"""
 REPORT = """import kit
 from kit.workloads import bert
 grid = {"loss_scaling": ["none", "dynamic, host check", "dynamic, on device"],
@@ -82,7 +87,11 @@ def shoot_numbers(page: Page, path: Path) -> None:
     number = page.get_by_text("step time", exact=True).first.bounding_box()
     assert explorer is not None
     assert number is not None
-    page.screenshot(path=path, clip={**explorer, "y": number["y"] - 17, "height": 875})
+    top = number["y"] - 17
+    canvas = page.locator(".kit-explorer .kit-timeline canvas.main").first.bounding_box()
+    assert canvas is not None
+    bottom = canvas["y"] + page.evaluate(MEASURED_PX)
+    page.screenshot(path=path, clip={**explorer, "y": top, "height": bottom - top})
 
 
 def report(folder: Path) -> None:
