@@ -28,7 +28,7 @@ EXPLORER = """import os
 os.environ["NPROC"] = "1"
 import kit
 from kit.workloads import bert
-settings = kit.Settings(mode="lazy", loss_scaling="dynamic, on device", steps=100)
+settings = kit.Settings(mode="lazy", loss_scaling="dynamic, on device", steps=200)
 explorer = kit.Explorer(bert, settings)
 _ = explorer.wait()
 explorer.set(loss_scaling="dynamic, host check")
