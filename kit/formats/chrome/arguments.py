@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kit.ir import Aval
 from kit.trace.imported import NOT_AN_ARRAY, cut_name
 
-__all__ = ["NO_ARGUMENTS", "Arguments", "OpArguments"]
+__all__ = ["NO_ARGUMENTS", "Arguments", "OpArguments", "joined", "parts"]
 
 _MOST = 64  # arguments of an op, dimensions of an array
 _MAX_ELEMENTS = 1 << 50
@@ -73,6 +76,16 @@ class Arguments:
         self._numbers[key] = len(self._kept)
         self._kept.append(OpArguments(_inputs(dims, types), _others(others), _modules(modules)))
         return len(self._kept) - 1
+
+
+def joined(arguments: int, line: int) -> int:
+    """Two numbers from -1 on, of an op's arguments and of its line, as one; -1 if both are."""
+    return ((line + 1) << 32) + arguments
+
+
+def parts(joined: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of arguments, and those of lines."""
+    return ((joined + 1) & 0xFFFF_FFFF) - 1, ((joined + 1) >> 32) - 1
 
 
 def _inputs(shapes: Any, types: Any) -> tuple[Aval, ...]:

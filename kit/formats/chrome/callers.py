@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.events import OPS, Events, Role
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.nesting import NONE, Nesting
@@ -128,9 +129,11 @@ def _keys(
         np.where(taken, anchors.column("event")[forward], event)
     ]
     line = np.where((line < 0) & (frame >= 0), _outside(name, nesting, frames, frame), line)
+    written = np.where(has_forward, anchors.column("call")[forward], call)
+    line = np.where((line < 0) & (written >= 0), parts(node[written])[1], line)
     graphs = [i for i, text in enumerate(events.names) if text.startswith(_GRAPH_LAUNCHES)]
     is_graph = np.isin(name[event], graphs)  # the op around it has not computed what it replays
-    arguments = np.where((call >= 0) & ~is_graph, node[call], NONE)
+    arguments = np.where((call >= 0) & ~is_graph, parts(node[call])[0], NONE)
     role = events.column("role")[kernels]
     graph_node = np.where(role == Role.KERNEL, node[kernels], NONE)
     op = np.where(call >= 0, name[call], NONE)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.arguments import Arguments
+from kit.formats.chrome.arguments import Arguments, joined
 from kit.formats.chrome.collectives import Messages
+from kit.formats.chrome.frames import Stacks
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
@@ -83,7 +84,7 @@ class Events:
         self.length_us = array("d")
         # correlation of calls and kernels; sequence number of ops; segment of our own spans
         self.link = array("q")
-        # arguments of ops; node of kernels in a CUDA graph; node of our own spans
+        # arguments and line of ops; node of kernels in a CUDA graph; node of our own spans
         self.node = array("q")
         self.arguments = Arguments()
         self.threads: dict[Any, int] = {}  # (process, thread), or the lane of a stream
@@ -96,6 +97,7 @@ class Events:
         self.is_known = False  # a category of torch's, or of ours, was seen
         self._roles: dict[tuple[Any, Any], tuple[int, int]] = {}
         self._names = _Names()
+        self._stacks = Stacks()
         self._halves = _Halves()
 
     @property
@@ -203,7 +205,7 @@ class Events:
         self.node.append(node)
 
     def _op(self, role: int, name: str, args: dict[str, Any]) -> tuple[int, int]:
-        """Sequence number and arguments of an op.
+        """Sequence number of an op; its arguments and, if it has a stack, its line.
 
         The number joins an op of the forward pass with the function of the autograd engine that
         computes its gradient. Each thread counts for itself, so the engine names the thread, too.
@@ -212,7 +214,9 @@ class Events:
         thread = _whole(args.get("Fwd thread id"), 1 << 20)
         if role == Role.ENGINE:
             return (thread << 40 | link if link >= 0 and thread >= 0 else -1), -1
-        return (link if thread <= 0 else -1), self.arguments.number(name, args)
+        function = self._stacks.users(args.get("Call stack"))
+        line = self._name(cut_name(function)) if function else -1
+        return (link if thread <= 0 else -1), joined(self.arguments.number(name, args), line)
 
     def _role(self, category: Any, name: Any) -> tuple[int, int]:
         """What events of this category and name are for, and the name's number."""
@@ -222,18 +226,20 @@ class Events:
         if role in (Role.OTHER, Role.CALL) and lower in _HOST and is_asked(text, self.step_by):
             role = Role.ANNOTATION
         self.is_known |= bool(role) or lower in _KNOWN
-        number = -1
-        if role != Role.OTHER:
-            count = len(self.names)
-            number = self._names.number(text)
-            if number == count:
-                self.messages.sends.append(communicates(text))
+        number = self._name(text) if role != Role.OTHER else -1
         if len(text) == MAX_SPAN_NAME:
             self.repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
         elif len(category) < MAX_NAME and len(self._roles) < _MAX_ROLES:  # they stay in memory
             self._roles[category, name] = role, number
             self._names.spend(len(text))
         return role, number
+
+    def _name(self, text: str) -> int:
+        count = len(self.names)
+        number = self._names.number(text)
+        if number == count:
+            self.messages.sends.append(communicates(text))
+        return number
 
     def _thread(self, key: Any) -> int:
         try:

@@ -1,14 +1,17 @@
-"""Python functions in a trace of torch's: where each begins, and whose it is."""
+"""Python functions in a trace of torch's: where each is, and whose."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["MODULE", "Frames"]
+__all__ = ["MODULE", "Frames", "Stacks"]
 
 MODULE = "nn.Module: "  # begins the name of a call of a module
+_MAX_STACK = 20_000  # characters
+_MAX_STACKS = 32 << 20  # characters of all that are remembered
 _FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 _LIBRARIES = {"torch", "torchvision", "torchaudio", "numpy", "functorch", "triton", "transformers",
               "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "IPython",
@@ -31,13 +34,40 @@ class Frames:
     def place(self, name: int) -> tuple[str, bool]:
         """Where a function begins, "" if its name does not say, and is it the user's?"""
         if name not in self._places:
-            match = _FRAME.match(self._names[name])
-            self._places[name] = (
-                (f"{match['file']}:{match['line']}", not _is_library(match["file"]))
-                if match
-                else ("", False)
-            )
+            self._places[name] = _place(self._names[name])
         return self._places[name]
+
+
+class Stacks:
+    """The stacks of ops, which torch 1.8 to 1.12 wrote with each: functions, innermost first.
+
+    Source:
+        `stacksToStr` and `callstackStr` in torch's torch/csrc/autograd/profiler_kineto.cpp
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._chars = 0
+
+    def users(self, stack: Any) -> str:
+        """The innermost function of the user's; "" if there is none."""
+        if type(stack) is not str:
+            return ""
+        found = self._found.get(stack)
+        if found is None:
+            functions = (text.strip() for text in stack[:_MAX_STACK].split(";"))
+            found = next((text for text in functions if _place(text)[1]), "")
+            self._chars += len(stack)
+            if self._chars <= _MAX_STACKS:
+                self._found[stack] = found
+        return found
+
+
+def _place(text: str) -> tuple[str, bool]:
+    match = _FRAME.match(text)
+    if match is None:
+        return "", False
+    return f"{match['file']}:{match['line']}", not _is_library(match["file"])
 
 
 def _is_library(file: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.around import Around
 from kit.formats.chrome.callers import find_callers
 from kit.formats.chrome.events import ATEN_OPS, Events, Role
@@ -64,7 +65,7 @@ def _memory(trace: _Trace) -> Iterator[MeasuredMemory]:
 
     def where(thread: int, at_ns: int) -> tuple[str, str]:
         op, frame = around.at(thread, at_ns)
-        return trace.names[trace.events.name[op]] if op >= 0 else "", trace.place(frame)[0]
+        return trace.names[trace.events.name[op]] if op >= 0 else "", trace.place(frame, op)[0]
 
     zero_us = float(trace.events.column("start_us")[trace.kept].min())
     end_ns = int(trace.stop[trace.kept].max())
@@ -296,7 +297,8 @@ class _Trace:
         for i in waits.tolist():
             if not self.nesting.is_finish[i]:
                 at, wait = int(self.start[i]), int(self.stop[i] - self.start[i])
-                site, via = self.place(self.nesting.frame[i])
+                op = i if self.role[i] == Role.READ else self.nesting.op[i]
+                site, via = self.place(self.nesting.frame[i], op)
                 yield SyncPoint(at, wait, self._cause(i, to_device), site, via), int(self.thread[i])
 
     def _copies_to_device(self) -> set[int]:
@@ -317,8 +319,14 @@ class _Trace:
             return "copy_to_device" if op in to_device else "copy_to_host"
         return self.names[self.events.name[op]].removeprefix("aten::")
 
-    def place(self, frame: int) -> tuple[str, str]:
-        """The user's function of a frame and those around, and the library's that it called."""
+    def place(self, frame: int, op: int) -> tuple[str, str]:
+        """The user's function of a frame and those around, and the library's that it called.
+
+        Without any frame, what the stack says that is written with the op.
+        """
+        if frame < 0 <= op:
+            line = int(parts(self.events.column("node")[op : op + 1])[1][0])
+            return (self.frames.place(line)[0] if line >= 0 else ""), ""
         via = ""
         for _ in range(_DEEPEST):
             if frame < 0:
