@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.files import write_whole
-from kit.formats.chrome.events import EXPORTED
 from kit.formats.chrome.read import FORMAT, VERSION
+from kit.formats.chrome.roles import EXPORTED
 from kit.runs.analysis.markdown import run_markdown
 from kit.runs.run import Run
 from kit.text import no_formula

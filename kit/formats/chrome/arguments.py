@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kit.formats.chrome.frames import Stacks
 from kit.ir import Aval
 from kit.trace.imported import NOT_AN_ARRAY, cut_name
 
@@ -53,6 +54,7 @@ class Arguments:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._kept: list[OpArguments] = []
         self._chars = 0
+        self._stacks = Stacks()
 
     def __getitem__(self, number: int) -> OpArguments:
         return self._kept[number] if number >= 0 else NO_ARGUMENTS
@@ -76,6 +78,10 @@ class Arguments:
         self._numbers[key] = len(self._kept)
         self._kept.append(OpArguments(_inputs(dims, types), _others(others), _modules(modules)))
         return len(self._kept) - 1
+
+    def function(self, args: Mapping[str, Any]) -> str:
+        """The user's innermost function in the stack of an op; "" if there is none."""
+        return self._stacks.users(args.get("Call stack"))
 
 
 def joined(arguments: int, line: int) -> int:

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.formats.chrome.arguments import parts
-from kit.formats.chrome.events import OPS, Events, Role
+from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import MODULE, Frames
 from kit.formats.chrome.nesting import NONE, Nesting
+from kit.formats.chrome.roles import OPS, Role
 from kit.trace.imported import MAX_CALLERS, Caller, cut_name
 
 __all__ = ["CallersFound", "find_callers"]

@@ -1,7 +1,7 @@
 """The events of a Chrome trace that say something about a step, gathered into columns.
 
 `Events.add` is called with each event as it is read, and keeps a few numbers of it. What an event
-is for is its `Role`, found once for each (category, name).
+is for is its `Role` (`kit.formats.chrome.roles`), found once for each (category, name).
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from numpy.typing import NDArray
 from kit.errors import TraceFileError
 from kit.formats.chrome.arguments import Arguments, joined
 from kit.formats.chrome.collectives import Messages
-from kit.formats.chrome.frames import Stacks
 from kit.formats.chrome.memory import MEMORY, Allocations
+from kit.formats.chrome.roles import HOST, KNOWN, OPS, Role, role_of
 from kit.formats.chrome.steps import is_asked
 from kit.trace.communication import communicates
 from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
-from kit.trace.kinds import KINDS
 from kit.trace.timeline import SyncPoint
 
-__all__ = ["ATEN_OPS", "EXPORTED", "OPS", "Events", "Role"]
+__all__ = ["Events"]
 
-EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
 _DAY_NS = 86_400 * 10**9
 _MAX_NAME_CHARS = 256 << 20  # of all distinct names
 _NAME_CHARS = 100  # what the memory of one more name costs beside its text
@@ -39,37 +37,6 @@ _MAX_OPEN = 10_000  # events without their end, of all threads together
 _MAX_ARGUMENTS = 50  # of such an event
 _MAX_OWN_SYNCS = 200_000
 _MAX_DIGITS = 40  # of a number in quotes
-_WAITS = frozenset({
-    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
-    "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
-    "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
-})  # fmt: skip
-_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
-             "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
-_COPIES = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
-_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
-_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
-_HOST = frozenset({"cpu_op", "operator", "user_annotation"})
-_ON_HOST = ("gloo:", "mpi:", "ucc:")
-_KNOWN = _GPU | _CALLS | _HOST
-
-
-class Role:
-    """What an event is for, as a small number."""
-
-    OTHER, STEP, UPDATE, ENGINE, ATEN, READ, COPY, FINISH, INPUT, COMPILE = range(10)
-    PYTHON, LAUNCH, TRANSFER, WAIT, KERNEL = range(10, 15)
-    ANNOTATION = 15  # of the program: it may stand for a step
-    COLLECTIVE = 16  # of a library that communicates on the host
-    ASKED = 17  # the op that launches a collective: says what it is
-    CALL = 18  # an op that is none of aten's
-    OWN = 20  # our own spans: OWN + the number of their kind
-    OWN_SYNC = 50
-
-
-ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
-OPS = ATEN_OPS | {Role.CALL, Role.ENGINE}
 
 
 class Events:
@@ -97,7 +64,6 @@ class Events:
         self.is_known = False  # a category of torch's, or of ours, was seen
         self._roles: dict[tuple[Any, Any], tuple[int, int]] = {}
         self._names = _Names()
-        self._stacks = Stacks()
         self._halves = _Halves()
 
     @property
@@ -124,6 +90,7 @@ class Events:
 
     def close(self) -> None:
         """The file has ended."""
+        self._settle_gradients()
         if left := self._halves.close():
             self.repairs["events that begin and never end were left out"] += left
 
@@ -212,20 +179,34 @@ class Events:
         """
         link = _whole(args.get("Sequence number"), 1 << 40)
         thread = _whole(args.get("Fwd thread id"), 1 << 20)
+        of_thread = thread << 40 | link if link >= 0 and thread >= 0 else -1
         if role == Role.ENGINE:
-            return (thread << 40 | link if link >= 0 and thread >= 0 else -1), -1
-        function = self._stacks.users(args.get("Call stack"))
+            return of_thread, -1
+        function = self.arguments.function(args)
         line = self._name(cut_name(function)) if function else -1
-        return (link if thread <= 0 else -1), joined(self.arguments.number(name, args), line)
+        said = joined(self.arguments.number(name, args), line)
+        if role == Role.GRADIENT:
+            return of_thread, said
+        return (link if thread <= 0 else -1), said
+
+    def _settle_gradients(self) -> None:
+        """Before 1.10 torch wrote the functions of autograd, and not the engine around them."""
+        role, link = self.column("role"), self.column("link")
+        chosen = role == Role.GRADIENT
+        if (role == Role.ENGINE).any():
+            role[chosen], link[chosen] = Role.CALL, -1
+        else:
+            role[chosen] = Role.ENGINE
 
     def _role(self, category: Any, name: Any) -> tuple[int, int]:
         """What events of this category and name are for, and the name's number."""
         category = category if isinstance(category, str) else ""
         lower, text = category.lower(), cut_name(name, MAX_SPAN_NAME)
-        role = _role_of(lower, text)
-        if role in (Role.OTHER, Role.CALL) and lower in _HOST and is_asked(text, self.step_by):
+        role = role_of(lower, text)
+        is_free = role in (Role.OTHER, Role.CALL, Role.GRADIENT) and lower in HOST
+        if is_free and is_asked(text, self.step_by):
             role = Role.ANNOTATION
-        self.is_known |= bool(role) or lower in _KNOWN
+        self.is_known |= bool(role) or lower in KNOWN
         number = self._name(text) if role != Role.OTHER else -1
         if len(text) == MAX_SPAN_NAME:
             self.repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
@@ -373,60 +354,6 @@ def _small(value: Any, most: int = MAX_SPAN_NAME) -> Any:
 def _identity(key: Any) -> Any:
     """Process and thread as they can be kept; a lane is a text already."""
     return key if isinstance(key, str) else tuple(_small(x, MAX_NAME) for x in key)
-
-
-def _role_of(category: str, name: str) -> int:
-    if category.startswith(EXPORTED):
-        kind = category.removeprefix(EXPORTED)
-        if kind == "sync":
-            return Role.OWN_SYNC
-        return Role.OWN + KINDS.index(kind) if kind in KINDS else Role.OTHER
-    if category in _GPU:
-        return Role.KERNEL
-    if category in _CALLS:
-        return _role_of_call(name)
-    if category == "python_function":
-        return Role.PYTHON
-    if category not in _HOST:
-        return Role.OTHER
-    role = _role_of_host(name)
-    if role != Role.OTHER:
-        return role
-    return Role.ANNOTATION if category == "user_annotation" else Role.CALL
-
-
-def _role_of_call(name: str) -> int:
-    """By the name of a function of CUDA's or HIP's; versions such as _v2, _ptsz are the same."""
-    if name.partition("_")[0] in _WAITS:
-        return Role.WAIT
-    if name.startswith(_LAUNCHES):
-        return Role.LAUNCH
-    return Role.TRANSFER if name.startswith(_COPIES) else Role.OTHER
-
-
-def _role_of_host(name: str) -> int:
-    if name.startswith("aten::"):
-        if name in ("aten::item", "aten::_local_scalar_dense"):
-            return Role.READ
-        return Role.COPY if name == "aten::copy_" else Role.ATEN
-    if name.startswith(_ON_HOST):
-        return Role.COLLECTIVE
-    if name == "record_param_comms":
-        return Role.ASKED
-    for start, role in _BY_START:
-        if name.startswith(start):
-            return role
-    return Role.COMPILE if name.endswith("(dynamo_timed)") else Role.OTHER
-
-
-_BY_START = (
-    ("ProfilerStep#", Role.STEP),
-    ("kit step ", Role.STEP),
-    ("Optimizer.", Role.UPDATE),
-    ("autograd::engine::evaluate_function", Role.ENGINE),
-    ("enumerate(DataLoader)", Role.INPUT),
-    ("kit finish", Role.FINISH),
-)
 
 
 def _number(value: Any) -> float:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kit.formats.chrome.events import ATEN_OPS, OPS, Events, Role
+from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
+from kit.formats.chrome.roles import ATEN_OPS, OPS, Role
 
 __all__ = ["NONE", "Anchors", "Nesting", "Paths", "nest"]
 

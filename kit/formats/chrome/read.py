@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from kit.errors import TraceFileError
-from kit.formats.chrome.events import Events, Role
+from kit.formats.chrome.events import Events
 from kit.formats.chrome.json import read_events
+from kit.formats.chrome.roles import Role
 from kit.formats.chrome.torch import read_torch
 from kit.trace.imported import Imported, Member, Spans, cut_name
 from kit.trace.timeline import Timeline

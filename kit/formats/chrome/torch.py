@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.around import Around
 from kit.formats.chrome.callers import find_callers
-from kit.formats.chrome.events import ATEN_OPS, Events, Role
+from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.memory import measured_memory
 from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
+from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
 from kit.trace.communication import Collective, Copy, copy_of
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans
@@ -273,6 +274,8 @@ class _Trace:
         tops = self.tops
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
+            workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
+            tops = tops[~np.isin(self.thread[tops], workers)]
         updates = self._of(Role.UPDATE)
 
         def times(chosen: NDArray[np.intp]) -> Ints:

@@ -1,0 +1,102 @@
+"""What each event of a Chrome trace is for, by its category and its name."""
+
+from __future__ import annotations
+
+import re
+
+from kit.trace.kinds import KINDS
+
+__all__ = ["ATEN_OPS", "EXPORTED", "HOST", "KNOWN", "OPS", "Role", "role_of"]
+
+EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
+_WAITS = frozenset({
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+    "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy",
+    "hipMemcpyWithStream",  # returns when the copy is done: torch reads and copies by it on AMD
+})  # fmt: skip
+_LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "hipLaunch",
+             "hipModuleLaunch", "hipExtModuleLaunch", "hipExtLaunch", "hipGraphLaunch")  # fmt: skip
+_COPIES = ("cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset", "hipMemcpy", "hipMemset")
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
+HOST = frozenset({"cpu_op", "operator", "user_annotation"})
+_ON_HOST = ("gloo:", "mpi:", "ucc:")
+KNOWN = _GPU | _CALLS | HOST
+# "MmBackward0", "torch::autograd::AccumulateGrad"
+_GRADIENT = re.compile(r"torch::autograd::|\w+Backward\d*$")
+
+
+class Role:
+    """What an event is for, as a small number."""
+
+    OTHER, STEP, UPDATE, ENGINE, ATEN, READ, COPY, FINISH, INPUT, COMPILE = range(10)
+    PYTHON, LAUNCH, TRANSFER, WAIT, KERNEL = range(10, 15)
+    ANNOTATION = 15  # of the program: it may stand for a step
+    COLLECTIVE = 16  # of a library that communicates on the host
+    ASKED = 17  # the op that launches a collective: says what it is
+    CALL = 18  # an op that is none of aten's
+    GRADIENT = 19  # a function of autograd: an ENGINE if the file has no engine, else a CALL
+    OWN = 20  # our own spans: OWN + the number of their kind
+    OWN_SYNC = 50
+
+
+ATEN_OPS = frozenset({Role.ATEN, Role.READ, Role.COPY})
+OPS = ATEN_OPS | {Role.CALL, Role.ENGINE, Role.GRADIENT}
+
+
+def role_of(category: str, name: str) -> int:
+    """The role of events of a category, in small letters, and a name."""
+    if category.startswith(EXPORTED):
+        kind = category.removeprefix(EXPORTED)
+        if kind == "sync":
+            return Role.OWN_SYNC
+        return Role.OWN + KINDS.index(kind) if kind in KINDS else Role.OTHER
+    if category in _GPU:
+        return Role.KERNEL
+    if category in _CALLS:
+        return _role_of_call(name)
+    if category == "python_function":
+        return Role.PYTHON
+    if category not in HOST:
+        return Role.OTHER
+    role = _role_of_host(name)
+    if role != Role.OTHER:
+        return role
+    if category == "user_annotation":
+        return Role.ANNOTATION
+    return Role.GRADIENT if _GRADIENT.match(name) else Role.CALL
+
+
+def _role_of_call(name: str) -> int:
+    """By the name of a function of CUDA's or HIP's; versions such as _v2, _ptsz are the same."""
+    if name.partition("_")[0] in _WAITS:
+        return Role.WAIT
+    if name.startswith(_LAUNCHES):
+        return Role.LAUNCH
+    return Role.TRANSFER if name.startswith(_COPIES) else Role.OTHER
+
+
+def _role_of_host(name: str) -> int:
+    if name.startswith("aten::"):
+        if name in ("aten::item", "aten::_local_scalar_dense"):
+            return Role.READ
+        return Role.COPY if name == "aten::copy_" else Role.ATEN
+    if name.startswith(_ON_HOST):
+        return Role.COLLECTIVE
+    if name == "record_param_comms":
+        return Role.ASKED
+    for start, role in _BY_START:
+        if name.startswith(start):
+            return role
+    return Role.COMPILE if name.endswith("(dynamo_timed)") else Role.OTHER
+
+
+_BY_START = (
+    ("ProfilerStep#", Role.STEP),
+    ("kit step ", Role.STEP),
+    ("Optimizer.", Role.UPDATE),
+    ("autograd::engine::evaluate_function", Role.ENGINE),
+    ("enumerate(DataLoader)", Role.INPUT),
+    ("kit finish", Role.FINISH),
+)
