@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -158,8 +159,8 @@ class LoopWatch:
     def _follow(self) -> None:
         """Hear of each optimizer's steps from now on.
 
-        Inside of a watch's hook torch goes through these hooks, and none may come or go. Then one
-        comes that is called before the next step, and brings the other.
+        While a thread is inside of a watch's hook, torch goes through these hooks, and none may
+        come or go. Then one comes that is called before the next step, and brings the other.
         """
         if self._hooks:
             return
@@ -169,7 +170,7 @@ class LoopWatch:
             self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if len(self._hooks) == 1:
+        if len(self._hooks) == 1 and not _is_in_a_hook():
             self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
 
     def stop(self) -> None:
@@ -376,11 +377,18 @@ def _insist(act: Callable[[], None]) -> None:
 
 
 def _is_in_a_hook() -> bool:
-    """True where this thread is inside of the hook of a watch, this one or another."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code is not LoopWatch._after_optimizer.__code__:
-        frame = frame.f_back
-    return frame.f_back is not None
+    """True where some thread is inside of the hook of a watch, this one or another.
+
+    All threads share torch's hooks, and whoever goes through them fails if one comes or goes.
+    """
+    hook = LoopWatch._after_optimizer.__code__
+    for frame in sys._current_frames().values():
+        caller: FrameType | None = frame
+        while caller is not None:
+            if caller.f_code is hook:
+                return True
+            caller = caller.f_back
+    return False
 
 
 def _said(error: BaseException | None) -> str:

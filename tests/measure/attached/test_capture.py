@@ -174,6 +174,31 @@ def test_a_watch_may_be_closed_when_it_is_complete_beside_other_hooks():
     assert len(watch.runs) == 1
 
 
+def test_a_thread_may_close_and_start_watches_while_the_loop_is_in_a_hook():
+    """Torch goes through its hooks in the loop's thread: one more, or less, was its error."""
+    loop, hooks = Loop(), len(of_optimizers._global_optimizer_post_hooks)
+    later = kit.watch(1, skip=0)
+
+    def elsewhere() -> None:
+        for act in (watch.close, later.start):
+            thread = threading.Thread(target=act)
+            thread.start()
+            thread.join()
+
+    watch = kit.watch(1, skip=0, when_complete=elsewhere)
+    watch.start()
+    other = of_optimizers.register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        loop.train(20)
+    finally:
+        other.remove()
+        watch.close()
+        later.close()
+    assert len(watch.runs) == len(later.runs) == 1
+    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+    assert not of_optimizers._global_optimizer_pre_hooks
+
+
 def test_a_watch_may_start_and_close_others_in_its_hook():
     """Torch goes through its hooks there: one more, or less, was an error of the loop."""
     loop, hooks = Loop(), len(of_optimizers._global_optimizer_post_hooks)
