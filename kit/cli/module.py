@@ -45,7 +45,7 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     except ValueError:  # ".train" has no name
         return None
     except Exception as error:  # noqa: BLE001 - of the packages around it, which are the user's
-        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or name):
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None
         package = safe_terminal(name.rpartition(".")[0])
         raise SettingsError(

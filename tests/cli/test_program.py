@@ -303,6 +303,10 @@ def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit: Kit) -> None:
     assert "no module of Python called 'nothing.a' can be run" in kit("run", "-m", "nothing.a")[2]
     Path("folder/__init__.py").write_text("1 / 0")
     assert "folder cannot be imported: ZeroDivision" in kit("run", "-m", "folder.train")[2]
+    Path("folder/__init__.py").write_text("import fol")  # its name begins the package's
+    importlib.invalidate_caches()
+    said = "folder cannot be imported: ModuleNotFoundError: No module named 'fol'"
+    assert said in kit("run", "-m", "folder.train")[2]
     Path("folder/__init__.py").unlink()
     importlib.invalidate_caches()
     assert "without .py, kit run -m train\n" in kit("run", "-m", "train.py")[2]
