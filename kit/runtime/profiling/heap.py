@@ -8,8 +8,9 @@ reads a number and nothing where it does not, and 0.4 either way at batch 32. Ke
 twice as long for such a reason would be charged to the read.
 
 So glibc is asked for large buffers from its heap, which it does not give back, and for one heap for
-all threads that start from now on: the heap of a thread of its own holds at most 64 MB. Other
-systems and C libraries keep their ways, and so does a process whose user has set glibc by its
+all threads that start from now on: the heap of a thread of its own holds at most 64 MB. An older
+glibc takes buffers of up to 32 MB from its heap, and gives larger ones back as ever. Other systems
+and C libraries keep their ways, and so does a process whose user has set glibc by its
 environment.
 """
 
@@ -25,6 +26,7 @@ ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}  # of the environment, for a process that s
 _SET = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")  # how a user sets glibc, or another allocator
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of malloc.h
 _MOST = 2**31 - 1
+_MOST_OF_OLDER = 32 * 2**20  # what an older glibc takes for `_MMAP_THRESHOLD`
 
 
 @cache
@@ -42,7 +44,10 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, ValueError, OSError):  # no confstr, no such name, no such library
         return False
-    wanted = {_MMAP_THRESHOLD: _MOST, _TRIM_THRESHOLD: _MOST}
+    # Without this, the other settings would have each buffer of 128 kB given back at once.
+    if not any(mallopt(_MMAP_THRESHOLD, most) for most in (_MOST, _MOST_OF_OLDER)):
+        return False
+    wanted = {_TRIM_THRESHOLD: _MOST}
     if not theirs:
         wanted[_ARENA_MAX] = 1
     taken = [mallopt(name, value) for name, value in wanted.items()]

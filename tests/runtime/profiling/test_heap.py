@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -64,6 +65,26 @@ def test_glibc_is_left_alone_where_its_user_has_set_it() -> None:
 
 def test_a_process_that_has_threads_before_is_told_by_its_environment() -> None:
     assert faults_of_a_step(ONE_HEAP, threads=12) < PAGES / 20
+
+
+def test_an_older_glibc_is_asked_for_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses more than 32 MB; the other settings alone would leave all of 128 kB to mmap."""
+    taken: dict[int, int] = {}
+
+    class Older:
+        @staticmethod
+        def mallopt(name: int, value: int) -> int:
+            if name == -3 and value > 32 * 2**20:
+                return 0
+            taken[name] = value
+            return 1
+
+    for name in [n for n in os.environ if n.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Older)
+    assert keep_freed_memory.__wrapped__()
+    assert taken[-3] == 32 * 2**20
+    assert taken.keys() == {-1, -3, -8}
 
 
 def test_other_systems_keep_their_ways(monkeypatch: pytest.MonkeyPatch) -> None:
