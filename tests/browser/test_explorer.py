@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,8 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
 
         # what is shown as one text: the button copies it
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.locator(".kit-copy-link").click()
-        page.wait_for_function("document.querySelector('.kit-copy-link').innerText === 'Copied'")
+        copy = page.locator(".kit-copy-link")
+        browser.click_until(copy.click, copy.filter(has_text=re.compile("^Copied$")))
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.locator(".kit-link input").input_value() == "steps=2&warmup=0#"
 
