@@ -12,7 +12,7 @@ from kit.errors import SettingsError
 from kit.ir.plan import OpStream
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import Context, Workload, as_workload
-from kit.measure.base.loop import Pace, timed_steps
+from kit.measure.base.loop import TRACED_STEPS, Pace, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.turns import in_turn
 from kit.runs.run import Run
@@ -24,9 +24,8 @@ from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import Session
 from kit.runtime.session.setup import Setup
 
-__all__ = ["LEAD_IN", "TRACED_STEPS", "measure", "open_workload", "record_plan", "run_of_session"]
+__all__ = ["LEAD_IN", "measure", "open_workload", "record_plan", "run_of_session"]
 
-TRACED_STEPS = 2
 LEAD_IN = 2  # traced steps that only fill the pipeline
 
 
@@ -38,7 +37,7 @@ def measure(
     cancelled: Callable[[], bool] | None = None,
     cache: ExecutableCache | None = None,
 ) -> Run:
-    """Warm up, time steps untraced, `settings.steps` or enough, then trace two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then trace three more.
 
     Runs that are given the same `cache` compile what they have in common once.
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from kit.measure.attached.recorder import Recorded
-from kit.measure.kit_run import LEAD_IN, TRACED_STEPS, run_of_session
+from kit.measure.base.loop import TRACED_STEPS
+from kit.measure.kit_run import LEAD_IN, run_of_session
 from kit.runs.run import Run
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.freeze import TracedSteps

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from kit.measure.attached.recorder import Recorded
+from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
-from kit.measure.native.torch import TRACED_STEPS, environment
+from kit.measure.native.torch import environment
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of

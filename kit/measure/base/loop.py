@@ -1,4 +1,4 @@
-"""The measured loop that every mode shares: warm up, then time each step."""
+"""The measured loop that every mode shares: warm up, then time each step; how many are traced."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from kit.errors import Cancelled, SettingsError
 from kit.runs.settings import ENOUGH, UNTIL_STEADY, Settings
 from kit.runs.steady import LEAST_STEPS, MOST_STEPS, MOST_WARMUP, WINDOW, drift, enough_steps
 
-__all__ = ["CancelledFn", "Pace", "Progress", "Timed", "detached", "no_loss", "timed_steps"]
+__all__ = [
+    "TRACED_STEPS",
+    "CancelledFn",
+    "Pace",
+    "Progress",
+    "Timed",
+    "detached",
+    "no_loss",
+    "timed_steps",
+]
 
 Progress = Callable[[str, float], None]
 CancelledFn = Callable[[], bool]
 
+TRACED_STEPS = 3  # after the measured ones; of two, the spread of a fraction is hardly known
 LEAST_WARMUP = 3  # where steps decide how long it takes; losses are kept from then on
 
 

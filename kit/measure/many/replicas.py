@@ -20,7 +20,14 @@ from torch import nn
 
 from kit.errors import SettingsError
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import CancelledFn, Pace, Progress, no_loss, timed_steps
+from kit.measure.base.loop import (
+    TRACED_STEPS,
+    CancelledFn,
+    Pace,
+    Progress,
+    no_loss,
+    timed_steps,
+)
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.base.turns import in_turn
 from kit.measure.many.common import Common
@@ -51,8 +58,6 @@ __all__ = [
     "run",
     "step_ms",
 ]
-
-TRACED_STEPS = 2
 
 
 def deep_perceptron(layers: int = 24, width: int = 128) -> nn.Sequential:
@@ -195,7 +200,7 @@ def measure(
     name: str = "", progress: Progress | None = None, cancelled: CancelledFn | None = None,
     source: Any = None,
 ) -> Run:  # fmt: skip
-    """Warm up, time steps untraced, then record two more: their timeline is of origin "recorded".
+    """Warm up, time steps untraced, then record three more: their timeline is of origin "recorded".
 
     `step()` does one whole step with `net` and returns its losses, or nothing. On a CPU a segment's
     span is the time from its issue to its end; on a GPU it is that of its issue alone.

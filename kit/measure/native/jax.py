@@ -20,7 +20,7 @@ import numpy as np
 from kit.measure.base.allocator import memory_metrics, of_xla
 from kit.measure.base.context import as_workload
 from kit.measure.base.jax import JaxContext
-from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
 from kit.runs.run import BASELINE, JIT, Run
 from kit.runs.settings import Settings
@@ -36,13 +36,12 @@ from kit.trace.active import without
 
 __all__ = ["measure"]
 
-TRACED_STEPS = 2
 UNSEEN = "what the program reads is not seen: jax.jit has no hook for it"
 
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
             cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
-    """Warm up, time steps untraced, `settings.steps` or enough, then profile two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then profile three more.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.

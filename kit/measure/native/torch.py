@@ -13,7 +13,7 @@ import torch
 from kit.errors import SettingsError
 from kit.measure.base.allocator import Allocated, memory_metrics, of_torch
 from kit.measure.base.context import Context, as_workload
-from kit.measure.base.loop import CancelledFn, Pace, Progress, timed_steps
+from kit.measure.base.loop import TRACED_STEPS, CancelledFn, Pace, Progress, timed_steps
 from kit.measure.base.machine import Watch, conditions_of
 from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
@@ -26,12 +26,10 @@ from kit.versions import warn_of_untried
 
 __all__ = ["environment", "measure"]
 
-TRACED_STEPS = 2
-
 
 def measure(workload: Any, settings: Settings, *, progress: Progress | None = None,
             cancelled: CancelledFn | None = None) -> Run:  # fmt: skip
-    """Warm up, time steps untraced, `settings.steps` or enough, then profile two more.
+    """Warm up, time steps untraced, `settings.steps` or enough, then profile three more.
 
     Raises:
         Cancelled: `cancelled()` became true between two steps.
