@@ -17,7 +17,7 @@ export function tableOf(rows, given = {}) {
     "spans.delta": [delta], "spans.length": [spans.map(([start, stop]) => stop - start)],
     "spans.key": [spans.map(([, , kind]) => kinds.indexOf(kind))], "spans.count": [[]], "spans.segment": [[]],
     "keys.kind": [kinds], "keys.name": [kinds.map((kind) => `${kind} name`)], "keys.where": perKey("host/main"),
-    "keys.detail": perKey(""), "keys.nodes": perKey(""), "keys.segment": perKey(-1), "keys.color": perKey("#587080"),
+    "keys.detail": perKey(""), "keys.bar": perKey(""), "keys.nodes": perKey(""), "keys.segment": perKey(-1), "keys.color": perKey("#587080"),
     "rows.first": each((row) => { first += row.length; return first - row.length; }),
     "rows.crowded": each((row) => row.some(([start], i) => i > 0 && start < row[i - 1][1])),
     "rows.part": each(() => 0), "rows.lane": each((_, r) => r),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kit.runs.change import Difference
-from kit.text import format_number, format_percent
+from kit.text import format_number, format_percent, safe_html
 
 __all__ = ["BETTER", "MUTED", "WORSE", "change_html"]
 
@@ -39,9 +39,7 @@ def change_html(
     arrow = "▲" if found.amount > 0 else "▼"
     if kind == "unclear":
         why = spread or ": its spread is not known"
-        if found.doubt:
-            why += ": measured on a busy machine"
-        return _neutral(f"maybe {arrow} {amount}{why}")
+        return _neutral(f"maybe {arrow} {amount}{why}", found.doubt)
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
     return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>' + (
@@ -49,8 +47,10 @@ def change_html(
     )
 
 
-def _neutral(text: str) -> str:
-    return f'<span style="color:{MUTED}">{text}</span>'
+def _neutral(text: str, why: str = "") -> str:
+    """Args: why: the doubt, for who points at it; what stands above says it once for all."""
+    title = f' title="{safe_html(why, 300)}"' if why else ""
+    return f'<span style="color:{MUTED}"{title}>{text}</span>'
 
 
 def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str, str]:

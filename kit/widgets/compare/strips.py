@@ -366,8 +366,8 @@ def _wrapped(parts: Sequence[str], between: str = "") -> list[str]:
 def _title(runs: Sequence[Run]) -> str:
     origins = list(dict.fromkeys(run.timeline.origin for run in runs))
     names = list(dict.fromkeys(safe_label(run.name, 24) for run in runs if run.name))
-    what = f" - {safe_label(', '.join(names), 24)}" if names else ""
-    return f"timelines (origin{'s' * (len(origins) > 1)}: {', '.join(origins)}){what}"
+    what = f": {safe_label(', '.join(names), 24)}" if names else ""
+    return f"timelines{what} ({', '.join(origins)})"
 
 
 def _note(runs: Sequence[Run], columns: Columns) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kit.ir import PHASES, RECURRENT, Graph
+from kit.ir.names import computed_by, optimizer_of, short_op
 from kit.text import format_bytes, safe_label
-from kit.widgets.graph.names import computed_by, optimizer_of, short_op
 
 __all__ = ["MAX_SIBLINGS", "Box", "Shape", "Tree", "build_tree"]
 

@@ -75,7 +75,7 @@ def memory_payload(run: Run | None, most: float = 0.0) -> dict[str, Any]:
         "peak": _peak(report, graph, scale),
         "bars": bars,
         "message": {"x": [], "y": [], "text": []},
-        "title": f"memory over the program (origin: {report.origin})",
+        "title": f"memory over the program ({report.origin})",
         "note": _note(run, report, graph, len(area["left"])),
         "unit": unit,
         "end": end,

@@ -38,7 +38,7 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
         f"<div>{safe_html(name)}: {safe_html(a, 80)} → <b>{safe_html(b, 80)}</b></div>"
         for name, a, b in _conditions(diff)
     )
-    head = f"<b>{old}</b> → <b>{new}</b>{changed}"
+    head = f"<b>{old}</b> → <b>{new}</b>{changed}{_doubt(diff)}"
     parts = [
         section("What changed", sentence(head) + _table([diff.step])),
         *(_section(title, rows, limit) for title, rows in diff.sections),
@@ -49,6 +49,12 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
         sentence(_NOTE),
     ]
     return "".join(parts)
+
+
+def _doubt(diff: RunDiff) -> str:
+    """Why each change below is a "maybe"."""
+    why = diff.step.difference.doubt if diff.step.difference is not None else ""
+    return f"<div>No time is called changed: {safe_html(why, 300)}.</div>" if why else ""
 
 
 def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
@@ -128,6 +134,8 @@ def _ms(value: float, unknown: str = "not there") -> str:
 
 def _delta(row: Change | NodeChange) -> str:
     """`▲ +12 ms slower`: a sign and a word, so that colour is not needed."""
+    if math.isnan(row.old) and math.isnan(row.new):
+        return ""
     if row.difference is None:
         return f'<span style="color:{MUTED}">one step: spread unknown</span>'
     words = ("faster", "slower")

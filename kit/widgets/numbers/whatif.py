@@ -60,7 +60,7 @@ def whatif_html(run: Run, predictions: Sequence[Prediction], measured: Sequence[
     assumed = "".join(f"<li>{safe_html(text, 400)}</li>" for text in notes)
     return (
         f'<div style="font:13px/1.5 {tables.FONT};color:{tables.INK}">'
-        f"<b>predicted against measured</b> (origin: modelled), from "
+        f"<b>predicted against measured</b> (modelled), from "
         f"{safe_html(run.name or 'a run', 60)} at {safe_html(step_text(run), 200)} a step"
         f'<table style="border-collapse:collapse;margin:4px 0"><tr>{head}</tr>{rows}</table>'
         + (
@@ -131,8 +131,8 @@ def whatif_figure(run: Run, prediction: Prediction) -> figure:
     """The measured timeline and, under it and pale, the modelled one; a new figure each time."""
     plot = comparison_figure([run, modelled_run(run, prediction)])
     plot.title.text = (
-        f"measured (origin: {run.timeline.origin}) and below it what was predicted "
-        f"(origin: {prediction.timeline.origin}) - {safe_label(run.name, 24)}"
+        f"measured ({run.timeline.origin}) and below it what was predicted "
+        f"({prediction.timeline.origin}) - {safe_label(run.name, 24)}"
     )
     bars = plot.select_one({"name": "bars"})
     data = bars.data_source.data

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.ir import Node, Segment
+from kit.ir.names import computed_by
 from kit.runs.run import Run
 from kit.text import safe_label
 from kit.trace import GAP_CAUSES, KINDS, Timeline, critical_path, idle_gaps
@@ -96,8 +97,8 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
 
     Returns:
         `name`, `kind`, `color`, `lane` (into the plot's), `where` (the lane's own name), `segment`,
-        `node`, `nodes` (ids of a kernel's nodes, with spaces between), `detail`; keys (spans,);
-        whether keys have segments and nodes
+        `node`, `nodes` (ids of a kernel's nodes, with spaces between), `bar` (what stands on its
+        bars; empty: the name), `detail`; keys (spans,); whether keys have segments and nodes
     """
     t = run.timeline
     key = np.zeros(len(t), np.int64)
@@ -129,11 +130,21 @@ def key_columns(run: Run, lane_of: Ints) -> tuple[Columns, Ints, bool]:
             "segment": np.array(segment, np.int32),
             "node": np.array(node, np.int32),
             "nodes": [" ".join(map(str, ids)) for ids in nodes],
+            "bar": [_computed(ids, run) if k == "kernel" else ""
+                    for ids, k in zip(nodes, kind, strict=True)],
             "detail": _details(segment, nodes, run),
         },
         key,
         is_whole,
-    )
+    )  # fmt: skip
+
+
+def _computed(ids: Sequence[int], run: Run) -> str:
+    """What a kernel computes, in the words of the graph; "" where no graph says so."""
+    if run.callers or not run.graphs or not ids:
+        return ""
+    nodes = run.graphs[0].nodes
+    return computed_by([nodes[i] for i in ids])
 
 
 def step_columns(timeline: Timeline, shift_ns: int = 0) -> Columns:

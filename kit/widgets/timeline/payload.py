@@ -108,7 +108,7 @@ def timeline_title(run: Run | None) -> str:
         return "kernel timeline"
     named = (x for x in (run.name, device_of(run)) if x and x != "auto")
     what = ", ".join(safe_label(x, 48) for x in named)
-    return f"kernel timeline (origin: {run.timeline.origin}){what and f' - {what}'}"
+    return f"kernel timeline{what and f': {what}'} ({run.timeline.origin})"
 
 
 def as_run(given: Run | Timeline | None) -> Run:
@@ -142,9 +142,8 @@ def _heading(run: Run, label: str, asked: Run) -> str:
     Args:
         asked: the run whose settings these are; a timeline alone has none, and so no mode.
     """
-    origin = f"origin: {run.timeline.origin}"
     mode = asked.settings.mode if asked.step_times_ns else ""
-    names = [label or safe_label(run.name, 40), mode, origin]
+    names = [label or safe_label(run.name, 40), mode, run.timeline.origin]
     return "  ·  ".join(x for x in names if x)
 
 

@@ -212,7 +212,7 @@ def test_a_watch_may_start_and_close_others_in_its_hook():
 
     other = of_optimizers.register_optimizer_step_post_hook(lambda *_: None)
     with kit.watch(1, skip=0, when_complete=turn) as first:
-        loop.train(16)
+        loop.train(20)
     other.remove()
     assert (len(first.runs), len(before.runs), len(after.runs)) == (1, 0, 1)
     assert len(after.run.step_times_ns) == 2

@@ -8,6 +8,7 @@ from torch import nn
 
 import kit
 from kit.errors import SessionError, SettingsError
+from kit.measure.base.loop import TRACED_STEPS
 from kit.runs.analysis.summary import summary
 
 
@@ -43,7 +44,7 @@ def test_a_loop_in_a_session_becomes_a_run_with_graph_waits_and_predictions() ->
     assert loop.losses == pytest.approx(native.losses, rel=1e-5)
     assert watch.ended == "complete: measured 3 of 3 steps"
     assert (run.settings.mode, len(run.step_times_ns)) == ("lazy", 3)
-    assert run.timeline.where(kind="step").sum() == 2
+    assert run.timeline.where(kind="step").sum() == TRACED_STEPS
     assert len(run.graphs[0]) > 5
     assert [sync.cause for sync in run.sync_points] == ["item"] * 3
     assert run.sync_points[0].site.startswith("test_device_kit.py:")

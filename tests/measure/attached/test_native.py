@@ -19,12 +19,15 @@ from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
 from kit.measure.attached.recording import Recording
+from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.instruments import Profiler
 from kit.runs.analysis.summary import summary
 from kit.runs.run import Run
 from kit.widgets.base.tables import run_notes_html, sync_table_html
 from tests.reliability.errors import lines_of, run_with
 from tests.waiting import until
+
+STEPS = [f"step {i}" for i in range(TRACED_STEPS)]
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -84,10 +87,10 @@ def test_a_loop_that_knows_nothing_of_kit_becomes_a_run(tmp_path: Path) -> None:
     assert watch.ended == "complete: measured 4 of 4 steps"
     assert (run.settings.mode, len(run.step_times_ns), run.losses) == ("torch", 4, ())
     assert all(t > 0 for t in run.step_times_ns)
-    assert [s.name for s in run.timeline.spans if s.kind == "step"] == ["step 0", "step 1"]
+    assert [s.name for s in run.timeline.spans if s.kind == "step"] == STEPS
     phases = [s.name for s in run.timeline.spans if s.kind == "record"]
-    assert phases == ["forward", "backward", "update"] * 2
-    assert run.timeline.where(kind="input").sum() >= 2  # the loader
+    assert phases == ["forward", "backward", "update"] * TRACED_STEPS
+    assert run.timeline.where(kind="input").sum() >= TRACED_STEPS  # the loader
     line = next(
         i
         for i, text in enumerate(Path(__file__).read_text("utf-8").split("\n"), 1)
@@ -121,7 +124,7 @@ def test_the_first_of_two_optimizers_ends_a_step() -> None:
                 net(torch.ones(1, 2)).sum().backward()
                 optimizer.step()
     phases = [s.name for s in watch.run.timeline.spans if s.kind == "record"]
-    assert phases.count("backward") == 4  # two in each of the two steps
+    assert phases.count("backward") == 2 * TRACED_STEPS  # two in each step
 
 
 @pytest.mark.parametrize("at", [3, 6, 9, 11], ids=["warm", "measured", "looked", "traced"])
@@ -246,7 +249,7 @@ def test_a_loop_in_a_thread_is_recorded_from_outside_as_often_as_asked() -> None
         enough.set()
         thread.join()
     assert len(watch.runs[0].step_times_ns) == 3
-    assert watch.runs[0].timeline.where(kind="step").sum() == 2
+    assert watch.runs[0].timeline.where(kind="step").sum() == TRACED_STEPS
     assert len(watch.runs[1].step_times_ns) > 2
     assert watch.ended.startswith("stopped: ")
 
@@ -333,7 +336,7 @@ def test_a_loop_too_short_to_trace_says_no_waits_and_what_to_ask_for() -> None:
     with kit.watch(steps=steps, skip=skip) as watch:
         Loop().train(14)
     assert watch.ended == f"complete: measured {steps} of {steps} steps"
-    assert watch.run.timeline.where(kind="step").sum() == 2
+    assert watch.run.timeline.where(kind="step").sum() == TRACED_STEPS
 
 
 def test_the_said_number_of_steps_is_enough_and_one_less_is_not() -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import kit
 from kit.errors import SettingsError
+from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.many.replicas import measure
 from kit.measure.many.replicas import run as run_replicas
 from kit.runs.analysis.kernels import kernel_table
@@ -120,7 +121,7 @@ def test_sync_points_are_those_of_one_replica_and_their_cure_is_possible(two: Ru
     assert two.headline().syncs_per_step == 1
     (site,) = {s.site for s in two.sync_points}
     assert site.startswith("test_graph.py:")
-    assert len(two.timeline.syncs) == 2
+    assert len(two.timeline.syncs) == TRACED_STEPS
     assert two.metrics["sync.count"] == 2 * (SETTINGS.steps + SETTINGS.warmup)
     (advice,) = [a for a in two.advice() if a.site == site] or [None]
     if advice is not None:  # the wait may have been short

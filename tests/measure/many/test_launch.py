@@ -22,6 +22,7 @@ from torch import nn
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
+from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.many.launch import Team, run_processes
 from kit.runs.gradients import exposed_ms
 from kit.runs.run import Run
@@ -291,7 +292,7 @@ def test_lanes_of_all_processes_lie_on_one_clock_whatever_their_clocks_say(two: 
     for name in names:
         assert are_the_same(reductions[0, name], reductions[1, name], error)
     assert set(exposed_ms(two.timeline)) == {"process 0 device/0", "process 1 device/1"}
-    assert int(two.timeline.where(kind="step").sum()) == 2  # process 0's
+    assert int(two.timeline.where(kind="step").sum()) == TRACED_STEPS  # process 0's
 
 
 def test_buckets_that_fill_in_another_order_elsewhere_are_added_up_right() -> None:

@@ -12,6 +12,7 @@ import torch
 import kit
 from kit.errors import Cancelled, SettingsError
 from kit.measure.base.context import Context
+from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.experiment import run
 from kit.measure.native.events import timeline_of
 from kit.measure.native.torch import measure
@@ -66,7 +67,7 @@ def test_a_native_run_is_whole_and_survives_its_file(tmp_path: Any) -> None:
     assert all(t > 0 for t in made.step_times_ns)
     assert made.timeline.origin == "profiled"
     assert made.timeline.lanes == ("host/main", "device/0 torch cpu")
-    assert len(made.timeline.intervals(kind="step")) == 2
+    assert len(made.timeline.intervals(kind="step")) == TRACED_STEPS
     assert made.environment["torch"] == torch.__version__
     assert made.name == "mlp"
     made.save(tmp_path / "native.kitrun")
@@ -77,7 +78,7 @@ def test_a_native_run_is_whole_and_survives_its_file(tmp_path: Any) -> None:
 def test_phases_follow_the_step_and_leave_no_gap(accumulate: int) -> None:
     made = measure(mlp, NATIVE.replace(accumulate=accumulate, loss_scaling="static"))
     timeline = made.timeline
-    assert phases(timeline) == [*["forward", "backward"] * accumulate, "update"] * 2
+    assert phases(timeline) == [*["forward", "backward"] * accumulate, "update"] * TRACED_STEPS
     parts = breakdown_ns(timeline)
     steps = timeline.intervals(kind="step")
     assert sum(exposed for _, exposed in parts.values()) == int((steps[:, 1] - steps[:, 0]).sum())
@@ -99,8 +100,8 @@ def test_a_step_that_only_reads_is_forward_and_one_without_autograd_still_update
 
         return step
 
-    assert phases(measure(inference, NATIVE).timeline) == ["forward"] * 2
-    assert phases(measure(by_hand, NATIVE).timeline) == ["forward", "update"] * 2
+    assert phases(measure(inference, NATIVE).timeline) == ["forward"] * TRACED_STEPS
+    assert phases(measure(by_hand, NATIVE).timeline) == ["forward", "update"] * TRACED_STEPS
 
 
 def test_two_optimizers_in_one_step_each_have_their_update() -> None:
@@ -119,7 +120,7 @@ def test_two_optimizers_in_one_step_each_have_their_update() -> None:
         return step
 
     one = ["forward", "backward", "update"]
-    assert phases(measure(two, NATIVE).timeline) == one * 4
+    assert phases(measure(two, NATIVE).timeline) == one * 2 * TRACED_STEPS
 
 
 def test_one_step_without_warm_up_is_a_run() -> None:

@@ -334,8 +334,8 @@ def test_only_the_first_steps_and_the_longest_waits_are_drawn():
 
 def test_the_title_says_where_the_timelines_come_from():
     recorded = replace(empty_run(), timeline=Timeline.of([], origin="modelled"))
-    assert "(origin: profiled)" in comparison_columns([make_run(), make_run()])["title"]
-    assert "(origins: profiled, modelled)" in comparison_columns([make_run(), recorded])["title"]
+    assert "(profiled)" in comparison_columns([make_run(), make_run()])["title"]
+    assert "(profiled, modelled)" in comparison_columns([make_run(), recorded])["title"]
 
 
 def test_the_legend_has_the_kinds_that_are_drawn():

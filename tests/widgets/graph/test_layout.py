@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from kit.errors import LayoutError
 from kit.ir import PHASES, Aval, Graph, Node
+from kit.ir.names import computed_by, optimizer_of, short_op
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Span, Timeline
 from kit.widgets.graph.dot import run_dot
 from kit.widgets.graph.layout import place
-from kit.widgets.graph.names import computed_by, optimizer_of, short_op
 from kit.widgets.graph.payload import KINDS
 from kit.widgets.graph.tree import MAX_SIBLINGS, build_tree, scope_parts
 from kit.widgets.graph.view import GraphView, graph_model, graph_payload

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 
 from kit.runs.analysis.diff import diff_runs
+from kit.runs.analysis.rows import NodeChange
+from kit.runs.conditions import Conditions
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.widgets.base.change import BETTER, WORSE
@@ -40,6 +44,21 @@ def test_settings_steps_and_what_changed_are_said() -> None:
     assert BETTER in back
     assert "▼ −75&thinsp;% faster" in back  # the step is a ratio, its parts are milliseconds
     assert "Vanished" in run_diff_html(diff_runs(make_run(scopes=4), make_run()))
+
+
+def test_a_doubt_is_said_once_and_not_in_each_row() -> None:
+    busy = replace(slowed(make_run(scopes=9)), conditions=Conditions(cores=2, others=1.3))
+    text = run_diff_html(diff_runs(make_run(), busy))
+    assert text.count("maybe ") > 2
+    assert re.sub("<[^>]*>", "", text).count("measured on a busy machine") == 1
+    assert 'title="measured on a busy machine: others used 1.3 of 2 cores">maybe ▲' in text
+
+
+def test_what_no_kernel_computes_has_no_change() -> None:
+    node = NodeChange("added", -1, 3, "kit.full", "train.py:9", "", math.nan, math.nan)
+    text = run_diff_html(replace(diff_runs(make_run(), make_run()), nodes=(node,)))
+    assert "no kernel" in text
+    assert "spread unknown" not in text
 
 
 def test_a_long_list_says_how_much_is_not_shown() -> None:

@@ -74,8 +74,8 @@ def test_hostile_text_is_escaped():
 def test_the_figure_says_measured_and_modelled():
     run = measured()
     plot = whatif_figure(run, predict(run, Settings(mode="lazy")))
-    assert "origin: profiled" in plot.title.text
-    assert "origin: modelled" in plot.title.text
+    assert "(profiled)" in plot.title.text
+    assert "(modelled)" in plot.title.text
 
 
 def test_the_modelled_strip_is_paler_than_the_measured_one():
@@ -100,7 +100,7 @@ def test_the_view_begins_with_the_replay():
     run = measured()
     view = WhatIfView(run)
     assert view.prediction.step_ms == pytest.approx(run.step_ms, rel=1e-3)
-    assert "origin: modelled" in view.figure.title.text
+    assert "(modelled)" in view.figure.title.text
 
 
 def test_a_slider_asks_the_model():

@@ -13,6 +13,7 @@ from bokeh.resources import INLINE
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.ir.names import computed_by
 from kit.runs.run import Fused
 from kit.trace import GAP_CAUSES, KINDS, Span, SyncPoint, Timeline, critical_path, idle_gaps
 from kit.widgets.base.theme import COLORS
@@ -228,6 +229,10 @@ def test_a_kernel_tells_its_op_line_segment_and_all_its_nodes():
         assert node.site in keys["detail"][k]
         assert f"segment {kernel.segment}: " in keys["detail"][k]
         assert keys["nodes"][k] == nodes
+        members = [run.graphs[0].nodes[int(i)] for i in nodes.split()]
+        assert keys["bar"][k] == computed_by(members)
+        others = {b for b, kind in zip(keys["bar"], keys["kind"], strict=True) if kind != "kernel"}
+        assert others == {""}
 
 
 def test_equal_spans_share_one_key():
@@ -365,7 +370,7 @@ def test_the_picture_is_told_in_words():
 
 def test_the_title_says_workload_device_and_origin():
     run = replace(make_run(), name="bert", environment={"device": "cpu"})
-    assert timeline_title(run) == "kernel timeline (origin: profiled) - bert, cpu"
+    assert timeline_title(run) == "kernel timeline: bert, cpu (profiled)"
     assert timeline_model(timeline_payload(run))[0].title.text == timeline_title(run)
 
 

@@ -130,7 +130,7 @@ function paintBars(ctx, picture, row, wide, lit) {
     }
     if (to - from <= 24 || h < 13) continue;
     const ink = isOutline || isJoined ? tones.ink : inkOn(color);
-    const text = isJoined ? `${formatCount(table.count[i])} spans` : table.keys.name[k];
+    const text = isJoined ? `${formatCount(table.count[i])} spans` : table.keys.bar[k] || table.keys.name[k];
     texts.push({from, to, ink, text, seen});
   }
   paintTexts(ctx, view.gutter, y + h / 2 + 0.5, texts);

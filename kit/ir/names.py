@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from kit.ir import Node
-from kit.ir.graph import VIEW_OPS
+from kit.ir.graph import VIEW_OPS, Node
 from kit.text import format_count, safe_label
 
 __all__ = ["computed_by", "optimizer_of", "short_op"]
