@@ -35,7 +35,7 @@ from kit.runs.steady import enough_steps
 from kit.text import format_ms
 from kit.trace import Span, Timeline
 from kit.widgets.base.change import change_html
-from kit.widgets.base.tables import headline_html
+from kit.widgets.base.tables import headline_changes, headline_html
 from tests.factories import make_run
 
 RUNS = 400  # simulated pairs
@@ -221,6 +221,16 @@ def test_of_a_spread_of_more_than_the_step_the_ends_are_said() -> None:
     assert float(low) < 1 < 2 < float(high)
     assert found.text() == f"maybe 80% ({low} to {high} times) slower"
     assert f"({low} to {high} times)" in change_html(found)
+
+
+def test_a_change_from_or_to_nothing_names_both_ends_and_no_percentage() -> None:
+    gone, came = ((39.8, 0.0, -42.0, -37.6), (0.0, 39.8, 37.6, 42.0))
+    assert "▼ from 39.8 to 0 better" in change_html(Difference(*gone, is_ratio=False))
+    assert "± 2.2</span>" in change_html(Difference(*gone, is_ratio=False))
+    assert "▲ from 0 to 39.8 worse" in change_html(Difference(*came, is_ratio=False))
+    fraction = Difference(0.8, 0.1, -2.5, 1.1, is_ratio=False)
+    cards = headline_changes({"overlap_fraction": fraction})
+    assert ">maybe ▼ −70 points: its spread is not known<" in cards["overlap_fraction"]
 
 
 def test_ends_that_would_say_nothing_are_not_told() -> None:

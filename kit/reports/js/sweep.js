@@ -1,5 +1,6 @@
 // Charts of the step time over the settings that are numbers.
 import {element} from "../../widgets/base/js/dom.js";
+import {formatNs} from "../../widgets/base/js/format.js";
 import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
@@ -19,7 +20,7 @@ export function sweepCharts(index, shown) {
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
     const lines = sweepLines(index, k, split, shown.at);
     const parts = [caption, chart(axis, lines, shown, k)];
-    if (split >= 0) parts.push(key(axes[split].values));
+    if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every((point) => point.low < point.high);
     if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
     if (lines.flat().some((point) => point.doubt)) {
@@ -93,11 +94,14 @@ function mark(x, y, color, {low, high, doubt}) {
   return cross;
 }
 
-/** @param {string[]} names */
-function key(names) {
+/** The lines by name, each with its time at the place that the page shows.
+ * @param {string[]} names @param {import("./grid.js").Point[][]} lines @param {number} place */
+function key(names, lines, place) {
   return element("div", {class: "key"}, ...names.map((name, n) => {
     const swatch = element("i");
     swatch.style.background = SERIES[n % SERIES.length];
-    return element("span", {}, swatch, name);
+    const here = (lines[n] ?? []).find((point) => point.place === place);
+    const time = here ? element("b", {}, ` ${formatNs(here.ms * 1e6)}`) : "";
+    return element("span", {}, swatch, name, time);
   }));
 }

@@ -25,7 +25,8 @@ def change_html(
     """`▼ −12 % ± 4 % better`; in a neutral colour where the spread is not exceeded.
 
     Args:
-        form: shows an amount without its sign; by default percent of the old value.
+        form: shows an amount without its sign, "" of a spread that says nothing; by default percent
+            of the old value.
         words: what a change for the better and one for the worse is called.
     """
     kind = found.kind
@@ -60,15 +61,17 @@ def _texts(found: Difference, form: Callable[[float], str] | None) -> tuple[str,
     if form is None:
         form = _percent
         if not found.is_ratio:
-            if not found.old:
-                return f"from 0 to {format_number(found.new)}", ""
+            if not (found.old and found.new):
+                ends = f"from {format_number(found.old)} to {format_number(found.new)}"
+                return ends, f" ± {format_number(found.spread)}" if found.spread > 0 else ""
             scale = 1 / abs(found.old)
         if found.amount * scale >= _MANY:
             return f"{found.amount * scale + 1:,.0f}&thinsp;×", ""
     amount = f"{sign}{form(abs(found.amount) * scale)}"
     if found.is_ratio:
         return amount, f" {found.margin(form)}" if found.spread > 0 else ""
-    return amount, f" ± {form(found.spread * scale)}" if found.spread > 0 else ""
+    spread = form(found.spread * scale) if found.spread > 0 else ""
+    return amount, spread and f" ± {spread}"
 
 
 def _percent(fraction: float) -> str:

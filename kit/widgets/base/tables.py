@@ -91,7 +91,7 @@ def headline_html(run: Run, previous: Run | None = None) -> str:
     )
     return (
         f"{_doubt(run)}"
-        f'<div style="display:grid;grid-template-columns:repeat(auto-fit,minmax(100px,1fr));'
+        f'<div style="display:flex;flex-wrap:wrap;'
         f'gap:10px;font-family:{FONT};color:{INK}">{body}</div>'
     )
 
@@ -330,14 +330,14 @@ def headline_changes(
 
 
 def _points(fraction: float) -> str:
-    """A difference of two fractions, or its spread: one of more than all of it says nothing."""
-    return f"{100 * fraction:,.0f} points" if fraction <= 1 else "unknown"
+    """A difference of two fractions, or its spread; "" of more than all of it."""
+    return f"{100 * fraction:,.0f} points" if fraction <= 1 else ""
 
 
 def _card(label: str, value: str, note: str, field: str, change: str) -> str:
     return (
         f'<div style="background:{PANEL};border:1px solid {LINE};border-radius:8px;'
-        f'padding:9px 12px">'
+        f'padding:9px 12px;flex:1 1 100px;min-width:0">'
         f'<div style="font-size:12px;line-height:1.3;color:{MUTED}">{label}</div>'
         f'<div style="font-size:clamp(16px,2.9cqi,22px);line-height:1.35;font-weight:600;'
         f'white-space:nowrap;font-variant-numeric:tabular-nums">{value}</div>'

@@ -27,7 +27,7 @@ export function searchTimeline(table, text) {
     return words.every((word) => all.includes(word)) ? 1 : 0;
   };
   const {keys, syncs} = table;
-  const lit = flagsOf(keys.name, (name, k) => has(name, keys.kind[k], keys.where[k], keys.detail[k]));
+  const lit = flagsOf(keys.name, (name, k) => has(name, keys.bar[k], keys.kind[k], keys.where[k], keys.detail[k]));
   const marks = flagsOf(syncs.cause, (cause, i) =>
     (table.hidesWaits ? 0 : has("sync point", cause, syncs.site[i], syncs.via[i])));
   return {lit, marks, hits: spansOf(table, lit), syncs: marks.reduce((total, x) => total + x, 0)};
