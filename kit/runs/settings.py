@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kit.errors import SettingsError
 from kit.runs.bulk_sizes import DEFAULT_BULK, UNLIMITED, BulkSizes, sizes_from_environment
@@ -39,11 +39,15 @@ CHECK_INDICES = ("on", "first steps", "off")
 CHECK_NUMBERS = ("off", "on")
 UNTIL_STEADY = -1  # as many warm-up steps as it takes
 ENOUGH = -1  # as many measured steps as fill `ENOUGH_S`
+_Class = TypeVar("_Class")
 BULK_STOPS = (1, 2, 5, 10, 15, 20, 30, 50, 100, 200)  # and unlimited
 
 
-def names_checked(cls: type[Any]) -> type[Any]:
-    """A settings dataclass that answers a misspelt name; a notebook shows its signature as ever."""
+def names_checked(cls: type[_Class]) -> type[_Class]:
+    """A settings dataclass that answers a misspelt name; its signature is shown as ever.
+
+    A notebook reads it from what is wrapped, an editor from the type that comes back.
+    """
     make = cls.__init__
 
     @wraps(make)
@@ -51,7 +55,7 @@ def names_checked(cls: type[Any]) -> type[Any]:
         _check_known(named, [row.name for row in fields(type(self))])
         make(self, *values, **named)
 
-    cls.__init__ = __init__
+    cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
 
 
