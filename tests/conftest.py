@@ -16,6 +16,7 @@ from collections.abc import Generator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -40,6 +41,8 @@ LONG_FILES = (
     "tests/measure/many/test_batches.py",
     "tests/measure/search/test_sweeps.py",
 )
+# The marks of the tests whose programs XLA compiles as for a user, each one anew.
+AS_FOR_A_USER = ("gpu", "alone", "as_shipped")
 # What XLA's CPU compiler is told where it need not make fast programs.
 _QUICKLY = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
@@ -52,9 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything can import jax."""
     if not _wants(config, "gpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
-    if not any(_wants(config, marker) for marker in ("gpu", "alone", "as_shipped")):
+    if not any(_wants(config, marker) for marker in AS_FOR_A_USER):
         _compile_quickly()
-    os.environ["KIT_CACHE_DIR"] = ""  # what another run has compiled is no part of a test
+    if not hasattr(config, "workerinput"):  # the workers have the environment of the main process
+        _keep_programs(config)
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests of
         signal.signal(signal.SIGINT, signal.default_int_handler)  # interrupts would wait for ever
@@ -131,6 +135,19 @@ def _place(counts: Counter[Path], item: pytest.Item) -> tuple[int, int]:
 def _wants(config: pytest.Config, marker: str) -> bool:
     chosen = str(config.getoption("markexpr", ""))
     return marker in chosen and f"not {marker}" not in chosen
+
+
+def _keep_programs(config: pytest.Config) -> None:
+    """Let the tests of one run, their subprocesses and the workers share what they compile.
+
+    Most programs are those of an earlier test: kit's cache on disk then loads them, as it does for
+    a user. What another run has compiled is no part of a test.
+    """
+    os.environ["KIT_CACHE_DIR"] = ""
+    if not any(_wants(config, marker) for marker in AS_FOR_A_USER):
+        folder = TemporaryDirectory(prefix="kit-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["KIT_CACHE_DIR"] = folder.name
 
 
 def _compile_quickly() -> None:
