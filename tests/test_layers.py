@@ -16,7 +16,8 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "kit"
 
-_DATA = ["errors", "threads", "text", "files", "versions", "ir", "trace", "trace/ranks", "runs"]
+_TOP = ["errors", "threads", "cores", "text", "files", "versions"]
+_DATA = [*_TOP, "ir", "trace", "trace/ranks", "runs"]
 _RECORDING = [*_DATA, "runtime/rules", "runtime/engine", "runtime/recording"]
 _SESSION = [
     *_RECORDING,
@@ -40,6 +41,7 @@ _CHECKED = [*_MEASURE, "measure/search", "workloads", "workloads/rnn", "gpu_chec
 BELOW: dict[str, list[str]] = {
     "errors": [],
     "threads": ["errors"],
+    "cores": [],
     "text": [],
     "files": [],
     "versions": [],

@@ -20,6 +20,7 @@ from pathlib import Path
 from kit import __version__
 from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
+from kit.cores import usable_cores
 from kit.text import safe_terminal
 from kit.versions import cure_of, is_early, is_within, needed
 
@@ -36,13 +37,19 @@ _DEVICES = {
 }
 
 
+def _cores() -> str:
+    every, usable = os.cpu_count() or 1, usable_cores()
+    limited = f" of {every}, which this process may use" if usable < every else ""
+    return f"{usable} cores{limited}"
+
+
 def doctor(*, full: bool = False) -> tuple[str, bool]:
     """The report as text, and whether all that kit needs is there."""
     found = findings(full=full)
     width = max(len(f.what) for f in found)
     lines = [
         f"overlap-kit {__version__}, Python {platform.python_version()} on "
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        f"{platform.system()} {platform.machine()}, {_cores()}",
         "",
     ]
     for f in found:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import MutableMapping
 
-__all__ = ["leave_a_core", "usable_cores"]
+__all__ = ["leave_a_core"]
 
 FEW = 8  # cores; with more, the one that the host needs is hardly missed
 
@@ -27,10 +26,3 @@ def leave_a_core(environ: MutableMapping[str, str], cores: int) -> str:
         return ""
     environ["NPROC"] = str(cores - 1)
     return f"NPROC={cores - 1}: XLA leaves one of the {cores} cores to the host, to overlap with it"
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

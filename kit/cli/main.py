@@ -20,7 +20,7 @@ from typing import Any
 from kit import __version__
 from kit.cli.diff import diff, fraction
 from kit.cli.doctor import doctor
-from kit.cli.host import leave_a_core, usable_cores
+from kit.cli.host import leave_a_core
 from kit.cli.lab import FIRST_NOTEBOOK, lab, port_number
 from kit.cli.query import query
 from kit.cli.run import run
@@ -33,6 +33,7 @@ from kit.cli.terminal import (
     summary_of,
     written,
 )
+from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
 from kit.formats.readers import readers_text
 from kit.text import WHOLE, safe_terminal, write_plainly

@@ -11,7 +11,15 @@ from dataclasses import dataclass, fields
 
 from kit.text import format_count, format_number, format_percent
 
-__all__ = ["DISTURBED", "KNOWN", "UNKNOWN_CONDITIONS", "Conditions", "conditions_text", "doubt"]
+__all__ = [
+    "DISTURBED",
+    "KNOWN",
+    "UNKNOWN_CONDITIONS",
+    "Conditions",
+    "conditions_text",
+    "doubt",
+    "is_throttled",
+]
 
 DISTURBED = 0.10  # of the cores: what others may take before the verdict is withheld
 MANY_PAGES = 10_000  # a second, some hundredths of a core: from there on they are told
@@ -25,7 +33,7 @@ class Conditions:
     nan: not known, as on a system that does not say, or where the steps took too short a time.
 
     Units:
-        others, threads, steal, system: cores, that is seconds of processor a second
+        cores, others, threads, steal, system: seconds of processor a second
     """
 
     cores: float = math.nan  # that the process may use
@@ -39,6 +47,7 @@ class Conditions:
     warmup_steps: float = math.nan  # before the measured ones
     system: float = math.nan  # of its own time: in the operating system, which clears pages there
     fresh_pages: float = math.nan  # a second: memory that the process touched for the first time
+    throttled: float = math.nan  # part of the periods in which its container's limit stopped it
 
     def __post_init__(self) -> None:
         for row in fields(self):  # one nan for all, so that equal conditions compare equal
@@ -80,6 +89,12 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
     Args:
         known: the part of the kernels' time that is known by op; nan where kernels have no ops.
     """
+    if is_throttled(conditions):
+        return (
+            f"measured under a limit of {format_number(round(conditions.cores, 2))} cores, which "
+            f"stopped the process in "
+            f"{format_percent(conditions.throttled)} of all periods"
+        )
     taken = {name: getattr(conditions, name) for name in _TAKERS}
     whole = sum(x for x in taken.values() if x > 0)  # nan is not
     if whole > DISTURBED * conditions.cores:
@@ -99,6 +114,11 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
     return ""
 
 
+def is_throttled(conditions: Conditions) -> bool:
+    """Did its container's limit stop the process too often? Measuring again would not help."""
+    return conditions.throttled > DISTURBED
+
+
 def conditions_text(conditions: Conditions) -> str:
     """What is known, in one line; "" if nothing is."""
     c = conditions
@@ -109,6 +129,8 @@ def conditions_text(conditions: Conditions) -> str:
     ]
     if parts:
         parts[-1] += f" of {format_number(c.cores)} cores"
+    if c.throttled >= 0.005:
+        parts.append(f"stopped by its limit in {format_percent(c.throttled)} of all periods")
     if c.fresh_pages >= MANY_PAGES:
         parts.append(
             f"{format_number(round(c.system, 2))} cores of its own in the operating system, "

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
 from kit.formats.ranks.files import Path_, rank_files
 from kit.formats.ranks.member import read_rank
@@ -53,7 +54,7 @@ def open_ranks(
     if workers is not None:
         check_whole_number(TraceFileError, "workers", workers)
     files = rank_files(paths)
-    count = workers or min(len(files), os.cpu_count() or 1)
+    count = workers or min(len(files), usable_cores())
     pool = ThreadPoolExecutor(count)
     try:
         found = list(pool.map(lambda file: _read(file, step_by), files))

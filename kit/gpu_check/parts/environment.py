@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from kit.cores import usable_cores
 from kit.gpu_check.base.journal import Journal
 from kit.measure.base.provenance import provenance
 
@@ -73,7 +74,7 @@ def _software() -> dict[str, str | float]:
     found: dict[str, str | float] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": float(os.cpu_count() or 0),
+        "cores": float(usable_cores()),
         **provenance(),
     }
     for name in PACKAGES:

@@ -30,6 +30,7 @@ try:
 except ImportError:  # on a GPU machine that has torch and jax only, a run can be measured too
     psutil = None
 
+from kit.cores import cpu_limit
 from kit.measure.base.turns import TURNS
 from kit.runs.conditions import Conditions
 
@@ -53,6 +54,8 @@ class Reading:
 
     at_s: float = math.nan
     cores: float = math.nan  # that this process may use
+    spare: float = 0.0  # further cores on which it may run, but beyond its container's limit
+    limited_s: float = math.nan  # in periods in which it reached that limit
     busy_s: float = math.nan  # of these cores, by whomever
     steal_s: float = math.nan
     own_s: float = math.nan  # of this process and its children
@@ -72,6 +75,7 @@ class Usage:
     busy: float
     own: float
     conditions: Conditions
+    spare: float = 0.0  # cores that others may take and leave this process its own
 
 
 def read_machine() -> Reading:
@@ -83,7 +87,10 @@ def read_machine() -> Reading:
     found["collections"] = float(sum(row["collections"] for row in gc.get_stats()))
     with contextlib.suppress(*_UNREADABLE):
         cpus = _own_cpus(own)
-        found["cores"] = float(len(cpus))
+        limit = cpu_limit()
+        found["cores"] = min(float(len(cpus)), limit.cores)
+        found["spare"] = len(cpus) - found["cores"]
+        found["limited_s"] = limit.reached_s
         found["busy_s"] = sum(getattr(cpu, name, 0.0) for cpu in cpus for name in _BUSY)
         found["steal_s"] = sum(getattr(cpu, "steal", math.nan) for cpu in cpus)
     with contextlib.suppress(*_UNREADABLE):
@@ -153,7 +160,9 @@ def usage_between(
             collections=after.collections - before.collections,
             system=(after.system_s - before.system_s) / took,
             fresh_pages=(after.faults - before.faults) / took,
+            throttled=min((after.limited_s - before.limited_s) / took, 1.0),
         ),
+        before.spare,
     )
 
 
@@ -174,7 +183,7 @@ def conditions_of(usages: Sequence[Usage], warmup: float = math.nan) -> Conditio
             name: sum(getattr(usage.conditions, name) for usage in here)
             for name in ("threads", "system", "fresh_pages")
         }
-        others = busy - own
+        others = busy - own - here[0].spare
         if not math.isnan(others):
             others = max(others, 0.0)
         found.append(replace(here[0].conditions, others=others, **ours))

@@ -19,7 +19,7 @@ from kit.runs.analysis.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
-from kit.text import format_ms
+from kit.text import format_count, format_ms
 from kit.trace import SyncRow, count_devices, sync_table
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
@@ -351,7 +351,9 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
 def _has_one_core_too_few(run: Run) -> bool:
     cores, taken = run.environment.get("cores", ""), run.environment.get("cores for XLA", "")
     on_cpu = run.environment.get("device", "").startswith("cpu")
-    return on_cpu and cores.isdecimal() and taken.isdecimal() and int(cores) <= int(taken)
+    return (
+        on_cpu and cores.isdecimal() and taken.isdecimal() and int(taken) > max(int(cores) - 1, 1)
+    )
 
 
 def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -360,10 +362,12 @@ def _cores(run: Run, seen: _Seen) -> Iterator[Advice]:
     is_large = ms >= 0.15 * seen.step_ms and ms > 0 and not busy < 0.15
     if run.settings.mode == "torch" or not is_large or not _has_one_core_too_few(run):
         return
+    cores, taken = int(run.environment["cores"]), run.environment["cores for XLA"]
     text = (
-        f"XLA works with all {run.environment['cores']} cores, so recording ({format_ms(ms)} a "
-        "step) and the device take them from each other, and overlap gains little. Leave one to "
-        "the host: NPROC=1 in the environment before Python starts. A GPU has no such trouble."
+        f"XLA works with {taken} threads on {format_count(cores, 'core')}, so recording "
+        f"({format_ms(ms)} a step) and the device take them from each other, and overlap gains "
+        f"little. Leave one to the host: NPROC={max(cores - 1, 1)} in the environment before "
+        "Python starts. A GPU has no such trouble."
     )
     yield Advice("cores", text, ms=min(ms, work) if work else ms)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
 from kit.runs.analysis.advice import Advice
+from kit.runs.conditions import is_throttled
 from kit.runs.run import BASELINE, JIT, Run
 from kit.text import format_ms, format_percent
 from kit.trace import Limit, count_devices
@@ -20,6 +21,10 @@ __all__ = ["LIMIT_ROWS", "LimitRow", "Verdict", "verdict", "why_no_waits", "why_
 
 _WITHHELD = "No advice is given either"
 _AGAIN = "measure again when nothing else runs: close other programs and notebooks"
+_LIMITED = (
+    "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
+    "torch.set_num_threads(1)), or raise the container's limit, and measure again"
+)
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -127,7 +132,7 @@ def verdict(run: Run) -> Verdict | None:
         return None
     limit = run.limited_by()
     if limit.doubt:
-        return Verdict(limit, _WITHHELD, (), _AGAIN)
+        return Verdict(limit, _WITHHELD, (), _LIMITED if is_throttled(run.conditions) else _AGAIN)
     advice = run.advice()
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)

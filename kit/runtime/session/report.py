@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from kit.cores import schedulable_cores, usable_cores
 from kit.ir.graph import GraphDiff
 from kit.runs.bulk_sizes import BulkSizes, sizes_from_environment
 from kit.runs.compiles import Compile
@@ -139,8 +140,8 @@ class Report:
             "jax": jax.__version__,
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
-            "cores": str(os.cpu_count()),
-            "cores for XLA": os.environ.get("NPROC", str(os.cpu_count())),
+            "cores": str(usable_cores()),
+            "cores for XLA": os.environ.get("NPROC", str(schedulable_cores())),
         }
 
     def metrics(self) -> dict[str, float]:

@@ -55,6 +55,18 @@ def test_what_others_took_is_what_the_cores_did_less_ones_own() -> None:
     assert (found.clock_before_mhz, found.clock_after_mhz) == (3000.0, 2500.0)
 
 
+def test_under_a_limit_others_may_use_the_cores_beyond_it() -> None:
+    """A container with two of eight cores loses nothing while others take six."""
+    start = Reading(**{**vars(START), "spare": 6.0, "limited_s": 3.0})
+    end = after(busy_s=130.0, own_s=36.0, limited_s=4.0)  # 7.5 cores, of which 1.5 its own
+    found = conditions_of([usage_between(start, end)])
+    assert found.others == 0.0
+    assert found.throttled == pytest.approx(0.25)
+    full = conditions_of([usage_between(start, after(busy_s=130.0, own_s=34.0))])
+    assert full.others == pytest.approx(0.5)  # of the two
+    assert math.isnan(full.throttled)
+
+
 def test_without_psutil_nothing_of_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kit.measure.base.machine.psutil", None)
     watch = Watch()

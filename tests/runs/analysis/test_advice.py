@@ -269,6 +269,10 @@ def test_a_machine_without_a_core_for_the_host_is_named_before_the_recording_is(
     assert "NPROC=1" in advice.text
     for other in ({**full, "cores for XLA": "1"}, {**full, "device": "gpu (H200)"}):
         assert [a.rule for a in synthetic(spans, environment=other).advice()] == ["recording"]
+    under_a_limit = {**full, "cores": "4", "cores for XLA": "64"}
+    (advice,) = synthetic(spans, environment=under_a_limit).advice()
+    assert "XLA works with 64 threads on 4 cores" in advice.text
+    assert "NPROC=3 " in advice.text
     only_recording = synthetic([busy(0, 4), host("record", 0, 10)], environment=full)
     assert [a.rule for a in only_recording.advice()] == ["recording"]  # nothing more could hide
 
