@@ -34,6 +34,7 @@ PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
     "threads": "a thread that runs, or a clear error",
+    "cores": "how many cores this process may use",
     "files": "a file is written whole or not at all",
     "versions": "versions that were tried",
     "ir": "graph, plan",
