@@ -34,7 +34,7 @@ PURPOSE = {
     "errors": "every exception that kit raises on purpose",
     "text": "foreign text made safe; numbers for people",
     "threads": "a thread that runs, or a clear error",
-    "cores": "how many cores this process may use",
+    "cores": "how many may be used",
     "files": "a file is written whole or not at all",
     "versions": "versions that were tried",
     "ir": "graph, plan",
@@ -83,7 +83,7 @@ ONE_OP = [
         "after the step: the thread that measures",
         GREY,
         {
-            "kit/runtime/session/tracer.py": "runs two steps under the profiler",
+            "kit/runtime/session/tracer.py": "runs three steps under the profiler",
             "kit/runtime/profiling/freeze.py": "tasks and spans become Graph, Segment, Timeline",
             "kit/runtime/profiling/device_spans.py": "XLA's kernels and the nodes they compute",
             "kit/trace/planes.py": "events of XLA's planes, one lane a thread or stream",
@@ -195,7 +195,7 @@ def shorten(name: str) -> str:
 
 def in_lines(text: str) -> str:
     """A text for a box that is narrow."""
-    return "<br/>".join(wrap(text, 26))
+    return "<br/>".join(wrap(text, 22))
 
 
 def one_op() -> str:
