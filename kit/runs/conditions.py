@@ -91,7 +91,7 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
     """
     if is_throttled(conditions):
         return (
-            f"measured under a limit of {format_number(round(conditions.cores, 2))} cores, which "
+            f"measured under a limit of {_cores(conditions)}, which "
             f"stopped the process in "
             f"{format_percent(conditions.throttled)} of all periods"
         )
@@ -104,14 +104,18 @@ def doubt(conditions: Conditions, known: float = math.nan) -> str:
             for name, x in taken.items()
             if x > 0.1 * most
         ]
-        cores = format_number(conditions.cores)
-        return f"measured on a busy machine: {' and '.join(said)} of {cores} cores"
+        return f"measured on a busy machine: {' and '.join(said)} of {_cores(conditions)}"
     if known < KNOWN:
         return (
             f"only {format_percent(known)} of the kernels' time could be matched with ops of the "
             "step: something else was profiled, too, or the profiler lost part"
         )
     return ""
+
+
+def _cores(conditions: Conditions) -> str:
+    cores = format_number(round(conditions.cores, 2))
+    return f"{cores} core{'s' * (cores != '1')}"
 
 
 def is_throttled(conditions: Conditions) -> bool:
@@ -128,7 +132,7 @@ def conditions_text(conditions: Conditions) -> str:
         if getattr(c, name) >= 0 and (name == "others" or getattr(c, name) >= 0.005)
     ]
     if parts:
-        parts[-1] += f" of {format_number(c.cores)} cores"
+        parts[-1] += f" of {_cores(c)}"
     if c.throttled >= 0.005:
         parts.append(f"stopped by its limit in {format_percent(c.throttled)} of all periods")
     if c.fresh_pages >= MANY_PAGES:

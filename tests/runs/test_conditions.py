@@ -35,6 +35,8 @@ SAID = "measured on a busy machine: others used 1.3 of 2 cores"
      "measured on a busy machine: others used 0.3 and other guests of the host used 0.2 of 4 "
      "cores"),
     (Conditions(cores=64.0, others=6.0), 1.0, ""),
+    (Conditions(cores=1.0, others=0.3), 1.0,
+     "measured on a busy machine: others used 0.3 of 1 core"),
     (Conditions(cores=1.5, others=0.0, throttled=0.05), 1.0, ""),
     (Conditions(cores=1.5, others=1.0, throttled=0.43), 1.0,
      "measured under a limit of 1.5 cores, which stopped the process in 43% of all periods"),
