@@ -31,6 +31,7 @@ from tests.jax.models import (
 )
 
 LAZY = Settings(mode="lazy")
+CACHE = ExecutableCache()  # the ways to cut a step have programs in common
 CUTS = {
     "imperative": Settings(mode="imperative"),
     **{f"bulk {n}": Settings(bulk_forward=n, bulk_backward=n) for n in (1, 5, 15)},
@@ -82,7 +83,7 @@ def test_ten_train_steps_equal_jax_jit(model: str, cut: str) -> None:
     with jax.numpy_dtype_promotion("standard"):  # optax relies on it
         start = make_state()
         state, losses = train(jax.jit(function), start)
-        with Session(CUTS[cut]):
+        with Session(CUTS[cut], cache=CACHE):
             got_state, got = train(kit.jax.step(function), start)
             assert jax.tree.structure(got_state) == jax.tree.structure(state)
             tolerance = 0.0 if cut == "lazy" else 5e-6  # other cuts round between the segments

@@ -25,6 +25,7 @@ from kit.workloads import jax_mlp
 from tests.jax.models import BATCH, LABELS, flax_state, flax_step, plain_state, plain_step
 
 QUICK = Settings(steps=4, warmup=2, batch_size=4)
+CACHE = ExecutableCache()  # programs that several runs have in common
 
 
 @kit.workload(framework="jax")
@@ -66,7 +67,7 @@ def flaxed(ctx: Any) -> Callable[[], Any]:
 def test_every_setting_gives_jax_jits_losses(changes: dict[str, Any]) -> None:
     settings = QUICK.replace(steps=6, **changes)
     native = run(tiny, settings.replace(mode="torch"))
-    got = run(tiny, settings)
+    got = run(tiny, settings, cache=CACHE)
     np.testing.assert_allclose(got.losses, native.losses, rtol=1e-5)
     assert len(set(got.losses)) == 6
     assert got.sync_points == ()
@@ -74,19 +75,26 @@ def test_every_setting_gives_jax_jits_losses(changes: dict[str, Any]) -> None:
 
 def test_a_replayed_step_is_replayed_and_its_losses_are_the_same_to_the_bit() -> None:
     settings = QUICK.replace(mode="lazy", steps=8)
-    plain = run(tiny, settings)
-    replayed = run(tiny, settings.replace(step_mode="replay"))
+    plain = run(tiny, settings, cache=CACHE)
+    replayed = run(tiny, settings.replace(step_mode="replay"), cache=CACHE)
     assert replayed.metrics["replay.steps"] >= 4
     assert replayed.losses == plain.losses
 
 
+@pytest.fixture(scope="module")
+def plain_losses() -> tuple[float, ...]:
+    """Of the shipped step natively, without a loss scale."""
+    return run(jax_mlp, Settings(mode="torch", loss_scaling="none", steps=6, warmup=2)).losses
+
+
 @pytest.mark.parametrize("mode", ["torch", "bulked", "lazy"])
 @pytest.mark.parametrize("scaling", LOSS_SCALING)
-def test_the_shipped_step_learns_with_every_loss_scaling(mode: str, scaling: str) -> None:
+def test_the_shipped_step_learns_with_every_loss_scaling(
+    mode: str, scaling: str, plain_losses: tuple[float, ...]
+) -> None:
     cell = Settings(mode=mode, loss_scaling=scaling, steps=6, warmup=2)
-    made = run(jax_mlp, cell)
-    plain = run(jax_mlp, cell.replace(mode="torch", loss_scaling="none"))
-    np.testing.assert_allclose(made.losses, plain.losses, rtol=1e-4)
+    made = run(jax_mlp, cell, cache=CACHE)
+    np.testing.assert_allclose(made.losses, plain_losses, rtol=1e-4)
     assert made.losses[-1] < made.losses[0]
     asks = scaling == "dynamic, host check" and mode != "torch"
     assert [s.cause for s in made.sync_points] == ["bool"] * 6 * asks
@@ -98,10 +106,10 @@ def test_the_shipped_step_learns_with_every_loss_scaling(mode: str, scaling: str
 )
 def test_the_shipped_step_follows_the_other_settings(changes: dict[str, Any]) -> None:
     base = Settings(mode="lazy", steps=3, warmup=1)
-    got = run(jax_mlp, base.replace(**changes)).losses
+    got = run(jax_mlp, base.replace(**changes), cache=CACHE).losses
     native = run(jax_mlp, base.replace(mode="torch", **changes)).losses
     np.testing.assert_allclose(got, native, rtol=1e-2 if "dtype" in changes else 1e-5)
-    assert got != run(jax_mlp, base).losses
+    assert got != run(jax_mlp, base, cache=CACHE).losses
 
 
 def test_an_infinite_gradient_halves_the_scale_and_leaves_the_parameters() -> None:
