@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kit.errors import SessionError
 from kit.runs.settings import Settings
+from kit.runtime.session.executor import ExecutableCache
 from kit.torch.device import open_session
 
+CACHE = ExecutableCache()  # random programs have many parts in common
 VIEWS: list[Callable[[Any, int], Any]] = [
     lambda x, k: x.t() if x.dim() == 2 else x.flip(0),
     lambda x, k: x.transpose(0, -1),
@@ -74,7 +76,7 @@ def run_program(device: str, program: list[tuple[str, int, int, int]]) -> list[A
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_programs_of_views_and_writes_equal_torch(mode: str, program: Any) -> None:
     expected = run_program("cpu", program)
-    with open_session(Settings(mode=mode, bulk_forward=3)):
+    with open_session(Settings(mode=mode, bulk_forward=3), cache=CACHE):
         got = run_program("kit", program)
     for (e, *e_geometry), (g, *g_geometry) in zip(expected, got, strict=True):
         assert e.shape == g.shape
@@ -110,7 +112,7 @@ def test_gradients_through_views_and_writes_equal_torch(program: Any) -> None:
         with open_session(), pytest.raises(RuntimeError, match=str(error)[:20].split("(")[0]):
             gradients("kit", program)
         return
-    with open_session(Settings(bulk_forward=4, bulk_backward=4)):
+    with open_session(Settings(bulk_forward=4, bulk_backward=4), cache=CACHE):
         got = gradients("kit", program)
     for e, g in zip(expected, got, strict=True):
         torch.testing.assert_close(g, e)

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.runs.settings import Settings
+from kit.runtime.session.executor import ExecutableCache
 from kit.torch.device import open_session
 
 Program = Callable[[str], Any]
+CACHE = ExecutableCache()  # random programs have many parts in common
 FIVE = torch.arange(5.0)
 COLUMN = torch.arange(3.0).reshape(3, 1)
 COMPLEX = torch.view_as_complex(torch.arange(6.0).reshape(3, 1, 2))
@@ -138,7 +140,7 @@ def outcome(program: Program, device: str) -> tuple[str, str] | torch.Tensor:
 
 def check(program: Program, **how: Any) -> None:
     expected = outcome(program, "cpu")
-    with open_session(Settings(**how)):
+    with open_session(Settings(**how), cache=CACHE):
         found = outcome(program, "kit")
     if isinstance(expected, tuple) or isinstance(found, tuple):
         assert found == expected

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.runs.settings import Settings
+from kit.runtime.session.executor import ExecutableCache
 from kit.torch.device import open_session
 
 STEPS, CHANGED = 20, 9
+CACHE = ExecutableCache()  # most steps are the same: each is compiled once
 
 
 def learning_rate(model: Any, optimizer: Any) -> None:
@@ -104,7 +106,7 @@ def train(
     change: Callable[[Any, Any], None], step_mode: str, *, zeroes: bool = True
 ) -> tuple[list[float], list[float], Any]:
     """Losses, and the first weights; `change` is called once, between two steps."""
-    with open_session(Settings(mode="lazy", step_mode=step_mode)) as session:
+    with open_session(Settings(mode="lazy", step_mode=step_mode), cache=CACHE) as session:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 3))
         model.register_buffer("mask", torch.ones(3))

@@ -13,12 +13,15 @@ from torch import nn
 
 import kit
 from kit.errors import ScalerError, SettingsError
+from kit.runtime.session.executor import ExecutableCache
 from kit.runtime.session.session import current_session
+from kit.torch.device import open_session
 from kit.torch.scaling.choose import make_scaler
 from kit.torch.scaling.deferred import DeferredScaler
 from kit.workloads import mlp
 
 DYNAMIC = ("dynamic, host check", "dynamic, on device", "dynamic, deferred")
+CACHE = ExecutableCache()  # one small task, many times
 GROWTH = {"init_scale": 2.0**8, "growth_interval": 3}
 WAYS = {
     "lazy": kit.Settings(mode="lazy"),
@@ -87,7 +90,7 @@ def test_five_hundred_steps_with_infs_at_random_equal_native_grad_scaler(
     expected = train("dynamic, host check", "cpu", bad)
     assert len(set(expected[1])) > 2
     for mode in DYNAMIC:
-        with kit.Session(WAYS["lazy"]):
+        with open_session(WAYS["lazy"], cache=CACHE):
             assert_equal(train(mode, "kit", bad), expected)
 
 
@@ -102,7 +105,7 @@ def test_deferred_equals_native_however_the_steps_are_cut(
     way: str, bad: list[bool], clip: bool, read_scale: bool
 ) -> None:
     expected = train("dynamic, host check", "cpu", bad, clip=clip)
-    with kit.Session(WAYS[way]):
+    with open_session(WAYS[way], cache=CACHE):
         got = train("dynamic, deferred", "kit", bad, clip=clip, read_scale=read_scale)
     assert got[1][-1] == expected[1][-1]
     torch.testing.assert_close(got[0], expected[0], rtol=1e-4, atol=1e-5)
@@ -128,7 +131,7 @@ def test_every_optimizer_is_taken_back_exactly(
     bad = [i % 5 == first or i == first + 1 for i in range(16)]
     native = {k: v for k, v in options.items() if k != "fused"}
     expected = train("dynamic, host check", "cpu", bad, optimizer=optimizer, options=native)
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         got = train("dynamic, deferred", "kit", bad, optimizer=optimizer, options=options)
     assert_equal(got, expected)
 
@@ -151,7 +154,7 @@ class Averaged(torch.optim.Optimizer):
 def test_state_that_is_replaced_and_not_written_is_taken_back_too(first: int) -> None:
     bad = [i % 4 == first for i in range(12)]
     expected = train("dynamic, host check", "cpu", bad, optimizer=Averaged, options={})
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         got = train("dynamic, deferred", "kit", bad, optimizer=Averaged, options={})
     assert_equal(got, expected)
 
@@ -204,7 +207,7 @@ def test_what_reads_the_weights_after_a_wrong_step_is_taken_back_as_well(way: st
         return [*task.weights(), average.cpu(), clamped.cpu()]
 
     expected = run("dynamic, host check", "cpu")
-    with kit.Session(WAYS[way]):
+    with open_session(WAYS[way], cache=CACHE):
         got = run("dynamic, deferred", "kit")
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
@@ -213,7 +216,7 @@ def test_a_loss_that_is_read_in_each_step_is_never_one_of_a_wrong_step() -> None
     bad = [i in (2, 3, 6) for i in range(9)]
     native = Task("dynamic, host check", "cpu", torch.optim.AdamW, {"lr": 0.1})
     expected = [float(native.step(b)) for b in bad]
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {"lr": 0.1})
         got = [task.step(b).item() for b in bad]
     torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-4, atol=1e-5)
@@ -221,7 +224,7 @@ def test_a_loss_that_is_read_in_each_step_is_never_one_of_a_wrong_step() -> None
 
 def test_random_numbers_are_those_of_the_other_modes() -> None:
     def run(mode: str) -> list[torch.Tensor]:
-        with kit.Session(WAYS["lazy"]):
+        with open_session(WAYS["lazy"], cache=CACHE):
             task = Task(mode, "kit", torch.optim.SGD, {"lr": 0.1})
             task.model.insert(1, nn.Dropout(0.4))
             kept = [task.step(i in (1, 4, 5)) for i in range(9)]
@@ -253,12 +256,12 @@ def test_several_optimizers_share_one_scaler(mode: str) -> None:
         return [a.detach().cpu(), b.detach().cpu(), torch.tensor(scaler.get_scale())]
 
     expected = run("dynamic, host check", "cpu")
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         torch.testing.assert_close(run(mode, "kit"), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_saved_scaler_goes_on_where_it_was() -> None:
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         task = Task("dynamic, deferred", "kit", torch.optim.AdamW, {})
         for i in range(4):
             task.step(i == 1)
@@ -312,7 +315,7 @@ def test_autocast_trains_as_native_autocast_does(dtype: torch.dtype, mode: str) 
 
     expected = run("dynamic, host check", "cpu")
     tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
-    with kit.Session(WAYS["lazy"]):
+    with open_session(WAYS["lazy"], cache=CACHE):
         got = run(mode, "kit")
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
@@ -324,7 +327,7 @@ SCALED = ("static", *DYNAMIC)
 
 @pytest.mark.parametrize("mode", SCALED)
 def test_a_scaler_that_is_stepped_twice_says_so(mode: str) -> None:
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task(mode, "kit", torch.optim.AdamW, {})
         task.scaler.scale(task.model(task.x).sum()).backward()
         task.scaler.step(task.optimizer)
@@ -334,7 +337,7 @@ def test_a_scaler_that_is_stepped_twice_says_so(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", SCALED)
 def test_unscale_after_step_says_so(mode: str) -> None:
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task(mode, "kit", torch.optim.AdamW, {})
         task.scaler.scale(task.model(task.x).sum()).backward()
         task.scaler.step(task.optimizer)
@@ -344,7 +347,7 @@ def test_unscale_after_step_says_so(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["static", *DYNAMIC[1:]])
 def test_an_optimizer_without_gradients_is_named_with_what_to_do(mode: str) -> None:
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task(mode, "kit", torch.optim.AdamW, {})
         task.scaler.scale(task.model(task.x).sum())
         with pytest.raises(ScalerError, match=r"an AdamW of 4 parameters none of which.*backward"):
@@ -379,7 +382,7 @@ def test_a_scale_that_cannot_be_is_refused_in_every_mode(mode: str, scale: float
 @pytest.mark.parametrize("mode", ["dynamic, on device", "dynamic, deferred"])
 @pytest.mark.parametrize("scale", [0.0, -2.0, float("inf"), float("nan")])
 def test_a_scale_that_cannot_be_is_refused_later_too(mode: str, scale: float) -> None:
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task(mode, "kit", torch.optim.AdamW, {})
         task.step(False)
         with pytest.raises(SettingsError, match="positive finite number"):
@@ -392,7 +395,7 @@ def test_a_scale_that_cannot_be_is_refused_later_too(mode: str, scale: float) ->
 
 @pytest.mark.parametrize("mode", DYNAMIC)
 def test_a_scale_given_by_hand_is_taken(mode: str) -> None:
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task(mode, "kit", torch.optim.AdamW, {})
         task.step(False)
         task.scaler.scale(task.model(task.x).sum()).backward()
@@ -420,7 +423,7 @@ def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
             for p in self.param_groups[0]["params"]:
                 self.state[p]["calls"] = self.state[p].get("calls", 0) + 1
 
-    with kit.Session():
+    with open_session(cache=CACHE):
         task = Task("dynamic, deferred", "kit", Counting, {})
         task.step(False)
         with pytest.raises(SettingsError, match="Counting keeps 'calls' in a Python number"):
