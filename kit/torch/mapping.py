@@ -42,8 +42,9 @@ class DeviceNames(TorchFunctionMode):
         """What was mapped, in words."""
         if not self._counts:
             return (
-                "the script names no device that could be device kit: its tensors are where it "
-                "put them, on device kit where it asked torch.accelerator"
+                "the script names no device that device kit could stand in for, so it ran where it "
+                "put its tensors: on the CPU, unless it asked torch.accelerator. To have it on "
+                'device kit, let it name one: model.to("cuda"), x.to("cuda")'
             )
         parts = [f"{name} in {count:,} calls" for name, count in self._counts.most_common()]
         return (

@@ -87,7 +87,8 @@ def timeline_of(
                 else f"{reads:.3g} reads of a number a step"
             )
             does = "waits" if reads == 1 else "wait"
-            notes.append(f"{said} (.item(){_where(places or {})}) {does} for nothing: {CPU}")
+            where = _where(places or {}, reads)
+            notes.append(f"{said} (.item(){where}) {does} for nothing: {CPU}")
     else:
         kernels = list(_kernels(events, ns))
         if not kernels:
@@ -127,10 +128,16 @@ def _top_op(event: Any) -> bool:
     return event.name.startswith("aten::") and not called
 
 
-def _where(places: Mapping[str, Sequence[Place]]) -> str:
-    """The lines that read a number, an optimizer's own reads left out."""
-    reads = [site for site, via in places.get("item", ()) if not via.startswith("torch/optim/")]
-    return f", at {', '.join(dict.fromkeys(filter(None, reads)))}" if any(reads) else ""
+def _where(places: Mapping[str, Sequence[Place]], reads: float) -> str:
+    """The lines that read a number, an optimizer's own reads left out.
+
+    Args:
+        places: of one step.
+        reads: a step, in the mean: with more, other steps have lines that read, too.
+    """
+    sites = [site for site, via in places.get("item", ()) if not via.startswith("torch/optim/")]
+    others = " and, in some steps, elsewhere" if reads > len(sites) else ""
+    return f", at {', '.join(dict.fromkeys(filter(None, sites)))}{others}" if any(sites) else ""
 
 
 def _is_input(event: Any) -> bool:
