@@ -12,7 +12,7 @@ aimed    ops and program with one layer, then what was aimed at next to what was
 Each row is a training step: forward, backward, SGD (jax's rows: loss and gradients only). Rows take
 turns, round by round. Times are by the clock and the process's own CPU time, which other programs
 disturb less; the least is what they disturb least. Torch has one thread. Titles say how busy the
-machine was. The tables are those of docs/rnn_gates.md.
+machine was. docs/rnn_gates.md says what they showed.
 """
 
 from __future__ import annotations
