@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 UNKNOWN = "unknown"
-_MOST_ROWS, _MOST_OF_CELL = 30, 60  # that a table shows of itself
+_MOST_ROWS = 30  # that a table shows of itself
 WHOLE = sys.maxsize  # the limit of a text that is not cut, because it is data
 _REPLACED = "\ufffd"  # what stands where a character was that is not shown
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|#~$])")
@@ -281,6 +281,7 @@ class Rows(tuple[T, ...], Generic[T]):
 
     noun: ClassVar[str] = "row"
     columns: ClassVar[tuple[Column[Any], ...]] = ()
+    widest: ClassVar[int] = 60  # letters of a cell
 
     @overload
     def __getitem__(self, at: SupportsIndex, /) -> T: ...
@@ -318,9 +319,7 @@ class Rows(tuple[T, ...], Generic[T]):
     def _cells(self, safe: Callable[[object, int], str]) -> tuple[list[list[str]], list[str]]:
         """The headings and the first rows, and what is said of the others."""
         heads = [column.head for column in self.columns]
-        rows = [
-            [safe(c.cell(row), _MOST_OF_CELL) for c in self.columns] for row in self[:_MOST_ROWS]
-        ]
+        rows = [[safe(c.cell(row), self.widest) for c in self.columns] for row in self[:_MOST_ROWS]]
         left = len(self) - _MOST_ROWS
         more = f"and {format_count(left, 'more ' + self.noun)}: slice to see others"
         return [heads, *rows], [more] if left > 0 else []

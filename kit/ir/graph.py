@@ -12,6 +12,7 @@ from outside and are never executed.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -19,7 +20,7 @@ from math import prod
 from types import MappingProxyType
 
 from kit.errors import GraphError
-from kit.text import WHOLE, safe_terminal
+from kit.text import WHOLE, format_count, safe_terminal
 
 __all__ = [
     "DIFF_KINDS",
@@ -190,6 +191,10 @@ class Graph:
         """What changed from this graph to the other one, in two aligned columns."""
         return _diff(self, other)
 
+    def __repr__(self) -> str:
+        ops = len(self.ops)
+        return f"Graph({format_count(ops, 'op')}, {format_count(len(self) - ops, 'variable')})"
+
     def __str__(self) -> str:
         return "\n".join(_line(i, node) for i, node in enumerate(self.nodes))
 
@@ -250,6 +255,10 @@ class GraphDiff:
             lines.append(f"{left:{width}} {_MARK[row.kind]} {_cut(row.right_text, width)}".rstrip())
             last = i
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        count = Counter(row.kind for row in self.rows)
+        return f"GraphDiff({', '.join(f'{count[k]:,} {k}' for k in DIFF_KINDS if count[k])})"
 
     def __str__(self) -> str:
         return "the graphs are the same" if self.is_empty else self.text()

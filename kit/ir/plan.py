@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from kit.errors import SettingsError
 from kit.ir.graph import Graph, Segment
-from kit.text import check_whole_number
+from kit.text import check_whole_number, format_count
 
 __all__ = ["OpStream", "plan"]
 
@@ -37,6 +37,9 @@ class OpStream:
     forced: Mapping[int, str] = field(default_factory=dict)
     end: str = "mark_step"
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"OpStream({self.graph!r}, {format_count(len(self.forced), 'forced cut')})"
 
     @classmethod
     def of(

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kit.text import Column, Rows, format_ms, format_percent
 from kit.trace.active import (
     NONE,
     Active,
@@ -128,6 +129,20 @@ class IdleRow:
     longest_ms: float
 
 
+class IdleRows(Rows[IdleRow]):
+    """The rows of `idle_table`."""
+
+    noun = "cause"
+    columns = (
+        Column("why the devices were idle", lambda r: r.cause, is_number=False),
+        Column("line", lambda r: r.site, is_number=False),
+        Column("in all steps", lambda r: format_ms(r.total_ms)),
+        Column("share", lambda r: format_percent(r.share, form=".1%")),
+        Column("pieces", lambda r: f"{r.count:,}"),
+        Column("longest", lambda r: format_ms(r.longest_ms)),
+    )
+
+
 def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     """Every idle gap of every device within the steps, cut by cause; in order of device and time.
 
@@ -178,7 +193,7 @@ def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
         IdleRow(cause, site, len(x), int(x.sum()) / 1e6, int(x.sum()) / whole, int(x.max()) / 1e6)
         for (cause, site), x in joined.items()
     ]
-    return tuple(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
+    return IdleRows(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
 
 
 def idle_causes(timeline: Timeline) -> Mapping[str, float]:

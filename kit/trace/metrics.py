@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
-from kit.text import format_count
+from kit.text import Column, Rows, format_count, format_ms, format_percent
 from kit.trace.active import distinct
 from kit.trace.kinds import (
     AWAY,
@@ -62,6 +62,18 @@ class BreakdownRow:
     total_ms: float  # while it went on, whatever else did: these may add up to more than the step
     exposed_ms: float  # charged to it alone: these add up to the step
     share: float  # exposed_ms as a fraction of the step
+
+
+class BreakdownRows(Rows[BreakdownRow]):
+    """The rows of `breakdown`."""
+
+    noun = "part"
+    columns = (
+        Column("where the mean traced step went", lambda r: r.category, is_number=False),
+        Column("charged", lambda r: format_ms(r.exposed_ms)),
+        Column("share", lambda r: format_percent(r.share, form=".1%")),
+        Column("in all", lambda r: format_ms(r.total_ms)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +238,9 @@ def breakdown(timeline: Timeline) -> tuple[BreakdownRow, ...]:
     parts = breakdown_ns(timeline)
     whole = sum(exposed for _, exposed in parts.values())
     if not whole:
-        return ()
+        return BreakdownRows()
     scale = 1e6 * _count(timeline, "step")
-    return tuple(
+    return BreakdownRows(
         BreakdownRow(name, total / scale, exposed / scale, exposed / whole)
         for name, (total, exposed) in parts.items()
         if total or name not in _RARE

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.errors import TimelineError
+from kit.text import format_count
 from kit.trace.kinds import KINDS
 
 __all__ = [
@@ -107,6 +108,16 @@ class Timeline:
             raise TimelineError("the columns of a timeline must have one length")
         if np.any(self.stop_ns < self.start_ns):
             raise TimelineError("a span stops before it starts")
+
+    def __repr__(self) -> str:
+        steps = int((self.kind == KINDS.index("step")).sum())
+        parts = (
+            format_count(steps, "step"),
+            format_count(len(self), "span"),
+            format_count(len(self.lanes), "lane"),
+            format_count(len(self.syncs), "sync point"),
+        )
+        return f"Timeline({', '.join(parts)}, {self.origin})"
 
     @classmethod
     def of(cls, spans: Iterable[Span], syncs: Iterable[SyncPoint] = (), origin: str = "recorded",

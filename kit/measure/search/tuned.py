@@ -278,12 +278,15 @@ class Tuned:
             lines.append("To use it: kit.run(workload, tuned.best).")
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return self.summary()
+
     def _row(self, name: str) -> Mapping[str, Any]:
         return next(row for row in self.tried if row[name])
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         drawn = None if self.draw is None else self.draw(self)
-        return {**(drawn or {}), "text/plain": self.summary()}
+        return {**(drawn or {}), "text/plain": repr(self)}
 
 
 def _order(trial: Trial) -> tuple[bool, float]:

@@ -19,7 +19,7 @@ from kit.runs.analysis.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
 from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
-from kit.text import format_count, format_ms
+from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import SyncRow, count_devices, sync_table
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
@@ -50,6 +50,17 @@ class Advice:
         return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
 
 
+class AdviceRows(Rows[Advice]):
+    """What `advise` found."""
+
+    noun = "cure"
+    columns = (
+        Column("could save", lambda a: a.saving or "unknown"),
+        Column("advice", lambda a: a.text, is_number=False),
+    )
+    widest = 900
+
+
 def advise(run: Run) -> tuple[Advice, ...]:
     """What costs this run time, the dearest first; () if nothing stands out.
 
@@ -65,7 +76,7 @@ def advise(run: Run) -> tuple[Advice, ...]:
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
     found = [replace(advice, change=_known(run, advice.change)) for advice in found]
-    return tuple(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
+    return AdviceRows(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
 
 
 def _known(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -138,7 +138,7 @@ class RunDiff:
         lines = [f"compiles: {old} -> {new}"] if old != new else []
         return lines + [f"compiled only now: {safe(reason, 200)}" for reason in self.recompiled[:3]]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
 
 

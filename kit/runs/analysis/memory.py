@@ -30,6 +30,7 @@ from kit.ir import Graph
 from kit.ir.graph import is_view
 from kit.runs.analysis.nodes import node_ns
 from kit.runs.run import Run
+from kit.text import format_bytes, format_count
 
 __all__ = ["Holder", "MemoryReport", "OpMemory", "SegmentMemory", "VariantMemory",
            "memory", "memory_by_op", "memory_by_variant"]  # fmt: skip
@@ -92,6 +93,13 @@ class MemoryReport:
     allocated: int  # their bytes together
 
     origin: str = "modelled"
+
+    def __repr__(self) -> str:
+        values = format_count(self.allocations, "value")
+        return (
+            f"MemoryReport(at most {format_bytes(self.peak)} live, {values} of "
+            f"{format_bytes(self.allocated)} made a step, {self.origin})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,9 @@ class Prediction:
         """`12.1 ms (10.4 ms to 14 ms)`; `12.1 ms (± unknown)`."""
         return f"{format_ms(self.step_ms)} ({ends_text(self.low_ms, self.high_ms)})"
 
+    def __repr__(self) -> str:
+        return f"Prediction({self.headline()})"
+
     def headline(self) -> str:
         """One line: the time, the cuts, the waits, and where it comes from."""
         if not self.segments:  # natively, where ops are not cut
