@@ -53,12 +53,9 @@ class Advice:
 class AdviceRows(Rows[Advice]):
     """What `advise` found."""
 
-    noun = "cure"
-    columns = (
-        Column("could save", lambda a: a.saving or "unknown"),
-        Column("advice", lambda a: a.text, is_number=False),
-    )
-    widest = 900
+    noun, widest = "cure", 900
+    columns = (Column("could save", lambda a: a.saving or "unknown"),
+               Column("advice", lambda a: a.text, is_number=False))  # fmt: skip
 
 
 def advise(run: Run) -> tuple[Advice, ...]:
