@@ -57,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
     if not any(_wants(config, marker) for marker in AS_FOR_A_USER):
         _compile_quickly()
+    if not any(_wants(config, marker) for marker in ("gpu", "alone")):
+        # Two workers have four threads of torch on two cores: one that waits shall sleep, not spin.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not hasattr(config, "workerinput"):  # the workers have the environment of the main process
         _keep_programs(config)
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"  # a rule says each dtype; none slips in
