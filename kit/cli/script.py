@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import re
@@ -68,12 +69,25 @@ def load_step(script: Path, name: str = "", arguments: Sequence[str] = ()) -> tu
         )
     if candidates:
         return next(iter(candidates.values())), False
-    if callable(found.get("step")):
-        return found["step"], True
+    step = found.get("step")
+    if callable(step) and _needs_nothing(step):
+        return step, True
+    other = ": its own takes arguments" if callable(step) else ""
     raise SettingsError(
         f"{script.name} has nothing to measure: no function marked with @kit.workload, and none "
-        f"called `step`. A workload looks like this:\n{_EXAMPLE}"
+        f"called `step` that is called without arguments{other}. A script with kit.watch in it is "
+        f"run by python. A workload looks like this:\n{_EXAMPLE}"
     )
+
+
+def _needs_nothing(step: Any) -> bool:
+    try:
+        inspect.signature(step).bind()
+    except TypeError:
+        return False
+    except ValueError:  # Python knows no signature of some callables
+        return True
+    return True
 
 
 def check_script(script: Path) -> None:

@@ -126,11 +126,14 @@ class Difference:
         more: str = "slower",
         less: str = "faster",
         form: Callable[[float], str] = format_percent,
+        *,
+        says_doubt: bool = True,
     ) -> str:
         """`12% ± 4% slower`, or why nothing can be said, in words.
 
         Args:
             form: shows an amount without its sign.
+            says_doubt: false where what stands above has said it for all.
         """
         kind = self.kind
         if kind == "unknown":
@@ -145,7 +148,7 @@ class Difference:
         if kind == "same":
             sign = "+" if self.amount >= 0 else "−"
             return f"no change beyond the spread ({sign}{amount} {spread})"
-        why = f": {self.doubt}" if self.doubt else ""
+        why = f": {self.doubt}" if self.doubt and says_doubt else ""
         if kind == "unclear" and is_none:
             return f"no change seen ({spread.strip('()')}){why}"
         return f"{'maybe ' * (kind == 'unclear')}{amount} {spread} {word}{why}"

@@ -199,6 +199,9 @@ def test_a_script_without_a_step_and_one_with_two_are_told_what_to_do(kit: Kit):
     status, _, err = kit("run", write("none.py", "x = 1"))
     assert status == 1
     assert "@kit.workload" in err
+    _, _, err = kit("run", write("watched.py", "import kit\ndef step(batch): ...\n"))
+    assert "without arguments: its own takes arguments" in err
+    assert "A script with kit.watch in it is run by python" in err
     two = "import kit\n@kit.workload\ndef a(ctx): ...\n@kit.workload\ndef b(ctx): ...\n"
     _, _, err = kit("run", write("two.py", two))
     assert "several workloads: a, b. Say which by --workload" in err

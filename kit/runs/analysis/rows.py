@@ -87,13 +87,15 @@ def row_markdown(name: str, row: Change | NodeChange) -> tuple[str, str, str, st
 
 
 def _said(row: Change | NodeChange) -> str:
+    if math.isnan(row.old) and math.isnan(row.new):
+        return "no kernel of its own"
     if row.difference is None:
         return f"{'+' if row.ms >= 0 else '−'}{format_ms(abs(row.ms))}"
     if row.difference.is_ratio:
         return row.difference.text()
     is_in_both = not math.isnan(row.old) and not math.isnan(row.new)
     more, less = ("slower", "faster") if is_in_both else ("appeared", "vanished")
-    return row.difference.text(more, less, format_ms)
+    return row.difference.text(more, less, format_ms, says_doubt=False)  # the step's row says it
 
 
 def _ms(ms: float) -> str:

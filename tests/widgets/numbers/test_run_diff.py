@@ -51,6 +51,7 @@ def test_a_doubt_is_said_once_and_not_in_each_row() -> None:
     text = run_diff_html(diff_runs(make_run(), busy))
     assert text.count("maybe ") > 2
     assert re.sub("<[^>]*>", "", text).count("measured on a busy machine") == 1
+    assert diff_runs(make_run(), busy).text().count("measured on a busy machine") == 1
     assert 'title="measured on a busy machine: others used 1.3 of 2 cores">maybe ▲' in text
 
 
@@ -59,6 +60,8 @@ def test_what_no_kernel_computes_has_no_change() -> None:
     text = run_diff_html(replace(diff_runs(make_run(), make_run()), nodes=(node,)))
     assert "no kernel" in text
     assert "spread unknown" not in text
+    told = replace(diff_runs(make_run(), make_run()), nodes=(node,)).text()
+    assert "kit.full at train.py:9: - -> -, no kernel of its own" in told
 
 
 def test_a_long_list_says_how_much_is_not_shown() -> None:
