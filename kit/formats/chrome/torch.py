@@ -288,6 +288,7 @@ class _Trace:
         waits = self._of(Role.WAIT) if self.is_gpu else self._of(Role.READ)
         if not self.is_gpu:
             waits = waits[np.isin(waits, self.tops)]
+            waits = waits[~self._in_updates(waits)]  # an optimizer's step counts are on the CPU
         if len(self.steps):
             begun, ended = self.step_times.T
             inside = np.searchsorted(begun, self.start[waits], "right") - 1
@@ -303,6 +304,18 @@ class _Trace:
                 op = i if self.role[i] == Role.READ else self.nesting.op[i]
                 site, via = self.place(self.nesting.frame[i], op)
                 yield SyncPoint(at, wait, self._cause(i, to_device), site, via), int(self.thread[i])
+
+    def _in_updates(self, chosen: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these events began inside of an optimizer's step, on its thread."""
+        updates = self._of(Role.UPDATE)
+        found = np.zeros(len(chosen), np.bool_)
+        for thread in np.unique(self.thread[updates]).tolist():
+            own = updates[self.thread[updates] == thread]
+            own = own[np.argsort(self.start[own], kind="stable")]
+            at = np.searchsorted(self.start[own], self.start[chosen], "right") - 1
+            is_before = self.start[chosen] < self.stop[own][np.maximum(at, 0)]
+            found |= (self.thread[chosen] == thread) & (at >= 0) & is_before
+        return found
 
     def _copies_to_device(self) -> set[int]:
         """The `aten::copy_` whose transfer went from the host to the device."""

@@ -89,6 +89,20 @@ def test_reads_of_a_cpu_trace_have_their_function_and_a_caveat(tmp_path):
     assert [s[0] for s in shown(t, "step")] == ["step 0", "step 1"]
 
 
+def test_what_an_optimizer_reads_of_its_step_counts_is_no_sync_point(tmp_path):
+    """They are on the CPU, whatever the model is on: AdamW reads one for each parameter."""
+    events = [
+        step(0, 100),
+        op("aten::item", 5, 2),
+        op("Optimizer.step#AdamW.step", 40, 30, cat="user_annotation"),
+        *(op("aten::item", at, 2) for at in (41, 50, 68)),
+        op("aten::item", 80, 2),
+        op("aten::item", 45, 2, tid=9),
+    ]
+    starts = [s.at_ns for s in opened(tmp_path, *events).syncs]
+    assert starts == [5_000, 45_000, 80_000]
+
+
 def test_kernels_and_copies_of_a_gpu_lie_on_their_streams(tmp_path):
     t = cuda(tmp_path)
     kernels = [s for s in t.spans if s.kind == "kernel"]
