@@ -127,20 +127,13 @@ def test_the_first_notebook_leads_to_each_other_one():
     assert sorted(links) == [path.stem for path in NOTEBOOKS[1:]]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one notebook has compiled serves the next, as for a person who reads them all."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.mark.parametrize(
     "path", [path for path in NOTEBOOKS if path.stem not in LIVE], ids=lambda path: path.stem
 )
 def test_a_notebook_runs_from_top_to_bottom(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("KIT_FAST", "1")
-    monkeypatch.setenv("KIT_CACHE_DIR", str(compiled))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
