@@ -101,7 +101,7 @@ def report_html(
         "TITLE": safe_html(title, 200),
         "INTRO": _intro(runs, axes),
         "CSS": _asset("page.css") + LISTING_CSS,
-        **{place.upper(): _sections(views, place, figures) for place in PLACES},
+        **{place.upper(): _sections(views, place, figures, runs) for place in PLACES},
         "SCRIPTS": page_scripts(figures.script),
         "INDEX": _json_for_html(index),
         "RUNS": "\n".join(_run_blocks(runs, views, compared)),
@@ -131,9 +131,9 @@ class _Figures:
             self.script, self.elements = components(plots, wrap_script=False)
 
 
-def _sections(views: Sequence[ViewRow], place: str, figures: _Figures) -> str:
+def _sections(views: Sequence[ViewRow], place: str, figures: _Figures, runs: Sequence[Run]) -> str:
     return "\n".join(
-        _figure_section(row, row.figure, figures.elements[row.key])
+        _figure_section(row, row.figure, figures.elements[row.key], runs)
         if row.figure is not None
         else f'<section id="{row.key}" aria-label="{safe_html(row.title)}"></section>'
         for row in views
@@ -141,9 +141,10 @@ def _sections(views: Sequence[ViewRow], place: str, figures: _Figures) -> str:
     )
 
 
-def _figure_section(row: ViewRow, drawn: Figure, element: str) -> str:
+def _figure_section(row: ViewRow, drawn: Figure, element: str, runs: Sequence[Run]) -> str:
+    hidden = "" if any(map(drawn.shows, runs)) else " hidden"  # the page's script still finds it
     return (
-        f'<section aria-label="{safe_html(row.title)}"><div class="plot">{element}</div>'
+        f'<section aria-label="{safe_html(row.title)}"{hidden}><div class="plot">{element}</div>'
         f'<p class="hint">{drawn.hint}</p></section>'
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 from bokeh.models import ColumnDataSource, Plot
 from ipywidgets import Widget
 
+from kit.runs.analysis.lines import line_costs
 from kit.runs.run import Run
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.listing import Drawn, Listing
@@ -64,6 +65,7 @@ class Figure:
     model: Callable[[Mapping[str, Any]], tuple[Plot, Mapping[str, ColumnDataSource]]]
     js_args: Callable[[Any, Any], dict[str, Any]]  # the models that the script asks for, by name
     hint: str  # under the figure: what a reader can do with it
+    shows: Callable[[Run], bool] = _always  # false of all its runs: a report leaves the figure out
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,16 @@ class ViewRow:
     def text(self, run: Run) -> str:
         """The HTML of a run for a report; "" where the view does not apply or is a figure."""
         return self.html(run) if self.html is not None and self.applies(run) else ""
+
+
+def _has_graph(run: Run) -> bool:
+    return bool(run.graphs)
+
+
+def _source_html(run: Run) -> str:
+    """Nothing where no line is known: the notes say why."""
+    rows = line_costs(run)
+    return source_html(run, rows) if any(row.site for row in rows) else ""
 
 
 def _host_ops_html(run: Run) -> str:
@@ -151,6 +163,7 @@ VIEWS: tuple[ViewRow, ...] = (
             graph_js_args,
             "Click a group to open it, click its heading to close it; click an op to see what it "
             "reads and which ops read it.",
+            shows=_has_graph,
         ),
     ),
     ViewRow(
@@ -165,7 +178,7 @@ VIEWS: tuple[ViewRow, ...] = (
         "source",
         "source lines and what they cost",
         "left",
-        html=source_html,
+        html=_source_html,
         live=lambda _: SourceView(),
     ),
     ViewRow(

@@ -28,7 +28,7 @@ from kit.runs.change import step_text
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.widgets.views import VIEWS, ViewRow
-from tests.factories import empty_run, make_run, one_span_run
+from tests.factories import empty_run, make_run, native_run, one_span_run
 
 
 def blocks(page: str) -> list[dict[str, Any]]:
@@ -189,6 +189,16 @@ def test_the_graph_is_there_with_every_group_laid_out():
 @pytest.mark.parametrize("run", [empty_run(), one_span_run(), make_run(Settings(mode="torch"))])
 def test_odd_runs_make_a_page(run: Any):
     assert len(blocks(report_html([run]))) == 1
+
+
+def test_a_page_without_any_graph_leaves_no_empty_card_for_it():
+    native = native_run()
+    hidden = '<section aria-label="IR graph" hidden>'
+    page = report_html([native])
+    assert hidden in page
+    assert "Source lines" not in page.split('type="application/json"')[1]
+    assert "mode torch records no ops: there is no graph" in page
+    assert hidden not in report_html([native, make_run()])
 
 
 def test_a_view_is_one_row_of_the_table():
