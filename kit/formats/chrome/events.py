@@ -159,10 +159,12 @@ class Events:
         key: Any = (event.get("pid"), event.get("tid"))
         if role == Role.KERNEL:
             key = self._stream(args, key)
-        if role == Role.COLLECTIVE or (role == Role.KERNEL and self.messages.sends[number]):
+            if self.messages.sends[number]:
+                self.messages.add(len(self.role), self.names[number], args)
+            elif category != "kernel":
+                self.messages.copy(len(self.role), args)
+        elif role == Role.COLLECTIVE:
             self.messages.add(len(self.role), self.names[number], args)
-        elif role == Role.KERNEL and category != "kernel":
-            self.messages.copy(len(self.role), args)
         self.role.append(role)
         self.name.append(number)
         self.thread.append(self._thread(key))

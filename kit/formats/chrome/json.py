@@ -33,10 +33,13 @@ MAX_HEAD_CHARS = 8 << 20  # of all values beside the events that are kept
 
 _FREE_BYTES = 64 << 20  # so much may be unpacked from any file
 _CHUNK = 1 << 20
+_PIECE = 16 << 10  # characters that are decoded at once: so many fit into a core's fastest memory
+_FEW, _MANY = 16, 4096  # events to read one by one before events are tried together again
 _WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 _SPACE = " \t\n\r"
 _SPACES = re.compile(r"[ \t\n\r]*")
 _NEXT_EVENT = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
+_NEXT_OBJECT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*(?=\{)")
 _NEXT_KEY = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
 _SPACES_AFTER = re.compile(r"([ \t\n\r]*)")
 _BEFORE_DELIMITER = re.compile(r"[ \t\n\r]*(?=([,\]}]))")
@@ -213,7 +216,17 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
     if window.peek() == "]":
         window.at += 1
         return True
-    for count in range(window.events, MAX_EVENTS):
+    single, after_failure = 0, _FEW
+    while window.events < MAX_EVENTS:
+        if not single:
+            several = _several(window)
+            for event in several:
+                add(event)
+            window.events += len(several)
+            after_failure = _FEW if several else min(2 * after_failure, _MANY)
+            single = 0 if several else after_failure
+            continue
+        single -= 1
         try:  # the straight way, and the other where the window ends or something is wrong
             event, end = _decode(window.text, window.at)
             match = _NEXT_EVENT.match(window.text, end)
@@ -227,10 +240,37 @@ def _events(window: _Window, add: Callable[[Any], None]) -> bool:
             event, window.at = window.value(_NEXT_EVENT, may_end=True)
             delimiter = window.delimiter
         add(event)
+        window.events += 1
         if delimiter != ",":
-            window.events = count + 1
             return delimiter == "]"
     raise _too_many()
+
+
+def _several(window: _Window) -> list[Any]:
+    """Some events, decoded together, if more follow; none where that is not as simple as that.
+
+    One call of the scanner makes each name of a value once. Text that ends with "}" and is a list
+    between brackets holds whole events, whatever else is in it.
+    """
+    text, end = window.text, window.at + _PIECE
+    for _ in range(4):
+        cut = text.rfind("},", window.at, end)
+        if cut < 0:
+            return []
+        if match := _NEXT_OBJECT.match(text, cut + 1):
+            break
+        end = cut
+    else:
+        return []
+    piece = f"[{text[window.at : cut + 1]}]"
+    try:
+        events, end = _decode(piece)
+    except (ValueError, RecursionError):
+        return []
+    if end != len(piece):
+        return []
+    window.at = match.end()
+    return list(events)
 
 
 def _too_many() -> TraceFileError:

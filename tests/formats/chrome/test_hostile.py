@@ -139,3 +139,47 @@ def test_what_begins_where_a_step_ends_is_of_the_next_step():
     found = list(phases(steps, engine, np.zeros(0, np.int64), np.zeros((0, 2), np.int64)))
     assert found[:3] == [("forward", 0, 50), ("backward", 50, 80), ("update", 80, 100)]
     assert found[3] == ("backward", 100, 130)
+
+
+values = st.recursive(
+    st.sampled_from(["},{", '"}, {', "]", "\\", "A" * 40, 1, 2.5, None]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    given_events=st.lists(st.dictionaries(st.sampled_from(["ph", "args"]), values), max_size=12),
+    indent=st.sampled_from([None, 2]),
+    piece=st.integers(2, 200),
+    cut=st.integers(0, 300),
+)
+def test_events_decoded_together_are_those_decoded_one_by_one(
+    tmp_path_factory, given_events: list[Any], indent: int | None, piece: int, cut: int
+) -> None:
+    text = json.dumps({"traceEvents": given_events, "more": [{}, {}]}, indent=indent)
+    file = tmp_path_factory.mktemp("together") / "t.json"
+    file.write_text(text[: len(text) - cut] if cut < 150 else text)
+    read: list[list[Any]] = []
+    for size in (0, piece):
+        found: list[Any] = []
+        read.append(found)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scanner, "_PIECE", size)
+            patch.setattr(scanner, "_FEW", 1)
+            try:
+                found.append(scanner.read_events(file, found.append))
+            except TraceFileError as error:
+                found.append(str(error))
+    assert read[0] == read[1]
+
+
+def test_events_decoded_together_are_counted(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(scanner, "MAX_EVENTS", 50)
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps([{"ph": "X"}] * 50))
+    scanner.read_events(file, lambda event: None)
+    file.write_text(json.dumps([{"ph": "X"}] * 51))
+    with pytest.raises(TraceFileError, match="more than 50 events"):
+        scanner.read_events(file, lambda event: None)
