@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from kit.torch.device import open_session
 
+# Torch's own forward mode compiles by what torch says is deprecated, since 2.14 in other words.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+
 Transform = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -63,7 +66,6 @@ TRANSFORMS: dict[str, Transform] = {
 
 # torch's own: of the CPU's attention in vmap, and of what forward mode imports
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_a_transform_gives_torchs_numbers(transform: Transform) -> None:
     torch.manual_seed(0)
