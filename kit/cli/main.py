@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,21 @@ def _main(given: list[str]) -> int:
         return 0
     options, unknown = _parser().parse_known_args(given)
     if unknown:
-        own = "; the script's own arguments stand after --" if options.act is run else ""
-        _parser().error(f"unrecognized arguments: {' '.join(unknown)}{own}")
+        _parser().error(f"unrecognized arguments: {' '.join(unknown)}{_cure(options.act, unknown)}")
     if options.act is not run and for_script:
         _parser().error("arguments after -- are for the script of `kit run`")
     options.arguments = for_script
     return _guarded(options.act, options, options.failed)
+
+
+def _cure(act: Callable[[argparse.Namespace], int], unknown: Sequence[str]) -> str:
+    """What may have been meant by arguments that a command does not have."""
+    (verb,) = (verb for verb in VERBS if verb.act is act)
+    names = [name for argument in verb.arguments for name in argument.names if name[:2] == "--"]
+    given = next((text.partition("=")[0] for text in unknown if text.startswith("--")), "")
+    if close := get_close_matches(given, names, n=1, cutoff=0.75):
+        return f"; did you mean {close[0]}?"
+    return "; the script's own arguments stand after --" if act is run else ""
 
 
 def report_main(arguments: Sequence[str] | None = None) -> int:

@@ -198,6 +198,15 @@ def test_a_scripts_own_arguments_are_asked_for_after_two_dashes(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("wrong", "meant"), [("--stepz", "--steps"), ("--saev=x", "--save")])
+def test_a_mistyped_option_is_asked_for_by_its_name(
+    kit: Kit, capsys: pytest.CaptureFixture[str], wrong: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit):
+        kit("run", write("pass"), wrong, "3")
+    assert f"unrecognized arguments: {wrong} 3; did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_what_a_script_cannot_follow_is_refused_before_it_runs(kit: Kit) -> None:
     script = write("print('ran')")
     for arguments, why in (
