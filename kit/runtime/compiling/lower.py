@@ -21,6 +21,7 @@ import numpy as np
 from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
+from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.recording.bulk import Op, Task
 from kit.runtime.recording.template import HOLE, Scalar
@@ -162,10 +163,12 @@ def compile_segment(
         shapes.append(jax.ShapeDtypeStruct((source.scalars,), np.dtype("float64")))
     leaves = tuple(leaf for leaf, _ in donated)
     start = time.perf_counter_ns()
-    lowered = jax.jit(segment, keep_unused=True, donate_argnums=leaves).lower(*shapes)
+    traced = jax.jit(segment, keep_unused=True, donate_argnums=leaves).trace(*shapes)
+    lowered = traced.lower()
     middle = time.perf_counter_ns()
     compiled = lowered.compile()
     stop = time.perf_counter_ns()
+    forget(traced.jaxpr)
     order = [0] * len(returned)
     for place, position in enumerate(returned):
         order[position] = place
