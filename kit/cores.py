@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +65,10 @@ def _groups(root: Path) -> Iterator[Path]:
     A container may see its group's path on the host, where it has no such folder, but its own group
     as the topmost one.
     """
+    if not sys.platform.startswith("linux"):
+        return
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except (OSError, ValueError):
         return
     mounts = root / "sys/fs/cgroup"
@@ -82,13 +85,15 @@ def _groups(root: Path) -> Iterator[Path]:
 def _limit_of(folder: Path) -> Limit | None:
     with contextlib.suppress(OSError, ValueError):
         if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text().split()[:2]
+            quota, period = (folder / "cpu.max").read_text("utf-8").split()[:2]
         else:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota, period = ((folder / name).read_text().strip() for name in names)
+            quota, period = ((folder / name).read_text("utf-8").strip() for name in names)
         if quota == "max" or not int(quota) > 0 < int(period):
             return None
-        counts = dict(line.split()[:2] for line in (folder / "cpu.stat").read_text().splitlines())
+        counts = dict(
+            line.split()[:2] for line in (folder / "cpu.stat").read_text("utf-8").splitlines()
+        )
         periods = int(counts["nr_throttled"]) if "nr_throttled" in counts else math.nan
         return Limit(int(quota) / int(period), periods * int(period) / 1e6)
     return None

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import kit
+from kit.measure.base.loop import TRACED_STEPS
 from kit.reports.html import report_html
 from kit.reports.markdown import report_markdown
 from kit.runs.analysis.summary import summary
@@ -390,9 +391,10 @@ def test_the_page_has_the_cards_and_the_numbers_of_the_terminal(
 
 
 def test_every_place_says_which_steps_the_waits_are_of(said: dict[str, Said]) -> None:
+    own = f"{TRACED_STEPS} traced steps"
     for kind, one in said.items():
-        words = {"jax profile": "o step was measured", "kit": "4 untraced steps",
-                 "rank": "3 traced steps"}.get(kind, "2 traced steps")  # fmt: skip
+        words = {"jax profile": "o step was measured", "kit": "4 untraced steps", "native": own,
+                 "watched": own, "rank": "3 traced steps"}.get(kind, "2 traced steps")  # fmt: skip
         assert words in headline_html(one.run)
         assert words in sync_table_html(one.run)
         assert words in one.markdown

@@ -29,7 +29,7 @@ from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
 from kit.runs.whatif.waits import SCALER, is_guessed, of_scaler, on_guessing, taken_away, waits_of
-from kit.text import format_ms
+from kit.text import WHOLE, format_ms, safe_terminal
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
@@ -66,7 +66,7 @@ class Prediction:
         return f"{format_ms(self.step_ms)} ({ends_text(self.low_ms, self.high_ms)})"
 
     def __repr__(self) -> str:
-        return f"Prediction({self.headline()})"
+        return f"Prediction({safe_terminal(self.headline(), WHOLE)})"
 
     def headline(self) -> str:
         """One line: the time, the cuts, the waits, and where it comes from."""
