@@ -238,6 +238,7 @@ def test_in_a_notebook_the_view_answers_to_kernel_and_page_and_takes_no_keys_fro
     page = browser.page
     # The kernel is asked. `SETUP` each time: a view that missed a change is drawn once more.
     until(browser, f"({SETUP})() && graph.models.note.text.includes('WebAssembly')")
+    until(browser, f"({SETUP})() && graph.open.has('forward/layers.0')")
     assert shown(browser)["open"] == ["forward/layers.0"]
     until(browser, f"({SETUP})() && ({SHOWN})().line.startsWith('four ops')")
     assert shown(browser)["subs"]["forward/layers.0/attention"] == "4 of 6 selected"
