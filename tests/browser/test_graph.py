@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 SETUP = """() => {
   const all = Bokeh.documents.flatMap((d) => [...d._all_models.values()]);
-  window.graph = all.map((m) => m.kitGraph).find((g) => g && g.scene);
+  window.graph = all.map((m) => m.kitGraph).findLast((g) => g && g.scene);  // drawn anew: the newest
   window.at = (key) => {  // the middle of a box on the screen
     const {data} = graph.models.boxes, i = data.key.indexOf(key);
     const view = Bokeh.index.find_one(graph.models.figure), box = view.el.getBoundingClientRect();
