@@ -26,9 +26,10 @@ from tests.widgets.graph.test_layout import AVAL, bert, check_placed, keys, run_
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
+# Of a graph that was drawn anew the newest drawing.
 SETUP = """() => {
   const all = Bokeh.documents.flatMap((d) => [...d._all_models.values()]);
-  window.graph = all.map((m) => m.kitGraph).findLast((g) => g && g.scene);  // drawn anew: the newest
+  window.graph = all.map((m) => m.kitGraph).findLast((g) => g && g.scene);
   window.at = (key) => {  // the middle of a box on the screen
     const {data} = graph.models.boxes, i = data.key.indexOf(key);
     const view = Bokeh.index.find_one(graph.models.figure), box = view.el.getBoundingClientRect();
