@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any, Protocol
 
 from kit.text import plain_text, safe_terminal
@@ -176,20 +176,19 @@ class _Line:
         self._write(f"{bar} {fraction:4.0%}{after}  {self._title}: {text}")
 
     def fail(self, error: str, times: str) -> None:
-        self._write(f"{self._title}: {error}  [after {times.split(',')[0]}]")
-        self._out.write("\n")
-        self._out.flush()
+        self._write(f"{self._title}: {error}  [after {times.split(',')[0]}]", end="\n")
 
     def close(self) -> None:
         self._write("")
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str, end: str = "") -> None:
         safe = safe_terminal(line, 10_000)
         encoding = getattr(self._out, "encoding", None) or "utf-8"
         safe = plain_text(safe, encoding)
         room = max(shutil.get_terminal_size().columns - 1, 10)
-        self._out.write(f"\r{safe[:room]}\x1b[K")
-        self._out.flush()
+        with suppress(OSError, ValueError):  # the terminal is gone: the work goes on
+            self._out.write(f"\r{safe[:room]}\x1b[K{end}")
+            self._out.flush()
 
 
 class _Widget:

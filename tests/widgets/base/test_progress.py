@@ -116,6 +116,25 @@ def test_after_an_error_the_terminal_keeps_its_text():
     assert out.getvalue().endswith("\n")
 
 
+@pytest.mark.parametrize("error", [OSError(5, "the terminal is gone"), ValueError("closed")])
+def test_a_terminal_that_goes_away_ends_nothing_and_hides_no_error(error: Exception):
+    out = Terminal()
+
+    def gone(_: str) -> int:
+        raise error
+
+    with progress_bar("sweep", stream=out) as report:
+        out.write = gone  # type: ignore[method-assign]
+        report("run 1", 0.5)
+
+    def fail() -> None:
+        with progress_bar("sweep", stream=out):
+            raise RuntimeError("bad batch")
+
+    with pytest.raises(RuntimeError, match="bad batch"):
+        fail()
+
+
 def test_an_interrupt_is_shown_and_comes_through():
     out = Terminal()
     with pytest.raises(KeyboardInterrupt), progress_bar("sweep", stream=out):
