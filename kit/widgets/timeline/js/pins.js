@@ -14,6 +14,8 @@ export class Pins {
     this.root = root;
     this.models = models;
     this.go = go;
+    /** @type {unknown} */
+    this.asked = null; // the pins of which one is to go: until others come, no second one is asked for
   }
 
   /** @param {import("./data/table.js").Table} table */
@@ -26,18 +28,19 @@ export class Pins {
       const go = element("button", {type: "button", title: "show that time", "data-act": `go ${i}`,
         onclick: () => this.go(Number(time))}, formatAt(Number(time)));
       const line = element("div", {}, go, element("span", {}, of ? `${text[i]} (${of})` : text[i]));
-      if (canRemove && !part[i]) line.append(this.remover(i, String(text[i])));
+      if (canRemove && !part[i]) line.append(this.remover(pins, i, String(text[i])));
       return line;
     }));
   }
 
-  /** @param {number} i @param {string} text */
-  remover(i, text) {
-    const remove = element("button", {type: "button", title: "take this pin away",
-      "aria-label": `take the pin "${text}" away`, "data-act": `remove ${i}`, onclick: () => {
-        remove.disabled = true; // a second click would take the next pin
+  /** A pin is asked for by its place, which is another one once a pin before it is gone.
+   * @param {unknown} pins @param {number} i @param {string} text */
+  remover(pins, i, text) {
+    return element("button", {type: "button", title: "take this pin away",
+      "aria-label": `take the pin "${text}" away`, "data-act": `remove ${i}`, disabled: this.asked === pins, onclick: () => {
+        if (this.asked === pins) return;
+        this.asked = pins;
         askFor(this.models, "unpin", String(i));
       }}, "×");
-    return remove;
   }
 }
