@@ -226,12 +226,20 @@ class _Looking:
         except BaseException:
             self._files.close()
             raise
+        self._first = self._at_work()
 
     def end(self) -> list[Look]:
-        """Look no more; what was seen."""
+        """Look no more; what was seen, from the first moment to the last."""
+        last = self._at_work()
         self._end.set()
         self._thread.join()
-        return self._looks
+        between = [x for x in self._looks if self._first.at_ns < x.at_ns < last.at_ns]
+        return [self._first, *between, last]
+
+    def _at_work(self) -> Look:
+        """What the thread sees of itself: a sleep just after or before this is seen whole."""
+        cpu_ns = time.clock_gettime_ns(self._clock)  # type: ignore[attr-defined, unused-ignore]
+        return Look(time.perf_counter_ns(), cpu_ns, False, ("", 0), self._queued(), self._held_ns)
 
     def _look_on(self) -> None:
         # It closes the files itself: an interrupt may end the wait for this thread.
@@ -246,9 +254,7 @@ class _Looking:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         call = read(self._call, 16, 0).split()[0]
-        queued = -1
-        if self._schedule >= 0:
-            queued = int(read(self._schedule, 64, 0).split()[1])
+        queued = self._queued()
         frame = sys._current_frames().get(self._of)
         site = ("", 0) if frame is None else line_of_frame(frame)
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
@@ -256,8 +262,16 @@ class _Looking:
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
         waits = call.isdigit() and frame is not None and not (is_lock and late)
         kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
-        self._held_ns += at - woken_ns
+        is_held = is_lock or not call.isdigit()  # one that sleeps does not ask for Python's lock
+        self._held_ns += (at - woken_ns) * is_held
         self._looks.append(
             Look(at, cpu, waits, site, queued, self._held_ns, kind if call.isdigit() else "")
         )
-        self._held_ns += time.perf_counter_ns() - at
+        self._held_ns += (time.perf_counter_ns() - at) * is_held
+
+    def _queued(self) -> int:
+        """How long the thread has had no core; -1 where nobody tells."""
+        if self._schedule < 0:
+            return -1
+        read = os.pread  # type: ignore[attr-defined, unused-ignore]
+        return int(read(self._schedule, 64, 0).split()[1])

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import kit
 from kit.runtime.profiling.elsewhere import Look, blocked_of, elsewhere, waits_of
+from kit.runtime.profiling.elsewhere import looks as looking
 from kit.runtime.recording.sites import format_site
 
 MS = 1_000_000
@@ -189,6 +190,25 @@ def test_a_real_wait_is_seen_with_its_line_and_computing_is_not(wait: Callable[[
     assert 0.1 * (stop - start) < inside <= stop - start
     outside = sum(a.stop_ns - a.start_ns for a in found) - inside
     assert outside < inside
+
+
+@linux
+@pytest.mark.alone
+def test_a_sleep_at_either_end_is_as_long_as_by_the_clock() -> None:
+    """The looks come each millisecond, and what lies before the first or after the last counts."""
+    shares = []
+    for _ in range(9):
+        with looking() as seen:
+            start = time.perf_counter_ns()
+            time.sleep(0.004)
+            middle = time.perf_counter_ns()
+            compute(0.005)
+            after = time.perf_counter_ns()
+            time.sleep(0.004)
+            slept = time.perf_counter_ns() - after + middle - start
+        found = blocked_of(seen, np.zeros((0, 2), np.int64))
+        shares.append(sum(a.stop_ns - a.start_ns for a in found) / slept)
+    assert 0.93 < np.median(shares) < 1.05
 
 
 @linux
