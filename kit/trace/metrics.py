@@ -35,13 +35,13 @@ __all__ = [
     "Headline",
     "Measured",
     "MeasuredWaits",
+    "Together",
     "breakdown",
     "breakdown_ns",
     "busy_fraction",
     "headline",
     "overlap_fraction",
     "says_host",
-    "together_ns",
     "union_ns",
     "waits_of",
 ]
@@ -264,17 +264,22 @@ def breakdown_ns(timeline: Timeline) -> dict[str, tuple[int, int]]:
     return {category: found[category] for category in CATEGORIES}
 
 
-def together_ns(timeline: Timeline, categories: Iterable[str]) -> int:
-    """Time of the steps in which at least one of these categories of the breakdown goes on.
+class Together:
+    """What goes on at the same time in the steps of a timeline: cut once, asked often."""
 
-    Units:
-        whole nanoseconds, over all steps together
-    """
-    widths, step, masks = _by_category(timeline)
-    any_of = np.zeros_like(step)
-    for name in categories:
-        any_of |= masks[name][0]
-    return int(widths[any_of & step].sum())
+    def __init__(self, timeline: Timeline) -> None:
+        self._widths, self._step, self._masks = _by_category(timeline)
+
+    def time_ns(self, categories: Iterable[str]) -> int:
+        """Time of the steps in which at least one of these categories of the breakdown goes on.
+
+        Units:
+            whole nanoseconds, over all steps together
+        """
+        any_of = np.zeros_like(self._step)
+        for name in categories:
+            any_of |= self._masks[name][0]
+        return int(self._widths[any_of & self._step].sum())
 
 
 def _by_category(timeline: Timeline) -> tuple[NDArray[np.int64], _Mask, dict[str, _Masks]]:
@@ -284,11 +289,12 @@ def _by_category(timeline: Timeline) -> tuple[NDArray[np.int64], _Mask, dict[str
     but nothing of it is done.
     """
     *work, _ = sorted(CATEGORY_ROWS, key=lambda row: row.charged)
-    widths, (step, ahead, *masks) = _cells(
+    cut = _cells(
         timeline.intervals(kind="step"),
         timeline.intervals(kind="ahead"),
         *(_of_category(timeline, row) for row in work),
     )
+    widths, (step, ahead, *masks) = _alike(*cut)
     found: dict[str, _Masks] = {}
     away = np.zeros_like(step)
     for row, mask in zip(work, masks, strict=True):
@@ -338,6 +344,19 @@ def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]
         closed = np.bincount(np.searchsorted(edges, s[:, 1]), minlength=len(edges))
         masks.append(np.cumsum(opened - closed)[:-1] > 0)
     return np.diff(edges), masks
+
+
+def _alike(
+    widths: NDArray[np.int64], masks: Sequence[_Mask]
+) -> tuple[NDArray[np.int64], list[_Mask]]:
+    """Cells that the same sets cover, as one cell: a few, however many there were."""
+    code = np.zeros(len(widths), np.int64)
+    for i, mask in enumerate(masks):
+        code |= mask.astype(np.int64) << i
+    total = np.zeros(1 << len(masks), np.int64)
+    np.add.at(total, code, widths)
+    found = np.flatnonzero(total)
+    return total[found], [(found >> i & 1).astype(bool) for i in range(len(masks))]
 
 
 def _of_category(timeline: Timeline, row: Category) -> Intervals:

@@ -23,7 +23,7 @@ from kit.text import Column, Rows, format_count, format_ms
 from kit.trace import SyncRow, count_devices, sync_table
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
-from kit.trace.metrics import together_ns, waits_of
+from kit.trace.metrics import Together, waits_of
 
 __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 
@@ -209,6 +209,7 @@ class _Seen:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.rows = run.breakdown()
+        self._together = Together(run.timeline)
         self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
 
     def most_ms(self, spares: Sequence[str], *, is_rare: bool = False) -> float:
@@ -229,9 +230,8 @@ class _Seen:
 
     def together_ms(self, *categories: str) -> float:
         """Milliseconds a step in which one of these categories goes on, hidden or not."""
-        timeline = self._run.timeline
-        steps = max(int(timeline.where(kind="step").sum()), 1)
-        return together_ns(timeline, categories) / steps / 1e6
+        steps = max(int(self._run.timeline.where(kind="step").sum()), 1)
+        return self._together.time_ns(categories) / steps / 1e6
 
     def exposed_ms(self, category: str) -> float:
         """Milliseconds a step of this category that nothing hides."""
