@@ -6,6 +6,7 @@ read it too. `from kit import *` gives the names below, without `jax`.
 
 from kit import errors as errors
 from kit import jax as jax
+from kit import workloads as workloads
 from kit.api import Explorer as Explorer
 from kit.api import Session as Session
 from kit.api import autotune as autotune

@@ -35,6 +35,10 @@ def test_settings_and_run_need_neither_torch_nor_jax_nor_bokeh():
     assert fresh(code) == "[]"
 
 
+def test_the_workloads_are_there_without_an_import_of_their_own():
+    assert fresh("import kit; print(kit.workloads.flips.name)") == "flips"
+
+
 def test_the_names_are_sorted():
     assert kit.__all__ == sorted(kit.__all__, key=lambda name: (not name.isupper(), name))
 

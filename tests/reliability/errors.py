@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from kit.runtime.session.interrupts import Interrupts
+from tests.reliability.interrupts import hear_interrupts
 from tests.reliability.kinds import KINDS, Steps
 from tests.reliability.training import is_clear
 
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=list(KINDS))
     parser.add_argument("--acts", nargs="*", default=list(ACTS))
     asked = parser.parse_args()
+    hear_interrupts()
     for act in asked.acts:
         for mode in asked.modes:
             said = try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share)

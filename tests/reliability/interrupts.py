@@ -53,6 +53,12 @@ def interrupt_at_random(training: Steps, count: int, chance: random.Random) -> i
     return raised
 
 
+def hear_interrupts() -> None:
+    """Have Python's own handler, also in a shell's background job, which ignores SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main() -> None:
     """Interrupt each kind of step, and say how often that was."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -60,8 +66,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modes", nargs="*", default=list(KINDS))
     asked = parser.parse_args()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background job has it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_interrupts()
     for mode in asked.modes:
         with KINDS[mode]() as training:
             done = interrupt_at_random(training, asked.count, random.Random(asked.seed))

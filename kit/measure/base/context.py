@@ -166,6 +166,11 @@ def as_workload(source: Any, framework: str = "torch") -> Workload:
     if callable(source):
         name = getattr(source, "__name__", type(source).__name__)
         return Workload(name, source, inspect.getdoc(source) or "", framework)
+    if isinstance(source, str):
+        raise SettingsError(
+            "a workload is given as itself, not by its name: `from kit.workloads import bert`, "
+            "then `kit.run(bert)`"
+        )
     raise SettingsError(
         f"a workload is a function that takes a context and returns a step, "
         f"not {type(source).__name__}: decorate yours with @kit.workload"

@@ -154,6 +154,8 @@ def test_the_decorator_names_the_workload_and_plain_functions_are_taken_too() ->
     assert as_workload(lambda ctx: None).name == "<lambda>"
     with pytest.raises(SettingsError, match=r"@kit\.workload"):
         as_workload(3)
+    with pytest.raises(SettingsError, match="import bert`"):
+        as_workload("bert")
 
 
 def test_a_builder_that_forgets_to_return_its_step_is_told_so() -> None:
