@@ -6,6 +6,7 @@ or too long, it is not known.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,10 @@ __all__ = ["NO_ARGUMENTS", "Arguments", "OpArguments", "joined", "parts"]
 _MOST = 64  # arguments of an op, dimensions of an array
 _MAX_ELEMENTS = 1 << 50
 _MAX_KEPT = 100_000
-_MAX_CHARS = 4_000  # of the arguments of one op, as text
-_MAX_ALL_CHARS = 32 << 20
+_MAX_BYTES = 6_000  # of the arguments of one op
+_MAX_ALL_BYTES = 32 << 20
+_MAX_CHARS = 4_000  # of its modules
+_AS_WRITTEN = 2  # the form of marshal that writes equal values alike; a third of the time of str
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 # numpy's names for torch's types, as C++ spells them.
 _DTYPES = {
@@ -51,9 +54,9 @@ class Arguments:
     """Distinct arguments of ops, by number; the number of an op without any is -1."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, ...], int] = {}
+        self._numbers: dict[bytes, int] = {}
         self._kept: list[OpArguments] = []
-        self._chars = 0
+        self._bytes = 0
         self._stacks = Stacks()
 
     def __getitem__(self, number: int) -> OpArguments:
@@ -66,14 +69,16 @@ class Arguments:
             return -1
         types = args.get("Input type")
         others = args.get("Concrete Inputs") if "conv" in name else None
-        key = (str(dims), str(types), str(others), str(modules))
+        try:
+            key = marshal.dumps((dims, types, others, modules), _AS_WRITTEN)
+        except ValueError:  # lists in lists in lists
+            return -1
         found = self._numbers.get(key)
         if found is not None:
             return found
-        size = sum(map(len, key))
-        self._chars += size
-        is_full = len(self._kept) >= _MAX_KEPT or self._chars > _MAX_ALL_CHARS
-        if is_full or size > _MAX_CHARS:
+        self._bytes += len(key)
+        is_full = len(self._kept) >= _MAX_KEPT or self._bytes > _MAX_ALL_BYTES
+        if is_full or len(key) > _MAX_BYTES:
             return -1
         self._numbers[key] = len(self._kept)
         self._kept.append(OpArguments(_inputs(dims, types), _others(others), _modules(modules)))

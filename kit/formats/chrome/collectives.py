@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +47,6 @@ class Messages:
     """What the events of a file say of their collectives, by the place of each event."""
 
     def __init__(self) -> None:
-        self.sends = array("b")  # of each name: is it one of a library that communicates?
         self.copied: dict[int, int] = {}  # event -> bytes
         self._said: dict[int, Message] = {}
         self._external: dict[int, int] = {}  # event -> the op that has launched it

@@ -180,7 +180,7 @@ def _own_lanes(events: Events, own: dict[str, Any]) -> list[str]:
     """The lane of each track; a lane whose spans overlap was written as several tracks."""
     tracks = own.get("tracks")
     lanes = []
-    for key in events.threads:
+    for key in events.lanes.numbers:
         lane = tracks.get(str(key[1])) if isinstance(tracks, dict) else None
         lanes.append(cut_name(lane)[:200] or f"host/track {cut_name(key[1])}")
     return lanes

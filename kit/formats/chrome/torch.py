@@ -184,12 +184,12 @@ class _Trace:
     def _lanes(self) -> list[str]:
         """A name for each thread and stream, and one for torch's CPU kernels."""
         lanes, taken = [], {"host/main"}
-        for key, number in self.events.threads.items():
+        for key, number in self.events.lanes.numbers.items():
             if isinstance(key, str):
                 lanes.append(key)
                 continue
             process, thread = (str(x)[:40] for x in key)
-            lane = f"host/{self.events.thread_names.get(key) or f'thread {thread}'}"
+            lane = f"host/{self.events.lanes.names.get(key) or f'thread {thread}'}"
             if number == self.main:
                 lane = "host/main"
             elif lane in taken:
@@ -253,7 +253,7 @@ class _Trace:
         """What a GPU ran; without one the ops that no other op called, and collectives."""
         if self.is_gpu:
             names = self.events.column("name").astype(np.int64)[self.kernels]
-            sends = np.frombuffer(self.events.messages.sends, np.int8)[names] > 0
+            sends = self.events.sends[names]
             yield self._spans(self.kernels[~sends], "kernel", self.called.numbers[~sends])
             yield self._spans(self.kernels[sends], "communication", self.called.numbers[sends])
             return

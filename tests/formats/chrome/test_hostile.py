@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.errors import TraceFileError
-from kit.formats.chrome import collectives, events
+from kit.formats.chrome import collectives, events, lanes
 from kit.formats.chrome import json as scanner
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.events import Events
@@ -37,7 +37,7 @@ def written(folder: Path, content: str) -> Path:
 
 
 def test_events_that_only_begin_are_few_whatever_their_threads(monkeypatch):
-    monkeypatch.setattr(events, "_MAX_OPEN", 10)
+    monkeypatch.setattr(lanes, "_MAX_OPEN", 10)
     gathered = Events()
     for thread in range(1000):
         gathered.add(op(ph="B", tid=thread, args={"x": list(range(1000))}))
@@ -55,7 +55,7 @@ def test_ends_of_threads_that_nothing_began_on_are_not_kept():
 
 
 def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
-    monkeypatch.setattr(events, "_MAX_OPEN", 1)
+    monkeypatch.setattr(lanes, "_MAX_OPEN", 1)
     gathered = Events()
     for at in (1, 5):
         begun = op(ph="B", cat="kernel", ts=at, args={"correlation": at, "stream": 7, "device": 0})
@@ -63,7 +63,7 @@ def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
         gathered.add(op(ph="E", ts=at + 2))
     assert gathered.link.tolist() == [1, 5]
     assert gathered.length_us.tolist() == [2.0, 2.0]
-    assert list(gathered.threads) == ["device/0 stream 7"]
+    assert list(gathered.lanes.numbers) == ["device/0 stream 7"]
 
 
 def test_the_text_in_the_place_of_a_thread_is_cut(tmp_path: Path):

@@ -1,0 +1,82 @@
+"""The names of a trace's events, by number, and what the events of each are for."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import Any
+
+from kit.errors import TraceFileError
+from kit.formats.chrome.roles import HOST, KNOWN, Role, role_of
+from kit.formats.chrome.steps import is_asked
+from kit.trace.communication import communicates
+from kit.trace.imported import MAX_NAME, MAX_SPAN_NAME, cut_name
+
+__all__ = ["Names", "Roles"]
+
+_MAX_NAME_CHARS = 256 << 20  # of all distinct names
+_NAME_CHARS = 100  # what the memory of one more name costs beside its text
+_CATEGORY_CHARS = 300  # the same of one more category
+_MAX_ROLES = 1_000_000  # pairs of category and name whose role is remembered
+
+
+class Names:
+    """Distinct texts and their numbers, of bounded size."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.sends = array("b")  # of each: is it one of a library that communicates?
+        self._numbers: dict[str, int] = {}
+        self._chars = 0
+
+    def number(self, text: str) -> int:
+        """The number of a text, a new one if it is not known."""
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+            self.sends.append(communicates(text))
+            self.spend(len(text) + _NAME_CHARS)
+        return number
+
+    def spend(self, chars: int) -> None:
+        """So many characters more are kept somewhere."""
+        self._chars += chars
+        if self._chars > _MAX_NAME_CHARS:
+            raise TraceFileError("its names take more memory than those of a trace would")
+
+
+class Roles:
+    """What the events of a category and a name are for, and the name's number."""
+
+    def __init__(self, names: Names, step_by: str, repairs: Counter[str]) -> None:
+        self.is_known = False  # a category of torch's, or of ours, was seen
+        self.found: dict[Any, dict[Any, tuple[int, int]]] = {}  # category -> name -> the two
+        self._count = 0
+        self._names = names
+        self._step_by = step_by
+        self._repairs = repairs
+
+    def find(self, category: Any, name: Any) -> tuple[int, int]:
+        """Of a pair that is not in `found`."""
+        whole = category if isinstance(category, str) else ""
+        lower, text = whole.lower(), cut_name(name, MAX_SPAN_NAME)
+        role = role_of(lower, text)
+        is_free = role in (Role.OTHER, Role.CALL, Role.GRADIENT) and lower in HOST
+        if is_free and is_asked(text, self._step_by):
+            role = Role.ANNOTATION
+        self.is_known |= bool(role) or lower in KNOWN
+        number = self._names.number(text) if role != Role.OTHER else -1
+        if len(text) == MAX_SPAN_NAME:
+            self._repairs[f"names were cut at {MAX_SPAN_NAME:,} characters"] += 1
+        elif len(whole) < MAX_NAME and self._count < _MAX_ROLES and _is_key(category, name):
+            self._count += 1  # the two texts stay in memory
+            if category not in self.found:
+                self._names.spend(len(whole) + _CATEGORY_CHARS)
+            self._names.spend(len(text))
+            self.found.setdefault(category, {})[name] = role, number
+        return role, number
+
+
+def _is_key(category: Any, name: Any) -> bool:
+    """Are both a text, or missing?"""
+    return all(value is None or type(value) is str for value in (category, name))
