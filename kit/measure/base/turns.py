@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
@@ -29,28 +30,47 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PATIENCE_S = 5.0  # for a recorded step whose Python does not come back to kit; then both go on
-_LOOK_S = 0.02  # how soon a cancelled wait ends
+_CONTEXTLIB = contextlib.contextmanager.__code__.co_filename
+_LOOK_S = 0.005  # how soon one that waits sees that its turn has come, or that it is cancelled
 
 
 class _Ticket:
-    """One place in the queue."""
+    """The place of a block in one of the lists below.
 
-    def __init__(self, who: str) -> None:
+    An interrupt may come while the block gives its place back, or an error of the memory, and then
+    it stands there still. So the others ask whether the function of the block still runs.
+    """
+
+    def __init__(self, who: str = "") -> None:
         self.who = who
+        self._thread = threading.get_ident()
+        frame: FrameType | None = sys._getframe(2)  # behind this one and the context manager's
+        while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:
+            frame = frame.f_back
+        self._function = frame
+
+    @property
+    def is_over(self) -> bool:
+        """The function that has the block is left."""
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None and frame is not self._function:
+            frame = frame.f_back
+        return frame is None
 
 
 class Turns:
     """The queue of those who measure; the first in it measures now."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._queue: list[_Ticket] = []
-        self._recordings = self._compiles = 0
+        self._recordings: list[_Ticket] = []
+        self._compiles: list[_Ticket] = []
 
     @property
     def is_taken(self) -> bool:
         """True while a run measures or waits to."""
-        return bool(self._queue)
+        return bool(self._of(self._queue))
 
     @contextlib.contextmanager
     def measure(
@@ -67,26 +87,17 @@ class Turns:
                 never been asked.
         """
         held = _HELD.get()
-        with self._changed:
-            has_turn = held is not None and held in self._queue[:1]
-        if has_turn:
+        if held is not None and held in self._queue[:1] and not held.is_over:
             yield
             return
         ticket = _Ticket(who or asker())
-        try:
-            with self._changed:
-                self._queue.append(ticket)
+        with self._place(self._queue, ticket):
             self._await(ticket, cancelled, tell)
             token = _HELD.set(ticket)
             try:
                 yield
             finally:
                 _HELD.reset(token)
-        finally:
-            with self._changed:
-                if ticket in self._queue:
-                    self._queue.remove(ticket)
-                self._changed.notify_all()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
@@ -95,28 +106,18 @@ class Turns:
         Raises:
             Cancelled: a run measures or waits to.
         """
-        with self._changed:
-            if self._queue:
+        ticket = _Ticket()
+        with self._place(self._recordings, ticket):  # a run that comes now sees it
+            if self.is_taken:
                 raise Cancelled("another run goes first")
-            self._recordings += 1
-        try:
             yield
-        finally:
-            with self._changed:
-                self._recordings -= 1
-                self._changed.notify_all()
 
     @contextlib.contextmanager
     def compile(self) -> Iterator[None]:
         """For a thread that compiles ahead; a run may begin meanwhile, but not its clock."""
-        with self._changed:
-            self._compiles += 1
-        try:
+        ticket = _Ticket()
+        with self._place(self._compiles, ticket):
             yield
-        finally:
-            with self._changed:
-                self._compiles -= 1
-                self._changed.notify_all()
 
     def wait_quiet(self, cancelled: CancelledFn | None = None) -> None:
         """Block until nothing is compiled ahead: what follows is to be measured.
@@ -124,30 +125,43 @@ class Turns:
         Raises:
             Cancelled: `cancelled()` became true.
         """
-        while True:
-            with self._changed:
-                if self._changed.wait_for(lambda: not self._compiles, _LOOK_S):
-                    return
+        while self._of(self._compiles):
+            time.sleep(_LOOK_S)
             if cancelled is not None and cancelled():
                 raise Cancelled("cancelled while a program was compiled ahead")
+
+    @contextlib.contextmanager
+    def _place(self, places: list[_Ticket], ticket: _Ticket) -> Iterator[None]:
+        """Have the last place of a list for the block."""
+        try:
+            with self._lock:
+                places.append(ticket)
+            yield
+        finally:
+            with self._lock:
+                if ticket in places:
+                    places.remove(ticket)
+
+    def _of(self, places: list[_Ticket]) -> list[_Ticket]:
+        """Who has a place in this list, by a function that still runs."""
+        with self._lock:
+            places[:] = [ticket for ticket in places if not ticket.is_over]
+            return [*places]
 
     def _await(self, ticket: _Ticket, cancelled: CancelledFn | None, tell: Tell | None) -> None:
         told: _Ticket | None = None
         patient_until = time.monotonic() + PATIENCE_S
         while True:
-            with self._changed:
-                first = self._queue[0]
-                is_free = not self._recordings or time.monotonic() >= patient_until
-                if first is ticket and is_free:
-                    return
+            first = self._of(self._queue)[0]
+            is_free = not self._of(self._recordings) or time.monotonic() >= patient_until
+            if first is ticket and is_free:
+                return
             if cancelled is not None and cancelled():
                 raise Cancelled(f"cancelled while it waited for {first.who}")
             if tell is not None and first is not ticket and first is not told:
                 told = first
                 tell(f"waits for {first.who}")
-            with self._changed:
-                if self._queue[0] is first:  # else it changed while nobody held the lock
-                    self._changed.wait(_LOOK_S)
+            time.sleep(_LOOK_S)
 
 
 def asker() -> str:

@@ -15,8 +15,9 @@ import torch
 
 import kit
 from kit.errors import Cancelled
-from kit.measure.base.turns import TURNS, Turns
+from kit.measure.base.turns import PATIENCE_S, TURNS, Turns
 from kit.widgets.explorer.view import Explorer
+from tests.reliability.errors import interrupt, lines_of, run_with
 from tests.waiting import until
 
 LONG_S = 30.0
@@ -85,6 +86,37 @@ def test_an_interrupt_or_an_error_while_it_waits_gives_the_place_back():
     with pytest.raises(ZeroDivisionError), turns.measure("me"):
         raise ZeroDivisionError
     assert not turns.is_taken
+
+
+@pytest.mark.parametrize("kind", ["measure", "record", "compile"])
+def test_an_interrupt_at_any_line_leaves_no_place_taken(kind: str):
+    """Though the traceback is kept, as a notebook keeps the last one."""
+    kept: list[BaseException] = []
+
+    def block() -> None:
+        with getattr(turns, kind)():
+            pass
+
+    turns = Turns()
+    lines = lines_of(block)
+    assert len(lines) > 8
+    for line in lines:
+        turns = Turns()
+        try:
+            assert run_with(block, line, interrupt)
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        others = threading.Thread(target=measures, args=(turns,), daemon=True)
+        others.start()
+        others.join(PATIENCE_S / 2)
+        assert not others.is_alive(), f"a turn is held for ever: {line}"
+        measures(turns)
+    assert len(kept) == len(lines)
+
+
+def measures(turns: Turns) -> None:
+    with turns.measure("another"):
+        turns.wait_quiet()
 
 
 def test_a_run_inside_a_run_has_the_turn_already_also_in_a_thread_of_its_context():
