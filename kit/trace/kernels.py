@@ -17,7 +17,16 @@ from kit.trace.active import distinct
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["KernelRow", "charged_ns", "communication", "kernel_table", "named_fraction"]
+__all__ = [
+    "KernelRow",
+    "charged_ns",
+    "communication",
+    "distinct_kernels",
+    "kernel_table",
+    "named_fraction",
+]
+
+Keys = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +72,7 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     if not len(spans):
         return ()
     names = len(timeline.names)
-    segment = np.maximum(timeline.segment[spans].astype(np.int64), -1)  # not a row for each launch
-    keys = segment * names + timeline.name[spans]
+    keys = _keys(timeline, spans)
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
     charged = np.bincount(group, weights=charged_ns(times, communication(timeline, spans)))
@@ -79,6 +87,27 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
         for i, key in enumerate(found.tolist())
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
+
+
+def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Keys, NDArray[np.intp]]:
+    """Segment, name and node of each kernel that these spans are runs of, and which one each is of.
+
+    Shape:
+        spans (n,) -> (kernels, 3), (n,)
+    """
+    keys, pair = np.unique(_keys(timeline, spans), return_inverse=True)
+    node = timeline.node[spans].astype(np.int64)
+    nodes = int(node.max(initial=-1)) + 2
+    found, group = np.unique(pair * nodes + node + 1, return_inverse=True)
+    segment, name = np.divmod(keys[found // nodes], max(len(timeline.names), 1))
+    return np.stack([segment, name, found % nodes - 1], axis=1), group
+
+
+def _keys(timeline: Timeline, spans: NDArray[np.intp]) -> Keys:
+    """One number for segment and name; the launches of a foreign trace are no segments."""
+    segment: Keys = timeline.segment[spans].astype(np.int64).clip(min=-1)
+    keys: Keys = segment * len(timeline.names) + timeline.name[spans]
+    return keys
 
 
 def communication(timeline: Timeline, spans: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.trace import Span, Timeline, breakdown, union_ns
-from kit.trace.kernels import charged_ns, kernel_table
+from kit.trace.kernels import charged_ns, distinct_kernels, kernel_table
 
 runs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 20), st.sampled_from("ab"), st.integers(-1, 1)),
@@ -47,6 +47,20 @@ def test_rows_match_counting_one_nanosecond_at_a_time(found: list[tuple[int, int
     busy = union_ns(t.intervals(kind="kernel"))
     assert sum(r.charged_ms for r in rows.values()) == pytest.approx(busy / 1e6)
     assert sum(r.share for r in rows.values()) == pytest.approx(1.0 if busy else 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(-9, 2), st.sampled_from("ab"), st.integers(-1, 2))))
+def test_each_kernel_is_known_once_however_often_it_was_launched(
+    found: list[tuple[int, str, int]],
+):
+    t = Timeline.of(
+        Span("device/0", name, "kernel", i, i + 1, segment, node)
+        for i, (segment, name, node) in enumerate(found)
+    )
+    keys, group = distinct_kernels(t, np.arange(len(t)))
+    known = [(segment, t.names[name], node) for segment, name, node in keys.tolist()]
+    assert len(set(known)) == len(known)
+    assert [known[i] for i in group] == [(max(s, -1), name, node) for s, name, node in found]
 
 
 def test_what_had_most_of_the_time_comes_first():

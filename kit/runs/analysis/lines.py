@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_ms, format_number
 from kit.trace import Timeline, sync_table
-from kit.trace.kernels import charged_ns, communication
+from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import waits_of
 
@@ -255,9 +255,8 @@ def _device(run: Run, sites: _Sites) -> Floats:
     window = _minus(steps, np.zeros((0, 2), np.int64))
     inside = [_time_in(window, x[spans]).astype(np.int64) for x in (t.start_ns, t.stop_ns)]
     charged = charged_ns(np.stack(inside, axis=1), communication(t, spans)) / len(steps)
-    keys = np.stack([t.segment[spans], t.name[spans], t.node[spans]], axis=1)
-    kernels, group = np.unique(keys, axis=0, return_inverse=True)
-    times = np.bincount(group.reshape(-1), charged)
+    kernels, group = distinct_kernels(t, spans)
+    times = np.bincount(group, charged)
     members: list[int] = []
     parts: list[float] = []
     for (segment, name, node), ns in zip(kernels.tolist(), times.tolist(), strict=True):

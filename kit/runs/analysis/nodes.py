@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kit.runs.run import Run
-from kit.trace import KINDS
+from kit.trace import KINDS, Timeline
+from kit.trace.kernels import distinct_kernels
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = ["node_kernels", "node_ns"]
@@ -24,11 +26,10 @@ def node_ns(run: Run) -> dict[int, float]:
         nanoseconds, the mean of the traced steps
     """
     t = run.timeline
-    mask = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
+    spans = _known(t)
     steps = max(int((t.kind == KINDS.index("step")).sum()), 1)
-    keys = np.stack([t.segment[mask], t.name[mask], t.node[mask]], axis=1)
-    kernels, group = np.unique(keys, axis=0, return_inverse=True)
-    times = np.bincount(group.reshape(-1), weights=(t.stop_ns - t.start_ns)[mask])
+    kernels, group = distinct_kernels(t, spans)
+    times = np.bincount(group, weights=(t.stop_ns - t.start_ns)[spans])
     found: dict[int, float] = defaultdict(float)
     for (segment, name, node), total in zip(kernels.tolist(), times.tolist(), strict=True):
         nodes = run.nodes_of(segment, t.names[name], node)
@@ -40,11 +41,15 @@ def node_ns(run: Run) -> dict[int, float]:
 def node_kernels(run: Run) -> dict[int, list[tuple[str, int]]]:
     """The kernels that compute each node: their names, and how many nodes each computes."""
     t = run.timeline
-    mask = t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0))
-    keys = np.unique(np.stack([t.segment[mask], t.name[mask], t.node[mask]], axis=1), axis=0)
+    kernels, _ = distinct_kernels(t, _known(t))
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for segment, name, node in keys.tolist():
+    for segment, name, node in kernels.tolist():
         nodes = run.nodes_of(segment, t.names[name], node)
         for i in nodes:
             found[i].append((t.names[name], len(nodes)))
     return dict(found)
+
+
+def _known(t: Timeline) -> NDArray[np.intp]:
+    """The kernels that name a node or a segment."""
+    return np.flatnonzero(t.where(kind=ON_DEVICE) & ((t.node >= 0) | (t.segment >= 0)))
