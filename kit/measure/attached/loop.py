@@ -332,18 +332,19 @@ class LoopWatch:
 
     def _end(self, why: str) -> None:
         recording = self._recording
-        if recording is None:
-            return
-        try:
-            _insist(lambda: self._close(recording, why))
-        finally:
-            try:
-                _insist(lambda: self._keep(recording))
-            finally:
-                _insist(self._save)
+        if recording is not None:
+            _insist(lambda: self._finish(recording, why))
 
-    def _close(self, recording: Recording, why: str) -> None:
-        self._ended = recording.close(why)
+    def _finish(self, recording: Recording, why: str) -> None:
+        """Close it, keep its run, write that: what is done already is not done again."""
+        try:
+            self._ended = recording.close(why)
+        except Exception:  # of the profiler; what was measured is kept
+            self._keep(recording)
+            self._save()
+            raise
+        self._keep(recording)
+        self._save()
 
     def _keep(self, recording: Recording) -> None:
         """The run of a closed recording becomes the last one, once."""

@@ -102,8 +102,8 @@ class NativeRecorder:
         profiler = self._profiler
         if profiler is not None:
             profiler.stop()
-            self._profiler = None
             self._events, self._looks = profiler.events(), profiler.looks()
+            self._profiler = None  # last: an interrupt before it, and this is done again
 
     def make_run(self, recorded: Recorded) -> Run:
         """The run of what was recorded."""

@@ -19,6 +19,7 @@ import kit
 from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
+from kit.measure.attached.native import NativeRecorder
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.instruments import Profiler
@@ -200,26 +201,35 @@ def test_a_killed_worker_loses_nothing() -> None:
     assert 1 <= len(watch.run.step_times_ns) <= 10
 
 
-def test_an_interrupt_while_a_recording_is_closed_loses_nothing(tmp_path: Path) -> None:
-    """As when torch's handler says that a worker was killed, just while the watch is left."""
+@pytest.mark.parametrize(("wanted", "trained", "measured"), [(50, 4, 3), (2, 7, 2)])
+def test_an_interrupt_while_a_recording_is_closed_loses_nothing(
+    tmp_path: Path, wanted: int, trained: int, measured: int
+) -> None:
+    """As when torch's handler says that a worker was killed, just while the watch is left.
+
+    The second recording is closed while its steps are traced: no profiler may be left on.
+    """
 
     def interrupt(frame: Any) -> None:
         raise KeyboardInterrupt
 
     def closing(folder: Path) -> Any:
-        watch = kit.watch(50, skip=0, save=folder / "run.kitrun").__enter__()
-        Loop().train(4)
+        watch = kit.watch(wanted, skip=0, save=folder / "run.kitrun").__enter__()
+        Loop().train(trained)
         return watch
 
-    ended = (LoopWatch._end, LoopWatch._close, LoopWatch._keep, LoopWatch._save, Recording.close)
-    codes = {part.__code__ for part in (*ended, Recording.finished, Capture.keep)}
+    ended = (LoopWatch._end, LoopWatch._finish, LoopWatch._keep, LoopWatch._save, Recording.close)
+    parts = (*ended, Recording.finished, Capture.keep, NativeRecorder.end_trace)
+    codes = {part.__code__ for part in parts}
     lines = [line for line in lines_of(closing(tmp_path / "all").close) if line[0] in codes]
     for number, line in enumerate(lines):
         watch = closing(folder := tmp_path / str(number))
         with pytest.raises(KeyboardInterrupt):
             run_with(watch.close, line, interrupt)
         watch.close()
-        assert [len(run.step_times_ns) for run in watch.runs] == [3], line
+        assert not torch.autograd._profiler_enabled(), line
+        assert [len(run.step_times_ns) for run in watch.runs] == [measured], line
+        assert bool(len(watch.run.timeline)) is (trained > 4), line
         assert kit.Run.load(folder / "run.kitrun").step_times_ns == watch.run.step_times_ns, line
     assert {line[0] for line in lines} == codes
 
