@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.embed import components
+from numpy.typing import NDArray
 
 from kit.errors import SettingsError
 from kit.files import write_whole
@@ -263,7 +264,7 @@ def _plain(value: Any, *, digits: int = 4) -> Any:
     if isinstance(value, dict):
         return {str(k): _plain(v, digits=digits) for k, v in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist(), digits=digits)
+        return _plain_column(value, digits)
     if isinstance(value, list | tuple):
         return [_plain(v, digits=digits) for v in value]
     if isinstance(value, np.generic):
@@ -271,6 +272,21 @@ def _plain(value: Any, *, digits: int = 4) -> Any:
     if isinstance(value, float):
         return round(value, digits) if np.isfinite(value) else None
     return value
+
+
+def _plain_column(values: NDArray[Any], digits: int) -> list[Any]:
+    """`_plain` of numbers, all at once."""
+    if values.dtype.kind in "biu":
+        whole: list[Any] = values.tolist()
+        return whole
+    if values.dtype.kind != "f":
+        return [_plain(x, digits=digits) for x in values.tolist()]
+    with np.errstate(over="ignore"):
+        rounded = np.round(values.astype(np.float64), digits)
+    found = rounded.astype(object)
+    found[~np.isfinite(rounded)] = None
+    kept: list[Any] = found.tolist()
+    return kept
 
 
 def _json(block: Any) -> bytes:

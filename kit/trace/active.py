@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from kit.trace.kinds import KINDS, ON_DEVICE
 from kit.trace.timeline import Timeline
 
-__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "launches", "without"]
+__all__ = ["Active", "Gaps", "Ints", "Kernels", "Mask", "Pieces", "distinct", "grouped", "hull",
+           "launches", "steps_of", "without"]  # fmt: skip
 
 LOADER = "host/loader"
 NONE = -1
@@ -170,3 +171,30 @@ def _in_order(timeline: Timeline) -> Ints:
         if np.all(start[dispatches] <= start[kernels]):
             partner[kernels] = dispatches
     return partner
+
+
+def grouped(keys: Ints, values: Ints) -> tuple[list[int], Ints, Ints]:
+    """Each key once, in order; where its values begin among all; the values in that order."""
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    return found.tolist(), first, values[order]
+
+
+def hull(timeline: Timeline) -> tuple[int, int]:
+    """From the first start to the last stop of the steps; without steps, of everything."""
+    steps = timeline.intervals(kind="step")
+    if len(steps):
+        return int(steps[:, 0].min()), int(steps[:, 1].max())
+    return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
+
+
+def steps_of(timeline: Timeline) -> Pieces:
+    """The union of the steps, or all of the timeline."""
+    steps = timeline.intervals(kind="step")
+    if not len(steps):
+        steps = np.array([hull(timeline)], dtype=np.int64)
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    latest = np.maximum.accumulate(steps[:, 1])
+    stop = np.append(np.minimum(latest[:-1], steps[1:, 0]), latest[-1])
+    start = np.append(steps[0, 0], np.maximum(steps[1:, 0], steps[:-1, 0]))
+    return Pieces(start, np.maximum(stop, start), np.arange(len(start)))

@@ -40,14 +40,17 @@ from kit.trace.active import (
     Mask,
     Pieces,
     distinct,
+    grouped,
+    hull,
     launches,
+    steps_of,
 )
 from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.timeline import Timeline
 from kit.trace.waits import after_waits, waits
 
 __all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
-           "device_of", "idle_causes", "idle_gaps", "idle_table"]  # fmt: skip
+           "device_of", "idle_by_hta", "idle_causes", "idle_gaps", "idle_table"]  # fmt: skip
 
 ELSEWHERE = "host waits elsewhere"
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
@@ -161,7 +164,7 @@ def _cells(timeline: Timeline) -> Iterator[_Cells]:
     kernels = Kernels(timeline, timeline.where(kind="kernel"))
     if not len(kernels.start):
         return
-    low, high = _hull(timeline)
+    low, high = hull(timeline)
     everywhere = kernels.gaps(low, high)
     handed = after_waits(timeline, everywhere)
     for device, mask in _devices(timeline).items():
@@ -213,6 +216,18 @@ def idle_causes(timeline: Timeline) -> Mapping[str, float]:
     return found
 
 
+def idle_by_hta(timeline: Timeline) -> Mapping[str, int]:
+    """How long the devices were idle, by HTA's name of the cause; all 0 if no kernel was seen.
+
+    Units:
+        nanoseconds of device time over the whole timeline, all devices together
+    """
+    found = np.zeros(len(HTA_CAUSES), np.int64)
+    for cells in _cells(timeline):
+        np.add.at(found, cells.hta[cells.of], cells.stop - cells.start)
+    return dict(zip(HTA_CAUSES, found.tolist(), strict=True))
+
+
 def device_of(lane: str) -> str:
     """The device that a lane belongs to: "device/0" for "device/0 Stream #7".
 
@@ -241,13 +256,6 @@ def _on_device(timeline: Timeline, device: str) -> Mask:
     return np.isin(timeline.lane, lanes)
 
 
-def _hull(timeline: Timeline) -> tuple[int, int]:
-    steps = timeline.intervals(kind="step")
-    if len(steps):
-        return int(steps[:, 0].min()), int(steps[:, 1].max())
-    return int(timeline.start_ns.min()), int(timeline.stop_ns.max())
-
-
 class _Cells:
     """The gaps of one device, cut at every edge of what could be their cause."""
 
@@ -272,7 +280,7 @@ class _Cells:
         }
         others = Pieces(everywhere.start, everywhere.stop, everywhere.is_program.astype(np.int64))
         waited = waits(timeline)
-        steps = _steps(timeline)
+        steps = steps_of(timeline)
         edges = [gaps.start, gaps.stop, handed.start, handed.stop, others.start, others.stop,
                  waited.start, waited.stop, steps.start, steps.stop]  # fmt: skip
         edges += [x for a in active.values() for x in (a.start, a.stop)]
@@ -309,7 +317,7 @@ class _Cells:
             if cause not in ("sync point", ELSEWHERE):
                 yield (cause, ""), length[of]
                 continue
-            culprits, first, lengths = _grouped(by[of], length[of])
+            culprits, first, lengths = grouped(by[of], length[of])
             for culprit, part in zip(culprits, np.split(lengths, first[1:]), strict=True):
                 yield (cause, self._site(cause, culprit)), part
 
@@ -425,22 +433,3 @@ _RULES = (
     _while("dispatch", "ahead", "the host is ahead: "),
     _Rule("unknown", lambda c: c.of >= 0, lambda c: c.nothing),
 )
-
-
-def _grouped(keys: Ints, values: Ints) -> tuple[list[int], Ints, Ints]:
-    """Each key once, in order; where its values begin among all; the values in that order."""
-    order = np.argsort(keys, kind="stable")
-    found, first = np.unique(keys[order], return_index=True)
-    return found.tolist(), first, values[order]
-
-
-def _steps(timeline: Timeline) -> Pieces:
-    """The union of the steps, or all of the timeline."""
-    steps = timeline.intervals(kind="step")
-    if not len(steps):
-        steps = np.array([_hull(timeline)], dtype=np.int64)
-    steps = steps[np.argsort(steps[:, 0], kind="stable")]
-    latest = np.maximum.accumulate(steps[:, 1])
-    stop = np.append(np.minimum(latest[:-1], steps[1:, 0]), latest[-1])
-    start = np.append(steps[0, 0], np.maximum(steps[1:, 0], steps[:-1, 0]))
-    return Pieces(start, np.maximum(stop, start), np.arange(len(start)))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from kit.runs.run import Run
 from kit.text import safe_html
-from kit.trace import HTA_CAUSES, Gap, IdleRow, count_devices, idle_gaps, idle_table
-from kit.trace.gaps import CAUSES
+from kit.trace import IdleRow, Timeline, count_devices, idle_gaps
+from kit.trace.gaps import CAUSES, idle_by_hta
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MONO, MUTED, bar_html, section, sentence, table
 from kit.widgets.base.theme import COLORS
@@ -23,14 +23,13 @@ _SAID = {row.name: row.said for row in CAUSES}
 
 def gaps_html(run: Run) -> str:
     """Idle time by cause, with the line of each sync point, and the lines that were waited for."""
-    gaps = idle_gaps(run.timeline)
-    if not gaps:
+    rows = run.idle
+    if not rows:
         known = bool(run.timeline.where(kind="kernel").any())
         text = "The device was never idle." if known else "No kernel was seen: nothing is known."
         return section("Why the device was idle", sentence(text))
-    rows = idle_table(gaps)
     steps = max(int(run.timeline.where(kind="step").sum()), 1)
-    awaited = _awaited(run, gaps)
+    awaited = _awaited(run)
     devices = count_devices(run.timeline)
     parts = steps * devices
     shown = [
@@ -40,7 +39,7 @@ def gaps_html(run: Run) -> str:
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
     has_steps = bool(run.timeline.where(kind="step").any())
-    note = _hta(gaps, devices, has_steps=has_steps)
+    note = _hta(run.timeline, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     each = " a step" if has_steps else ""
@@ -84,23 +83,23 @@ def _row(row: IdleRow, awaited: Sequence[str], parts: int, most: float) -> list[
     ]
 
 
-def _awaited(run: Run, gaps: Sequence[Gap]) -> dict[tuple[str, str], list[str]]:
+def _awaited(run: Run) -> dict[tuple[str, str], list[str]]:
     """The lines whose kernels came after the gaps of each cause; at most the two that cost most."""
     if not run.graphs:
         return {}
     nodes = run.graphs[0].nodes
     spent: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for gap in gaps:
+    for gap in idle_gaps(run.timeline):
         node = int(run.timeline.node[gap.before]) if gap.before >= 0 else -1
         if node >= 0 and gap.cause != "program" and nodes[node].site:
             spent[gap.cause, gap.site][nodes[node].site] += gap.length_ns
     return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
 
 
-def _hta(gaps: Sequence[Gap], devices: int, *, has_steps: bool) -> str:
-    whole = sum(gap.length_ns for gap in gaps)
-    named = {name: sum(g.length_ns for g in gaps if g.hta == name) / whole for name in HTA_CAUSES}
-    parts = ", ".join(f"{name} {part:.0%}" for name, part in named.items())
+def _hta(timeline: Timeline, devices: int, *, has_steps: bool) -> str:
+    times = idle_by_hta(timeline)
+    whole = sum(times.values())
+    parts = ", ".join(f"{name} {time / whole:.0%}" for name, time in times.items())
     of = ["the traced steps"] * has_steps + [f"the {devices} devices"] * (devices > 1)
     means = f"Means of {' and of '.join(of)}; every" if of else "Every"
     return (
