@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,13 @@ Ints = NDArray[np.int64]
 NONE = -1
 _ROUNDING_NS = 1000  # older files have whole microseconds
 _MAX_PATHS = 100_000
+_MODULE, _USERS = 1, 2  # Python functions
 _DEEPEST = 200  # modules, or annotations, in each other
 _NOWHERE = (NONE, NONE, NONE, NONE)  # op, path of modules, path of annotations, the user's frame
+# Of an anchor: its event; the innermost op around, or itself; paths of modules and annotations;
+# the name of the user's frame; the function of autograd's.
+_COLUMNS = ("event", "call", "module", "annotation", "line", "engine")
+_pack = Struct("=6i").pack
 _LAUNCHING = frozenset({Role.LAUNCH, Role.TRANSFER, Role.WAIT})
 _ANNOTATING = frozenset({Role.ANNOTATION, Role.UPDATE})
 
@@ -59,29 +65,20 @@ class Paths:
         return found[::-1]
 
 
-@dataclass
 class Anchors:
     """Where something is launched, and ops whose gradients are computed later: a row for each."""
 
-    event: array[int] = field(default_factory=lambda: array("i"))
-    call: array[int] = field(default_factory=lambda: array("i"))  # the innermost op around, or it
-    module: array[int] = field(default_factory=lambda: array("i"))  # a path
-    annotation: array[int] = field(default_factory=lambda: array("i"))  # a path
-    line: array[int] = field(default_factory=lambda: array("i"))  # the name of the user's frame
-    engine: array[int] = field(default_factory=lambda: array("i"))  # the function of autograd's
+    def __init__(self) -> None:
+        self._rows = bytearray()
 
     def add(self, event: int, around: tuple[int, int, int, int], engine: int) -> None:
         """One more row."""
-        self.event.append(event)
-        self.call.append(around[0])
-        self.module.append(around[1])
-        self.annotation.append(around[2])
-        self.line.append(around[3])
-        self.engine.append(engine)
+        self._rows += _pack(event, *around, engine)
 
     def column(self, name: str) -> Ints:
-        """One of the columns as numpy sees it."""
-        return np.array(getattr(self, name), np.int64)
+        """One of `_COLUMNS`."""
+        rows = np.frombuffer(self._rows, np.int32).reshape(-1, len(_COLUMNS))
+        return rows[:, _COLUMNS.index(name)].astype(np.int64)
 
 
 @dataclass
@@ -129,6 +126,8 @@ def _pass(
     # of each open event: its stop; op, frame, engine, finish and more that what is in it has around
     stack: list[tuple[int, int, int, int, int, tuple[int, int, int, int]]] = []
     thread, add, inside = NONE, found.anchors.add, found.paths.inside
+    ops, python, engines, steps = OPS, Role.PYTHON, Role.ENGINE, Role.STEP
+    frame_kinds = _FrameKinds(frames)
     for i, of, start, stop, role, name, link in zip(*columns, strict=True):
         if of != thread:
             thread, stack = of, []
@@ -137,29 +136,44 @@ def _pass(
         _, op, frame, engine, finish, around = stack[-1] if stack else _OUTSIDE
         found.op[i], found.frame[i], found.engine[i] = op, frame, engine
         found.is_finish[i] = finish
-        if role in _LAUNCHING:
-            if link > 0:
-                add(i, around, engine)
-        elif role == Role.ENGINE:
+        if role == python:
+            frame, (call, modules, notes, line) = i, around
+            kind = frame_kinds[name]
+            if kind == _MODULE:
+                around = (call, inside(modules, name), notes, line)
+            elif kind == _USERS:
+                around = (call, modules, notes, name)
+        elif role == engines:
             # what Python has called the engine from is no place of the op whose gradient it is
             engine, around = i, (around[0], NONE, around[2], NONE)
-        elif role in OPS:
+        elif role in ops:
             around = (i, *around[1:])
             if link >= 0 or (op < 0 and not is_gpu):
                 add(i, around, engine)
             if role in ATEN_OPS:
                 found.crossing += op >= 0 and stop > ends[op] + _ROUNDING_NS
                 op = i
-        elif role == Role.PYTHON:
-            frame, (call, modules, notes, line) = i, around
-            if frames.is_module(name):
-                around = (call, inside(modules, name), notes, line)
-            elif frames.place(name)[1]:
-                around = (call, modules, notes, name)
+        elif role in _LAUNCHING:
+            if link > 0:
+                add(i, around, engine)
         elif role in _ANNOTATING:
             around = (around[0], around[1], inside(around[2], name), around[3])
-        if role != Role.STEP:  # begins and ends inside of calls of prof.step
-            stack.append((stop, op, frame, engine, finish or role == Role.FINISH, around))
+        elif role == Role.FINISH:
+            finish = 1
+        if role != steps:  # begins and ends inside of calls of prof.step
+            stack.append((stop, op, frame, engine, finish, around))
+
+
+class _FrameKinds(dict[int, int]):
+    """Of the name of a Python function: is it a module, the user's own, or neither?"""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+
+    def __missing__(self, name: int) -> int:
+        is_users = _USERS if self._frames.place(name)[1] else 0
+        kind = self[name] = _MODULE if self._frames.is_module(name) else is_users
+        return kind
 
 
 _OUTSIDE = (0, NONE, NONE, NONE, 0, _NOWHERE)
