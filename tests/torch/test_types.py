@@ -37,6 +37,8 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "ce_float_labels_shape": lambda d: F.cross_entropy(T(d, 2, 3), torch.tensor([0.0, 1.0]).to(d)),
     "nll_i32": lambda d: F.nll_loss(T(d, 2, 3), torch.tensor([0, 1], dtype=i32).to(d)),
     "emb_float": lambda d: F.embedding(torch.tensor([0.0, 1.0]).to(d), T(d, 3, 2)),
+    "emb_i16_large": lambda d: F.embedding(T(d, 2, dtype=torch.int16), T(d, 300, 300)),
+    "emb_bool_large": lambda d: F.embedding(T(d, 2, dtype=torch.bool), T(d, 300, 300)),
     "gather_i32": lambda d: torch.gather(T(d, 2, 3), 1, torch.tensor([[0], [1]], dtype=i32).to(d)),
     "scatter_i32": lambda d: T(d, 2, 3).scatter_(1, torch.tensor([[0], [1]], dtype=i32).to(d), 1.0),
     "scatter_src_dtype": lambda d: T(d, 2, 3).scatter_(

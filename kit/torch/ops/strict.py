@@ -37,15 +37,16 @@ _ALWAYS = frozenset(
     f"aten.{name}"
     for name in (
         "_cdist_forward", "addbmm", "addmm", "addmv", "baddbmm", "binary_cross_entropy", "bmm",
-        "convolution", "dot", "gather", "grid_sampler_2d", "grid_sampler_3d", "index_add",
-        "index_add_", "index_copy", "index_copy_", "index_put", "index_put_", "index_select",
-        "linear", "mm", "mv", "native_group_norm", "native_layer_norm", "nll_loss2d_forward",
-        "nll_loss_forward", "take",
+        "convolution", "dot", "embedding", "gather", "grid_sampler_2d", "grid_sampler_3d",
+        "index_add", "index_add_", "index_copy", "index_copy_", "index_put", "index_put_",
+        "index_select", "linear", "mm", "mv", "native_group_norm", "native_layer_norm",
+        "nll_loss2d_forward", "nll_loss_forward", "take",
     )
 )  # fmt: skip
 # Not all types of floating point will do either: these want integers, no halves, or no truths.
 _CHOOSY = re.compile(
-    r"aten\.(bitwise_|__i?[lr]shift|index_|gather|scatter|take|_?linalg_|cholesky|r?sub[_.])"
+    r"aten\.(bitwise_|__i?[lr]shift|index_|embedding\.|gather|scatter|take|_?linalg_|cholesky|"
+    r"r?sub[_.])"
 )
 
 # Torch's meta kernels of these take numbers that its CPU refuses, such as a dimension that is not
