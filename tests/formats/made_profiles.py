@@ -1,15 +1,34 @@
-"""Files of other profilers, made here: a jax profile's by jax itself, the others by their forms."""
+"""Files of other profilers, made here: a jax profile's by jax itself, the others by their forms.
+
+Nsight Systems' export and snapshots of torch's allocator are made from their documentation.
+"""
 
 from __future__ import annotations
 
 import gzip
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-__all__ = ["chakra", "rocprof", "rocprofv3", "trace_viewer"]
+__all__ = ["chakra", "memory_snapshot", "nsys", "rocprof", "rocprofv3", "trace_viewer"]
 
 GPU, OTHER_GPU, CPU = 37946, 37947, 37944
+_TORCH = "/usr/lib/python3/site-packages/torch/nn/modules/linear.py"
+_THREAD = (7 << 24) | 12  # process 7, thread 12
+_OTHER_THREAD = (7 << 24) | 13
+_NSYS_TABLES = """
+create table StringIds (id integer primary key, value text not null);
+create table TARGET_INFO_GPU (id int, name text);
+create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, eventClass int, globalTid int,
+    correlationId int, nameId int, returnValue int);
+create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, deviceId int, contextId int,
+    streamId int, correlationId int, globalPid int, demangledName int, shortName int);
+create table CUPTI_ACTIVITY_KIND_MEMCPY (start int, end int, deviceId int, contextId int,
+    streamId int, correlationId int, bytes int, copyKind int);
+create table NVTX_EVENTS (start int, end int, eventType int, text text, globalTid int, textId int);
+"""
 
 
 def trace_viewer(file: Path, *, steps: int = 2) -> Path:
@@ -123,3 +142,85 @@ def chakra(*, with_times: bool = True) -> dict[str, Any]:
             node(4, "gemm<float>(int)", 25.0, 40.25, cat="kernel", stream=7),
         ],
     }
+
+
+def nsys(file: Path, more: str = "", name: str = "void gemm<float>(int)") -> Path:
+    """Write Nsight Systems' export of two steps, each with a copy, a kernel and a wait."""
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(_NSYS_TABLES)
+        texts = [
+            (1, "cudaLaunchKernel_v7000"),
+            (2, name),
+            (3, "cudaMemcpyAsync_v3020"),
+            (4, "cudaStreamSynchronize_v3020"),
+            (5, "train_step"),
+        ]
+        database.executemany("insert into StringIds values (?, ?)", texts)
+        database.execute("insert into TARGET_INFO_GPU values (0, 'NVIDIA H100')")
+        for n in range(2):
+            t = 1_000_000 * n
+            calls = [
+                (t + 100, t + 200, _THREAD, 10 * n + 1, 3),
+                (t + 300, t + 400, _THREAD, 10 * n + 2, 1),
+                (t + 500, t + 9_000, _THREAD, 10 * n + 3, 4),
+            ]
+            database.executemany(
+                "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 0, ?, ?, ?, 0)", calls
+            )
+            database.execute(
+                "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, 0, 1, 7, ?, 0, 2, 2)",
+                (t + 1_001, t + 8_003, 10 * n + 2),
+            )
+            database.execute(
+                "insert into CUPTI_ACTIVITY_KIND_MEMCPY values (?, ?, 0, 1, 20, ?, 4096, 1)",
+                (t + 150, t + 650, 10 * n + 1),
+            )
+            database.execute(
+                "insert into NVTX_EVENTS values (?, ?, 59, null, ?, 5)", (t, t + 990_000, _THREAD)
+            )
+        database.execute(  # a thread that begins first, and does less
+            "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (0, 5, 0, ?, 99, 1, 0)",
+            (_OTHER_THREAD,),
+        )
+        database.executescript(more)
+        database.commit()
+    return file
+
+
+def _frames(line: int) -> list[dict[str, Any]]:
+    return [
+        {"filename": "??", "line": 0, "name": "at::native::empty"},
+        {"filename": _TORCH, "line": 134, "name": "forward"},
+        {"filename": "/home/me/train.py", "line": line, "name": "step"},
+    ]
+
+
+def memory_snapshot(steps: list[tuple[int, int]], forget: int = 0) -> tuple[dict[str, Any], int]:
+    """Allocate (line, size), or free the oldest block of a line (size 0); and the peak.
+
+    Args:
+        forget: the first events, that the history does not keep.
+    """
+    live: list[tuple[int, int, int]] = []  # address, line, size
+    events: list[dict[str, Any]] = []
+    held = []
+    for i, (line, size) in enumerate(steps):
+        held.append(sum(each[2] for each in live))
+        if size:
+            live.append((512 * (i + 1), line, size))
+            events.append({"action": "alloc", "addr": 512 * (i + 1), "size": size,
+                           "stream": 0, "frames": _frames(line)})  # fmt: skip
+        elif own := [each for each in live if each[1] == line]:
+            live.remove(own[0])
+            for action in ("free_requested", "free_completed"):
+                events.append({"action": action, "addr": own[0][0], "size": own[0][2],
+                               "stream": 0, "frames": _frames(999)})  # fmt: skip
+        else:
+            held.pop()
+    held.append(sum(each[2] for each in live))
+    blocks = [{"address": a, "size": -(-size // 512) * 512, "requested_size": size,
+               "state": "active_allocated", "frames": _frames(line)}
+              for a, line, size in live]  # fmt: skip
+    blocks.append({"address": 1 << 40, "size": 4096, "state": "inactive", "frames": []})
+    segment = {"device": 0, "address": 512, "total_size": 1 << 21, "stream": 0, "blocks": blocks}
+    return {"segments": [segment], "device_traces": [events[forget:], []]}, max(held)

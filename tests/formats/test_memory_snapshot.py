@@ -18,47 +18,7 @@ from hypothesis import strategies as st
 import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
-
-TORCH = "/usr/lib/python3/site-packages/torch/nn/modules/linear.py"
-
-
-def frames(line: int) -> list[dict[str, Any]]:
-    return [
-        {"filename": "??", "line": 0, "name": "at::native::empty"},
-        {"filename": TORCH, "line": 134, "name": "forward"},
-        {"filename": "/home/me/train.py", "line": line, "name": "step"},
-    ]
-
-
-def snapshot(steps: list[tuple[int, int]], forget: int = 0) -> tuple[dict[str, Any], int]:
-    """Allocate (line, size), or free the oldest block of a line (size 0); and the peak.
-
-    Args:
-        forget: the first events, that the history does not keep.
-    """
-    live: list[tuple[int, int, int]] = []  # address, line, size
-    events: list[dict[str, Any]] = []
-    held = []
-    for i, (line, size) in enumerate(steps):
-        held.append(sum(each[2] for each in live))
-        if size:
-            live.append((512 * (i + 1), line, size))
-            events.append({"action": "alloc", "addr": 512 * (i + 1), "size": size,
-                           "stream": 0, "frames": frames(line)})  # fmt: skip
-        elif own := [each for each in live if each[1] == line]:
-            live.remove(own[0])
-            for action in ("free_requested", "free_completed"):
-                events.append({"action": action, "addr": own[0][0], "size": own[0][2],
-                               "stream": 0, "frames": frames(999)})  # fmt: skip
-        else:
-            held.pop()
-    held.append(sum(each[2] for each in live))
-    blocks = [{"address": a, "size": -(-size // 512) * 512, "requested_size": size,
-               "state": "active_allocated", "frames": frames(line)}
-              for a, line, size in live]  # fmt: skip
-    blocks.append({"address": 1 << 40, "size": 4096, "state": "inactive", "frames": []})
-    segment = {"device": 0, "address": 512, "total_size": 1 << 21, "stream": 0, "blocks": blocks}
-    return {"segments": [segment], "device_traces": [events[forget:], []]}, max(held)
+from tests.formats.made_profiles import memory_snapshot
 
 
 def dumped(folder: Path, value: object) -> Path:
@@ -74,7 +34,7 @@ def dumped(folder: Path, value: object) -> Path:
 def test_the_peak_is_a_count_and_its_lines_add_up_to_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ):
-    made, peak = snapshot(steps)
+    made, peak = memory_snapshot(steps)
     found = kit.open_memory(dumped(tmp_path_factory.mktemp("made"), made))
     assert found.peak[0] == peak
     assert sum(holder.bytes for holder in found.holders) == peak
@@ -82,7 +42,7 @@ def test_the_peak_is_a_count_and_its_lines_add_up_to_it(
 
 
 def test_the_lines_that_held_the_peak_are_the_users(tmp_path: Path):
-    made, _ = snapshot([(7, 1000), (8, 5000), (9, 300), (8, 0), (9, 0), (9, 200)])
+    made, _ = memory_snapshot([(7, 1000), (8, 5000), (9, 300), (8, 0), (9, 0), (9, 200)])
     found = kit.open_memory(dumped(tmp_path, made))
     held = [(row.line, row.function, row.bytes, row.blocks) for row in found.holders]
     assert held == [("train.py:8", "step", 5000, 1), ("train.py:7", "step", 1000, 1),
@@ -93,7 +53,7 @@ def test_the_lines_that_held_the_peak_are_the_users(tmp_path: Path):
 
 
 def test_what_was_given_out_before_the_history_begins_counts(tmp_path: Path):
-    made, peak = snapshot([(7, 1000), (8, 5000), (9, 300), (8, 0), (9, 0)], forget=2)
+    made, peak = memory_snapshot([(7, 1000), (8, 5000), (9, 300), (8, 0), (9, 0)], forget=2)
     found = kit.open_memory(dumped(tmp_path, made))
     assert found.peak[0] == peak == 6300
     assert {row.line: row.bytes for row in found.holders} == {
@@ -102,7 +62,7 @@ def test_what_was_given_out_before_the_history_begins_counts(tmp_path: Path):
 
 
 def test_without_a_history_the_peak_is_that_of_the_end_and_a_note_says_so(tmp_path: Path):
-    made, _ = snapshot([(7, 1000)])
+    made, _ = memory_snapshot([(7, 1000)])
     found = kit.open_memory(dumped(tmp_path, {"segments": made["segments"]}))
     assert found.peak[0] == 1000
     assert "_record_memory_history" in found.notes[0]
@@ -148,7 +108,7 @@ def test_other_pickles_are_no_snapshots(tmp_path: Path, value: object):
 
 
 def test_damaged_files_are_clear_errors_or_read(tmp_path: Path):
-    whole = pickle.dumps(snapshot([(7, 1000), (8, 5000), (8, 0)])[0])
+    whole = pickle.dumps(memory_snapshot([(7, 1000), (8, 5000), (8, 0)])[0])
     file = tmp_path / "damaged.pickle"
     for i in range(0, len(whole), 7):
         for content in (whole[:i], whole[:i] + bytes([255 - whole[i]]) + whole[i + 1 :]):
@@ -168,7 +128,7 @@ def test_values_of_the_wrong_type_are_left_out(tmp_path: Path):
 def test_kit_view_prints_it_and_names_are_no_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    made, _ = snapshot([(7, 1000)])
+    made, _ = memory_snapshot([(7, 1000)])
     made["segments"][0]["blocks"][0]["frames"] = [
         {"filename": "\x1b[31m.py", "line": 3, "name": "\x1b[2J"}
     ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,66 +14,11 @@ from kit.cli.main import main
 from kit.errors import TraceFileError
 from kit.formats import nsys
 from tests.factories import HOSTILE
-
-THREAD = (7 << 24) | 12  # process 7, thread 12
-OTHER = (7 << 24) | 13
-_SCHEMA = """
-create table StringIds (id integer primary key, value text not null);
-create table TARGET_INFO_GPU (id int, name text);
-create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, eventClass int, globalTid int,
-    correlationId int, nameId int, returnValue int);
-create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, deviceId int, contextId int,
-    streamId int, correlationId int, globalPid int, demangledName int, shortName int);
-create table CUPTI_ACTIVITY_KIND_MEMCPY (start int, end int, deviceId int, contextId int,
-    streamId int, correlationId int, bytes int, copyKind int);
-create table NVTX_EVENTS (start int, end int, eventType int, text text, globalTid int, textId int);
-"""
-
-
-def written(file: Path, more: str = "", name: str = "void gemm<float>(int)") -> Path:
-    """Two steps, each with a copy, a kernel and a wait."""
-    with closing(sqlite3.connect(file)) as database:
-        database.executescript(_SCHEMA)
-        texts = [
-            (1, "cudaLaunchKernel_v7000"),
-            (2, name),
-            (3, "cudaMemcpyAsync_v3020"),
-            (4, "cudaStreamSynchronize_v3020"),
-            (5, "train_step"),
-        ]
-        database.executemany("insert into StringIds values (?, ?)", texts)
-        database.execute("insert into TARGET_INFO_GPU values (0, 'NVIDIA H100')")
-        for n in range(2):
-            t = 1_000_000 * n
-            calls = [
-                (t + 100, t + 200, THREAD, 10 * n + 1, 3),
-                (t + 300, t + 400, THREAD, 10 * n + 2, 1),
-                (t + 500, t + 9_000, THREAD, 10 * n + 3, 4),
-            ]
-            database.executemany(
-                "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 0, ?, ?, ?, 0)", calls
-            )
-            database.execute(
-                "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, 0, 1, 7, ?, 0, 2, 2)",
-                (t + 1_001, t + 8_003, 10 * n + 2),
-            )
-            database.execute(
-                "insert into CUPTI_ACTIVITY_KIND_MEMCPY values (?, ?, 0, 1, 20, ?, 4096, 1)",
-                (t + 150, t + 650, 10 * n + 1),
-            )
-            database.execute(
-                "insert into NVTX_EVENTS values (?, ?, 59, null, ?, 5)", (t, t + 990_000, THREAD)
-            )
-        database.execute(  # a thread that begins first, and does less
-            "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (0, 5, 0, ?, 99, 1, 0)", (OTHER,)
-        )
-        database.executescript(more)
-        database.commit()
-    return file
+from tests.formats.made_profiles import nsys as nsys_report
 
 
 def test_kernels_copies_calls_and_waits_are_those_of_the_file(tmp_path: Path) -> None:
-    run = kit.open_trace(written(tmp_path / "report.sqlite"))
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
     rows = run.query("select lane, kind, name, start_ns, length_ns from spans where step = 0").rows
     assert ("device/0 stream 7", "kernel", "void gemm<float>(int)", 1001, 7002) in rows
     assert ("device/0 stream 20", "kernel", "Memcpy HtoD", 150, 500) in rows
@@ -95,18 +38,18 @@ def test_kernels_copies_calls_and_waits_are_those_of_the_file(tmp_path: Path) ->
 
 
 def test_a_database_is_known_by_its_first_bytes(tmp_path: Path) -> None:
-    run = kit.open_trace(written(tmp_path / "report"))
+    run = kit.open_trace(nsys_report(tmp_path / "report"))
     assert len(run.step_times_ns) == 2
 
 
 def test_a_range_or_a_name_may_be_the_step(tmp_path: Path) -> None:
-    file = written(tmp_path / "report.sqlite")
+    file = nsys_report(tmp_path / "report.sqlite")
     assert kit.open_trace(file, step_by="train_step").step_times_ns == (990_000, 990_000)
     assert kit.open_trace(file, step_by="0..0.5").step_times_ns == (500_000,)
 
 
 def test_a_trace_without_ranges_does_not_speak_of_torch(tmp_path: Path) -> None:
-    file = written(tmp_path / "report.sqlite", "drop table NVTX_EVENTS")
+    file = nsys_report(tmp_path / "report.sqlite", "drop table NVTX_EVENTS")
     assert "Nsight Systems marks no steps" in " ".join(kit.open_trace(file).timeline.notes)
     assert "torch" not in " ".join(kit.open_trace(file).timeline.notes)
 
@@ -116,7 +59,7 @@ def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
         "alter table CUPTI_ACTIVITY_KIND_KERNEL drop column demangledName;"
         "drop table TARGET_INFO_GPU; alter table NVTX_EVENTS drop column textId"
     )
-    run = kit.open_trace(written(tmp_path / "report.sqlite", drop))
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", drop))
     assert "void gemm<float>(int)" in run.timeline.names
 
 
@@ -133,7 +76,7 @@ def test_a_version_without_a_column_is_read(tmp_path: Path) -> None:
 )
 def test_a_database_that_is_no_trace_says_why(tmp_path: Path, more: str, said: str) -> None:
     with pytest.raises(TraceFileError, match=said):
-        kit.open_trace(written(tmp_path / "report.sqlite", more))
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
 
 
 def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path) -> None:
@@ -141,7 +84,7 @@ def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path) -> None:
         "drop table NVTX_EVENTS; create view NVTX_EVENTS as with recursive a(start) as "
         "(select 1 union all select start + 1 from a) select start from a"
     )
-    assert len(kit.open_trace(written(tmp_path / "report.sqlite", endless)).step_times_ns) == 1
+    assert len(kit.open_trace(nsys_report(tmp_path / "report.sqlite", endless)).step_times_ns) == 1
 
 
 def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
@@ -153,7 +96,7 @@ def test_each_process_counts_its_calls_for_itself(tmp_path: Path) -> None:
         f"insert into CUPTI_ACTIVITY_KIND_KERNEL values (800, 900, 1, 1, 8, 2, {other}, 2, 2);"
         "insert into CUPTI_ACTIVITY_KIND_KERNEL values (910, 950, 1, 1, 8, 2, 0, 2, 2);"
     )
-    run = kit.open_trace(written(tmp_path / "report.sqlite", more))
+    run = kit.open_trace(nsys_report(tmp_path / "report.sqlite", more))
     rows = run.query(
         "select k.start_ns, c.start_ns from spans k left join spans c on c.launch = k.launch "
         "and c.kind = 'dispatch' where k.kind = 'kernel' and k.start_ns < 10000 and k.name "
@@ -171,20 +114,20 @@ def test_ctrl_c_while_a_file_is_read_is_no_wrong_file(tmp_path: Path, monkeypatc
     monkeypatch.setattr(nsys, "_EVERY", 10)
     monkeypatch.setattr(nsys, "_Budget", Pressed)
     with pytest.raises(KeyboardInterrupt):
-        kit.open_trace(written(tmp_path / "report.sqlite"))
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
 
 
 def test_what_a_file_asks_of_sqlite_is_bounded(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(nsys, "_EVERY", 10)
     monkeypatch.setattr(nsys, "_MAX_OPERATIONS", 200)
     with pytest.raises(TraceFileError, match="interrupted"):
-        kit.open_trace(written(tmp_path / "report.sqlite"))
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
 
 
 def test_more_events_than_a_trace_has_are_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(nsys, "MAX_EVENTS", 5)
     with pytest.raises(TraceFileError, match="more than 5 events"):
-        kit.open_trace(written(tmp_path / "report.sqlite"))
+        kit.open_trace(nsys_report(tmp_path / "report.sqlite"))
 
 
 def test_odd_values_are_no_error_and_the_file_is_not_changed(tmp_path: Path) -> None:
@@ -193,7 +136,7 @@ def test_odd_values_are_no_error_and_the_file_is_not_changed(tmp_path: Path) -> 
         "values ('x', null, x'00', 1, 1e999, 'y', 0, 2, 2);"
         "insert into NVTX_EVENTS values (-5, 9e18, 59, x'ff', 'z', 5)"
     )
-    file = written(tmp_path / "report.sqlite", odd, name=HOSTILE.replace("\ud800", ""))
+    file = nsys_report(tmp_path / "report.sqlite", odd, name=HOSTILE.replace("\ud800", ""))
     before = file.read_bytes()
     assert len(kit.open_trace(file).timeline) > 0
     assert file.read_bytes() == before
@@ -202,7 +145,7 @@ def test_odd_values_are_no_error_and_the_file_is_not_changed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_file_opens_or_says_why_not(tmp_path: Path, seed: int) -> None:
-    file = written(tmp_path / "report.sqlite")
+    file = nsys_report(tmp_path / "report.sqlite")
     data, chance = bytearray(file.read_bytes()), random.Random(seed)
     for _ in range(1 + seed):
         data[chance.randrange(len(data))] = chance.randrange(256)
@@ -215,7 +158,7 @@ def test_a_damaged_file_opens_or_says_why_not(tmp_path: Path, seed: int) -> None
 
 
 def test_the_command_line_views_it(tmp_path: Path, capsys) -> None:
-    file = written(tmp_path / "report.sqlite", name=HOSTILE.replace("\ud800", ""))
+    file = nsys_report(tmp_path / "report.sqlite", name=HOSTILE.replace("\ud800", ""))
     assert main(["view", str(file)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

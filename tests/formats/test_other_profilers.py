@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,23 @@ def test_a_file_without_what_it_is_for_says_so(
 ) -> None:
     with pytest.raises(TraceFileError, match=said):
         opened(tmp_path / "bad.json", made)
+
+
+@pytest.mark.parametrize("where", ["ts", "dur", "BeginNs", "start_timestamp", "inclusive_dur"])
+def test_a_number_of_hundreds_of_digits_is_no_time(tmp_path: Path, where: str) -> None:
+    """Python reads whole numbers of any length, and no float holds them."""
+    spans = {"Stream #7": [("gemm", 1.5, 2.25), ("add", 5.0, 2.25)]}
+    texts = [
+        json.dumps(made)
+        for made in (device_json("/device:GPU:0", **spans), rocprof(), rocprofv3(), chakra())
+    ]
+    found = re.compile(rf'("{where}": )"?[\d.]+"?')
+    odd = [found.sub(rf"\g<1>{'9' * 400}", text, count=1) for text in texts if found.search(text)]
+    assert odd
+    for text in odd:
+        file = tmp_path / "odd.json"
+        file.write_text(text)
+        assert len(kit.open_trace(file).timeline) > 0
 
 
 def test_a_cut_file_is_a_clear_error(tmp_path: Path) -> None:

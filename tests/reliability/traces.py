@@ -1,8 +1,9 @@
 """Damage files that the kit reads, and look what becomes of them.
 
-Real traces of torch, jax and kit, saved runs and folders of ranks are damaged, and files of random
-events are made. Each must open as a run whose views draw, or fail with the documented errors, and
-take memory in proportion; anything else ends the run and leaves the file.
+Real traces of torch, jax and kit, files of other profilers, saved runs and folders of ranks are
+damaged, and files of random events are made. Each must open as a run whose views draw, or fail with
+the documented errors, and take memory in proportion; anything else ends the run and leaves the
+file.
 
 The long form: python -m tests.reliability.traces --files 5000 [--seed 0] [--kinds own.kitrun ...]
 """
@@ -13,13 +14,17 @@ import argparse
 import gzip
 import io
 import json
+import pickle
 import random
 import shutil
+import sqlite3
 import tempfile
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ import psutil
 
 import kit
 from kit.errors import RunFileError, TraceFileError
+from kit.formats.memory_snapshot import SNAPSHOT_SUFFIXES
 from kit.reports.ranks import ranks_html
 from kit.runs.analysis.summary import summary
 from kit.widgets.timeline.view import timeline_payload
@@ -34,15 +40,26 @@ from kit.widgets.views import VIEWS
 from kit.workloads.made_ranks import Job, made_traces
 from tests.factories import make_run
 from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events, torch_trace
-from tests.formats.made_profiles import chakra, rocprof, rocprofv3, trace_viewer
+from tests.formats.made_profiles import (
+    chakra,
+    memory_snapshot,
+    nsys,
+    rocprof,
+    rocprofv3,
+    trace_viewer,
+)
 
 __all__ = ["KINDS", "damage", "look", "main"]
 
 MAY_TAKE_MB = 400.0  # resident, more than before: the files are small
 _EXTREMES: tuple[Any, ...] = (
-    *(None, -1, 0, True, 2**31, 2**63, 2**70, -(2**70), 1e300, 0.5, float("nan"), float("inf")),
+    *(None, -1, 0, True, 2**31, 2**63, 2**70, -(2**70), 10**400, 1e300, 0.5),
+    *(float("nan"), float("inf")),
     *("", "x", "9" * 400, "\ud800", [], {}, [[]], {"a": None}, [0] * 5_000),
 )
+# What a cell of a database can hold of these.
+_PLAIN_EXTREMES = [x for x in _EXTREMES if not isinstance(x, list | dict)]
+_COLUMNS_OF = "select name from pragma_table_info(?)"
 
 
 def look(path: Path) -> str:
@@ -53,6 +70,9 @@ def look(path: Path) -> str:
             assert ranks.to_text()
             assert "<html" in ranks_html(ranks)
             return "ranks"
+        if path.suffix in SNAPSHOT_SUFFIXES:
+            assert kit.open_memory(path).to_text()
+            return "memory"
         run = kit.open_trace(path)
     except (TraceFileError, RunFileError) as error:
         return type(error).__name__
@@ -102,6 +122,14 @@ def _viewer(folder: Path) -> bytes:
     return (folder / "viewer.json").read_bytes()
 
 
+def _nsys(folder: Path) -> bytes:
+    return nsys(folder / "nsys.sqlite").read_bytes()
+
+
+def _snapshot(folder: Path) -> bytes:
+    return pickle.dumps(memory_snapshot([(7, 1000), (8, 5000), (9, 300), (8, 0), (9, 0)])[0])
+
+
 # Good files as they are written by torch, jax and kit; "ranks" is a folder, random.json made anew.
 KINDS = {
     "torch.json": _torch,
@@ -112,6 +140,8 @@ KINDS = {
     "rocprofv3.json": lambda folder: json.dumps(rocprofv3()).encode(),
     "rocprof.json": lambda folder: json.dumps(rocprof()).encode(),
     "chakra.json": lambda folder: json.dumps(chakra()).encode(),
+    "nsys.sqlite": _nsys,
+    "snapshot.pickle": _snapshot,
     "own.kitrun": _saved,
     "jax.xplane.pb": _jax,
     "ranks": lambda folder: json.dumps(made_traces(Job(ranks=3, steps=2, slow={2: 1.5}))).encode(),
@@ -140,7 +170,7 @@ def damaged_json(good: Any, chance: random.Random) -> bytes:
             other = chance.choice(list(inside))
             inside[at], inside[other] = inside[other], inside[at]
         else:
-            inside[at] = chance.choice([*_EXTREMES, "DEEP"])
+            inside[at] = deepcopy(chance.choice([*_EXTREMES, "DEEP"]))  # it may be changed, too
     deep = chance.choice((900, 20_000))
     return json.dumps(tree).encode().replace(b'"DEEP"', b"[" * deep + b"]" * deep)
 
@@ -180,6 +210,37 @@ def damaged_archive(good: bytes, chance: random.Random) -> bytes:
     return packed.getvalue()
 
 
+def damaged_database(good: bytes, chance: random.Random) -> bytes:
+    """A database still, with odd values in it, and perhaps a column or a table less."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(good)
+        tables = [name for (name,) in database.execute("select name from sqlite_master")]
+        for _ in range(chance.choice((1, 3, 30))):
+            table = chance.choice(tables)
+            columns = [name for (name,) in database.execute(_COLUMNS_OF, (table,))]
+            column, how = chance.choice(columns or ["rowid"]), chance.random()
+            with suppress(sqlite3.Error, OverflowError, UnicodeError):
+                if how < 0.1:
+                    database.execute(f"alter table {table} drop column {column}")
+                elif how < 0.15:
+                    database.execute(f"drop table {table}")
+                else:
+                    odd = chance.choice([*_PLAIN_EXTREMES, b"\xff\x00", chance.randrange(2**40)])
+                    rows = "" if how < 0.3 else "where rowid % 3 = 0"
+                    database.execute(f"update {table} set {column} = ? {rows}", (odd,))
+        database.commit()
+        return database.serialize()
+
+
+def damaged_pickle(good: bytes, chance: random.Random) -> bytes:
+    """A pickle of plain values still, a few of them others."""
+    try:
+        tree = json.loads(damaged_json(pickle.loads(good), chance))
+        return pickle.dumps(tree, chance.randrange(pickle.HIGHEST_PROTOCOL + 1))
+    except RecursionError:
+        return mutated(good, chance)
+
+
 def _flipped(data: bytes, chance: random.Random) -> bytes:
     """Some bits are others, and perhaps the end is missing."""
     changed = bytearray(data)
@@ -200,6 +261,10 @@ def damage(kind: str, good: bytes, chance: random.Random) -> bytes:
     how = chance.random()
     if kind == "own.kitrun" and how < 0.8:
         return damaged_archive(good, chance)
+    if kind == "nsys.sqlite" and how < 0.7:
+        return damaged_database(good, chance)
+    if kind == "snapshot.pickle" and how < 0.7:
+        return damaged_pickle(good, chance)
     if kind.endswith(".json") and how < 0.7:
         tree = json.loads(good)
         has_events = "traceEvents" in tree

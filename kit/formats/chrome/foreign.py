@@ -19,6 +19,7 @@ from kit.trace.imported import Imported, cut_name
 __all__ = ["as_event", "foreign_imported"]
 
 _MAX_DEVICES = 64
+_MAX_NS = 1 << 63
 
 
 def as_event(
@@ -29,7 +30,7 @@ def as_event(
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
     """An event as torch writes it; `times_ns` are its begin and end, `track` process and thread."""
-    start, end = (x / 1e3 if type(x) in (int, float) else None for x in times_ns)
+    start, end = (_microseconds(x) for x in times_ns)
     return {
         "ph": "X",
         "cat": category,
@@ -40,6 +41,12 @@ def as_event(
         "tid": track[1],
         "args": args,
     }
+
+
+def _microseconds(value: Any) -> float | None:
+    """Of nanoseconds; a whole number may be too long for a float."""
+    is_time = type(value) in (int, float) and abs(value) < _MAX_NS
+    return value / 1e3 if is_time else None
 
 
 def foreign_imported(
