@@ -30,12 +30,12 @@ from kit.trace import (
     Timeline,
     breakdown,
     headline,
-    idle_table,
     limit_shares,
     limited_by,
     named_fraction,
 )
 from kit.trace.communication import CopyTotal
+from kit.trace.gaps import Idle, idle_of
 from kit.trace.imported import Caller, MeasuredMemory
 from kit.trace.metrics import says_host
 from kit.trace.timeline import Pin, with_pin, without_pin
@@ -126,14 +126,23 @@ class Run:
         return breakdown(self.timeline)
 
     @cached_property
+    def _idle(self) -> Idle:
+        return idle_of(self.timeline)
+
+    @property
     def idle(self) -> tuple[IdleRow, ...]:
         """Why and how long the devices were idle; see `kit.trace.idle_table`."""
-        return idle_table(self.timeline)
+        return self._idle.rows
+
+    @property
+    def idle_by_hta(self) -> Mapping[str, int]:
+        """How long the devices were idle, nanoseconds by HTA's name of the cause."""
+        return self._idle.by_hta
 
     @cached_property
     def limit_shares(self) -> Mapping[str, float]:
         """What part of the traced steps each limit has; see `kit.trace.limit_shares`."""
-        return limit_shares(self.timeline)
+        return limit_shares(self.timeline, self._idle.causes)
 
     def headline(self) -> Headline:
         """Step time, busy and overlap fraction, waits; see `kit.trace.headline`."""

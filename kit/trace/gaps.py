@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,8 +50,8 @@ from kit.trace.hta import HTA_CAUSES, hta_places
 from kit.trace.timeline import Timeline
 from kit.trace.waits import after_waits, waits
 
-__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "IdleRow", "count_devices",
-           "device_of", "idle_by_hta", "idle_causes", "idle_gaps", "idle_table"]  # fmt: skip
+__all__ = ["CAUSES", "GAP_CAUSES", "Gap", "GapCause", "Idle", "IdleRow", "count_devices",
+           "device_of", "idle_gaps", "idle_of", "idle_table"]  # fmt: skip
 
 ELSEWHERE = "host waits elsewhere"
 _DEVICE = re.compile(r"(?:process \d+ )?[^ ]*")
@@ -146,6 +147,19 @@ class IdleRows(Rows[IdleRow]):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """All that is told of a timeline's idle time, found in one pass; empty without kernels.
+
+    Devices that are idle at the same instant may be so for different causes; in `causes` each
+    counts for its part of the devices.
+    """
+
+    rows: IdleRows
+    causes: Mapping[str, float]  # ns in which no device worked within the steps, by cause
+    by_hta: Mapping[str, int]  # ns of all devices together, by HTA's name of the cause
+
+
 def idle_gaps(timeline: Timeline) -> tuple[Gap, ...]:
     """Every idle gap of every device within the steps, cut by cause; in order of device and time.
 
@@ -172,6 +186,22 @@ def _cells(timeline: Timeline) -> Iterator[_Cells]:
         yield _Cells(timeline, device, mine, everywhere, handed)
 
 
+def idle_of(timeline: Timeline) -> Idle:
+    """Why and how long the devices were idle, all that is told of it."""
+    groups: dict[tuple[str, str], list[Ints]] = {}
+    causes: dict[str, float] = {}
+    by_hta = np.zeros(len(HTA_CAUSES), np.int64)
+    devices = count_devices(timeline)
+    for cells in _cells(timeline):
+        for key, lengths in cells.lengths():
+            groups.setdefault(key, []).append(lengths)
+        for cause, length_ns in cells.lost().items():
+            causes[cause] = causes.get(cause, 0.0) + length_ns / devices
+        np.add.at(by_hta, cells.hta[cells.of], cells.stop - cells.start)
+    named = dict(zip(HTA_CAUSES, by_hta.tolist(), strict=True))
+    return Idle(_rows({key: np.concatenate(x) for key, x in groups.items()}), causes, named)
+
+
 def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
     """Gaps gathered by cause and site; what cost most comes first. Shares add up to 1.
 
@@ -180,52 +210,22 @@ def idle_table(of: Timeline | Iterable[Gap]) -> tuple[IdleRow, ...]:
     Units:
         milliseconds of device time over the whole timeline, all devices together
     """
-    groups: dict[tuple[str, str], list[Ints]] = {}
     if isinstance(of, Timeline):
-        for cells in _cells(of):
-            for key, lengths in cells.lengths():
-                groups.setdefault(key, []).append(lengths)
-    else:
-        single: dict[tuple[str, str], list[int]] = {}
-        for gap in of:
-            single.setdefault((gap.cause, gap.site), []).append(gap.length_ns)
-        groups = {key: [np.array(x, np.int64)] for key, x in single.items()}
-    joined = {key: np.concatenate(x) for key, x in groups.items()}
-    whole = sum(int(x.sum()) for x in joined.values())
+        return idle_of(of).rows
+    groups: dict[tuple[str, str], list[int]] = {}
+    for gap in of:
+        groups.setdefault((gap.cause, gap.site), []).append(gap.length_ns)
+    return _rows({key: np.array(x, np.int64) for key, x in groups.items()})
+
+
+def _rows(lengths: Mapping[tuple[str, str], Ints]) -> IdleRows:
+    """The table of gaps of these lengths, by cause and site."""
+    whole = sum(int(x.sum()) for x in lengths.values())
     rows = [
         IdleRow(cause, site, len(x), int(x.sum()) / 1e6, int(x.sum()) / whole, int(x.max()) / 1e6)
-        for (cause, site), x in joined.items()
+        for (cause, site), x in lengths.items()
     ]
     return IdleRows(sorted(rows, key=lambda row: (-row.total_ms, row.cause, row.site)))
-
-
-def idle_causes(timeline: Timeline) -> Mapping[str, float]:
-    """How long no device worked within the steps, by cause; {} if no kernel was seen.
-
-    Devices that are idle at the same instant may be so for different causes; each counts for its
-    part of the devices.
-
-    Units:
-        nanoseconds
-    """
-    found: dict[str, float] = {}
-    devices = count_devices(timeline)
-    for cells in _cells(timeline):
-        for cause, length_ns in cells.lost().items():
-            found[cause] = found.get(cause, 0.0) + length_ns / devices
-    return found
-
-
-def idle_by_hta(timeline: Timeline) -> Mapping[str, int]:
-    """How long the devices were idle, by HTA's name of the cause; all 0 if no kernel was seen.
-
-    Units:
-        nanoseconds of device time over the whole timeline, all devices together
-    """
-    found = np.zeros(len(HTA_CAUSES), np.int64)
-    for cells in _cells(timeline):
-        np.add.at(found, cells.hta[cells.of], cells.stop - cells.start)
-    return dict(zip(HTA_CAUSES, found.tolist(), strict=True))
 
 
 def device_of(lane: str) -> str:
@@ -330,7 +330,7 @@ class _Cells:
 
     def lost(self) -> dict[str, int]:
         """Cause -> its time in which no other device worked either."""
-        rule, _ = self._rules()
+        rule, _ = self._rules
         length = np.where(self.is_other, 0, self.stop - self.start)
         found: dict[str, int] = {}
         for i, row in enumerate(_RULES):
@@ -340,7 +340,7 @@ class _Cells:
 
     def _columns(self) -> tuple[Ints, ...]:
         """Of each gap: rule, culprit, start, stop, HTA's name, the kernel that ended it."""
-        rule, by = self._rules()
+        rule, by = self._rules
         new = np.ones(len(rule), dtype=bool)
         new[1:] = (rule[1:] != rule[:-1]) | (by[1:] != by[:-1]) | (self.of[1:] != self.of[:-1])
         new[1:] |= self.start[1:] != self.stop[:-1]
@@ -350,6 +350,7 @@ class _Cells:
         columns = (rule[first], by[first], self.start[first], self.stop[last])
         return *columns, self.hta[of], self.gaps_.after[of]
 
+    @cached_property
     def _rules(self) -> tuple[Ints, Ints]:
         """For each cell the place in `_RULES` of the first rule that holds, and its culprit."""
         rule = np.array([r.holds(self) for r in _RULES]).argmax(axis=0)

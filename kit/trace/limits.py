@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kit.errors import TimelineError
-from kit.trace.gaps import CAUSES, idle_causes
+from kit.trace.gaps import CAUSES, idle_of
 from kit.trace.kinds import CATEGORY_ROWS, LIMITS
 from kit.trace.metrics import breakdown_ns
 from kit.trace.timeline import Timeline
@@ -38,12 +38,17 @@ class Limit:
         return f"{self.what}-bound ({self.share:.0%} of the step)"
 
 
-def limit_shares(timeline: Timeline) -> Mapping[str, float]:
+def limit_shares(
+    timeline: Timeline, causes: Mapping[str, float] | None = None
+) -> Mapping[str, float]:
     """For each of `LIMITS` its part of the traced steps; all of them add up to 1.
 
     Of several devices, an instant in which one of them works is the device's; in the others the
     causes of all devices count alike. Where no kernel was seen, the breakdown says what the host
     did.
+
+    Args:
+        causes: those of `kit.trace.gaps.idle_of`, if they are known already.
 
     Raises:
         TimelineError: no step was traced.
@@ -54,7 +59,8 @@ def limit_shares(timeline: Timeline) -> Mapping[str, float]:
     whole = sum(charged.values())
     if not whole:
         raise TimelineError("what limits a step is known from traced steps only: none is there")
-    if causes := idle_causes(timeline):
+    causes = idle_of(timeline).causes if causes is None else causes
+    if causes:
         charged = dict.fromkeys(LIMITS, 0.0) | {"device": charged["device"]}
         for cause, length_ns in causes.items():
             charged[_LIMIT_OF_CAUSE[cause]] += length_ns

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kit
 from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
-from kit.trace.gaps import GAP_CAUSES, Gap, idle_by_hta, idle_gaps, idle_table
+from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_of, idle_table
 from kit.trace.hta import HTA_CAUSES, hta_idle
 from kit.workloads import bert, mlp
 from tests.factories import make_run
@@ -309,7 +309,7 @@ def test_the_table_of_a_timeline_is_that_of_its_gaps(t: Timeline) -> None:
     by_hta = Counter(dict.fromkeys(HTA_CAUSES, 0))
     for gap in idle_gaps(t):
         by_hta[gap.hta] += gap.length_ns
-    assert idle_by_hta(t) == by_hta
+    assert idle_of(t).by_hta == by_hta
 
 
 @given(timelines())

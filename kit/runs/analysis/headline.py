@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -96,11 +97,6 @@ class Headlines:
         self.steps = StepTimes(runs)
         self._runs = runs
         self._all = [run.headline() for run in runs]
-        traced = [[headline(step) for step in each_step(run.timeline)] for run in runs]
-        self._parts = {
-            name: [[field(step) for step in steps] for steps in traced]
-            for name, field in _FRACTIONS.items()
-        }
         self._waits = [_waits_ms(run) for run in runs]
 
     def differences(self, old: int, new: int) -> dict[str, Difference]:
@@ -120,6 +116,15 @@ class Headlines:
         why = doubt_of(self._runs[old], self._runs[new])
         counts = {"syncs_per_step": self._counts(old, new)}
         return {k: replace(d, doubt=why) for k, d in found.items()} | counts
+
+    @cached_property
+    def _parts(self) -> dict[str, list[list[float]]]:
+        """Each fraction of each traced step of each run: long to find, for pairs only."""
+        traced = [[headline(step) for step in each_step(run.timeline)] for run in self._runs]
+        return {
+            name: [[field(step) for step in steps] for steps in traced]
+            for name, field in _FRACTIONS.items()
+        }
 
     def _counts(self, old: int, new: int) -> Difference:
         """Of sync points a step: exact, but for a read in some steps only.

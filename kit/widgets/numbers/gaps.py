@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kit.runs.run import Run
 from kit.text import safe_html
-from kit.trace import IdleRow, Timeline, count_devices, idle_gaps
-from kit.trace.gaps import CAUSES, idle_by_hta
+from kit.trace import IdleRow, count_devices, idle_gaps
+from kit.trace.gaps import CAUSES
 from kit.widgets.base.html_view import HtmlView
 from kit.widgets.base.tables import MONO, MUTED, bar_html, section, sentence, table
 from kit.widgets.base.theme import COLORS
@@ -39,7 +39,7 @@ def gaps_html(run: Run) -> str:
     total = sum(row.total_ms for row in rows)
     shown.append(["<b>idle</b>", "", "", f"<b>{amount(total / parts)}</b>", "<b>100%</b>"])
     has_steps = bool(run.timeline.where(kind="step").any())
-    note = _hta(run.timeline, devices, has_steps=has_steps)
+    note = _hta(run.idle_by_hta, devices, has_steps=has_steps)
     if len(rows) > MAX_ROWS:
         note = f"{len(rows) - MAX_ROWS} more places are part of the sum. {note}"
     each = " a step" if has_steps else ""
@@ -96,8 +96,7 @@ def _awaited(run: Run) -> dict[tuple[str, str], list[str]]:
     return {key: sorted(sites, key=lambda s: -sites[s])[:2] for key, sites in spent.items()}
 
 
-def _hta(timeline: Timeline, devices: int, *, has_steps: bool) -> str:
-    times = idle_by_hta(timeline)
+def _hta(times: Mapping[str, int], devices: int, *, has_steps: bool) -> str:
     whole = sum(times.values())
     parts = ", ".join(f"{name} {time / whole:.0%}" for name, time in times.items())
     of = ["the traced steps"] * has_steps + [f"the {devices} devices"] * (devices > 1)
