@@ -28,7 +28,16 @@ from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.progress import in_kernel
 
-__all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
+__all__ = [
+    "POLICY",
+    "View",
+    "close_widget",
+    "framed",
+    "packed",
+    "page_scripts",
+    "static_page",
+    "unwarned",
+]
 
 # Nothing that is not in the page can be asked for. Bokeh makes functions of the texts in CustomJS.
 POLICY = (
@@ -238,9 +247,9 @@ class View(VBox):
         return self._page(in_notebook=False)
 
     def close(self) -> None:
-        """Remove the view and the widgets in it: ipywidgets keeps each that is not closed."""
-        for child in self.children:
-            _close(child)
+        """Remove the view and the widgets in it."""
+        for part in (*self.children, self.layout):
+            close_widget(part)
         super().close()
 
     def store(self) -> None:
@@ -300,12 +309,12 @@ def _are_outputs_apart() -> bool:
     return "google.colab" in sys.modules
 
 
-def _close(widget: Widget) -> None:
-    """Close a widget and what it is made of."""
+def close_widget(widget: Widget) -> None:
+    """Close a widget and what it is made of: ipywidgets keeps each that is not closed."""
     parts = (getattr(widget, name, None) for name in ("layout", "style"))
     for part in (*getattr(widget, "children", ()), *parts):
         if isinstance(part, Widget):
-            _close(part)
+            close_widget(part)
     widget.close()
 
 

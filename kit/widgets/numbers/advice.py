@@ -12,7 +12,7 @@ from kit.runs.analysis.advice import Advice
 from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html
-from kit.widgets.base.page import View
+from kit.widgets.base.page import View, close_widget
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
 from kit.widgets.base.theme import COLORS
 
@@ -93,7 +93,10 @@ class AdviceView(View):
         texts = {f"Try {change_text(a.change)}": a.change for a in offered if a.change}
         if self._on_try is not None and found is not None and found.limit.doubt:
             texts = {AGAIN: {}}
+        before = self.buttons.children
         self.buttons.children = [self._button(text, change) for text, change in texts.items()]
+        for button in before:
+            close_widget(button)
 
     def _button(self, text: str, change: Mapping[str, Any]) -> Button:
         button = Button(

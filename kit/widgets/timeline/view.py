@@ -25,7 +25,7 @@ from kit.runs.run import Run
 from kit.text import format_ns, safe_label
 from kit.trace import Timeline
 from kit.widgets.base.live_plot import LivePlot
-from kit.widgets.base.page import View, static_page
+from kit.widgets.base.page import View, close_widget, static_page
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import error_html, page_js
@@ -201,7 +201,10 @@ class TimelineView(View):
             self.run, below=self.below, outline=self.outline, max_spans=MAX_STATIC_SPANS
         )
         plot = VBox([LivePlot(timeline_model(small)[0])])
-        return static_page(plot, repr(self), in_notebook=in_notebook)
+        try:
+            return static_page(plot, repr(self), in_notebook=in_notebook)
+        finally:
+            close_widget(plot)
 
     def range_metrics(self) -> RangeMetrics | None:
         """What the chosen range holds: busy devices, overlap, waits, idle time by cause."""

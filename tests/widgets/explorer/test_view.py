@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from ipywidgets import Widget
 
 import kit
 from kit.errors import Cancelled, SessionError, SettingsError
@@ -19,6 +20,8 @@ from kit.widgets.explorer.log import MAX_RUNS, RunLog
 from kit.widgets.explorer.view import Explorer
 from kit.widgets.views import VIEWS, ViewRow
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
+from tests.reliability.growth import alive
+from tests.waiting import until
 
 LONG_S = 20.0
 QUICK = Settings(steps=2, warmup=0)
@@ -371,6 +374,20 @@ def test_close_ends_the_thread_and_a_control_then_says_so(explore):
     assert not thread.is_alive()
     explorer.controls["batch_size"].value = 2
     assert "closed" in explorer.failure.value
+
+
+def test_a_closed_explorer_leaves_no_widget_behind_and_a_move_none_either():
+    Explorer(quick_step, QUICK, auto_run=False).close()  # what all of a process share is there
+    before, held = alive(Widget), []
+    explorer = Explorer(quick_step, QUICK)
+    for size in (8, 16, 32):
+        explorer.set(batch_size=size)
+        explorer.wait(LONG_S)
+        held.append(alive(Widget))
+    assert held[0] == held[1] == held[2]
+    explorer.close()
+    del explorer
+    until(lambda: alive(Widget) <= before)
 
 
 def test_what_the_model_had_said_is_kept_with_the_run_and_its_error_is_shown(explore):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ipywidgets import Widget
+
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
 from kit.widgets.numbers.advice import AdviceView, advice_html, change_text
+from tests.reliability.growth import alive
 
 MS = 1_000_000
 
@@ -51,6 +54,19 @@ def test_a_button_tries_its_change() -> None:
     assert tried == [{"loss_scaling": "dynamic, on device"}]
     view.run = None
     assert view.buttons.children == ()
+
+
+def test_the_buttons_of_a_run_before_are_gone() -> None:
+    """ipywidgets keeps each widget that is not closed, and a button keeps what it calls."""
+    before, view = alive(Widget), AdviceView(lambda change: None)
+    held = []
+    for _ in range(3):
+        view.run = run_with()
+        held.append(alive(Widget))
+    assert held[0] == held[1] == held[2] > before
+    view.close()
+    del view
+    assert alive(Widget) <= before
 
 
 def test_without_a_listener_there_are_no_buttons() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ipywidgets import Widget
 
 import kit
 from kit.errors import TimelineError
@@ -27,6 +28,7 @@ from kit.widgets.timeline.view import (
 )
 from tests.factories import empty_run, make_run
 from tests.formats.chrome.traces import cuda_trace
+from tests.reliability.growth import alive
 from tests.widgets.timeline.test_columns import _timeline, pick
 
 
@@ -149,7 +151,9 @@ def test_the_page_that_a_notebook_keeps_joins_spans_where_there_are_many(monkeyp
     view = TimelineView(_timeline(*many))
     assert len(view.sources["timeline"].data["spans.key"][0]) == 40_000
     monkeypatch.setattr(timeline_module, "MAX_STATIC_SPANS", 500)
+    before = alive(Widget)
     whole = len(view.page())
+    assert alive(Widget) <= before
     monkeypatch.undo()
     assert len(view.page()) > whole + 50_000
     assert whole < small + 10_000
