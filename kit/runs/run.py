@@ -198,6 +198,10 @@ class Run:
 
         It rests on the traced steps as they are: ask `doubt` whether these can be trusted.
         """
+        return self._advice
+
+    @cached_property
+    def _advice(self) -> tuple[Advice, ...]:
         from kit.runs.analysis.advice import advise
 
         return advise(self)

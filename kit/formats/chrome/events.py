@@ -158,7 +158,10 @@ class Events:
                 self._no_span(event, role, args)
                 return
         if thread < 0:
-            thread = self.lanes.number((event.get("pid"), event.get("tid")))
+            try:
+                thread = self.lanes.numbers[event.get("pid"), event.get("tid")]
+            except (KeyError, TypeError):
+                thread = self.lanes.number((event.get("pid"), event.get("tid")))
         start, length = event.get("ts"), event.get("dur")
         self.role.append(role)
         self.name.append(number)
@@ -207,7 +210,7 @@ class Events:
             return of_thread, -1
         function = self.arguments.function(args) if "Call stack" in args else ""
         line = self._names.number(cut_name(function)) if function else -1
-        said = joined(self.arguments.number(self.names[number], args), line)
+        said = joined(self.arguments.number(self._names.texts[number], args), line)
         if role == Role.GRADIENT:
             return of_thread, said
         return (link if thread <= 0 else -1), said
