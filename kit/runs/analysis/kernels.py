@@ -120,6 +120,7 @@ class _Values:
         for value in graph.wanted:
             self.users[value].add(len(graph))  # the code after the step
         self._flops: dict[int, int] = {}
+        self._moved: dict[tuple[int, ...], tuple[int, int]] = {}  # many kernels have the same nodes
 
     def flops(self, i: int) -> int:
         if i not in self._flops:
@@ -128,6 +129,11 @@ class _Values:
 
     def moved(self, members: tuple[int, ...]) -> tuple[int, int]:
         """Bytes that these nodes read from outside, and that something outside reads of them."""
+        if members not in self._moved:
+            self._moved[members] = self._moved_anew(members)
+        return self._moved[members]
+
+    def _moved_anew(self, members: tuple[int, ...]) -> tuple[int, int]:
         own = set(members)
         nodes = self.graph.nodes
         reads = {v for i in members for v in nodes[i].inputs if v[0] not in own}
