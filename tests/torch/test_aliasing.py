@@ -170,7 +170,8 @@ def test_setting_elements_to_a_number_equals_torch_and_is_one_fill(number: float
         before = session.metrics()["record.ops"]
         a[:] = number
         session.wait_all()
-        assert session.metrics()["record.ops"] - before == 2  # the number's tensor, the fill
+        # The fill, and up to torch 2.14 the number's tensor before it.
+        assert session.metrics()["record.ops"] - before in (1, 2)
     for x, y in zip(found, write("cpu"), strict=True):
         assert torch.equal(x, y)
 

@@ -103,7 +103,9 @@ PROGRAMS: dict[str, Program] = {
     ),
     "refused: all of an expanded column": written(COLUMN, wide, lambda v: v.add_(1)),
     "refused: a copy": written(COLUMN, wide, lambda v: v.copy_(torch.ones(3, 3).to(v.device))),
-    "refused: a number": written(COLUMN, wide, lambda v: v.__setitem__(slice(None), 5.0)),
+    "a number, which torch refuses up to 2.14": written(
+        COLUMN, wide, lambda v: v.__setitem__(slice(None), 5.0)
+    ),
     "refused: a digamma": written(COLUMN, wide, lambda v: v.digamma_()),
     "refused: random numbers": written(COLUMN, wide, lambda v: v.uniform_()),
     "refused: an out": written(
