@@ -374,9 +374,17 @@ def test_a_range_offers_what_a_kernel_does_with_it_and_nothing_in_a_saved_page(
         "what": ["unpin"], "text": ["0"], "serial": [1], "can": ["pin step"]
     }  # fmt: skip
     field = page.get_by_label("text to pin to the begin")
-    field.fill("late")
-    field.press("Enter")
+    field.fill("la")
+    page.evaluate("kitPlot.models.reply.data = {text: ['idle: wait\\t3 ms']}")  # while one types
+    assert field.input_value() == "la"
+    assert page.evaluate(f"{ACTIVE}.placeholder") == "text to pin to its begin"
+    page.keyboard.press("End")
+    page.keyboard.type("te")
     asked = "kitPlot.models.asked.data"
+    composed = "new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true})"
+    field.evaluate(f"(field) => field.dispatchEvent({composed})")  # it ends a composed word
+    assert page.evaluate(f"{asked}.serial") == [1]
+    field.press("Enter")
     assert page.evaluate(asked) == {
         "what": ["pin"], "text": ["late"], "serial": [2], "can": ["pin step"]
     }  # fmt: skip

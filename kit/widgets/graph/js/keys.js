@@ -73,6 +73,7 @@ function isForPlot(event, host) {
 /** @param {Graph} graph @param {import("./bar.js").Bar} bar @param {HTMLElement} host
  * @param {KeyboardEvent} event @returns {boolean} */
 function searchKey(graph, bar, host, event) {
+  if (event.isComposing) return false; // Enter ends a composed word, Escape takes it back
   if (event.key === "Enter") graph.nextHit(event.shiftKey ? -1 : 1);
   else if (event.key === "Escape") {
     bar.clearSearch();

@@ -141,6 +141,7 @@ export class Events {
   searchKey(event) {
     const {finder, frame} = this.plot;
     event.stopPropagation();
+    if (event.isComposing) return; // Enter ends a composed word, Escape takes it back
     if (event.key === "Enter") {
       event.preventDefault();
       finder.next(event.shiftKey ? -1 : 1);

@@ -21,6 +21,10 @@ export class Measure {
     this.table = null;
     /** @type {[number, number] | null} */
     this.range = null;
+    this.field = this.fieldOfPin();
+    // One for all drawings: an answer of the kernel must not take what is half typed.
+    this.pinning = element("div", {class: "wish"}, this.field,
+      element("button", {type: "button", onclick: () => this.pin()}, "pin"));
   }
 
   /** @param {import("./data/table.js").Table} table */
@@ -39,6 +43,7 @@ export class Measure {
   set(range, tell = true) {
     const [from, to] = range ? [Math.min(...range), Math.max(...range)] : [0, 0];
     this.range = to - from < 1 ? null : [from, to];
+    this.field.value = "";
     if (tell) {
       this.models.marked.data = this.range ? {start: [from], stop: [to]} : {start: [], stop: []};
     }
@@ -81,19 +86,29 @@ export class Measure {
       made.push(element("div", {class: "wish"}, element("button", {type: "button",
         title: "read the trace again with this range as its step", onclick: () => ask("step")}, "use as the step")));
     }
-    if (can.includes("pin")) {
-      const field = element("input", {type: "text", maxlength: "1000", placeholder: "text to pin to its begin",
-        "aria-label": "text to pin to the begin of the range"});
-      const pin = () => { if (field.value.trim()) ask("pin", field.value); };
-      for (const event of ["keydown", "keyup"]) {
-        field.addEventListener(event, (/** @type {KeyboardEvent} */ pressed) => {
-          pressed.stopPropagation();
-          if (event === "keydown" && pressed.key === "Enter") pin();
-        });
-      }
-      made.push(element("div", {class: "wish"}, field, element("button", {type: "button", onclick: pin}, "pin")));
-    }
+    if (can.includes("pin")) made.push(this.pinning);
     return made;
+  }
+
+  /** @returns {HTMLInputElement} */
+  fieldOfPin() {
+    const field = element("input", {type: "text", maxlength: "1000", placeholder: "text to pin to its begin",
+      "aria-label": "text to pin to the begin of the range"});
+    for (const event of ["keydown", "keyup"]) {
+      field.addEventListener(event, (/** @type {KeyboardEvent} */ pressed) => {
+        pressed.stopPropagation();
+        const isEnter = pressed.key === "Enter" && !pressed.isComposing; // else it ends a composed word
+        if (event === "keydown" && isEnter) this.pin();
+      });
+    }
+    return field;
+  }
+
+  pin() {
+    const text = this.field.value;
+    if (!text.trim()) return;
+    this.field.value = "";
+    askFor(this.models, "pin", text);
   }
 }
 
