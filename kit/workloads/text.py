@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 import torch
@@ -40,9 +40,29 @@ def tokenise(text: str) -> list[str]:
 
 def vocabulary(text: str, size: int) -> dict[str, int]:
     """Token ids: the special tokens, then the most frequent words, ties in alphabetical order."""
-    counts = Counter(tokenise(text))
+    return _vocabulary(tokenise(text), size)
+
+
+def _vocabulary(tokens: list[str], size: int) -> dict[str, int]:
+    counts = Counter(tokens)
     words = sorted(counts, key=lambda w: (-counts[w], w))[: size - len(SPECIAL)]
     return {token: i for i, token in enumerate((*SPECIAL, *words))}
+
+
+@lru_cache(maxsize=4)
+def _pieces(text: str, length: int, size: int) -> list[list[int]]:
+    """The text's pieces as ids; kept, because each run of a sweep asks for the same ones.
+
+    No tensor is kept: where the first one was made would hold for all.
+    """
+    tokens = tokenise(text)
+    known = _vocabulary(tokens, size)
+    ids = [known.get(token, UNK) for token in tokens]
+    body = length - 2
+    pieces = [ids[i : i + body] for i in range(0, len(ids) - body + 1, body)]
+    if not pieces:
+        raise SettingsError(f"the text has {len(ids)} tokens, fewer than a piece of {body}")
+    return [[CLS, *piece, SEP] for piece in pieces]
 
 
 class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -55,16 +75,9 @@ class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __init__(
         self, *, length: int = 64, size: int = 3000, seed: int = 0, text: str | None = None
     ) -> None:
-        text = corpus() if text is None else text
-        known = vocabulary(text, size)
         self.vocabulary_size = size
         self.seed = seed
-        ids = [known.get(token, UNK) for token in tokenise(text)]
-        body = length - 2
-        pieces = [ids[i : i + body] for i in range(0, len(ids) - body + 1, body)]
-        if not pieces:
-            raise SettingsError(f"the text has {len(ids)} tokens, fewer than a piece of {body}")
-        self.pieces = torch.tensor([[CLS, *piece, SEP] for piece in pieces])
+        self.pieces = torch.tensor(_pieces(corpus() if text is None else text, length, size))
 
     def __len__(self) -> int:
         return len(self.pieces)
