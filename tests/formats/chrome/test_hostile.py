@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit.errors import TraceFileError
 from kit.formats.chrome import collectives, events, lanes
 from kit.formats.chrome import json as scanner
+from kit.formats.chrome.arguments import Arguments
 from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.phases import phases
@@ -64,6 +65,15 @@ def test_a_pair_keeps_its_arguments_and_frees_its_place(monkeypatch):
     assert gathered.link.tolist() == [1, 5]
     assert gathered.length_us.tolist() == [2.0, 2.0]
     assert list(gathered.lanes.numbers) == ["device/0 stream 7"]
+
+
+def test_shapes_in_thousands_of_lists_are_not_known():
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    arguments = Arguments()
+    assert arguments.number("aten::mm", {"Input Dims": deep, "Input type": ["float"]}) == -1
+    assert arguments.number("aten::mm", {"Input Dims": [[2]], "Input type": ["float"]}) == 0
 
 
 def test_the_text_in_the_place_of_a_thread_is_cut(tmp_path: Path):
