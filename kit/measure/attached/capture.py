@@ -70,9 +70,12 @@ class Capture:
         """
         self._seen = self._written()
         if self.signal is not None:
-            handler = SignalHandler(self.signal, start)
-            handler.open()
-            self._handler = handler
+            self._handler = SignalHandler(self.signal, start)  # `close` knows it in any case
+            try:
+                self._handler.open()
+            except SettingsError:
+                self._handler = None
+                raise
 
     def close(self) -> None:
         """Give the signal back."""

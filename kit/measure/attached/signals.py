@@ -39,7 +39,8 @@ class SignalHandler:
         """
         self._system_before = _action(self.number)
         try:
-            self._before = signal.signal(self.number, self._handle)
+            self._before = signal.getsignal(self.number)
+            signal.signal(self.number, self._handle)
         except (ValueError, OSError) as error:  # not the main thread; no such signal, or SIGKILL
             raise SettingsError(
                 f"signal {self.number} cannot begin a recording ({error}): open the watch in the "
@@ -50,12 +51,15 @@ class SignalHandler:
     def close(self) -> None:
         """Hear no more; what was there before is put back, if nothing else has come since.
 
+        Also after an `open` that an interrupt has ended.
+
         In another thread than the main one nothing can be put back: the handler stays, and only
         calls the one before.
         """
         self._heard = None
         is_last = signal.getsignal(self.number) == self._handle
-        if not is_last or _action(self.number)[:_ADDRESS] != self._address:
+        address = self._address  # None: an interrupt came before it was asked for
+        if not is_last or address not in (None, _action(self.number)[:_ADDRESS]):
             return
         before, system = self._before, self._system_before
         while isinstance(own := getattr(before, "__self__", None), SignalHandler) and own.is_closed:

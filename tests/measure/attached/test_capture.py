@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch.optim.optimizer as of_optimizers
 
 import kit
 from kit.errors import SettingsError
-from kit.measure.attached import capture
+from kit.measure.attached import capture, signals
 from tests.measure.attached.test_native import Loop, python_calls
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -71,6 +74,45 @@ def test_a_signal_begins_a_recording_and_the_handler_before_is_called_and_put_ba
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert (tmp_path / "step.kitrun").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
+def test_an_interrupt_at_any_line_of_the_opening_leaves_no_handler():
+    def interrupted(line: int) -> bool:
+        """Open and close one with an interrupt at this line of it; was there such a line?"""
+        seen = 0
+
+        def each(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal seen
+            if frame.f_code.co_filename not in (capture.__file__, signals.__file__):
+                return None
+            if event == "line":
+                seen += 1
+                if seen == line:
+                    raise KeyboardInterrupt
+            return each
+
+        asked, before = capture.Capture(signal.SIGUSR1), sys.gettrace()
+        sys.settrace(each)
+        try:
+            asked.open(lambda: None)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+            asked.close()
+        return False
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        for line in itertools.count(1):
+            is_line = interrupted(line)
+            assert signal.getsignal(signal.SIGUSR1) is before, line
+            if not is_line:
+                break
+        assert line > 8
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
