@@ -67,12 +67,14 @@ class _Child:
     def run(self, summary: Summary, seconds: float) -> None:
         """Run it to its end, or until its time is over."""
         summary.begin(self._part)
-        start = time.monotonic()
-        problem = self._wait(summary, start, seconds)
-        self._take(summary)
-        summary.end(self._part, time.monotonic() - start, problem)
-        summary.write()
-        self._keep_log()
+        start, problem = time.monotonic(), "interrupted"
+        try:
+            problem = self._wait(summary, start, seconds)
+        finally:  # Ctrl-C, too, leaves what the part had found and said
+            self._take(summary)
+            summary.end(self._part, time.monotonic() - start, problem)
+            summary.write()
+            self._keep_log()
 
     def _wait(self, summary: Summary, start: float, seconds: float) -> str:
         """How the process ended, if not well."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import textwrap
 from dataclasses import replace
 from importlib import import_module
@@ -88,6 +89,18 @@ def test_what_a_part_wrote_stays_and_the_next_one_starts(
     assert said in problem["why"]
     assert "the end" in problem["why"]
     assert checks_of(out, SECOND.letter)["after"]["number"] == 2.0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends a process no interrupt")
+def test_an_interrupt_keeps_what_the_part_has_found_and_said(parts: Any, out: Path):
+    body = "print('a word', flush=True)\njournal.check('before', 1.0, at_least=1)\n"
+    body += "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        run_parts(parts(body), out, budget_s=600, is_tiny=True)
+    found = checks_of(out, FIRST.letter)
+    assert found["before"]["state"] == "ok"
+    assert "interrupted" in found[f"part {FIRST.letter} ends by itself"]["why"]
+    assert "a word" in (out / LOG).read_text()
 
 
 def test_what_a_part_says_on_the_terminal_is_in_the_log(parts: Any, out: Path):
