@@ -10,8 +10,11 @@ import math
 import shutil
 import sys
 import time
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import accumulate
 from typing import IO, Any, Protocol
 
 from kit.text import plain_text, safe_terminal
@@ -187,8 +190,17 @@ class _Line:
         safe = plain_text(safe, encoding)
         room = max(shutil.get_terminal_size().columns - 1, 10)
         with suppress(OSError, ValueError):  # the terminal is gone: the work goes on
-            self._out.write(f"\r{safe[:room]}\x1b[K{end}")
+            self._out.write(f"\r{_cut(safe, room)}\x1b[K{end}")
             self._out.flush()
+
+
+def _cut(text: str, room: int) -> str:
+    """The begin of a text that takes so many columns of a terminal; a Chinese letter takes two.
+
+    A longer line goes on in the next row, where nothing is written over it.
+    """
+    used = list(accumulate(1 + (unicodedata.east_asian_width(c) in "WF") for c in text))
+    return text[: bisect_right(used, room)]
 
 
 class _Widget:

@@ -102,6 +102,19 @@ def test_a_terminal_shows_one_line_that_is_gone_in_the_end():
     assert "\n" not in out.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("title", "shown"), [("層" * 40, 17), ("x" * 80, 34), ("✅" * 40, 17), ("x" + "層" * 40, 17)]
+)
+def test_letters_of_two_columns_stay_on_the_line(
+    monkeypatch: pytest.MonkeyPatch, title: str, shown: int
+):
+    monkeypatch.setenv("COLUMNS", "66")  # one column stays free, and 31 are the bar's
+    out = Terminal()
+    with progress_bar(title, stream=out):
+        pass
+    assert sum(c in title for c in out.lines[0]) == shown
+
+
 def test_after_an_error_the_terminal_keeps_its_text():
     out = Terminal()
 
