@@ -47,10 +47,16 @@ class DeviceNames(TorchFunctionMode):
                 'device kit, let it name one: model.to("cuda"), x.to("cuda")'
             )
         parts = [f"{name} in {count:,} calls" for name, count in self._counts.most_common()]
-        return (
+        said = (
             f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
             "as is_available, and the devices of autocast, GradScaler and Generator"
         )
+        if "cpu" in self._counts:
+            said += (
+                '; and what an installed package puts on "cpu": if it belongs on the device, let '
+                'the script name "cuda", which is mapped there, too'
+            )
+        return said
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

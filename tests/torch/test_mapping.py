@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -33,6 +36,20 @@ def test_an_optimizers_own_numbers_stay_on_the_cpu(
     torch.testing.assert_close(found, expected)
     name = device.split(":")[0]
     assert f"device kit stood in for {name} in 4 calls" in names.said  # two weights, two inputs
+    assert ("an installed package" in names.said) is (name == "cpu")
+
+
+def test_what_an_installed_package_places_follows_cuda_and_not_cpu(tmp_path: Path) -> None:
+    """As `Data.to(device)` of torch_geometric does: of "cpu" nobody knows what it is there."""
+    path = tmp_path / "site-packages" / "package.py"
+    code = compile("def place(x, device): return x.to(device=device)", str(path), "exec")
+    package: dict[str, Any] = {}
+    exec(code, package)
+    with kit.Session(), DeviceNames():
+        placed = {
+            name: package["place"](torch.ones(2), name).device.type for name in ("cpu", "cuda")
+        }
+    assert placed == {"cpu": "cpu", "cuda": "kit"}
 
 
 def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
