@@ -19,6 +19,7 @@ import {rowsOf} from "../../kit/widgets/timeline/js/measure.js";
 import {COLUMNS, noteOf} from "../../kit/widgets/timeline/js/names.js";
 import {clipApart, clipText, ticksOf} from "../../kit/widgets/timeline/js/paint/axis.js";
 import {Viewport} from "../../kit/widgets/timeline/js/viewport.js";
+import {askFor} from "../../kit/widgets/timeline/js/wishes.js";
 import {tableOf} from "./tables.js";
 
 const kernels = (/** @type {number[][]} */ ...spans) => spans.map((span) => [...span, "kernel"]);
@@ -338,4 +339,19 @@ test("a span is described by what is known of it", () => {
   assert.equal(inOneLine(describe(table, "span", 0)),
     "kernel name  ·  kind kernel  ·  took 2.5 µs  ·  began at 1.5 µs  ·  lane host/main");
   assert.match(describe(table, "span", 0, 12).head, /^12 spans here, the longest is/);
+});
+
+test("a wish has a new number, also after an offer that has crossed the last one", async () => {
+  const offer = {what: [""], text: [""], serial: [0], can: ["pin step"]};
+  const asked = {data: offer};
+  const serials = [];
+  for (const isCrossed of [false, false, true, false]) {
+    if (isCrossed) {
+      await new Promise((resolve) => setTimeout(resolve, 5)); // as long as no click is
+      asked.data = offer;
+    }
+    askFor({asked}, "unpin", "0");
+    serials.push(asked.data.serial[0]);
+  }
+  assert.deepEqual(serials, [...new Set(serials)].sort((a, b) => a - b));
 });

@@ -11,10 +11,13 @@ export function offered({asked}) {
 }
 
 /**
+ * Each wish has a greater number than those before. The clock is in it, as what the kernel offers
+ * comes with the last number that the kernel has heard, and may cross a wish on its way.
  * @param {Record<string, any>} models
  * @param {"pin" | "unpin" | "step" | string} what
  * @param {string} [text]
  */
 export function askFor({asked}, what, text = "") {
-  asked.data = {...asked.data, what: [what], text: [text], serial: [asked.data.serial[0] + 1]};
+  const serial = Math.max(asked.data.serial[0] + 1, Date.now());
+  asked.data = {...asked.data, what: [what], text: [text], serial: [serial]};
 }
