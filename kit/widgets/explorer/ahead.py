@@ -31,7 +31,8 @@ class AheadLine(HBox):
         self, prepare: PrepareStep | None, neighbours: Callable[[], list[Settings]]
     ) -> None:
         self._prepare, self._neighbours = prepare, neighbours
-        self._known: dict[Settings, None] = {}  # compiled, or known to fail; oldest first
+        # True: compiled; False: that has failed, and is not tried again. The oldest comes first.
+        self._known: dict[Settings, bool] = {}
         self._forget: Callable[[], None] | None = None
         self.is_on = Checkbox(
             value=True,
@@ -51,10 +52,10 @@ class AheadLine(HBox):
             ),
         )
 
-    def note(self, settings: Settings) -> None:
+    def note(self, settings: Settings, *, is_ready: bool = True) -> None:
         """These settings were run: what they need has been compiled."""
         self._known.pop(settings, None)
-        self._known[settings] = None
+        self._known[settings] = is_ready
         while len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]
 
@@ -62,7 +63,8 @@ class AheadLine(HBox):
         """Compile for the neighbouring settings, one after the other; called when all is idle."""
         if self._prepare is None or not self.is_on.value:
             return
-        todo = [s for s in self._neighbours()[:MOST] if s not in self._known]
+        neighbours = self._neighbours()
+        todo = [s for s in neighbours if s not in self._known][:MOST]
         programs = 0
         for done, settings in enumerate(todo):
             if cancelled():
@@ -72,17 +74,22 @@ class AheadLine(HBox):
             def show(text: str, fraction: float, head: str = head) -> None:
                 self._say(f"{head}: {text}")
 
+            is_ready = False
             try:
                 programs += self._prepare(settings, progress=show, cancelled=cancelled)
+                is_ready = True
             except Cancelled:
                 self._say("compiling ahead was stopped by a run")
                 return
             except BaseException:  # noqa: BLE001, S110 - a run of these settings shows the error
                 pass
-            self.note(settings)
+            self.note(settings, is_ready=is_ready)
         if todo:
             more = f"{programs} programs" if programs else "nothing"
-            self._say(f"one step of any control is ready: {more} compiled ahead")
+            ready = sum(self._known.get(settings, False) for settings in neighbours)
+            part = f"{ready} of {len(neighbours)} settings one step away are ready"
+            said = "one step of any control is ready" if ready == len(neighbours) else part
+            self._say(f"{said}: {more} compiled ahead")
 
     def steer(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Pause while the box is off and, in a kernel, while a cell runs; one does now."""

@@ -13,6 +13,7 @@ from kit.errors import Cancelled, SettingsError
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
+from kit.widgets.explorer.ahead import MOST, AheadLine
 from kit.widgets.explorer.history import PRESETS, preset
 from kit.widgets.explorer.rerun import Newest, Reruns
 from kit.widgets.explorer.view import Explorer
@@ -222,8 +223,9 @@ def test_what_fails_ahead_is_not_shown_and_not_tried_again(explore, error):
     prepare.error = error
     explorer = explore(step, prepare=prepare)
     explorer.wait(LONG_S)
-    until(lambda: "is ready" in explorer.ahead.text.value)
+    until(lambda: "compiled ahead" in explorer.ahead.text.value)
     count = len(prepare.asked)
+    assert f"0 of {count} settings one step away are ready" in explorer.ahead.text.value
     assert count > 3
     assert explorer.failure.value == ""
     explorer._reruns.resume()
@@ -233,6 +235,18 @@ def test_what_fails_ahead_is_not_shown_and_not_tried_again(explore, error):
         explorer.wait(LONG_S)
     assert "&lt;b&gt;broken" in explorer.failure.value
     assert len(set(prepare.asked)) == len(prepare.asked)
+
+
+def test_more_neighbours_than_one_go_takes_are_compiled_in_the_next():
+    near = [QUICK.replace(batch_size=i) for i in range(1, MOST + 4)]
+    prepare = Prepare()
+    ahead = AheadLine(prepare, lambda: near)
+    ahead.work(lambda: False)
+    assert prepare.asked == near[:MOST]
+    assert f"{MOST} of {len(near)} settings one step away are ready" in ahead.text.value
+    ahead.work(lambda: False)
+    assert prepare.asked == near
+    assert "one step of any control is ready" in ahead.text.value
 
 
 def test_compiling_ahead_can_be_switched_off_and_is_not_offered_without_a_means(explore):
