@@ -15,11 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 from kit.errors import SettingsError
 from kit.runtime.recording.sites import is_kits
+from kit.torch import modules
 
 __all__ = ["DeviceNames"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_MODULES = os.path.join(_TORCH, "nn", "modules", "module.py")
+_MODULES = (os.path.join(_TORCH, "nn", "modules", "module.py"), modules.__file__)
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _ACCELERATORS = ("cuda", "mps", "xpu")
 
@@ -93,11 +94,10 @@ class DeviceNames(TorchFunctionMode):
 
 
 def _is_asked_by_user() -> bool:
-    """The line that says "cpu" is the user's, or a module's `to`: torch means the CPU by it."""
+    """The line that says "cpu" is the user's: torch and installed packages mean the CPU by it."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename in (__file__, *_MODULES):
+        frame = frame.f_back  # a module's `to` says what its caller has said
     name = "" if frame is None else frame.f_code.co_filename
     is_installed = any(folder in name for folder in _PACKAGES)
-    is_library = name.startswith(_TORCH) or is_kits(name) or is_installed
-    return name == _MODULES or not is_library
+    return not (name.startswith(_TORCH) or is_kits(name) or is_installed)

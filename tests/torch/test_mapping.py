@@ -42,7 +42,7 @@ def test_an_optimizers_own_numbers_stay_on_the_cpu(
 def test_what_an_installed_package_places_follows_cuda_and_not_cpu(tmp_path: Path) -> None:
     """As `Data.to(device)` of torch_geometric does: of "cpu" nobody knows what it is there."""
     path = tmp_path / "site-packages" / "package.py"
-    code = compile("def place(x, device): return x.to(device=device)", str(path), "exec")
+    code = compile("def place(x, device): return x.to(device)", str(path), "exec")
     package: dict[str, Any] = {}
     exec(code, package)
     with kit.Session(), DeviceNames():
