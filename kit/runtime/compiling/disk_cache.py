@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,12 @@ try:
     from jax._src import compilation_cache as jax_cache
 except ImportError:  # a jax that keeps it elsewhere: then nothing is kept on disk
     jax_cache = None  # type: ignore[assignment]
+try:
+    from jax._src import config as jax_config
+except ImportError:  # then what is compiled ahead is found in its own process only
+    jax_config = None  # type: ignore[assignment]
 
-__all__ = ["counting_hits", "is_private", "use_disk_cache"]
+__all__ = ["counting_hits", "is_private", "use_disk_cache", "without_lines"]
 
 _HIT = "/jax/compilation_cache/cache_hits"
 _counter = threading.local()
@@ -126,6 +130,17 @@ def _why_shared(folder: str) -> str:
             )
         os.chmod(folder, 0o700)
     return ""
+
+
+def without_lines() -> AbstractContextManager[object]:
+    """While a program is lowered: its text does not say which lines of Python led to each op.
+
+    The text is in the key. With these lines, a program that was compiled ahead would be compiled
+    again in the next process, where a step waits for it: other lines of kit led to it.
+    """
+    limit: Any = getattr(jax_config, "traceback_in_locations_limit", None)
+    no_lines: AbstractContextManager[object] = nullcontext() if limit is None else limit(0)
+    return no_lines
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import numpy as np
 from kit.errors import LoweringError
 from kit.ir import Aval
 from kit.runtime.compiling.checks import NO_CHECKS, Asked, Checks, Probing
+from kit.runtime.compiling.disk_cache import without_lines
 from kit.runtime.compiling.forget import forget
 from kit.runtime.compiling.fusions import Instructions
 from kit.runtime.recording.bulk import Op, Task
@@ -164,7 +165,8 @@ def compile_segment(
     leaves = tuple(leaf for leaf, _ in donated)
     start = time.perf_counter_ns()
     traced = jax.jit(segment, keep_unused=True, donate_argnums=leaves).trace(*shapes)
-    lowered = traced.lower()
+    with without_lines():
+        lowered = traced.lower()
     middle = time.perf_counter_ns()
     compiled = lowered.compile()
     stop = time.perf_counter_ns()

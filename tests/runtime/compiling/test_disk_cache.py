@@ -113,6 +113,24 @@ def test_the_users_own_folder_is_kept_and_an_empty_one_means_none(tmp_path: Path
     assert fresh_process(FOLDER, KIT_CACHE_DIR="") is None
 
 
+AHEAD = """
+from kit.measure.many.placement import Placement
+from kit.measure.search.prepare import Prepared
+from kit.runs.settings import Settings
+from kit.workloads import mlp
+ready = Prepared(Placement.of(mlp)).prepare(
+    Settings(mode="lazy", steps=2), progress=lambda text, part: None, cancelled=lambda: False)
+print(ready)
+"""
+
+
+def test_what_was_compiled_ahead_is_not_compiled_by_the_next_process(tmp_path: Path) -> None:
+    folder = str(tmp_path / "cache")
+    ready = fresh_process(AHEAD, KIT_CACHE_DIR=folder)
+    _, compiles, loaded, _ = fresh_process(PROGRAM, KIT_CACHE_DIR=folder)
+    assert loaded == ready == compiles
+
+
 TINY = """
 import json, torch, kit
 with kit.Session() as session:
