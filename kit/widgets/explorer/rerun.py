@@ -148,6 +148,11 @@ class Reruns:
         """True from a request until its last callback has returned; spare work does not count."""
         return self._is_busy
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while a request has not begun."""
+        return self._pending is not None
+
     def request(self, settings: Settings, *, rest_s: float = 0.0) -> None:
         """Run these settings next; what is running is told to stop, what was waiting is dropped.
 

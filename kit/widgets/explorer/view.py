@@ -295,6 +295,8 @@ class Explorer(View):
     def _rest(self) -> None:
         """Nothing runs any more: a request without an answer was cancelled."""
         with self._lock:
+            if self._reruns.is_waiting:  # it came just now, and is followed by a rest of its own
+                return
             self.actions.rest()
             if not self._is_answered:
                 after = "; the picture is of the run before" if self.run is not None else ""

@@ -127,6 +127,24 @@ def test_a_model_that_is_not_confirmed_makes_way_for_the_last_measurement(explor
     assert "kit-stale" not in explorer.views["advice"]._dom_classes
 
 
+def test_a_move_just_as_a_run_ends_is_shown_and_not_taken_for_cancelled(explore):
+    explorer = explore(auto_run=False)
+    rest, moves = explorer._reruns._on_idle, [4]
+
+    def moved_before() -> None:
+        if moves:
+            explorer.set(batch_size=moves.pop())
+        rest()
+
+    explorer._reruns._on_idle = moved_before
+    explorer.rerun()
+    until(lambda: not moves)
+    run = explorer.wait(LONG_S)
+    assert run.settings.batch_size == 4
+    assert explorer.run is run
+    assert explorer.actions.announcer.value.startswith("measured in ")
+
+
 def test_what_no_model_knows_is_only_measured(explore):
     step = Step()
     explorer = explore(step)
