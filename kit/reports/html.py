@@ -62,6 +62,7 @@ def write_report(
         title: heading of the page; the workload's name if not given.
         current: the run to show first; if not given, the one that loses most device time to
             waits. It stands beside the fastest. Of runs before and after a change, the last one.
+            Markdown shows this one in full, and if it is not given, always the last one.
 
     Raises:
         SettingsError: there are no runs, or the path ends in neither .html nor .md.
