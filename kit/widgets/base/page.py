@@ -25,19 +25,11 @@ from ipywidgets import HTML, Box, HBox, Tab, VBox, Widget
 
 from kit.text import WHOLE, quoted_page, safe_html
 from kit.widgets.base.bokehjs import bokehjs, bokehjs_code, bokehjs_version
+from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
 from kit.widgets.base.progress import in_kernel
 
-__all__ = [
-    "POLICY",
-    "View",
-    "close_widget",
-    "framed",
-    "packed",
-    "page_scripts",
-    "static_page",
-    "unwarned",
-]
+__all__ = ["POLICY", "View", "framed", "packed", "page_scripts", "static_page", "unwarned"]
 
 # Nothing that is not in the page can be asked for. Bokeh makes functions of the texts in CustomJS.
 POLICY = (
@@ -307,15 +299,6 @@ class View(VBox):
 def _are_outputs_apart() -> bool:
     """True in Colab: each output is a frame of its own, and sees nothing of another cell's."""
     return "google.colab" in sys.modules
-
-
-def close_widget(widget: Widget) -> None:
-    """Close a widget and what it is made of: ipywidgets keeps each that is not closed."""
-    parts = (getattr(widget, name, None) for name in ("layout", "style"))
-    for part in (*getattr(widget, "children", ()), *parts):
-        if isinstance(part, Widget):
-            close_widget(part)
-    widget.close()
 
 
 def _plots(view: Widget) -> list[Plot]:

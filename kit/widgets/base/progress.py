@@ -230,8 +230,9 @@ class _Widget:
         self._publish(f"{self._title}: {error} [{after}]")
 
     def close(self) -> None:
-        for widget in (self._box, self._bar, self._text):  # closing a box leaves what is in it
-            widget.close()
+        from kit.widgets.base.closing import close_widget
+
+        close_widget(self._box)
 
     def _publish(self, text: str, *, is_first: bool = False) -> None:
         from IPython.display import publish_display_data

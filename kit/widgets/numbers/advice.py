@@ -12,7 +12,8 @@ from kit.runs.analysis.advice import Advice
 from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html
-from kit.widgets.base.page import View, close_widget
+from kit.widgets.base.closing import close_widget
+from kit.widgets.base.page import View
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, PANEL, section, sentence
 from kit.widgets.base.theme import COLORS
 

@@ -24,8 +24,9 @@ from kit.errors import TimelineError, TraceFileError
 from kit.runs.run import Run
 from kit.text import format_ns, safe_label
 from kit.trace import Timeline
+from kit.widgets.base.closing import close_widget
 from kit.widgets.base.live_plot import LivePlot
-from kit.widgets.base.page import View, close_widget, static_page
+from kit.widgets.base.page import View, static_page
 from kit.widgets.base.scripts import script
 from kit.widgets.base.selection import NOTHING, Links, Selection
 from kit.widgets.base.theme import error_html, page_js

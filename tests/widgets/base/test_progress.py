@@ -27,18 +27,20 @@ from tests.factories import HOSTILE
 
 CELL = """
 from kit.widgets.base.progress import in_kernel, progress_bar
+import gc
+from ipywidgets import FloatProgress, Widget
 assert in_kernel()
 with progress_bar("good") as report:
     for i in range(5):
         report(f"part {i}", i / 5)
+opened = [x for x in gc.get_objects() if isinstance(x, Widget) and x.comm is not None]
+assert opened == [], opened
 try:
     with progress_bar("bad <b>") as report:
         report("halfway", 0.5)
         raise MemoryError("no room for <script>")
 except MemoryError:
     pass
-import gc
-from ipywidgets import FloatProgress
 bars = [x for x in gc.get_objects() if isinstance(x, FloatProgress)]
 print(*(bar.bar_style or "plain" for bar in bars if bar.comm is not None))
 """
