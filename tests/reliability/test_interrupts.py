@@ -15,7 +15,7 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 import kit
-from kit.runtime.session.interrupts import postponed
+from kit.runtime.session.interrupts import Interrupts, postponed
 from tests.reliability.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +54,22 @@ def test_an_interrupt_in_the_users_own_code_is_raised_there() -> None:
         with pytest.raises(KeyboardInterrupt):
             interrupt_and_sleep()
         assert (x + 1).tolist() == [3.0] * 3
+
+
+def test_an_interrupt_is_not_raised_where_python_only_prints_errors() -> None:
+    """In `__del__`, and so in a callback of the garbage collector: it would be lost."""
+
+    class Dying:
+        def __del__(self) -> None:
+            interrupt()
+
+    before = signal.signal(signal.SIGINT, Interrupts().arrive)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Dying()
+            time.sleep(20)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_while_ops_are_recorded_is_raised_by_one_of_the_next() -> None:

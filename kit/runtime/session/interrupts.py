@@ -43,6 +43,9 @@ _LIBRARIES = (
     "<frozen",
     "<string>",  # methods that `dataclass` writes
 )
+# Functions that Python calls by itself, and whose errors it prints and forgets: jax's is called by
+# the garbage collector.
+_SWALLOW = frozenset({"__del__", "_xla_gc_callback"})
 # Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
 _WAITS = frozenset({"Engine.wait", "Pool._finish"})
 
@@ -137,7 +140,9 @@ class Interrupts:
         if is_again and not self.kept:
             return  # it has been raised meanwhile
         session = self._session()
-        if session is None or self._may_raise(session, frame, is_second=len(self.kept) > is_again):
+        is_second = len(self.kept) > is_again
+        may_raise = session is None or self._may_raise(session, frame, is_second=is_second)
+        if may_raise and not _is_swallowed(frame):
             self.kept.clear()
             raise KeyboardInterrupt
         if not is_again:
@@ -227,6 +232,13 @@ def postponed() -> Iterator[None]:
 
 def no_session() -> None:
     """Stands for a reference to a session where none has been entered."""
+
+
+def _is_swallowed(frame: FrameType | None) -> bool:
+    """True where an interrupt would be lost if it were raised."""
+    while frame is not None and frame.f_code.co_name not in _SWALLOW:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
