@@ -63,11 +63,14 @@ def test_an_interrupt_is_not_raised_where_python_only_prints_errors() -> None:
         def __del__(self) -> None:
             interrupt()
 
+    def die_and_sleep() -> None:
+        Dying()
+        time.sleep(20)
+
     before = signal.signal(signal.SIGINT, Interrupts().arrive)
     try:
         with pytest.raises(KeyboardInterrupt):
-            Dying()
-            time.sleep(20)
+            die_and_sleep()
     finally:
         signal.signal(signal.SIGINT, before)
 
