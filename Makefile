@@ -10,7 +10,8 @@ PIP_TORCH_ARGS ?=
 # With arguments there is one run of pytest, with these. Without, there are three: first the tests that
 # may share the cores, then those for which XLA compiles as for a user, then those that measure time.
 PYTEST_ARGS ?=
-WORKERS ?= 2
+# One more than the cores of a small machine: a browser, a kernel or a socket is waited for often.
+WORKERS ?= 3
 NOTEBOOK ?= notebooks/01_where_does_the_step_go.ipynb
 REPORT ?= report.html
 

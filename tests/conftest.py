@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not any(_wants(config, marker) for marker in AS_FOR_A_USER):
         _compile_quickly()
     if not any(_wants(config, marker) for marker in ("gpu", "alone")):
-        # Two workers have four threads of torch on two cores: one that waits shall sleep, not spin.
+        # Each worker has as many threads of torch as cores: one that waits shall sleep, not spin.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not hasattr(config, "workerinput"):  # the workers have the environment of the main process
         _keep_programs(config)

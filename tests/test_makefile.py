@@ -191,9 +191,9 @@ def test_quick_checks_first_and_leaves_out_browsers_notebooks_and_slow_tests(mac
 def test_all_tests_run_those_that_must_be_alone_last(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
     quickly, as_shipped, alone = lines[-3:]
-    assert "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m" in quickly
+    assert "-m pytest -n 3 --dist loadfile --no-loadscope-reorder -m" in quickly
     assert quickly.count('-m "not alone and not as_shipped"') == 2
-    assert '-m pytest -n 2 --dist worksteal -m "as_shipped"' in as_shipped
+    assert '-m pytest -n 3 --dist worksteal -m "as_shipped"' in as_shipped
     assert '-m pytest -n 0 -m "alone"' in alone
 
 

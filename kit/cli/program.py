@@ -139,7 +139,7 @@ def _run_watched(watching: LoopWatch, options: argparse.Namespace, settings: Set
                 os.environ[ACCELERATE_DEVICE] = "kit"
         around.enter_context(_as_python(options))
         status = _ended(watching, options)
-    if mapped is not None:
+    if mapped is not None and (mapped.is_used or watching.runs):  # not of one that fails at once
         complain(mapped.said)
     return status
 

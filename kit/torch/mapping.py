@@ -39,9 +39,14 @@ class DeviceNames(TorchFunctionMode):
         self._process = os.getpid()
 
     @property
+    def is_used(self) -> bool:
+        """True once the code has named a device that device kit stands in for."""
+        return bool(self._counts)
+
+    @property
     def said(self) -> str:
         """What was mapped, in words."""
-        if not self._counts:
+        if not self.is_used:
             return (
                 "the script names no device that device kit could stand in for, so it ran where it "
                 "put its tensors: on the CPU, unless it asked torch.accelerator. To have it on "

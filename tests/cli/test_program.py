@@ -123,6 +123,17 @@ def test_on_kit_the_script_trains_there_and_the_run_answers_predictions(kit: Kit
     assert kit_itself.predict(run, run.settings.replace(mode="imperative")).step_ms > 0
 
 
+@pytest.mark.parametrize(
+    "code", ["import no_such_package\n", "import torch\nprint(torch.ones(2))\n"]
+)
+def test_a_script_without_a_step_is_not_told_to_name_a_device(kit: Kit, code: str) -> None:
+    """Of one that fails at once, and of a step that is no torch's, that is not what is wrong."""
+    status, _, wrong = kit("run", write(code), "--on", "kit")
+    assert status == 1
+    assert "no step to record" in wrong
+    assert "names no device" not in wrong
+
+
 def test_a_script_that_stays_on_the_cpu_has_its_own_lines_with_on_kit_too(kit: Kit) -> None:
     """Its reads were said to be at a line of the kit's file that maps device names."""
     script = write(
