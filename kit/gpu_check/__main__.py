@@ -16,10 +16,11 @@ from kit.gpu_check.table import PARTS, part_of
 from kit.text import write_plainly
 
 BUDGET_S = 540.0
+INTERRUPTED = 130  # as a shell says it; the kit's command line is not needed here
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if everything that was run is ok; 1 if something is not, or nothing was run."""
+    """0 if all that was run is ok; 1 if something is not, or nothing was run; 130 after Ctrl-C."""
     write_plainly(sys.stdout, sys.stderr)
     options = _parser().parse_args(arguments)
     if options.list:
@@ -34,7 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"kit.gpu_check: {error}", file=sys.stderr)
         return 2
-    found = run_parts(parts, folder, budget_s=options.budget, is_tiny=is_tiny)
+    try:
+        found = run_parts(parts, folder, budget_s=options.budget, is_tiny=is_tiny)
+    except KeyboardInterrupt:
+        print(f"interrupted; read {folder / MARKDOWN}: what was found until now", file=sys.stderr)
+        return INTERRUPTED
     counts = found.counts()
     print(", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN)))
     for checks in found.checks.values():

@@ -147,6 +147,17 @@ def test_without_a_budget_every_part_is_named_as_not_run(tmp_path: Path, capsys:
     assert f"{len(PARTS)} not run" in capsys.readouterr().out
 
 
+def test_after_an_interrupt_the_command_says_where_the_results_are(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kit.gpu_check.__main__.run_parts", interrupted)
+    assert main(["--tiny", "--out", str(tmp_path)]) == 130
+    assert "interrupted; read" in capsys.readouterr().err
+
+
 def test_an_unknown_part_is_a_clear_error(tmp_path: Path, capsys: Any):
     assert main(["--parts", "z", "--out", str(tmp_path)]) == 2
     assert "no part is called 'z'; there are: a, b" in capsys.readouterr().err

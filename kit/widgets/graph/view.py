@@ -314,6 +314,12 @@ class GraphView(View):
         self._sequence = message.get("sequence")
         self._is_heard = True
         try:
+            if message.get("need") == "engine":
+                # New each time: a copy of the figure has missed what another one was sent. The page
+                # asked before it heard what was set meanwhile, so what else it says is not news.
+                self.sources["engine"].tags = [graph_wasm(), self._sequence]
+                self._tell()
+                return
             self.expanded = frozenset(map(str, message.get("open", ())))
             if message.get("color_by") in COLOR_BY:
                 self.color_by = message["color_by"]
@@ -321,9 +327,6 @@ class GraphView(View):
                 nodes = [int(i) for i in pick["nodes"]]
                 self.node = nodes[0] if pick["isOp"] and nodes else None
                 self.selection = Links(self.run).of_nodes(nodes, str(pick["label"]))
-            if message.get("need") == "engine":
-                # New each time: a copy of the figure has missed what another one was sent.
-                self.sources["engine"].tags = [graph_wasm(), message.get("sequence")]
         except Exception as error:  # noqa: BLE001 - a message's handler has no caller to raise to
             self._error.value = error_html("graph", error)
         finally:

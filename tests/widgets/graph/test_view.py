@@ -119,6 +119,19 @@ def test_graphviz_for_the_page_is_sent_only_when_the_page_asks():
     assert sent == [graph_wasm()]
 
 
+def test_what_was_set_while_a_page_asked_for_graphviz_stays_and_is_said_again():
+    """A copy that is drawn later reads the last message: it must have what is selected."""
+    view = GraphView(make_run())
+    view.expanded = frozenset({"forward/layers.0"})
+    view.selection = Links(view.run).of_nodes(view.run.graphs[0].ops[:4], "four ops")
+    say(view, sequence=1, open=[], color_by="phase", need="engine")  # it had not heard of that
+    assert view.expanded == {"forward/layers.0"}
+    assert told(view)["from"] == "kit"
+    assert told(view)["open"] == ["forward/layers.0"]
+    assert len(told(view)["nodes"]) == 4
+    assert told(view)["label"] == "four ops"
+
+
 def test_nonsense_from_a_page_is_shown_under_the_view():
     view = GraphView(make_run())
     say(view, sequence=1, open=[], pick={"nodes": ["x"], "label": "", "isOp": True})

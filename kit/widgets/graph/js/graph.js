@@ -416,7 +416,9 @@ export class KitGraph {
   /** @param {Record<string, any>} [news] `pick`: what was selected; `need`: what the page lacks */
   report(news = {}) {
     this.sequence += 1;
-    const message = {from: "page", sequence: this.sequence, open: [...this.open], color_by: this.colorBy, ...news};
+    const nodes = [...this.chosen].map((i) => this.scene?.rows.node[i]).filter((node) => node >= 0);
+    const message = {from: "page", sequence: this.sequence, open: [...this.open], color_by: this.colorBy,
+      nodes, label: this.chosenLabel, ...news}; // all that a copy drawn later has to know
     this.models.state.setv({tags: [JSON.stringify(message)]});
   }
 
