@@ -313,7 +313,7 @@ class Reruns:
         """Call back; a callback that fails is logged, since the worker has no caller."""
         try:
             callback(*args)
-        except Exception:  # noqa: BLE001 - it is logged
+        except BaseException:  # noqa: BLE001 - SystemExit of the user's step must not end the worker
             _log.exception("a callback of the rerun failed")
 
 
@@ -360,5 +360,5 @@ class Newest:
                 self._is_busy = True
             try:
                 self._act(item)
-            except Exception:  # noqa: BLE001 - it is logged
+            except BaseException:  # noqa: BLE001 - SystemExit must not end the thread
                 _log.exception("what was done for the newest request failed")

@@ -198,17 +198,19 @@ def test_a_view_that_cannot_draw_the_result_is_told_as_an_error():
     assert reruns.close(LONG_S)
 
 
-def test_a_callback_that_fails_is_logged_and_the_run_goes_on(caplog):
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_callback_that_fails_is_logged_and_the_run_goes_on(kind, caplog):
     def step(settings, /, *, progress, cancelled):
         progress("here", 0.1)
         return make_run(settings, steps=1)
 
     def broken(*_):
-        raise RuntimeError("the page is gone")
+        raise kind("the page is gone")
 
-    reruns = Reruns(step, on_progress=broken, on_idle=broken)
-    reruns.request(batch(1))
-    assert reruns.wait(LONG_S).settings == batch(1)
+    reruns = Reruns(step, on_progress=broken, on_idle=broken, spare=broken)
+    for n in (1, 2):
+        reruns.request(batch(n))
+        assert reruns.wait(LONG_S).settings == batch(n)
     assert "a callback of the rerun failed" in caplog.text
     assert reruns.close(LONG_S)
 
