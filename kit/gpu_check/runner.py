@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from kit.gpu_check.base.checks import NOT_RUN, Check
+from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, Check
 from kit.gpu_check.summary import Summary
 from kit.gpu_check.table import Part
 
@@ -41,7 +41,7 @@ def run_parts(parts: Iterable[Part], folder: Path, *, budget_s: float, is_tiny: 
     (folder / LOG).write_text("", encoding="utf-8")
     start, whole, share = time.monotonic(), sum(part.share for part in chosen), 0.0
     with tempfile.TemporaryDirectory(prefix="kit-gpu-check-", ignore_cleanup_errors=True) as name:
-        for part in chosen:
+        for i, part in enumerate(chosen):
             share += part.share
             seconds = start + budget_s * share / whole - time.monotonic()
             if seconds < LEAST_S:
@@ -49,9 +49,20 @@ def run_parts(parts: Iterable[Part], folder: Path, *, budget_s: float, is_tiny: 
                 summary.add(part, Check(f"part {part.letter}", NOT_RUN, why=why))
                 summary.write()
                 continue
-            _Child(part, Path(name), folder, is_tiny).run(summary, seconds)
+            try:
+                _Child(part, Path(name), folder, is_tiny).run(summary, seconds)
+            except KeyboardInterrupt:
+                _note_interrupted(summary, chosen[i + 1 :])
+                raise
             is_tiny = is_tiny or summary.facts.get("jax runs on") == "cpu"
     return summary
+
+
+def _note_interrupted(summary: Summary, left: Iterable[Part]) -> None:
+    """Name the parts that Ctrl-C has kept from starting."""
+    for part in left:
+        summary.add(part, Check(f"part {part.letter}", NOT_RUN, why="interrupted before it began"))
+    summary.write()
 
 
 class _Child:
@@ -67,12 +78,12 @@ class _Child:
     def run(self, summary: Summary, seconds: float) -> None:
         """Run it to its end, or until its time is over."""
         summary.begin(self._part)
-        start, problem = time.monotonic(), "interrupted"
+        start, problem, state = time.monotonic(), "interrupted", NOT_RUN
         try:
-            problem = self._wait(summary, start, seconds)
+            problem, state = self._wait(summary, start, seconds), NOT_OK
         finally:  # Ctrl-C, too, leaves what the part had found and said
             self._take(summary)
-            summary.end(self._part, time.monotonic() - start, problem)
+            summary.end(self._part, time.monotonic() - start, problem, state)
             summary.write()
             self._keep_log()
 

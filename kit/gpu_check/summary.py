@@ -53,12 +53,12 @@ class Summary:
         """A part begins: nothing is known of what it is at."""
         self._doing = f"starting part {part.letter}"
 
-    def end(self, part: Part, seconds: float, problem: str) -> None:
-        """A part has ended; `problem`: how, if not well."""
+    def end(self, part: Part, seconds: float, problem: str, state: str = NOT_OK) -> None:
+        """A part has ended; `problem`: how, if not well, and `state`: what that makes of it."""
         self._seconds[part.letter] = seconds
         if problem:
             why = f"{problem}, while it was at: {self._doing}"
-            self.add(part, Check(f"part {part.letter} ends by itself", NOT_OK, why=why))
+            self.add(part, Check(f"part {part.letter} ends by itself", state, why=why))
 
     def counts(self) -> Counter[str]:
         """How many checks are in each state."""

@@ -96,10 +96,13 @@ def test_an_interrupt_keeps_what_the_part_has_found_and_said(parts: Any, out: Pa
     body = "print('a word', flush=True)\njournal.check('before', 1.0, at_least=1)\n"
     body += "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     with pytest.raises(KeyboardInterrupt):
-        run_parts(parts(body), out, budget_s=600, is_tiny=True)
+        run_parts(parts(body, "pass"), out, budget_s=600, is_tiny=True)
     found = checks_of(out, FIRST.letter)
     assert found["before"]["state"] == "ok"
-    assert "interrupted" in found[f"part {FIRST.letter} ends by itself"]["why"]
+    ended = found[f"part {FIRST.letter} ends by itself"]
+    assert (ended["state"], ended["why"][:12]) == ("not run", "interrupted,")  # it found no fault
+    later = checks_of(out, SECOND.letter)[f"part {SECOND.letter}"]
+    assert (later["state"], later["why"]) == ("not run", "interrupted before it began")
     assert "a word" in (out / LOG).read_text()
 
 
