@@ -339,7 +339,7 @@ class Session:
         A replayed step does not run the function: what it does besides computing is not done, and
         the tensors that it returns are new ones, outside of autograd. A step is recorded again
         once the program has changed a tensor that it reads, an optimizer's numbers, which modules
-        train, the seed, or a number that the function holds; others are noticed 32 steps later.
+        train, the seed, or a variable that the function names; others are noticed 32 steps later.
         """
         return self.stepper.run(step)
 

@@ -6,10 +6,9 @@ from (`Source`). Two steps in a row that are equal in that tell what the next on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from numbers import Number
-from types import FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
@@ -28,10 +27,8 @@ __all__ = [
     "hand_over",
     "is_held",
     "is_read",
-    "is_same",
     "leaf_of",
     "numbers_in",
-    "numbers_of",
     "reads_of",
     "source_of",
     "task_difference",
@@ -121,51 +118,6 @@ def numbers_in(batch: Any) -> Iterator[Any]:
     elif isinstance(batch, list | tuple):
         for item in batch:
             yield from numbers_in(item)
-
-
-def is_same(one: Any, other: Any, numbers: Sequence[Any]) -> bool:
-    """True for one function, and for a lambda or method that a loop makes anew each time.
-
-    Args:
-        numbers: what `numbers_of(other)` was when it had been called.
-    """
-    if isinstance(one, MethodType) and isinstance(other, MethodType):
-        return one.__self__ is other.__self__ and one.__func__ is other.__func__
-    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
-        return one is other
-    mine, theirs = _bound(one), _bound(other)
-    return (
-        one.__code__ is other.__code__
-        and len(mine) == len(theirs)
-        and all(map(_is_equal, mine, theirs))
-        and numbers_of(one) == numbers
-    )
-
-
-def numbers_of(function: Any) -> list[Any]:
-    """The numbers and texts that a function holds, in order; nothing of what is no plain one."""
-    if not isinstance(function, FunctionType):
-        return []
-    return [x if isinstance(x, Number | str) else None for x in _bound(function)]
-
-
-def _bound(function: FunctionType) -> list[Any]:
-    """What it has of its surroundings, beside globals."""
-    keywords = (function.__kwdefaults__ or {}).values()
-    found: list[Any] = [*(function.__defaults__ or ()), *keywords]
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # it is empty
-            found.append(_EMPTY)
-    return found
-
-
-_EMPTY = object()
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and isinstance(a, Number | str) and a == b)
 
 
 def reads_of(now: Recording) -> list[Read]:

@@ -20,6 +20,7 @@ from typing import Any
 from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, same_task
+from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
@@ -34,10 +35,8 @@ from kit.runtime.steps.recording import (
     hand_over,
     is_held,
     is_read,
-    is_same,
     leaf_of,
     numbers_in,
-    numbers_of,
     reads_of,
     source_of,
     task_difference,
@@ -75,8 +74,7 @@ class Stepper:
         self._confirmed = 0  # guesses that the recording has reached
         self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
         self.is_fetching = False  # the loaders are asked for the batches of a replay
-        self._step: Any = None  # the function
-        self._numbers: list[Any] = []  # constants of the step at the end of its last recorded call
+        self._step: KnownFunction | None = None  # at the end of its last recorded call
         self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
         self.payoff = Payoff()
@@ -88,10 +86,9 @@ class Stepper:
             result = step()
             self._program.end_step()
             return result
-        if self.mode == "replay" and not is_same(step, self._step, self._numbers):
-            self.forget("another function was given as the step, or what it holds has changed")
-        if self.mode == "replay":  # a session that holds the function holds the model, see `drop`
-            self._step = step
+        if self.mode == "replay":
+            if self._step is not None and (why := self._step.change(step)):
+                self.forget(why)
             if self._may_replay():
                 return self._replay(step)
         try:
@@ -102,7 +99,7 @@ class Stepper:
             self.payoff.end_step()
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
-            self._numbers = numbers_of(step) if self.mode == "replay" else []
+            self._step = KnownFunction(step) if self.mode == "replay" else None
         except BaseException:
             self.drop()
             raise
@@ -112,15 +109,13 @@ class Stepper:
         """What was recorded of this step is in part only: it is no example for the next one.
 
         Args:
-            for_good: there is no next one, so let go of the program's function and batches, too.
-                Torch holds gradients where Python's collector cannot look: a session that held the
-                function, and so the model with its gradients, would never be freed.
+            for_good: there is no next one, so let go of what the function holds and batches, too.
         """
         self._abandon()
         self._now = None
         self.forget()
         if for_good:
-            self._step, self._numbers, self._ahead = None, [], []
+            self._step, self._ahead = None, []
 
     @property
     def is_between(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from kit.errors import SessionError, SettingsError
 from kit.runtime.replicas.rendezvous import Rendezvous
-from kit.runtime.steps.recording import is_same, numbers_of
+from kit.runtime.steps.functions import KnownFunction
 from kit.torch.constants import settings_of
 from kit.torch.parallel.reducer import check_reduced
 from kit.torch.parallel.replicas import Replicas
@@ -223,24 +223,30 @@ class DataParallel(Replicas):
 class _WholeStep:
     """A replica's training step, from its part of the batch to its weights."""
 
+    # No `__dict__`: a step is recorded anew when an attribute of its object is another one, and
+    # this object tells the stepper by itself what has changed.
+    __slots__ = ("_loss", "_meeting", "_net", "_of", "_parts", "_place")
+
     def __init__(self, net: DataParallel, place: int, meeting: Rendezvous) -> None:
         self._net, self._place, self._meeting = net, place, meeting
         self._of: tuple[Any, Any] = (None, None)  # loss and optimizer
-        self._numbers: list[Any] = []  # that the loss function held at its end
+        self._loss: KnownFunction | None = None  # as it was at its end
         self._parts: Any = ()
 
     def run(self, loss: Callable[..., Any], optimizer: Any, parts: Any) -> Any:
         """One step; in the replica's thread."""
         session = self._net.sessions[self._place]
-        if not (is_same(loss, self._of[0], self._numbers) and self._of[1] is optimizer):
-            session.stepper.forget("net.step got another loss or optimizer than before")
+        if self._of[1] is not optimizer:
+            session.stepper.forget("net.step got another optimizer than before")
+        if self._loss is not None and (why := self._loss.change(loss)):
+            session.stepper.forget(f"of the loss function of net.step, {why}")
         self._of = (loss, optimizer)
         self._parts = parts
         try:
             made = session.run_step(self._record)
         finally:
             self._parts = ()
-        self._numbers = numbers_of(loss)
+        self._loss = KnownFunction(loss)
         session.end_step()
         return detached(made)
 
