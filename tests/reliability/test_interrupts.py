@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,34 @@ def test_an_interrupt_in_the_users_own_code_is_raised_there() -> None:
         assert (x + 1).tolist() == [3.0] * 3
 
 
-def test_an_interrupt_is_not_raised_where_python_only_prints_errors() -> None:
-    """In `__del__`, and so in a callback of the garbage collector: it would be lost."""
-
+def dies_by_del() -> None:
     class Dying:
         def __del__(self) -> None:
             interrupt()
 
+    Dying()
+
+
+def dies_with_a_finalizer() -> None:
+    class Dying:
+        pass
+
+    dying = Dying()
+    weakref.finalize(dying, interrupt)
+    del dying
+
+
+@pytest.mark.parametrize("die", [dies_by_del, dies_with_a_finalizer])
+def test_an_interrupt_is_not_raised_where_python_only_prints_errors(
+    die: Callable[[], None],
+) -> None:
+    """There, as in a callback of the garbage collector, it would be lost."""
+    before = signal.signal(signal.SIGINT, Interrupts().arrive)
+
     def die_and_sleep() -> None:
-        Dying()
+        die()
         time.sleep(20)
 
-    before = signal.signal(signal.SIGINT, Interrupts().arrive)
     try:
         with pytest.raises(KeyboardInterrupt):
             die_and_sleep()

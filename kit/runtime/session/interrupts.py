@@ -24,6 +24,7 @@ import signal
 import sysconfig
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -44,7 +45,7 @@ _LIBRARIES = (
     "<string>",  # methods that `dataclass` writes
 )
 # Functions that Python calls by itself, and whose errors it prints and forgets: jax's is called by
-# the garbage collector.
+# the garbage collector. So it does with what `weakref.finalize` calls.
 _SWALLOW = frozenset({"__del__", "_xla_gc_callback"})
 # Functions that wait with nothing half done: an interrupt ends the wait, and harms nothing.
 _WAITS = frozenset({"Engine.wait", "Pool._finish"})
@@ -236,9 +237,12 @@ def no_session() -> None:
 
 def _is_swallowed(frame: FrameType | None) -> bool:
     """True where an interrupt would be lost if it were raised."""
-    while frame is not None and frame.f_code.co_name not in _SWALLOW:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _SWALLOW or code.co_filename == weakref.__file__:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
