@@ -5,10 +5,11 @@ By torch's own function mode, which sees the calls of torch's functions and no o
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections import Counter
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -31,12 +32,26 @@ class DeviceNames(TorchFunctionMode):
     "cpu" is such a name too, where code places something there: `.to("cpu")` of a tensor that is on
     the CPU already, or `device="cpu"`. Of a tensor on device kit `.to("cpu")` is a read, as ever,
     and so is `.cpu()`. What torch's own files, kit's and installed packages say of the CPU is left.
+
+    `torch.load` is no function that a mode sees: it is replaced inside the block.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[str] = Counter()
         self._process = os.getpid()
+        self._load: Any = None  # torch's own
+        self._has_loaded_to_cpu = False  # though the program named no place
+
+    def __enter__(self) -> Self:
+        self._load = torch.load
+        torch.load = functools.wraps(torch.load)(functools.partial(self._loaded, torch.load))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        torch.load = self._load
 
     @property
     def is_used(self) -> bool:
@@ -57,6 +72,11 @@ class DeviceNames(TorchFunctionMode):
             f"device kit stood in for {', '.join(parts)}. Not mapped: torch.cuda's functions, such "
             "as is_available, and the devices of autocast, GradScaler and Generator"
         )
+        if self._has_loaded_to_cpu:
+            said += (
+                "; and torch.load without map_location, which gives CPU tensors of what device kit "
+                'has saved: torch.load(file, map_location="cuda") is mapped'
+            )
         if "cpu" in self._counts:
             said += (
                 '; and what an installed package puts on "cpu": if it belongs on the device, let '
@@ -78,6 +98,39 @@ class DeviceNames(TorchFunctionMode):
             on = args[0] if func is torch.Tensor.to else None
             kwargs = {**kwargs, "device": self._mapped(device, on)}
         return func(*args, **kwargs)
+
+    def _loaded(
+        self, load: Any, file: Any, map_location: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`torch.load`, with device kit for each accelerator that is named there or in the file.
+
+        What the file has of the CPU stays there: device kit's own tensors are written as the CPU's.
+        """
+        if os.getpid() != self._process:
+            place = map_location
+        elif map_location is None:
+            place = self._restored
+        elif isinstance(map_location, dict):
+            place = {tag: self._place_of(target) for tag, target in map_location.items()}
+        else:
+            place = self._place_of(map_location)
+        return load(file, place, *args, **kwargs)
+
+    def _place_of(self, target: Any) -> Any:
+        """Where to load to; "cpu" is the CPU here: the script moves it on by itself."""
+        if not isinstance(target, str | torch.device) or torch.device(target).type == "cpu":
+            return target
+        mapped = self._mapped(target)
+        return str(mapped) if isinstance(mapped, torch.device) else mapped
+
+    def _restored(self, storage: Any, tag: str) -> Any:
+        """A storage of a file where the program names no place: None is what torch would do."""
+        kind = tag.partition(":")[0]
+        if kind not in _ACCELERATORS:
+            self._has_loaded_to_cpu = True
+            return None
+        self._counts[kind] += 1
+        return torch.serialization.default_restore_location(storage, "kit")
 
     def _mapped(self, argument: Any, tensor: Any = None) -> Any:
         """The device that is meant; anything else as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,49 @@ def test_what_is_placed_is_on_kit_and_what_is_read_is_on_the_cpu() -> None:
         assert torch.ones(2, device="meta").device.type == "meta"
         with pytest.raises(SettingsError, match="asks for cuda:1"):
             torch.ones(2, device="cuda:1")
+
+
+def saved(path: Path, tag: str) -> Path:
+    """A checkpoint of two numbers, whose memory was on the device of this name."""
+    torch.save({"x": torch.tensor([1.0, 2.0])}, path)
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in parts.items():
+            name_of_cpu, name_of_tag = (
+                b"X" + len(word).to_bytes(4, "little") + word for word in (b"cpu", tag.encode())
+            )
+            is_pickle = name.endswith("data.pkl")
+            file.writestr(name, data.replace(name_of_cpu, name_of_tag) if is_pickle else data)
+    return path
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(
+    ("tag", "place", "expected"),
+    [
+        ("cpu", None, "cpu"),
+        ("cuda:0", None, "kit"),
+        ("cuda:3", "cuda", "kit"),
+        ("cpu", torch.device("cuda", 0), "kit"),
+        ("cuda:0", "cpu", "cpu"),
+        ("cuda:1", {"cuda:1": "cuda:0"}, "kit"),
+        ("cuda:0", lambda storage, tag: storage, "cpu"),
+    ],
+)
+def test_a_checkpoint_is_loaded_to_where_cuda_would_be(
+    tmp_path: Path, tag: str, place: Any, expected: str, weights_only: bool
+) -> None:
+    path, load = saved(tmp_path / "a.pt", tag), torch.load
+    with kit.Session(), DeviceNames() as names:
+        found = torch.load(path, map_location=place, weights_only=weights_only)["x"]
+        assert found.device.type == expected
+        assert (found * 2).tolist() == [2.0, 4.0]
+        with pytest.raises(SettingsError, match="asks for cuda:1"):
+            torch.load(path, map_location="cuda:1")
+        torch.ones(2, device="cuda")
+    assert torch.load is load
+    assert ("torch.load without" in names.said) is (tag == "cpu" and place is None)
 
 
 def test_code_that_names_no_device_is_told_so() -> None:
