@@ -340,3 +340,10 @@ def test_nothing_is_said_of_tracing_where_it_changed_nothing_or_nobody_can_tell(
         replace(_with_traced(measured, (220, 224)), step_times_ns=()),
     ):
         assert traced_text(run) == ""
+
+
+def test_an_unclear_change_that_rounds_to_none_is_shown_without_a_sign() -> None:
+    found = Difference(52.0, 51.9, 0.79, 1.21, doubt="measured on a busy machine")
+    assert found.kind == "unclear"
+    assert ">no change seen ± 21&thinsp;%<" in change_html(found)
+    assert found.text() == "no change seen (± 21%): measured on a busy machine"

@@ -40,7 +40,9 @@ def change_html(
     arrow = "▲" if found.amount > 0 else "▼"
     if kind == "unclear":
         why = spread or ": its spread is not known"
-        return _neutral(f"maybe {arrow} {amount}{why}", found.doubt)
+        is_none = amount[1:] == (form or _percent)(0.0)
+        seen = "no change seen" if is_none else f"maybe {arrow} {amount}"
+        return _neutral(f"{seen}{why}", found.doubt)
     is_better = (found.amount > 0) == more_is_better
     word, color = (words[0], BETTER) if is_better else (words[1], WORSE)
     return f'<span style="color:{color};font-weight:600">{arrow} {amount} {word}</span>' + (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import traitlets
@@ -11,10 +11,12 @@ from ipywidgets import (
     Checkbox,
     Dropdown,
     GridBox,
+    HBox,
     Layout,
     SelectionSlider,
     ToggleButtons,
     VBox,
+    Widget,
 )
 
 from kit.errors import SettingsError
@@ -35,6 +37,13 @@ _STRIP = {
     "grid_template_columns": f"repeat(auto-fill, minmax({_COLUMN}, 1fr))",
     "grid_gap": "4px 18px",
     "align_items": "flex-end",  # a label of two lines leaves the controls of a row in line
+    "width": "auto",
+}
+
+_FIRST = {
+    "flex_flow": "row wrap",
+    "align_items": "flex-end",
+    "grid_gap": "4px 24px",
     "width": "auto",
 }
 
@@ -62,11 +71,20 @@ class Controls(VBox):
     """Sliders and menus for a `Settings`; `settings` and the controls follow each other.
 
     A value that a control does not offer is added to it, so every `Settings` can be shown.
+
+    Args:
+        beside: stands right of the buttons, where there is room.
     """
 
     settings = FittedSettings()
 
-    def __init__(self, settings: Settings, *, on_invalid: Callable[[SettingsError], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_invalid: Callable[[SettingsError], None],
+        beside: Sequence[Widget] = (),
+    ) -> None:
         self._on_invalid = on_invalid
         self._last = ("", 1)  # the control that was moved last, and to which side
         self._is_following = False
@@ -79,7 +97,7 @@ class Controls(VBox):
         self._follow(settings)
         for name, control in self._by_name.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-        super().__init__(self._rows(), settings=settings)
+        super().__init__(self._rows(beside), settings=settings)
         self.layout.grid_gap = "8px"
 
     def __getitem__(self, name: str) -> Any:
@@ -107,8 +125,8 @@ class Controls(VBox):
         made = self.settings.replace(**{name: values[at]})
         return made if made.mode != "torch" else None
 
-    def _rows(self) -> list[Any]:
-        """The buttons in full width, below them kit's controls in columns, then the builder's."""
+    def _rows(self, beside: Sequence[Widget]) -> list[Any]:
+        """The buttons, below them kit's controls in columns, then the builder's."""
         cells = {
             name: VBox([self._labels[name], control]) for name, control in self._by_name.items()
         }
@@ -121,7 +139,7 @@ class Controls(VBox):
         own = [cell for name, cell in rest.items() if self._knobs[name].is_own]
         kits = [cell for name, cell in rest.items() if not self._knobs[name].is_own]
         grids = [GridBox(group, layout=Layout(**_STRIP)) for group in (kits, own) if group]
-        return [*wide, *grids]
+        return [HBox([*wide, *beside], layout=Layout(**_FIRST)), *grids]
 
     def _moved(self, name: str, value: Any) -> None:
         if self._is_following:
@@ -241,9 +259,10 @@ def bulk_slider(value: int) -> SelectionSlider:
     )
 
 
-def labelled(label: str, control: Any) -> VBox:
+def labelled(label: str, control: Any, tip: str = "") -> VBox:
     """A control under its label, which `page.js` makes its name for screen readers."""
-    box = VBox([HTML(_label_html(label)), control], layout=Layout(overflow="visible"))
+    name = HTML(_label_html(label, tip and f"{label}, {tip}"))
+    box = VBox([name, control], layout=Layout(overflow="visible"))
     box.add_class("kit-labelled")
     return box
 

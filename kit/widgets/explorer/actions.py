@@ -38,7 +38,12 @@ class ActionBar(HBox):
         super().__init__(
             [self.run, self.cancel, self.save, self.progress, self.status, self.announcer],
             layout=Layout(
-                flex_flow="row wrap", align_items="center", grid_gap="8px", margin="2px 0 0"
+                flex_flow="row wrap",
+                align_items="center",
+                grid_gap="8px",
+                margin="2px 0 0",
+                flex="5 1 560px",
+                min_width="0",
             ),
         )
         self.add_class("kit-actions")

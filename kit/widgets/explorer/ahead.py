@@ -40,14 +40,15 @@ class AheadLine(HBox):
             indent=False,
             layout=Layout(width="auto", flex="0 0 auto"),
         )
-        self.text = HTML(layout=Layout(flex="1 1 240px", min_width="0"))
+        self.text = HTML(layout=Layout(flex="1 1 160px", min_width="0"))
         super().__init__(
             [self.is_on, self.text],
             layout=Layout(
                 flex_flow="row wrap",
                 align_items="center",
                 grid_gap="2px 10px",
-                margin="0 0 4px",
+                flex="2 1 400px",
+                min_width="0",
                 display="none" if prepare is None else "",
             ),
         )

@@ -95,8 +95,8 @@ class HistoryBar(HBox):
         self.reset = _button("Reset", "back to the settings that the explorer began with")
         self.undo = _button("Undo", "the settings before (Ctrl+Z)", "kit-undo")
         self.redo = _button("Redo", "the settings that were undone (Ctrl+Shift+Z)", "kit-redo")
-        said = "settings, range of time, selection and open groups as one text; paste it below"
-        self.copy = _button("Copy link to this view", said, "kit-copy-link")
+        said = "this view as one text: settings, range of time, selection and open groups"
+        self.copy = _button("Copy link", said, "kit-copy-link")
         self.link = Text(disabled=False, layout=Layout(width="auto"))
         self.link.add_class("kit-link")
         self.shared = labelled("link to this view, for an explorer of the same step", self.link)
@@ -106,13 +106,19 @@ class HistoryBar(HBox):
             layout=Layout(grid_gap="6px", flex_flow="row wrap"),
         )
         presets = labelled("preset", self.preset)
-        presets.layout.flex = "0 1 230px"
-        text = labelled("settings as text, to share: paste here, then Enter", self.text)
-        text.layout.flex = "1 1 280px"
+        presets.layout.flex = "0 1 200px"
+        text = labelled("settings as text", self.text, "to share: paste others here, then Enter")
+        text.layout.flex = "1 1 180px"
         super().__init__(
             [presets, buttons, text, self.shared],
             settings=settings,
-            layout=Layout(flex_flow="row wrap", align_items="flex-end", grid_gap="4px 14px"),
+            layout=Layout(
+                flex_flow="row wrap",
+                align_items="flex-end",
+                grid_gap="4px 14px",
+                flex="1 1 600px",
+                min_width="0",
+            ),
         )
         self.add_class("kit-history")
         self.undo.on_click(lambda _: self.move(-1))

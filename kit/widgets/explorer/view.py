@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import traitlets
-from ipywidgets import HTML, Layout
+from ipywidgets import HTML, Box, Layout
 
 from kit.runs.change import error_of
 from kit.runs.run import Run
@@ -44,6 +44,14 @@ from kit.widgets.views import VIEWS, ViewRow
 
 __all__ = ["Explorer"]
 
+# The buttons, and what is compiled ahead, in one line where there is room.
+_STATE = {
+    "display": "flex",
+    "flex_flow": "row wrap",
+    "align_items": "center",
+    "grid_gap": "2px 16px",
+    "margin": "2px 0 4px",
+}
 REST_S = 0.15  # a control that moves on within it starts nothing; a model's picture takes less
 
 
@@ -85,7 +93,6 @@ class Explorer(View):
         self._log = RunLog(self.title, write_report)
         self._foresight = Foresight(lambda: self._log.runs, self._show_model)
         self.failure = FailureBox(self._lock)
-        self.controls = Controls(settings, on_invalid=self.failure.show)
         self.link = Link(self, self._lock, lambda: not self._is_answered)
         self.history = HistoryBar(
             settings,
@@ -93,6 +100,7 @@ class Explorer(View):
             on_look=lambda text: self.failure.guard(partial(self.link.look, text)),
             on_link=self.link.text,
         )
+        self.controls = Controls(settings, on_invalid=self.failure.show, beside=[self.history])
         self.ahead = AheadLine(prepare, self.controls.neighbours)
         self._reruns = self._make_reruns(run_step)
         self.actions = ActionBar(
@@ -103,7 +111,8 @@ class Explorer(View):
         self.pictures = Pictures(  # advice asks for other settings, or for the same ones again
             views, lambda c: self.failure.guard(partial(self.set, **c) if c else self.rerun)
         )
-        bars = [self.controls, self.history, self.actions, self.ahead, self.failure]
+        state = Box([self.actions, self.ahead], layout=Layout(**_STATE))
+        bars = [self.controls, state, self.failure]
         super().__init__(
             [_heading(self.title), *bars, *self.pictures.widgets],
             settings=settings,

@@ -81,9 +81,12 @@ class AdviceView(View):
 
     def __init__(self, on_try: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self._on_try = on_try
-        self._text = HTML(layout=Layout(width="auto"))
+        self._text = HTML(layout=Layout(flex="1 1 560px", min_width="0"))
         self.buttons = HBox(layout=Layout(flex_flow="row wrap", grid_gap="6px"))
-        super().__init__([self._text, self.buttons], layout=Layout(width="auto"))
+        beside = {"display": "flex", "flex_flow": "row wrap", "align_items": "flex-end"}
+        super().__init__(
+            [self._text, self.buttons], layout=Layout(width="auto", grid_gap="2px 10px", **beside)
+        )
 
     @traitlets.observe("run")
     def _redraw(self, change: dict[str, Any]) -> None:
