@@ -1,4 +1,4 @@
-"""Start a thread, or say clearly that there are too many; what a forked child is told.
+"""Start a thread, or say clearly that there are too many; read another one's stack.
 
 A thread that could not start must not be remembered as one that runs: whoever waits for its work
 would wait for ever. So threads are started here, and kept by their owner afterwards.
@@ -6,13 +6,16 @@ would wait for ever. So threads are started here, and kept by their owner afterw
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kit.errors import EngineError
 
-__all__ = ["forked", "start_thread"]
+__all__ = ["forked", "reading_stacks", "start_thread"]
 
 
 def start_thread(
@@ -47,3 +50,21 @@ def forked(owner: str) -> EngineError:
         f"this process was forked from the one that owns {owner}, and threads do not survive a "
         "fork: read what the child needs before forking, or start the child with the 'spawn' method"
     )
+
+
+@contextlib.contextmanager
+def reading_stacks() -> Iterator[None]:
+    """A block that goes through the frames of other threads.
+
+    Python 3.11 makes the object of a frame when somebody asks for it, and may collect garbage while
+    it does. What that calls lets other threads run, and one that leaves the frame meanwhile makes
+    the process crash, now or later. So nothing is collected here. Later Pythons collect elsewhere.
+    """
+    rests = sys.version_info < (3, 12) and gc.isenabled()
+    try:
+        if rests:
+            gc.disable()
+        yield
+    finally:
+        if rests:
+            gc.enable()

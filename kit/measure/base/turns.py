@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
+from kit.threads import reading_stacks
 
 __all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
 
@@ -52,9 +53,10 @@ class _Ticket:
     @property
     def is_over(self) -> bool:
         """The function that has the block is left."""
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None and frame is not self._function:
-            frame = frame.f_back
+        with reading_stacks():
+            frame = sys._current_frames().get(self._thread)
+            while frame is not None and frame is not self._function:
+                frame = frame.f_back
         return frame is None
 
 

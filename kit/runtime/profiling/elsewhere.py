@@ -30,7 +30,7 @@ import numpy as np
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, line_of_frame
-from kit.threads import start_thread
+from kit.threads import reading_stacks, start_thread
 from kit.trace import Span
 from kit.trace.active import Ints, without
 
@@ -255,12 +255,15 @@ class _Looking:
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
-        frame = sys._current_frames().get(self._of)
-        site = ("", 0) if frame is None else line_of_frame(frame)
+        with reading_stacks():
+            frame = sys._current_frames().get(self._of)
+            is_alive = frame is not None
+            site = ("", 0) if frame is None else line_of_frame(frame)
+            del frame
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
-        waits = call.isdigit() and frame is not None and not (is_lock and late)
+        waits = call.isdigit() and is_alive and not (is_lock and late)
         kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
         is_held = is_lock or not call.isdigit()  # one that sleeps does not ask for Python's lock
         self._held_ns += (at - woken_ns) * is_held

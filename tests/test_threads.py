@@ -1,0 +1,81 @@
+"""Stacks of other threads are read without harm to them."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.threads import reading_stacks
+
+# One thread calls functions whose frames differ in size, another reads its stack. The collector
+# runs often, and what it calls lets go of Python's lock, as any callback may.
+READER = """
+import gc, sys, threading, time
+from kit.threads import reading_stacks
+
+def collected(phase, info):
+    if threading.current_thread() is reader:
+        time.sleep(1e-4)
+
+def read(thread):
+    while not ended.is_set():
+        with reading_stacks():
+            frame = sys._current_frames().get(thread)
+            while frame is not None:
+                frame.f_code.co_filename
+                kept.append(frame)
+                frame = frame.f_back
+        kept.clear()
+        time.sleep(1e-5)
+
+functions, turn, kept, ended = [], [0], [], threading.Event()
+for k in range(12):
+    names = [f"v{i}" for i in range(3 * k + 1)]
+    body = "; ".join(f"{name} = [n]" for name in names)
+    next_one = f"functions[(7 * n + 5 * {k} + turn[0]) % 12](n - 1)"
+    exec(f"def f{k}(n):\\n    {body}\\n    return 0 if n <= 0 else {next_one} + 1")
+    functions.append(globals()[f"f{k}"])
+reader = threading.Thread(target=read, args=(threading.get_ident(),))
+reader.start()
+gc.callbacks.append(collected)
+gc.set_threshold(150)
+sys.setswitchinterval(1e-5)
+end = time.perf_counter() + 3
+while time.perf_counter() < end and reader.is_alive():
+    turn[0] += 1
+    functions[turn[0] % 12](turn[0] % 50)
+print("alive" if reader.is_alive() else "")
+ended.set()
+reader.join()
+"""
+
+
+@pytest.fixture(params=[True, False])
+def is_on(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the collector is on."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_a_stack_that_changes_is_read_without_a_crash() -> None:
+    """Without the block, Python 3.11 does not live for a second here."""
+    command = [sys.executable, "-X", "faulthandler", "-c", READER]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
+
+
+def test_afterwards_the_collector_is_as_it_was(is_on: bool) -> None:
+    with reading_stacks():
+        assert gc.isenabled() is (is_on and sys.version_info >= (3, 12))
+    assert gc.isenabled() is is_on
+    with pytest.raises(KeyError), reading_stacks():
+        raise KeyError
+    assert gc.isenabled() is is_on
