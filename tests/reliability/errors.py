@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dis
 import faulthandler
+import gc
 import random
 import signal
 import sys
@@ -131,6 +132,7 @@ def try_lines(
             training.__exit__()
             training = _trained(mode)
         faulthandler.cancel_dump_traceback_later()
+        gc.enable()  # the line that does so was one of them; by itself it cannot fail
     training.__exit__()
     return f"{mode}: {tried} of {len(lines)} lines, {closed} sessions had to be closed"
 

@@ -92,6 +92,21 @@ def test_an_interrupt_is_not_raised_where_python_only_prints_errors(
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_handler_is_given_back_if_an_error_comes_just_after_it_was_taken() -> None:
+    class Failing(Interrupts):
+        def install(self) -> None:
+            super().install()
+            raise MemoryError
+
+    before = signal.getsignal(signal.SIGINT)
+    with kit.Session() as session, pytest.raises(MemoryError):
+        Failing().watch(session)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(MemoryError):
+        Failing().watch(session)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_interrupt_while_ops_are_recorded_is_raised_by_one_of_the_next() -> None:
     with kit.Session(kit.Settings(bulk_forward=4)) as session:
         x = torch.ones(3, device="kit")

@@ -100,10 +100,14 @@ class Interrupts:
         """
         self._session = ref(session)  # a handler keeps no session alive
         undo = contextlib.ExitStack()
-        if threading.current_thread() is threading.main_thread():
-            undo.callback(self._give_back)
-            self.install()
-        return undo
+        try:
+            if threading.current_thread() is threading.main_thread():
+                undo.callback(self._give_back)
+                self.install()
+            return undo
+        except BaseException:  # of the memory
+            undo.close()
+            raise
 
     def install(self) -> None:
         """Take the place of Python's own handler, or of that of a session around this one.
