@@ -292,15 +292,20 @@ def test_another_tensor_in_a_variable_is_read_though_the_one_before_is_alive(ste
         assert session.stepper.reasons[said] == 1
 
 
-def test_a_variable_that_the_step_sets_itself_keeps_it_replayed() -> None:
+@pytest.mark.parametrize("holder", [list, dict])
+def test_a_variable_that_the_step_sets_itself_keeps_it_replayed(holder: Any) -> None:
+    """Also where it holds the state, as a step in jax's style gives it back."""
     with open_session(Settings(step_mode="replay")) as session:
-        state = torch.ones(3, device="kit")
+        start = torch.ones(3, device="kit")
+        alone, state = start, holder([(0, start)])
 
         def step() -> None:
-            nonlocal state
-            state = state * 2
+            nonlocal alone, state
+            alone = alone * 2
+            state = holder([(0, dict(state)[0] * 2)])
 
+        del start
         for _ in range(12):
             session.run_step(step)
-        assert state.tolist() == [2.0**12] * 3
+        assert alone.tolist() == dict(state)[0].tolist() == [2.0**12] * 3
         assert session.stepper.counts["replay.steps"] > 0

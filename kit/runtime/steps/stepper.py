@@ -91,6 +91,7 @@ class Stepper:
                 self.forget(why)
             if self._may_replay():
                 return self._replay(step)
+        self._step = None  # it may hold the dict of state that this step puts another one for
         try:
             self._begin()
             result = step()

@@ -240,6 +240,7 @@ class _WholeStep:
             session.stepper.forget("net.step got another optimizer than before")
         if self._loss is not None and (why := self._loss.change(loss)):
             session.stepper.forget(f"of the loss function of net.step, {why}")
+        self._loss = None  # it may hold the dict of state that this step puts another one for
         self._of = (loss, optimizer)
         self._parts = parts
         try:
