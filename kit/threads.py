@@ -6,16 +6,27 @@ would wait for ever. So threads are started here, and kept by their owner afterw
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from kit.errors import EngineError
 
-__all__ = ["forked", "reading_stacks", "start_thread"]
+__all__ = ["forked", "read_stacks", "start_thread"]
+
+R = TypeVar("R")
+
+_COLLECTS_IN_FRAMES = sys.version_info < (3, 12)
+_ONE_READER = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not begin with another thread's read
+    os.register_at_fork(
+        before=_ONE_READER.acquire,
+        after_in_parent=_ONE_READER.release,
+        after_in_child=_ONE_READER.release,
+    )
 
 
 def start_thread(
@@ -52,19 +63,24 @@ def forked(owner: str) -> EngineError:
     )
 
 
-@contextlib.contextmanager
-def reading_stacks() -> Iterator[None]:
-    """A block that goes through the frames of other threads.
+def read_stacks(read: Callable[[], R]) -> R:
+    """What a function gives that goes through the frames of other threads.
 
     Python 3.11 makes the object of a frame when somebody asks for it, and may collect garbage while
     it does. What that calls lets other threads run, and one that leaves the frame meanwhile makes
     the process crash, now or later. So nothing is collected here. Later Pythons collect elsewhere.
     """
-    rests = sys.version_info < (3, 12) and gc.isenabled()
-    try:
-        if rests:
-            gc.disable()
-        yield
-    finally:
-        if rests:
-            gc.enable()
+    if not _COLLECTS_IN_FRAMES:
+        return read()
+    with _ONE_READER:  # or the first one that ends would have the others' frames collected
+        was_on = gc.isenabled()
+        try:
+            try:
+                gc.disable()
+                return read()
+            finally:
+                if was_on:
+                    gc.enable()
+        finally:  # twice, as an interrupt may come before the first
+            if was_on:
+                gc.enable()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kit.threads import reading_stacks
+from kit.threads import read_stacks
+from tests.reliability.errors import interrupt, lines_of, run_with
 
 # One thread calls functions whose frames differ in size, another reads its stack. The collector
 # runs often, and what it calls lets go of Python's lock, as any callback may.
 READER = """
 import gc, sys, threading, time
-from kit.threads import reading_stacks
+from kit.threads import read_stacks
 
 def collected(phase, info):
     if threading.current_thread() is reader:
@@ -24,14 +26,15 @@ def collected(phase, info):
 
 def read(thread):
     while not ended.is_set():
-        with reading_stacks():
-            frame = sys._current_frames().get(thread)
-            while frame is not None:
-                frame.f_code.co_filename
-                kept.append(frame)
-                frame = frame.f_back
+        read_stacks(lambda: walk(sys._current_frames().get(thread)))
         kept.clear()
         time.sleep(1e-5)
+
+def walk(frame):
+    while frame is not None:
+        frame.f_code.co_filename
+        kept.append(frame)
+        frame = frame.f_back
 
 functions, turn, kept, ended = [], [0], [], threading.Event()
 for k in range(12):
@@ -73,9 +76,35 @@ def test_a_stack_that_changes_is_read_without_a_crash() -> None:
 
 
 def test_afterwards_the_collector_is_as_it_was(is_on: bool) -> None:
-    with reading_stacks():
-        assert gc.isenabled() is (is_on and sys.version_info >= (3, 12))
+    assert read_stacks(gc.isenabled) is (is_on and sys.version_info >= (3, 12))
     assert gc.isenabled() is is_on
-    with pytest.raises(KeyError), reading_stacks():
-        raise KeyError
+    with pytest.raises(KeyError):
+        read_stacks(lambda: {}["nothing"])
+    assert gc.isenabled() is is_on
+
+
+def test_an_interrupt_at_any_line_leaves_the_collector_as_it_was(is_on: bool) -> None:
+    def read() -> None:
+        read_stacks(gc.isenabled)
+
+    lines = lines_of(read)
+    for line in lines:
+        try:
+            assert run_with(read, line, interrupt)
+        except KeyboardInterrupt:
+            pass
+        assert gc.isenabled() is is_on, f"after an interrupt at {line}"
+    assert len(lines) > (6 if sys.version_info < (3, 12) else 1)
+
+
+def test_two_readers_at_once_leave_the_collector_as_it_was(is_on: bool) -> None:
+    def read() -> None:
+        for _ in range(2_000):
+            read_stacks(sys._current_frames)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
     assert gc.isenabled() is is_on

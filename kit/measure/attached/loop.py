@@ -37,7 +37,7 @@ from kit.measure.base.loop import detached
 from kit.runs.run import Run
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
-from kit.threads import reading_stacks
+from kit.threads import read_stacks
 from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
@@ -384,14 +384,17 @@ def _is_in_a_hook() -> bool:
     All threads share torch's hooks, and whoever goes through them fails if one comes or goes.
     """
     hook = LoopWatch._after_optimizer.__code__
-    with reading_stacks():
+
+    def is_in_it() -> bool:
         for frame in sys._current_frames().values():
             caller: FrameType | None = frame
             while caller is not None:
                 if caller.f_code is hook:
                     return True
                 caller = caller.f_back
-    return False
+        return False
+
+    return read_stacks(is_in_it)
 
 
 def _said(error: BaseException | None) -> str:

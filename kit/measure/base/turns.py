@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from kit.errors import Cancelled
-from kit.threads import reading_stacks
+from kit.threads import read_stacks
 
 __all__ = ["TURNS", "Turns", "asker", "in_turn", "waiting"]
 
@@ -53,11 +53,13 @@ class _Ticket:
     @property
     def is_over(self) -> bool:
         """The function that has the block is left."""
-        with reading_stacks():
-            frame = sys._current_frames().get(self._thread)
-            while frame is not None and frame is not self._function:
-                frame = frame.f_back
-        return frame is None
+        return not read_stacks(self._is_called)
+
+    def _is_called(self) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None and frame is not self._function:
+            frame = frame.f_back
+        return frame is not None
 
 
 class Turns:

@@ -30,7 +30,7 @@ import numpy as np
 from kit.errors import EngineError
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site, line_of_frame
-from kit.threads import reading_stacks, start_thread
+from kit.threads import read_stacks, start_thread
 from kit.trace import Span
 from kit.trace.active import Ints, without
 
@@ -255,22 +255,26 @@ class _Looking:
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
-        with reading_stacks():
-            frame = sys._current_frames().get(self._of)
-            is_alive = frame is not None
-            site = ("", 0) if frame is None else line_of_frame(frame)
-            del frame
+        site = read_stacks(self._site)
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
-        waits = call.isdigit() and is_alive and not (is_lock and late)
+        waits = call.isdigit() and site is not None and not (is_lock and late)
         kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
         is_held = is_lock or not call.isdigit()  # one that sleeps does not ask for Python's lock
         self._held_ns += (at - woken_ns) * is_held
         self._looks.append(
-            Look(at, cpu, waits, site, queued, self._held_ns, kind if call.isdigit() else "")
+            Look(
+                *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
+                kind if call.isdigit() else "",
+            )
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held
+
+    def _site(self) -> tuple[str, int] | None:
+        """Where the thread is; None if it has ended."""
+        frame = sys._current_frames().get(self._of)
+        return None if frame is None else line_of_frame(frame)
 
     def _queued(self) -> int:
         """How long the thread has had no core; -1 where nobody tells."""

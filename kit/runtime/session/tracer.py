@@ -138,9 +138,13 @@ class Tracer:
 def _no_collection() -> Iterator[None]:
     """What a trace keeps makes Python's garbage collector stop everything for 0.2 s; not now."""
     was_enabled = gc.isenabled()
-    gc.disable()
     try:
-        yield
-    finally:
+        try:
+            gc.disable()
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
+    finally:  # twice, as an interrupt may come before the first
         if was_enabled:
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import sys
 import threading
 import time
@@ -106,6 +107,7 @@ def test_an_interrupt_at_any_line_leaves_no_place_taken(kind: str):
             assert run_with(block, line, interrupt)
         except KeyboardInterrupt as error:
             kept.append(error)
+        assert gc.isenabled(), f"nothing is collected any more: {line}"
         others = threading.Thread(target=measures, args=(turns,), daemon=True)
         others.start()
         others.join(PATIENCE_S / 2)
