@@ -16,7 +16,7 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 import kit
-from kit.runtime.session.interrupts import Interrupts, postponed
+from kit.runtime.session.interrupts import QUIET_S, Interrupts, postponed
 from tests.reliability.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +180,27 @@ def test_a_postponed_interrupt_is_raised_at_the_end_of_the_block() -> None:
         with pytest.raises(KeyboardInterrupt):
             work(count)
     assert done == [1]  # a second one does not wait
+
+
+def test_in_a_session_a_postponed_interrupt_is_raised_after_the_block() -> None:
+    """The block outlasts the time after which the session raises what it has kept."""
+    done: list[str] = []
+
+    def work() -> None:
+        with postponed():
+            interrupt()
+            time.sleep(5 * QUIET_S)
+            done.append("block")
+        time.sleep(60)
+
+    with kit.Session():
+        x = torch.ones(3, device="kit") + 1
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        with pytest.raises(KeyboardInterrupt):  # and from then on as ever
+            interrupt_and_sleep()
+        assert x.tolist() == [2.0] * 3
+    assert done == ["block"]
 
 
 def test_a_handler_of_the_programs_own_is_left_alone() -> None:

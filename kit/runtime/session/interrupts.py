@@ -70,6 +70,7 @@ class _Retry:
     is_sent: bool = False  # the next signal is a second look, and no second Ctrl-C
     ops: int = -1  # recorded at the last look
     since: float = 0.0  # when that number last changed
+    is_postponed: bool = False  # until a block has ended that must not be left in the middle
 
 
 class Interrupts:
@@ -159,10 +160,12 @@ class Interrupts:
                     _thread.start_new_thread(self._look_again, (send,))
 
     def _may_raise(self, session: _Asked, frame: FrameType | None, *, is_second: bool) -> bool:
-        is_in_backward = session.is_in_backward()
+        is_in_backward, retry = session.is_in_backward(), self._retry
+        if retry.is_postponed and not is_second:
+            return False
         if _is_waiting(frame):
             return is_second or not is_in_backward
-        ops, now, retry = session.streams.ops_recorded(), time.monotonic(), self._retry
+        ops, now = session.streams.ops_recorded(), time.monotonic()
         if ops != retry.ops or not self.kept:
             retry.ops, retry.since = ops, now
             return False
@@ -179,6 +182,16 @@ class Interrupts:
                 if self.kept:
                     self._retry.is_sent = True
                     send(main, signal.SIGINT)
+
+    @contextlib.contextmanager
+    def postponed(self) -> Iterator[None]:
+        """An interrupt is raised soon after the block; a second one as it is elsewhere."""
+        before = self._retry.is_postponed
+        try:
+            self._retry.is_postponed = True
+            yield
+        finally:
+            self._retry.is_postponed = before
 
     def check(self) -> None:
         """Nothing is half done here: raise the interrupt that was kept.
@@ -209,14 +222,21 @@ def give_back_all() -> None:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """An interrupt is raised at the end of the block, and not between two lines of it.
+    """An interrupt is raised after the block, and not between two lines of it.
 
-    Without a session, for a few lines that must not be left in the middle. A second interrupt is
-    raised at once; so is the first where the program handles SIGINT itself.
+    For a few lines that must not be left in the middle. A second interrupt is raised at once; so is
+    the first where the program handles SIGINT itself.
     """
     before = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or before is not signal.default_int_handler:
+    owner = getattr(before, "__self__", None)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if isinstance(owner, Interrupts):
+        with owner.postponed():
+            yield
+        return
+    if before is not signal.default_int_handler:
         yield
         return
     kept: list[int] = []
