@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -89,10 +90,8 @@ def test_an_interrupt_at_any_line_leaves_the_collector_as_it_was(is_on: bool) ->
 
     lines = lines_of(read)
     for line in lines:
-        try:
-            assert run_with(read, line, interrupt)
-        except KeyboardInterrupt:
-            pass
+        with contextlib.suppress(KeyboardInterrupt):
+            run_with(read, line, interrupt)
         assert gc.isenabled() is is_on, f"after an interrupt at {line}"
     assert len(lines) > (6 if sys.version_info < (3, 12) else 1)
 

@@ -103,7 +103,9 @@ def test_the_step_modes_give_the_same_bits(changes: dict[str, Any]) -> None:
             assert (replayed == 0) if looks else (replayed >= base.steps - 2)
         else:
             issued, right = (other.metrics[f"speculate.{x}"] for x in ("issued", "right"))
-            assert issued == right >= WINDOW - 2  # from then on only if it pays
+            # From a whole window on only if it pays. On a busy machine the device is done before
+            # the program asks in a step or two, and no step is guessed after one without a wait.
+            assert issued == right >= WINDOW // 2
 
 
 def python_calls_of(step_mode: Any, *, reads: bool) -> tuple[int, Session]:

@@ -234,6 +234,29 @@ def test_what_a_program_changes_between_two_steps_counts_in_the_next_one(name: s
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
+def test_a_loss_that_puts_another_dict_of_state_in_a_variable_is_replayed() -> None:
+    def mean_loss(settings: kit.Settings) -> tuple[Tensor, list[float]]:
+        state: dict[str, Tensor] = {}
+
+        def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            nonlocal state
+            now = F.cross_entropy(model(x), y)
+            before = state.get("mean", now.detach())
+            state = {"mean": before * 0.5 + now.detach()}
+            return now
+
+        with net_on_one_cpu(perceptron(), 1, settings=settings) as net:
+            optimizer = fused(net)
+            for x, y in batches(14, 8):
+                net.step(loss, optimizer, x, y)
+            return state["mean"].cpu(), replays(net)
+
+    expected, _ = mean_loss(kit.Settings())
+    found, replayed = mean_loss(REPLAY)
+    assert torch.equal(found, expected)
+    assert replayed[0] > 4
+
+
 @pytest.mark.parametrize("kind", ["texts", "tensors that are there already"])
 def test_arguments_that_a_replay_cannot_bring_are_seen(kind: str) -> None:
     def weights(settings: kit.Settings) -> list[Tensor]:
