@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from numbers import Number
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +18,12 @@ from kit.runtime.steps.recording import numbers_in
 
 __all__ = ["of_module", "of_optimizer", "parts_of", "settings_of"]
 
+# A layer's sizes are those of its weights, and whether it trains is asked by itself.
+_NO_CHOICE = {
+    *("training", "in_features", "out_features", "in_channels", "out_channels", "num_features"),
+    *("num_embeddings", "embedding_dim", "elementwise_affine", "affine"),
+    *("embed_dim", "head_dim", "kdim", "vdim"),
+}
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
 
 
@@ -34,16 +41,27 @@ def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
 
 
 def of_module(module: nn.Module) -> Callable[[], Any]:
-    """Asks which modules are in it and train, which parameters need or have a gradient, hooks."""
+    """Asks which modules are in it and train, which parameters need or have a gradient, hooks.
+
+    And for the numbers and texts among the modules' attributes, such as `dropout.p`.
+    """
     modules, parameters = parts_of(module)
     hooks: list[dict[int, Any]] = []
     for m in modules:
         hooks += [m._forward_pre_hooks, m._forward_hooks]
         hooks += [m._backward_pre_hooks, m._backward_hooks]
     tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters)]
+    choices = [
+        (vars(m), name)
+        for m in modules
+        for name, value in vars(m).items()
+        if isinstance(value, Number | str) and name not in _NO_CHOICE
+    ]
+    owners, names = [owner for owner, _ in choices], [name for _, name in choices]
 
     def look() -> Any:
         return [
+            *map(dict.get, owners, names),
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
             *map(id, chain.from_iterable(filter(None, hooks))),  # of the few that have one
             *map(_TRAINS, modules),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -414,13 +415,13 @@ def test_a_loader_that_fails_in_a_replay_gives_its_batches_in_order_afterwards()
 def test_a_change_is_found_at_the_next_check() -> None:
     with open_session(Settings(mode="lazy", step_mode="replay")) as session:
         x = torch.ones(2, device="kit")
-        factor = [2.0 + 0.5]
+        far = SimpleNamespace(away=SimpleNamespace(factor=2.0 + 0.5))
 
         def step() -> Any:
-            return (x * factor[0]).sum()
+            return (x * far.away.factor).sum()
 
         replaying(step, session, CONFIRM + 2)
-        factor[0] = 4.5
+        far.away.factor = 4.5
         results = replaying(step, session, VERIFY_EVERY + 1)
         assert results[0].item() == 5.0
         assert results[-1].item() == 9.0

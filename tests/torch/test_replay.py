@@ -12,6 +12,7 @@ from torch import nn
 
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.runtime.steps.functions import KnownFunction
 from kit.torch.device import open_session
 
 STEPS, CHANGED = 20, 9
@@ -99,6 +100,14 @@ def added(model: Any, optimizer: Any) -> None:
     bias.grad = torch.ones(1, device="kit")
 
 
+def dropped_less(model: Any, optimizer: Any) -> None:
+    model[1].p = 0.25
+
+
+def momentum(model: Any, optimizer: Any) -> None:
+    model[2].momentum = 0.5
+
+
 RATES = (rate_on_the_host, rate_on_the_device, rate_replaced)
 
 
@@ -152,6 +161,7 @@ def weighed(model: Any, optimizer: Any) -> None:
 
 CHANGES = [learning_rate, betas, evaluation, frozen, accumulated, forgotten, shortened, added,
            hooked_module, masked, masked_anew, loaded, assigned, seeded, scaled, weighed,
+           dropped_less, momentum,
            *RATES]  # fmt: skip
 
 
@@ -265,6 +275,100 @@ def of_global(x: torch.Tensor, y: torch.Tensor, run: Callable[[Any], Any]) -> li
     for GLOBAL in [x] * 8 + [y] * 8:  # noqa: B007 - the step reads it
         made.append(run(step_of_global))
     return made
+
+
+class Weights:
+    """What a program keeps the numbers of its loss in."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+BY_OBJECT, BY_DICT, BY_NUMBER = Weights(2.0), {"loss": {"by": 2.0}}, 2.0
+
+
+def in_a_function(x: torch.Tensor) -> torch.Tensor:
+    return x * BY_NUMBER
+
+
+def of_an_object(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        BY_OBJECT.by = by
+
+    return change, lambda: x * BY_OBJECT.by
+
+
+def of_a_dict_in_a_dict(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        BY_DICT["loss"]["by"] = by
+
+    return change, lambda: x * BY_DICT["loss"]["by"]
+
+
+def of_a_function_that_is_called(x: torch.Tensor) -> Any:
+    def change(by: float) -> None:
+        global BY_NUMBER
+        BY_NUMBER = by
+
+    return change, lambda: in_a_function(x)
+
+
+def of_a_list_of_tensors(x: torch.Tensor) -> Any:
+    weights = [torch.full((), 2.0, device="kit"), torch.zeros((), device="kit")]
+
+    def change(by: float) -> None:
+        weights[0] = torch.full((), by, device="kit")
+
+    return change, lambda: x * weights[0] + weights[1]
+
+
+def of_a_list_that_grows(x: torch.Tensor) -> Any:
+    weights = [2.0]
+
+    def change(by: float) -> None:
+        weights[:] = [2.0, by - 2.0] if by != 2.0 else [2.0]
+
+    return change, lambda: x * sum(weights)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [of_an_object, of_a_dict_in_a_dict, of_a_function_that_is_called, of_a_list_of_tensors,
+     of_a_list_that_grows],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_what_is_in_a_variable_counts_in_the_next_step(made: Any) -> None:
+    with open_session(Settings(step_mode="replay")) as session:
+        change, step = made(torch.ones(2, device="kit"))
+        found = []
+        try:
+            for by in [2.0] * 8 + [5.0] * 8:
+                if len(found) == 8:
+                    assert session.stepper.counts["replay.steps"] > 2
+                if len(found) in (0, 8):
+                    change(by)
+                found.append(session.run_step(step).tolist())
+        finally:
+            change(2.0)
+        assert found == [[2.0] * 2] * 8 + [[5.0] * 2] * 8
+        assert session.stepper.counts["replay.steps"] > 5
+        assert any("between two steps" in why for why in session.stepper.reasons)
+
+
+def test_a_large_list_is_compared_as_far_as_that_is_quick() -> None:
+    many: list[Any] = [0.0] * 100_000
+    many.append(many)
+
+    def step() -> Any:
+        return many
+
+    known = KnownFunction(step)
+    assert known.change(step) == ""
+    many[5] = 1.0
+    assert "many" in known.change(step)
+    known = KnownFunction(step)
+    many.append(0.0)
+    assert "many" in known.change(step)
 
 
 def step_of_global() -> torch.Tensor:

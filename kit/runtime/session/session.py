@@ -337,9 +337,8 @@ class Session:
         """Run one step of the program as `settings.step_mode` says, end it, and give its result.
 
         A replayed step does not run the function: what it does besides computing is not done, and
-        the tensors that it returns are new ones, outside of autograd. A step is recorded again
-        once the program has changed a tensor that it reads, an optimizer's numbers, which modules
-        train, the seed, or a variable that the function names; others are noticed 32 steps later.
+        the tensors that it returns are new ones, outside of autograd. What is seen between two
+        steps, so that the next one is recorded, docs/recompiles.md says; all else 32 steps later.
         """
         return self.stepper.run(step)
 

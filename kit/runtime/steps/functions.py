@@ -7,38 +7,56 @@ step: the function's code, and what it has of its surroundings.
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from itertools import islice
 from numbers import Number
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 __all__ = ["KnownFunction"]
 
 _MISSING = object()
+_LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
+_LISTS = (list, tuple)
+# The answers of the functions below, which are asked before each step.
+_SETTINGS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_VALUES: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 class KnownFunction:
     """A function as it was when it had been called: what a later call is compared with.
 
     A lambda or a method that a loop makes anew for each call is the same one. What it reaches for
-    are the variables around it, its defaults, the globals that its code names, and the attributes
-    of the object whose method it is. Of these, numbers and texts are compared by value, all else
-    by identity. Nothing of it is kept alive but lists, tuples and dicts.
+    are the variables around it, its defaults, the globals that its code names, the attributes of
+    the object whose method it is, and what functions among these, of its own file, reach for.
+    Of each of them also what is in its lists and dicts, and its attributes that are numbers or
+    texts. Numbers and texts are compared by value, all else by identity. Nothing of it is kept
+    alive but lists, tuples and dicts.
     """
 
-    def __init__(self, function: Any) -> None:
-        self._code = _code_of(function)
-        self._held = {name: _hold(thing) for name, thing in _reached(function)}
+    def __init__(self, function: Any, *, without: Collection[Any] = ()) -> None:
+        """Remember the function.
+
+        Args:
+            without: functions that are called in any case, so that nothing they reach for counts.
+        """
+        self._code, self._without = _code_of(function), list(without)
+        self._held = [
+            (name, [_hold(part) for part in _parts(thing)])
+            for name, thing in _reached(function, self._without)
+        ]
 
     def change(self, function: Any) -> str:
         """Why a call of this function may do something else, in words; "" if it does the same."""
-        reached = dict(_reached(function))
-        if _code_of(function) is not self._code or reached.keys() != self._held.keys():
+        reached = _reached(function, self._without)
+        if _code_of(function) is not self._code or len(reached) != len(self._held):
             return "another function was given as the step"
-        for name, thing in reached.items():
-            if not _is_held(self._held[name], thing):
+        for (name, thing), (known_name, held) in zip(reached, self._held, strict=True):
+            if name != known_name:
+                return "another function was given as the step"
+            if not _are_held(held, _parts(thing)):
                 return f"what it holds has changed, between two steps: {name}"
         return ""
 
@@ -49,17 +67,29 @@ def _code_of(function: Any) -> CodeType | None:
     return plain.__code__ if isinstance(plain, FunctionType) else None
 
 
-def _reached(function: Any) -> Iterator[tuple[str, Any]]:
-    """What it has of its surroundings, by names that differ."""
+def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
+    """What it has of its surroundings, with the names that it has there."""
+    found: list[tuple[str, Any]] = []
     if isinstance(function, MethodType):
         owner = function.__self__
-        yield "self", owner
-        for name, thing in getattr(owner, "__dict__", {}).items():
-            yield f"self.{name}", thing
+        found.append(("self", owner))
+        found += [(f"self.{name}", thing) for name, thing in _attributes(owner).items()]
         function = function.__func__
     if not isinstance(function, FunctionType):
-        yield "the function", function
-        return
+        return [*found, ("the function", function)]
+    functions = [function]
+    for one in functions:  # grows while it is gone through
+        where = "" if one is function else f" of {one.__name__}"
+        for name, thing in _named(one):
+            found.append((name + where, thing))
+            is_own = isinstance(thing, FunctionType) and thing.__globals__ is function.__globals__
+            if is_own and thing not in functions and thing not in without:
+                functions.append(thing)
+    return found
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function names that is not its own."""
     code = function.__code__
     for i, thing in enumerate(function.__defaults__ or ()):
         yield f"default {i + 1}", thing
@@ -86,20 +116,68 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _hold(thing: Any) -> tuple[bool, Any]:
-    """(is it weak, the thing or a reference to it)"""
-    if isinstance(thing, Number | str):
-        return False, thing
+def _parts(thing: Any) -> list[Any]:
+    """The thing, what is in it if it is a list or a dict, and its numbers and texts."""
+    parts = [thing]
+    if _has_settings(type(thing)):
+        parts += [x for x in _attributes(thing).values() if _is_value(type(x))]
+    for part in parts:  # grows while it is gone through
+        if isinstance(part, _LISTS):
+            parts.append(len(part))
+            parts += part[:_LIMIT]
+        elif isinstance(part, dict):
+            parts.append(len(part))
+            parts += islice(part.values(), _LIMIT)
+        if len(parts) > _LIMIT:
+            return parts[:_LIMIT]
+    return parts
+
+
+def _has_settings(kind: type) -> bool:
+    """May the numbers that are attributes of such an object decide what a step does?
+
+    Those of an iterator are its place, which no step is repeated from, and of the kit's own
+    objects and of arrays not the program's.
+    """
+    if (known := _SETTINGS.get(kind)) is None:
+        is_kit = kind.__module__.partition(".")[0] == "kit"
+        is_passive = hasattr(kind, "__next__") or hasattr(kind, "__array__")
+        is_code = issubclass(kind, (type, ModuleType, FunctionType, BuiltinFunctionType))
+        known = _SETTINGS[kind] = not (is_kit or is_passive or is_code)
+    return known
+
+
+def _is_value(kind: type) -> bool:
+    """Is such a thing compared by value?"""
+    if (known := _VALUES.get(kind)) is None:
+        known = _VALUES[kind] = issubclass(kind, Number | str)
+    return known
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """An object's own attributes; none of one that has slots."""
+    found = getattr(thing, "__dict__", None)
+    return found if isinstance(found, dict) else {}
+
+
+def _hold(thing: Any) -> Any:
+    """A weak reference to it if that can be; a value, a list or None by itself."""
+    if _is_value(type(thing)):
+        return thing
     try:
-        return True, ref(thing)
-    except TypeError:  # a list, None
-        return False, thing
+        return ref(thing)
+    except TypeError:
+        return thing
 
 
-def _is_held(held: tuple[bool, Any], thing: Any) -> bool:
-    is_weak, known = held
-    if is_weak:
-        return known() is thing
-    if known is thing:
-        return True
-    return isinstance(known, Number | str) and type(known) is type(thing) and known == thing
+def _are_held(held: list[Any], parts: list[Any]) -> bool:
+    """Are these the same things, and equal values?"""
+    if len(held) != len(parts):
+        return False
+    for known, part in zip(held, parts, strict=True):
+        one = known() if type(known) is ref else known
+        if one is not part and not (
+            type(one) is type(part) and _is_value(type(one)) and one == part
+        ):
+            return False
+    return True

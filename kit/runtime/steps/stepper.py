@@ -100,7 +100,9 @@ class Stepper:
             self.payoff.end_step()
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
-            self._step = KnownFunction(step) if self.mode == "replay" else None
+            if self.mode == "replay" and (last := self._last) is not None:
+                called = [*last.fetches, *(call for _, call in last.calls)]
+                self._step = KnownFunction(step, without=called)
         except BaseException:
             self.drop()
             raise
