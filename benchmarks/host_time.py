@@ -24,13 +24,11 @@ from typing import Any
 os.environ.setdefault("KIT_CACHE_DIR", "")  # compiles are measured from cold
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
+from peers import step_by_hand, step_models
 
 import kit
 
-WIDTH, HEADS, HIDDEN, TOKENS, BATCH = 128, 4, 512, 32, 8
 LAZY = kit.Settings(mode="lazy")
 
 
@@ -88,15 +86,13 @@ def chains(rounds: int) -> None:
 
 def torch_step(device: str, layers: int, scaled: bool = False, **optimizer: Any) -> Any:
     torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True)
-    body = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-    model = torch.nn.Sequential(body, torch.nn.Linear(WIDTH, WIDTH)).to(device)
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, **optimizer)
-    x, y = (torch.randn(BATCH, TOKENS, WIDTH).to(device) for _ in range(2))
+    net, batch = step_models.encoder(layers)
+    net, batch = net.to(device), tuple(x.to(device) for x in batch)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, **optimizer)
     scaler = torch.amp.GradScaler(device, enabled=scaled)
 
     def step() -> Any:
-        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss = net(*batch)
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
@@ -108,58 +104,7 @@ def torch_step(device: str, layers: int, scaled: bool = False, **optimizer: Any)
 
 def jax_step(layers: int) -> tuple[Callable[..., Any], list[Any], Any]:
     """The same architecture by hand: a donated jit with AdamW, its state and its batch."""
-    rng = np.random.default_rng(0)
-
-    def linear(i: int, o: int) -> Any:
-        return {"w": jnp.asarray(rng.normal(size=(i, o)) * 0.05, jnp.float32), "b": jnp.zeros(o)}
-
-    def scale() -> Any:
-        return {"g": jnp.ones(WIDTH), "b": jnp.zeros(WIDTH)}
-
-    def layer() -> Any:
-        return {"qkv": linear(WIDTH, 3 * WIDTH), "out": linear(WIDTH, WIDTH),
-                "up": linear(WIDTH, HIDDEN), "down": linear(HIDDEN, WIDTH),
-                "n1": scale(), "n2": scale()}  # fmt: skip
-
-    params = {"layers": [layer() for _ in range(layers)], "head": linear(WIDTH, WIDTH)}
-
-    def apply(p: Any, x: Any) -> Any:
-        return x @ p["w"] + p["b"]
-
-    def norm(p: Any, x: Any) -> Any:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = (centred**2).mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-5) * p["g"] + p["b"]
-
-    def attention(p: Any, x: Any) -> Any:
-        q, k, v = (
-            t.reshape(BATCH, TOKENS, HEADS, -1).transpose(0, 2, 1, 3)
-            for t in jnp.split(apply(p["qkv"], x), 3, -1)
-        )
-        weights = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) / (WIDTH // HEADS) ** 0.5, -1)
-        return apply(p["out"], (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape))
-
-    def loss_of(params: Any, x: Any, y: Any) -> Any:
-        for p in params["layers"]:
-            x = norm(p["n1"], x + attention(p, x))
-            x = norm(p["n2"], x + apply(p["down"], jax.nn.relu(apply(p["up"], x))))
-        return jnp.mean((apply(params["head"], x) - y) ** 2)
-
-    def step(p: Any, m: Any, v: Any, count: Any, x: Any, y: Any) -> Any:
-        loss, g = jax.value_and_grad(loss_of)(p, x, y)
-        count = count + 1
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
-        v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, g)
-        c1, c2 = 1 - 0.9**count, 1 - 0.999**count
-        p = jax.tree.map(
-            lambda p, m, v: p * (1 - 1e-5) - 1e-3 * (m / c1) / (jnp.sqrt(v / c2) + 1e-8), p, m, v
-        )
-        return p, m, v, count, loss
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    state = [params, zeros, jax.tree.map(jnp.zeros_like, params), jnp.float32(0)]
-    batch = [jnp.asarray(rng.normal(size=(BATCH, TOKENS, WIDTH)), jnp.float32) for _ in range(2)]
-    return jax.jit(step, donate_argnums=(0, 1, 2, 3)), state, batch
+    return step_by_hand.jit_step(*step_by_hand.encoder(layers))
 
 
 class Kit:
