@@ -28,13 +28,19 @@ _OPS_OF_A_TPU = "XLA Ops"  # its other lines: programs, steps, what overlaps wit
 
 
 class DeviceEvent:
-    """A kernel; its lane is "device/0 thread 2" on a CPU, "device/1 stream 7(Compute)" on a GPU."""
+    """A kernel; its lane is "device/0 thread 2" on a CPU, "device/1 stream 7(Compute)" on a GPU.
 
-    __slots__ = ("lane", "module", "name", "run", "start_ns", "stop_ns")
+    Attributes:
+        run: kernels of a module that have the same one belong to one run of it.
+        launch: the number that a GPU's kernel shares with the call that launched it; 0: none.
+    """
+
+    __slots__ = ("lane", "launch", "module", "name", "run", "start_ns", "stop_ns")
 
     def __init__(self, lane: str, name: str, module: str, run: Any, start: int, stop: int) -> None:
         self.lane, self.name, self.module, self.run = lane, name, module, run
         self.start_ns, self.stop_ns = start, max(start, stop)
+        self.launch = 0
 
 
 def device_events(planes: Iterable[Any], offset: int = 0) -> list[DeviceEvent]:
@@ -98,15 +104,12 @@ def _gpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:
             stats = dict(event.stats)
             # an op in a loop has those around it before its name; a kernel's name is C++
             name = str(stats["hlo_op"]).rsplit("::", 1)[-1] if "hlo_op" in stats else event.name
-            run = stats.get("run_id", stats.get("correlation_id", 0))
-            yield DeviceEvent(
-                lane,
-                name,
-                str(stats.get("hlo_module", "")),
-                run,
-                int(event.start_ns) + offset,
-                int(event.end_ns) + offset,
-            )
+            module = str(stats.get("hlo_module", ""))
+            start, stop = int(event.start_ns) + offset, int(event.end_ns) + offset
+            # kit.runtime.profiling.launches finds the run, which is not here
+            kernel = DeviceEvent(lane, name, module, None, start, stop)
+            kernel.launch = stats.get("correlation_id", 0)
+            yield kernel
 
 
 def _tpu_events(plane: Any, offset: int) -> Iterator[DeviceEvent]:

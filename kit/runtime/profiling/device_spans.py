@@ -2,7 +2,8 @@
 
 The in-memory session is jax's private `_profiler.ProfilerSession`: no file, 3 ms for 200 kernels.
 Where it is missing, the public `jax.profiler.start_trace` writes a file that is read back. Tried
-with jax 0.10.2 on CPU. The GPU half follows XLA's sources (`/device:GPU:n`, one line a stream).
+on CPU. The GPU half follows XLA's sources (`/device:GPU:n`, one line a stream) and a published
+profile: `kit.runtime.profiling.launches`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from kit.runtime.profiling.launches import number_runs
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
 from kit.trace.communication import kind_on_device
@@ -42,23 +44,24 @@ class Profile:
         """
         if self._data is None:
             return []
+        by_module: dict[str, list[tuple[Task, Any, int]]] = defaultdict(list)
+        for task in tasks:
+            for executable, offset in task.seen.issued:
+                by_module[f"jit_{executable.name}"].append((task, executable, offset))
         with warnings.catch_warnings():
             # Python 3.12 warns about types of the profiler's; as an error, that ends the process
             warnings.filterwarnings(
                 "ignore", "builtin type .* has no __module__", DeprecationWarning
             )
-            events = self._module_events()
-        by_module: dict[str, list[tuple[Task, Any, int]]] = defaultdict(list)
-        for task in tasks:
-            for executable, offset in task.seen.issued:
-                by_module[f"jit_{executable.name}"].append((task, executable, offset))
+            events = self._module_events({name: len(issues) for name, issues in by_module.items()})
         runs: dict[str, dict[Any, int]] = defaultdict(dict)
         for event in events:
-            runs[event.module].setdefault(event.run, len(runs[event.module]))
+            if event.run is not None:
+                runs[event.module].setdefault(event.run, len(runs[event.module]))
         spans = []
         for event in events:
             issues = by_module.get(event.module, [])
-            number = runs[event.module][event.run]
+            number = runs[event.module].get(event.run, len(issues))
             segment, node = -1, -1
             if number < len(issues):
                 task, executable, offset = issues[number]
@@ -74,14 +77,17 @@ class Profile:
             spans.append(Span(event.lane, event.name, kind, *times, segment, node))
         return spans
 
-    def _module_events(self) -> list[DeviceEvent]:
+    def _module_events(self, issued: Mapping[str, int]) -> list[DeviceEvent]:
         zero = 0
         for plane in self._data.planes:
             if plane.name == "Task Environment":
                 zero = dict(plane.stats).get("profile_start_time", 0)
         unix, perf = self._clock
         offset = int(zero) - unix + perf
-        return device_events(self._data.planes, offset)
+        planes = list(self._data.planes)
+        found = device_events(planes, offset)
+        number_runs(found, planes, issued)
+        return found
 
 
 @contextlib.contextmanager

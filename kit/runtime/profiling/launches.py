@@ -1,0 +1,93 @@
+"""Which run of a program each kernel of a GPU belongs to: its profile does not say it.
+
+A kernel names its module, and shares a number, the correlation, with the call on the host that
+launched it. XLA notes on the host from when to when it ran which module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from kit.trace.planes import HOST_PLANE, DeviceEvent
+
+__all__ = ["number_runs"]
+
+_RAN = ":XLA GPU module"  # after the module's name, as `GpuExecutable` of XLA writes it
+
+
+class _Ran(NamedTuple):
+    """A thread of the host ran a module."""
+
+    start_ns: float
+    stop_ns: float
+    line: str
+
+    def apart(self, at_ns: float) -> float:
+        """How far a time is outside of it: calls and these runs are not timed by one clock."""
+        return max(self.start_ns - at_ns, at_ns - self.stop_ns, 0.0)
+
+
+def number_runs(
+    kernels: Sequence[DeviceEvent], planes: Iterable[Any], issued: Mapping[str, int]
+) -> None:
+    """Set `run` of each kernel that a call on the host has launched.
+
+    Where the calls do not tell, as with some GPUs at work at once, each run of a module is taken to
+    have launched as many kernels as any other.
+
+    Args:
+        issued: how often each module was run, on all devices together.
+    """
+    launched = [kernel for kernel in kernels if kernel.launch and kernel.module in issued]
+    if not launched:
+        return
+    calls, ran = _calls(planes)
+    found: dict[str, dict[str, list[DeviceEvent]]] = defaultdict(lambda: defaultdict(list))
+    for kernel in sorted(launched, key=lambda k: k.launch):
+        found[kernel.module][kernel.lane.partition(" ")[0]].append(kernel)
+    for module, by_device in found.items():
+        for device, mine in by_device.items():
+            runs: list[Any] = [_run_of(calls.get(k.launch), ran[module]) for k in mine]
+            if None in runs:
+                runs = _equal_parts(len(mine), issued[module] // len(by_device))
+            for kernel, run in zip(mine, runs, strict=True):
+                kernel.run = None if run is None else (device, run)
+
+
+def _calls(
+    planes: Iterable[Any],
+) -> tuple[dict[int, tuple[str, float]], dict[str, list[_Ran]]]:
+    """Number -> the thread and the time of the call; module -> its runs, by their start."""
+    calls: dict[int, tuple[str, float]] = {}
+    ran: dict[str, list[_Ran]] = defaultdict(list)
+    for line in (line for plane in planes if plane.name == HOST_PLANE for line in plane.lines):
+        for event in line.events:
+            if event.name.endswith(_RAN):
+                module = event.name.removesuffix(_RAN)
+                ran[module].append(_Ran(event.start_ns, event.end_ns, line.name))
+            elif number := dict(event.stats).get("correlation_id"):
+                calls[number] = (line.name, event.start_ns)
+    for runs in ran.values():
+        runs.sort()
+    return calls, ran
+
+
+def _run_of(call: tuple[str, float] | None, runs: Sequence[_Ran]) -> _Ran | None:
+    """The run in which a call was made; None if that is not sure."""
+    if call is None:
+        return None
+    line, at = call
+    near = [run for run in runs if run.line == line] or runs
+    if any(after.start_ns < before.stop_ns for before, after in pairwise(near)):
+        return None  # of several devices at once
+    return min(near, key=lambda run: run.apart(at), default=None)
+
+
+def _equal_parts(kernels: int, runs: int) -> list[int | None]:
+    """The number of the run of each kernel; None where the runs are not alike."""
+    if not runs or kernels % runs:
+        return [None] * kernels
+    return [i * runs // kernels for i in range(kernels)]
