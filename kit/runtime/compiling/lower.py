@@ -7,8 +7,9 @@ can be traced back to nodes, and equal segments still lower to equal text and sh
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -29,12 +30,25 @@ from kit.runtime.recording.template import HOLE, Scalar
 from kit.runtime.rules.math import cast
 from kit.runtime.rules.table import Rule, Rules
 
-__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype"]
+__all__ = ["Executable", "InnerProgram", "Source", "compile_segment", "np_dtype", "options_for"]
+
+_COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
+_GPUS = ("gpu", "cuda", "rocm")
 
 
 def np_dtype(name: str) -> Any:
     """The numpy dtype that jax uses for a dtype name, bfloat16 included."""
     return jnp.dtype(name)
+
+
+def options_for(device: Any) -> dict[str, str]:
+    """How XLA shall compile for a device, beside what the user has set in `XLA_FLAGS`.
+
+    A command buffer (a CUDA graph) replays many kernels at once, and XLA's profiler does not say
+    which instruction each of them computes, nor of which program (openxla/xprof, issue 3070).
+    """
+    is_chosen = _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", "")
+    return {_COMMAND_BUFFERS: ""} if device.platform in _GPUS and not is_chosen else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +152,9 @@ def compile_segment(
     name: str,
     sites: Sequence[str] = (),
     checks: Checks = NO_CHECKS,
+    options: Mapping[str, str] | None = None,
 ) -> Executable:
-    """Lower and compile a segment.
+    """Lower and compile a segment; `options`: XLA's, by name.
 
     Raises:
         LoweringError: a rule failed; the message names the op and the user's line.
@@ -168,7 +183,7 @@ def compile_segment(
     with without_lines():
         lowered = traced.lower()
     middle = time.perf_counter_ns()
-    compiled = lowered.compile()
+    compiled = lowered.compile(dict(options) if options else None)
     stop = time.perf_counter_ns()
     forget(traced.jaxpr)
     order = [0] * len(returned)

@@ -13,7 +13,7 @@ from kit.ir import Aval
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.disk_cache import counting_hits
-from kit.runtime.compiling.lower import Executable, Source, compile_segment
+from kit.runtime.compiling.lower import Executable, Source, compile_segment, options_for
 from kit.runtime.compiling.places import Moved
 from kit.runtime.compiling.reasons import CompileLog
 from kit.runtime.recording.bulk import Op, Task
@@ -39,6 +39,7 @@ class Compiler:
     ) -> None:  # fmt: skip
         self.log = CompileLog()
         self._device = device
+        self._options = options_for(device)
         self._places = cache.places_of(rules)
         self._rules = self._places.rules
         self._cache = cache
@@ -170,7 +171,9 @@ class Compiler:
     def _compile(self, task: Task, segment: Source, offset: int, checks: Checks) -> Executable:
         sites = [format_site(f[0]) for f in task.cut.bulk.frames[offset:]]
         name = f"segment_{segment.digest(checks)}_{task.cut.bulk.phase}"
-        return compile_segment(segment, self._rules, name=name, sites=sites, checks=checks)
+        return compile_segment(
+            segment, self._rules, name=name, sites=sites, checks=checks, options=self._options
+        )
 
 
 def _short(key: Any) -> int:

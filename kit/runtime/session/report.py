@@ -17,6 +17,7 @@ from kit.cores import schedulable_cores, usable_cores
 from kit.ir.graph import GraphDiff
 from kit.runs.bulk_sizes import BulkSizes, sizes_from_environment
 from kit.runs.compiles import Compile
+from kit.runtime.compiling.lower import options_for
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
 from kit.text import Lines
@@ -142,6 +143,7 @@ class Report:
             "system": f"{platform.system()} {platform.machine()}",
             "cores": str(usable_cores()),
             "cores for XLA": os.environ.get("NPROC", str(schedulable_cores())),
+            **{name: value or "none" for name, value in options_for(self._device).items()},
         }
 
     def metrics(self) -> dict[str, float]:
