@@ -149,11 +149,9 @@ def result(command: list[str], log: Path) -> str:
     """`1203 passed`, `9 failed, 1194 passed`, or how else the process ended."""
     with log.open("w") as file:
         status = subprocess.call(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-    counts = re.findall(r"\d+ (?:passed|failed|errors?)\b", log.read_text(errors="replace"))
-    last = dict.fromkeys(reversed(counts))
-    found = ", ".join(
-        sorted(c for c in last if c.split()[1] in {"passed", "failed", "error", "errors"})
-    )
+    lines = log.read_text(errors="replace").splitlines()
+    counted = (re.findall(r"\d+ (?:passed|failed|errors?)\b", text) for text in reversed(lines))
+    found = ", ".join(sorted(next(filter(None, counted), [])))  # of the last line that has some
     if status and "failed" not in found:
         return f"failed with status {status}: {log.name}"
     return found or "no test ran"
