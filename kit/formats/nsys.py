@@ -2,7 +2,7 @@
 
 Its kernels, copies, calls of CUDA and NVTX ranges become events as torch.profiler would write them,
 and are then read by the same rules. The format: "SQLite Schema Reference" of Nsight Systems' user
-guide. No real file was met so far: a column that a version lacks is done without.
+guide; a column that a version lacks is done without.
 
 The file is a stranger's: it is opened to be read only, and asked for nothing but columns of plain
 tables; what SQLite may do for that is bounded.
@@ -208,11 +208,13 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
     for (thread,) in islice(tables.rows(f"{_CUPTI}RUNTIME", "globalTid"), MAX_EVENTS):
         calls[thread] = calls.get(thread, 0) + 1
     main = max(calls, key=lambda thread: calls[thread], default=None)
+    latest: dict[Any, tuple[Any, Any]] = {}  # thread -> number and end of its latest call
     for is_main in (True, False):
         for start, end, thread, link, name in tables.rows(
             f"{_CUPTI}RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
         ):
-            if (thread == main) is is_main:
+            if (thread == main) is is_main and not _is_twin((link, end), latest.get(thread)):
+                latest[thread] = link, end
                 yield _event(
                     "cuda_runtime",
                     names.get(name),
@@ -225,6 +227,18 @@ def _on_host(tables: _Tables, names: dict[Any, str], links: _Links) -> Iterator[
     ):
         if kind in _RANGES and end is not None:
             yield _event("user_annotation", text or names.get(number), (start, end), thread, {})
+
+
+def _is_twin(call: tuple[Any, Any], before: tuple[Any, Any] | None) -> bool:
+    """Is this the same call once more?
+
+    Nsight Systems of 2022 writes a call twice: as the program names it, and inside of that with
+    CUDA's version at the end of the name. Both have one number.
+    """
+    link, end = call
+    if before is None or not link or link != before[0]:
+        return False
+    return type(end) is int and type(before[1]) is int and end <= before[1]
 
 
 def _on_device(

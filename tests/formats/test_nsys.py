@@ -1,10 +1,13 @@
-"""Nsight Systems' export, made here from its documentation: no real file was met yet."""
+"""Nsight Systems' export: a real one, and others made here from its documentation."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from kit.errors import TraceFileError
 from kit.formats import nsys
 from tests.factories import HOSTILE
 from tests.formats.made_profiles import nsys as nsys_report
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 
 
 def test_kernels_copies_calls_and_waits_are_those_of_the_file(tmp_path: Path) -> None:
@@ -35,6 +40,39 @@ def test_kernels_copies_calls_and_waits_are_those_of_the_file(tmp_path: Path) ->
     assert run.query(between).rows == ((701,), (701,))
     assert run.environment["device"] == "cuda (NVIDIA H100)"
     assert not [note for note in run.timeline.notes if "torch" in note]
+
+
+def test_a_real_export_of_2022_is_read_though_it_has_each_call_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program in C++, with MPI: nothing is said of Python, of torch or of a backward pass."""
+    file = tmp_path / "a100.sqlite"
+    file.write_bytes(gzip.decompress((PUBLISHED / "a100_nsys.sqlite.gz").read_bytes()))
+    with closing(sqlite3.connect(file)) as database:
+        calls = database.execute(
+            "select value, sum(end - start), count(*) from CUPTI_ACTIVITY_KIND_RUNTIME join "
+            "StringIds on id = nameId where value in ('cudaMemcpy', 'cudaLaunchKernel') group by 1"
+        ).fetchall()
+        work = [
+            row
+            for what in ("KERNEL", "MEMCPY")
+            for row in database.execute(f"select start, end from CUPTI_ACTIVITY_KIND_{what}")
+        ]
+    run = kit.open_trace(file)
+    spans = run.timeline.spans
+    shown = [(s.start_ns, s.stop_ns) for s in spans if s.kind == "kernel"]
+    assert len(shown) == len(work) == 20
+    assert sum(b - a for a, b in shown) == sum(b - a for a, b in work)
+    (_, launching_ns, launches), (_, waiting_ns, waits) = calls
+    assert len([s for s in spans if s.kind == "dispatch"]) == launches == 5
+    assert sum(s.stop_ns - s.start_ns for s in spans if s.kind == "dispatch") == launching_ns
+    assert len(run.timeline.syncs) == waits == 15
+    assert sum(s.wait_ns for s in run.timeline.syncs) == waiting_ns
+    assert main(["view", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "limit: unknown-bound (63% of the step)" in printed
+    assert "until the device is done (synchronize)" in printed
+    assert not [word for word in ("Python", "torch.", "detach()") if word in printed]
 
 
 def test_a_database_is_known_by_its_first_bytes(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class _Trace:
         main = self.main if self.has_host else len(lanes)
         lanes += ["host/main"] * (not self.has_host)
         parts = [self._step_spans(main), *self._host_work()]
-        for name, begin, end in self._phases() if self.has_host else ():
+        for name, begin, end in self._phases():
             times = np.array([[begin], [end]], np.int64)
             parts.append(Spans(main, "record", self.name(name), times[0], times[1]))
         syncs = list(self._syncs())
@@ -270,18 +270,21 @@ class _Trace:
         return ops[inside[ops] < 0]
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
+        """None where the file has no work of torch's host: what its program did is not known."""
         engine = self._of(Role.ENGINE)
+        updates = self._of(Role.UPDATE)
         tops = self.tops
+        if not (len(tops) or len(engine) or len(updates)):
+            return
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
             workers = np.setdiff1d(self.thread[engine], [self.main])  # the engine's own threads
             tops = tops[~np.isin(self.thread[tops], workers)]
-        updates = self._of(Role.UPDATE)
 
         def times(chosen: NDArray[np.intp]) -> Ints:
             return np.stack([self.start[chosen], self.stop[chosen]], axis=1)
 
-        return phases(self.step_times, times(engine), self.start[tops], times(updates))
+        yield from phases(self.step_times, times(engine), self.start[tops], times(updates))
 
     def _syncs(self) -> Iterator[tuple[SyncPoint, int]]:
         """Each wait, and its thread: calls of CUDA that wait, or reads if no device was traced."""

@@ -93,8 +93,8 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     can_guess = run.settings.mode != "torch" and run.devices == 1
     cost = row.wait_ms_per_step if math.isnan(idle) else idle
     change = cure.change if can_guess or "step_mode" not in cure.change else {}
-    said = f"{text}: {_filled(cure, row, run, can_guess)}"
-    return Advice(cure.rule, said, row.site, cost, _known(run, change))
+    text += f": {_filled(cure, row, run, can_guess)}"
+    return Advice(cure.rule, text, row.site, cost, _known(run, change))
 
 
 def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
@@ -102,13 +102,12 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
     later = f", look one step later (loss_scaling={DEFERRED!r})"
     keep = ", keep the read and hide it (step_mode='speculate')"
     hide = "; step_mode='speculate' keeps the read and hides most of the wait"
-    by_device = f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True"
     own = "an optimizer with fused=True, whose step takes found_inf"
     is_own = is_of_strangers(run)
     return cure.text.format(
         via=row.via,
         cause=row.cause,
-        on_device=own if is_own else by_device,
+        on_device=own if is_own else f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True",
         several="several batches" if is_own else "several batches (accumulate)",
         op=row.cause.removeprefix("unlowered op aten."),
         later=later if run.devices == 1 and not is_own else "",
@@ -117,7 +116,7 @@ def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
     )
 
 
-_DATA_DEPENDENT = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
+_BY_DATA = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
 _SPECULATE = {"step_mode": "speculate"}
 
 
@@ -134,10 +133,6 @@ class SyncCure:
 def _through(*beginnings: str) -> Callable[[str, str], bool]:
     """The library line that waited is in one of these places."""
     return lambda cause, via: via.startswith(beginnings)
-
-
-def _is_shape(cause: str, via: str) -> bool:
-    return cause.startswith("unlowered op") and any(name in cause for name in _DATA_DEPENDENT)
 
 
 # The first cure that fits is given; the last fits all.
@@ -170,7 +165,7 @@ SYNC_CURES = (
     ),
     SyncCure(
         "data-dependent shape",
-        _is_shape,
+        lambda cause, via: cause.startswith("unlowered op") and any(n in cause for n in _BY_DATA),
         "how large the result of {op} is depends on the data, so the host has to look; a boolean "
         "mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
     ),
@@ -194,10 +189,16 @@ SYNC_CURES = (
         {"prefetch": 2},
     ),
     SyncCure(
+        "wait for the device",
+        lambda cause, via: cause in ("synchronize", "block_until_ready"),
+        "the host stops there until the device is done ({cause}). Leave the call out or make it "
+        "less often; if it copies, pinned memory and the asynchronous call do not wait.",
+    ),
+    SyncCure(
         "read",
         lambda cause, via: True,
-        "the step reads a value ({cause}). Read it every n-th step, or keep x.detach() and read "
-        "it later{hide}.",
+        "the step reads a value ({cause}). Read it every n-th step, or keep it on the device (in "
+        "torch, x.detach()) and read it later{hide}.",
         _SPECULATE,
     ),
 )

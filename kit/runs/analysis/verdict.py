@@ -53,7 +53,7 @@ _KERNELS = (
     "ops in them is less work"
 )
 _DISPATCH = "give each launch more to do: a larger batch, fewer and larger kernels"
-_OUTSIDE = "look at what the host does there, in the timeline and with a profiler of Python"
+_OUTSIDE = "look at what the host does there, in the timeline and with a profiler of the host"
 
 LIMIT_ROWS = {
     "device": LimitRow("The device has work for most of the step", _KERNELS, _KERNELS),
