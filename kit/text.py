@@ -223,10 +223,16 @@ def _with_unit(value: float, units: Sequence[tuple[float, str]], unknown: str) -
     return f"{number:,.0f} {unit}" if is_whole else f"{number:.3g} {unit}"
 
 
-def format_number(value: float, unknown: str = UNKNOWN) -> str:
-    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; `≈0` below 0.001."""
+def format_number(value: float, unknown: str = UNKNOWN, *, figures: int = 3) -> str:
+    """Three figures, never an exponent: `0.012`, `1.53`, `1,240`; `≈0` below 0.001.
+
+    Args:
+        figures: fewer, 1 or 2, for what is not known as well: a spread, the end of an interval.
+    """
     if math.isnan(value):
         return unknown
+    if figures < 3:
+        value = float(f"{value:.{figures}g}")
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 0.001 or not value else "≈0"

@@ -263,6 +263,12 @@ def test_lines_show_themselves_as_lines():
     assert "x" * 9000 in Lines("x" * 9000)._repr_html_()  # a long line is not cut
 
 
+def test_no_other_file_rounds_to_three_figures_by_itself():
+    """`.3g` shows 1,591 sync points a step as 1.59e+03: format_number does not."""
+    files = Path(kit.__file__).parent.rglob("*.py")
+    assert {p.name for p in files if ":.3g" in p.read_text()} == {"text.py"}
+
+
 def test_no_other_file_has_a_sanitizer_of_its_own():
     own = re.compile(r"from html import|import html\b|html\.escape|saxutils|markupsafe")
     found = {p.name for p in Path(kit.__file__).parent.rglob("*.py") if own.search(p.read_text())}

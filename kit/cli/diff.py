@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.errors import KitError
-from kit.text import markdown_table, safe_markdown, safe_terminal
+from kit.text import format_number, markdown_table, safe_markdown, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.analysis.diff import RunDiff
@@ -118,11 +118,11 @@ def _verdict(
     safe: Callable[[str], str],
 ) -> str:
     """What decides the exit status, in words; `safe` makes names fit for where they are shown."""
+    rule = f"slower by more than {format_number(100 * bar)}% and than the spread"
     if failed:
-        what = "; ".join(safe(name) or "the step" for name in failed)
-        return f"FAILED: slower by more than {100 * bar:.3g}% and than the spread: {what}"
+        return f"FAILED: {rule}: " + "; ".join(safe(name) or "the step" for name in failed)
     unknown = [safe(n) or "the step" for n, d in diffs if _kind(d) in ("unclear", "unknown")]
-    text = f"passed: nothing is slower by more than {100 * bar:.3g}% and than the spread"
+    text = f"passed: nothing is {rule}"
     if unknown:
         text += (
             f"; cannot be told, by the spread or because the machine was busy: {'; '.join(unknown)}"

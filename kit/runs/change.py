@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kit.runs.conditions import doubt
 from kit.runs.labels import cell_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
-from kit.text import format_ms, format_percent
+from kit.text import format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -118,7 +118,8 @@ class Difference:
         if self.is_ratio and self.low < 1 < self.high and self.high > _WIDEST * self.low:
             return f"({_MAY_BE_ANYTHING})"
         if self.is_ratio and self.spread > 1:
-            return f"({self.low:.2g} to {self.high:.2g} times)"
+            low, high = (format_number(end, figures=2) for end in (self.low, self.high))
+            return f"({low} to {high} times)"
         return f"± {form(self.spread)}"
 
     def text(
@@ -160,7 +161,7 @@ class Difference:
         is_sure = not math.isnan(self.spread) and self.kind != "unclear"
         word = "no change, " if self.kind == "same" else "" if is_sure else "maybe "
         margin = "" if math.isnan(self.spread) else f" {self.margin()}"
-        return f"{word}{self.new / self.old:.3g}x{margin}"
+        return f"{word}{format_number(self.new / self.old)}x{margin}"
 
 
 def ratio_of(old: Sequence[Times], new: Sequence[Times], *, rerun: float = RERUN) -> Difference:

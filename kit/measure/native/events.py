@@ -18,6 +18,7 @@ import numpy as np
 from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
+from kit.text import format_number
 from kit.trace import Span, SyncPoint, Timeline
 from kit.trace.communication import kind_on_device
 from kit.trace.kinds import OF_WORKERS
@@ -84,7 +85,7 @@ def timeline_of(
             said = (
                 "1 read of a number a step"
                 if reads == 1
-                else f"{reads:.3g} reads of a number a step"
+                else f"{format_number(reads)} reads of a number a step"
             )
             does = "waits" if reads == 1 else "wait"
             where = _where(places or {}, reads)

@@ -14,6 +14,7 @@ from kit.runs.knob import Knob, knobs_of
 from kit.runs.run import Run
 from kit.runs.settings import Settings
 from kit.runtime.session.executor import ExecutableCache
+from kit.text import format_number
 
 __all__ = ["Programs", "Trial", "Tuned", "choose", "in_words", "program_of", "same_losses",
            "training_of", "work_of"]  # fmt: skip
@@ -325,9 +326,10 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
     is_same = training_of(best["settings"]) == training_of(start["settings"])
     name, unit = ("step_ms", "step") if is_same else ("ms_per_sample", "sample")
     if best["is_start"]:
+        ms, spread = format_number(start["step_ms"]), format_number(start["spread_ms"], figures=2)
         return (
-            f"What you gave is the best of {count} settings: {start['step_ms']:.3g} ms a step. "
-            f"No other is faster beyond the spread, ± {start['spread_ms']:.2g} ms."
+            f"What you gave is the best of {count} settings: {ms} ms a step. "
+            f"No other is faster beyond the spread, ± {spread} ms."
         )
     more = (best["compile_ms"] - start["compile_ms"]) / 1e3
     if more <= 0:
@@ -335,8 +337,9 @@ def _verdict(best: Mapping[str, Any], start: Mapping[str, Any], speedup: float, 
     else:
         cost = f"compiling takes {more:.1f} s more, paid back after {_steps(best)}"
     return (
-        f"{best['words']}: {speedup:.3g}x as fast as what you gave ({best[name]:.3g} ms a {unit} "
-        f"instead of {start[name]:.3g}, {best['change'].text()}); {cost}."
+        f"{best['words']}: {format_number(speedup)}x as fast as what you gave "
+        f"({format_number(best[name])} ms a {unit} instead of {format_number(start[name])}, "
+        f"{best['change'].text()}); {cost}."
     )
 
 

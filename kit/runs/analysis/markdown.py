@@ -6,7 +6,7 @@ from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
 from kit.runs.run import Run
-from kit.text import format_ns, markdown_table, safe_markdown
+from kit.text import format_ns, format_number, markdown_table, safe_markdown
 from kit.trace import sync_table
 from kit.trace.kernels import kernel_table
 from kit.trace.metrics import waits_of
@@ -74,7 +74,7 @@ def _syncs(run: Run) -> str:
     rows = [
         (
             *(safe_markdown(text or "-") for text in (r.site, r.via, r.cause)),
-            f"{r.count_per_step:.3g}",
+            format_number(r.count_per_step),
             f"{r.wait_ms_per_step:.3f}",
         )
         for r in sync_table(waits.syncs, steps=waits.steps)

@@ -109,7 +109,7 @@ def _syncs(run: Run, limit: int) -> str:
         [
             safe_terminal(r.site, 40) or "unknown line",
             safe_terminal(r.cause, 24),
-            f"{r.count_per_step:.3g}",
+            format_number(r.count_per_step),
             format_number(r.wait_ms_per_step),
             format_number(r.idle_ms_per_step),
             safe_terminal(r.via, 40),
@@ -142,7 +142,7 @@ def _kernels(run: Run, limit: int) -> str:
     cells = [
         [
             safe_terminal(r.name, 60),
-            f"{r.count / steps:.3g}",
+            format_number(r.count / steps),
             format_number(r.charged_ms / steps),
             f"{r.share:.1%}",
         ]

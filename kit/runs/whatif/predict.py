@@ -29,7 +29,7 @@ from kit.runs.whatif.native import NativeModel, is_native
 from kit.runs.whatif.question import Question
 from kit.runs.whatif.steps import Shape, accumulated, device_times, modelled, step_ns
 from kit.runs.whatif.waits import SCALER, is_guessed, of_scaler, on_guessing, taken_away, waits_of
-from kit.text import WHOLE, format_ms, safe_terminal
+from kit.text import WHOLE, format_ms, format_ns, safe_terminal
 from kit.trace import SyncPoint, Timeline
 from kit.trace.syncs import SyncRow
 
@@ -283,12 +283,12 @@ def _with_overheads(
     if launch is not None:
         own = run.metrics.get("overhead.launch_ns", 0.0)
         notes.append(
-            f"a launch takes {launch / 1e3:.3g} us instead of {own / 1e3:.3g} us; what "
+            f"a launch takes {format_ns(launch)} instead of {format_ns(own)}; what "
             "the worker does in Python stays as it is"
         )
         costs = replace(costs, launch=max(costs.launch + launch - own, 0.0))
     if sync is not None:
-        notes.append(f"a wait that need not wait takes {sync / 1e3:.3g} us")
+        notes.append(f"a wait that need not wait takes {format_ns(sync)}")
         costs = replace(costs, sync=sync)
     return costs
 

@@ -216,7 +216,7 @@ def _line(number: int, text: str | None, rows: Sequence[LineCost], i: int, scale
 def _sync(row: LineCost) -> str:
     if not row.syncs:
         return ""
-    often = "once a step" if row.syncs == 1 else f"{row.syncs:.3g} times a step"
+    often = "once a step" if row.syncs == 1 else f"{format_number(row.syncs)} times a step"
     idle = f", then the device is idle for {_ms(row.idle_ms)} ms" if row.idle_ms >= 5e-4 else ""
     causes = "; ".join(safe_html(cause, 120) for cause in row.causes[:3])
     return (
