@@ -121,7 +121,7 @@ _NSYS = Reader(
     (".sqlite",),
     "`.sqlite`",
     "nsys",
-    "`nsys export --type sqlite` of Nsight Systems; no real file was met yet",
+    "`nsys export --type sqlite` of Nsight Systems",
     "`kit/formats/nsys.py`: the standard library's SQLite, read only",
     _read_nsys,
     _read_nsys,
