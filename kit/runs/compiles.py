@@ -1,14 +1,24 @@
-"""`Compile`: one compile of a run and its reason. `storms`: the same one again and again."""
+"""`Compile`: one compile of a run and its reason. `storms`: the same one again and again.
+
+`GraphChange` is what a recompile changed: the old graph and the new one, around what differs.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["Compile", "storms"]
+from kit.ir import Graph, Node
+from kit.ir.graph import GraphDiff
+
+__all__ = ["MOST_CHANGES", "Compile", "GraphChange", "change_of", "storms", "worth_showing"]
 
 STORM = 3  # recompiles for the same reason at the same place
+MOST_CHANGES = 4  # pairs of graphs that a run keeps
+_MOST_ROWS = 40  # ops of a pair that are kept beside each other
+_AROUND = 2  # equal ops that are kept before and after one that differs
+_BY_USER = frozenset({"shape", "dtype", "constant", "op", "inputs"})  # what a step itself changes
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,91 @@ class Compile:
     lower_ms: float = 0.0  # from ops to XLA's input
     compile_ms: float = 0.0
     is_from_disk: bool = False
+
+
+@dataclass(frozen=True)
+class GraphChange:
+    """The graphs of the two programs behind a recompile, cut to what differs between them.
+
+    An op that was cut away and whose value is read is an input in them.
+    """
+
+    compile: int  # its place in `Run.compiles`
+    before: Graph
+    now: Graph
+    left_out: int = 0  # ops that stand beside each other and were cut away
+
+
+def change_of(compile: int, diff: GraphDiff) -> GraphChange:
+    """The two graphs of a diff, cut to what differs first and what is around it."""
+    ops = [n for n, row in enumerate(diff.rows) if _is_op(diff, n)]
+    near = {
+        ops[k]
+        for at, n in enumerate(ops)
+        if diff.rows[n].kind != "same"
+        for k in range(max(at - _AROUND, 0), min(at + _AROUND + 1, len(ops)))
+    }
+    shown = set(sorted(near)[:_MOST_ROWS])
+    read = _readers(diff, shown)
+    sides = [
+        _cut(graph, [getattr(diff.rows[n], side) for n in sorted(shown | read)], keep)
+        for graph, side in ((diff.old, "left"), (diff.new, "right"))
+        for keep in [{getattr(diff.rows[n], side) for n in shown}]
+    ]
+    return GraphChange(compile, sides[0], sides[1], len(ops) - len(shown))
+
+
+def _is_op(diff: GraphDiff, n: int) -> bool:
+    row = diff.rows[n]
+    node = diff.old.nodes[row.left] if row.left >= 0 else diff.new.nodes[row.right]
+    return not node.is_variable
+
+
+def _readers(diff: GraphDiff, shown: Iterable[int]) -> set[int]:
+    """The rows that the shown ones read from, on either side."""
+    left = {row.left: n for n, row in enumerate(diff.rows) if row.left >= 0}
+    right = {row.right: n for n, row in enumerate(diff.rows) if row.right >= 0}
+    found = set()
+    for row in (diff.rows[n] for n in shown):
+        if row.left >= 0:
+            found |= {left[i] for i, _ in diff.old.nodes[row.left].inputs}
+        if row.right >= 0:
+            found |= {right[i] for i, _ in diff.new.nodes[row.right].inputs}
+    return found
+
+
+def _cut(graph: Graph, places: Sequence[int], keep: set[int]) -> Graph:
+    """The nodes at these places in program order; those not to keep become inputs."""
+    order = sorted(place for place in places if place >= 0)
+    at = {place: k for k, place in enumerate(order)}
+    nodes = []
+    for place in order:
+        node = graph.nodes[place]
+        if place in keep:
+            node = replace(node, inputs=tuple((at[i], o) for i, o in node.inputs), segment=-1)
+        elif not node.is_variable:
+            node = Node("input", (), (), node.avals, node.site, node.phase)
+        nodes.append(node)
+    return Graph(tuple(nodes))
+
+
+def worth_showing(notes: Sequence[Compile]) -> list[int]:
+    """Which recompiles to show as graphs: one for each reason and line, those that cost most.
+
+    Left out is what belongs to the first steps of any run: segments that resemble each other, and
+    results that are still held or no longer checked.
+    """
+    groups: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for i, note in enumerate(notes):
+        if note.kind != "first" and note.kind != "evicted" and note.step > 0:
+            groups[note.kind, note.site, note.segment].append(i)
+    found = [
+        group
+        for group in groups.values()
+        if len(group) >= STORM or notes[group[0]].kind in _BY_USER
+    ]
+    found.sort(key=lambda group: -sum(notes[i].lower_ms + notes[i].compile_ms for i in group))
+    return sorted(group[-1] for group in found[:MOST_CHANGES])
 
 
 def storms(notes: Sequence[Compile]) -> list[str]:

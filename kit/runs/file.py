@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from kit.errors import GraphError, RunFileError, SettingsError, TimelineError
 from kit.files import open_plain, write_whole
 from kit.ir import Aval
+from kit.runs.compiles import MOST_CHANGES
 from kit.runs.encoding import decoder, encode
 from kit.runs.sources import MAX_SOURCE_BYTES
 from kit.trace import COLUMNS, KINDS, SyncPoint, Timeline
@@ -41,7 +42,7 @@ __all__ = ["FORMAT", "MAX_FILE_BYTES", "MAX_JSON_BYTES", "MAX_SPANS", "VERSION",
            "write_run"]  # fmt: skip
 
 FORMAT = "overlap-kit run"
-VERSION = 4  # 2: label; 3: the knobs of a workload's builder; 4: pins, callers
+VERSION = 5  # 2: label; 3: the knobs of a workload's builder; 4: pins, callers; 5: changes
 MAX_FILE_BYTES = 256 << 20
 MAX_JSON_BYTES = 64 << 20  # about 200,000 nodes
 MAX_SPANS = 4_000_000
@@ -240,8 +241,15 @@ def _check(run: Any) -> None:
     _within(t.node, "node", -1, 1 << 31)
     try:
         nodes = max((len(graph.check()) for graph in run.graphs), default=0)
+        for change in run.changes:
+            change.before.check(), change.now.check()
     except GraphError as error:
         raise RunFileError(f"{error!s:.500}") from None
+    if len(run.changes) > MOST_CHANGES:
+        raise RunFileError(f"more than {MOST_CHANGES} pairs of graphs of recompiles")
+    for change in run.changes:
+        _one_within(change.compile, "the recompile of a pair of graphs", 0, len(run.compiles))
+        _one_within(change.left_out, "the number of ops left out", 0, MAX_NS)
     for s in run.segments:
         ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
         if ids and not 0 <= min(ids) <= max(ids) < nodes:
@@ -278,7 +286,8 @@ def _check_numbers(run: Any) -> None:
     for f in fields(run.conditions):
         if not math.isnan(value := getattr(run.conditions, f.name)):  # nan: not known
             _one_within(value, f"conditions.{f.name}", -1, MAX_NS)
-    for g, graph in enumerate(run.graphs):
+    changed = (graph for change in run.changes for graph in (change.before, change.now))
+    for g, graph in enumerate((*run.graphs, *changed)):
         for n, node in enumerate(graph.nodes):
             _check_shapes(node.avals, f"graphs[{g}].nodes[{n}]")
     for n, memory in enumerate(run.memory):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kit.ir import Graph, Segment
-from kit.runs.compiles import Compile
+from kit.runs.compiles import Compile, GraphChange
 from kit.runs.conditions import UNKNOWN_CONDITIONS, Conditions, doubt
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
@@ -90,6 +90,7 @@ class Run:
     conditions: Conditions = UNKNOWN_CONDITIONS  # what else the machine did meanwhile
     pins: tuple[Pin, ...] = ()  # what somebody wrote at times of the timeline
     callers: tuple[Caller, ...] = ()  # of a foreign trace's kernels, in the place of a graph
+    changes: tuple[GraphChange, ...] = ()  # what some of the recompiles changed, as graphs
 
     @cached_property
     def step_ms(self) -> float:

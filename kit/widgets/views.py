@@ -32,7 +32,7 @@ from kit.widgets.graph.view import GraphView, graph_js_args, graph_model, graph_
 from kit.widgets.memory.tables import folded_memory_html, memory_picks
 from kit.widgets.numbers.advice import AdviceView, advice_html
 from kit.widgets.numbers.callers import callers_drawn, callers_html
-from kit.widgets.numbers.compiles import recompiles_html
+from kit.widgets.numbers.compiles import changes_html, recompiles_html
 from kit.widgets.numbers.gaps import gaps_html
 from kit.widgets.numbers.headline import HeadlineView
 from kit.widgets.numbers.kernels import folded_kernels, folded_kernels_html
@@ -114,6 +114,10 @@ def _has_host_ops(run: Run) -> bool:
     return bool(run.unlowered or run.compiles)
 
 
+def _has_changes(run: Run) -> bool:
+    return bool(run.changes)
+
+
 def _has_callers(run: Run) -> bool:
     return bool(run.callers)
 
@@ -165,6 +169,13 @@ VIEWS: tuple[ViewRow, ...] = (
             "reads and which ops read it.",
             shows=_has_graph,
         ),
+    ),
+    ViewRow(
+        "recompiles",
+        "what was compiled again, as two graphs",
+        "left",
+        html=changes_html,
+        applies=_has_changes,
     ),
     ViewRow(
         "callers",

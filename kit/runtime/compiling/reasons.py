@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.ir import Graph, Node
 from kit.ir.graph import GraphDiff
-from kit.runs.compiles import Compile, storms
+from kit.runs.compiles import Compile, GraphChange, change_of, storms, worth_showing
 from kit.runtime.compiling.cache import MAX_PROGRAMS
 from kit.runtime.compiling.checks import NO_CHECKS, Checks
 from kit.runtime.compiling.lower import Executable, Source
@@ -24,6 +24,7 @@ _EVICTED = (
     f"compiled before, and dropped since to make room: {MAX_PROGRAMS:,} programs stay in memory; "
     "{} ops from {}"
 )
+_MOST_OPS = 2_000  # of a program whose graph is compared for a run: more takes seconds
 KEPT = 256  # past programs that a new one is compared with, and notes that are kept
 
 
@@ -107,6 +108,11 @@ class CompileLog:
         """The graph diff behind a compile (the last one unless told), old left and new right."""
         old, new = self._pairs[i]
         return (Graph(()) if old is None else old.graph()).diff(new.graph())
+
+    def changes(self) -> tuple[GraphChange, ...]:
+        """The graphs behind the recompiles that are worth showing; no program of thousands."""
+        small = (i for i in worth_showing(self.notes) if self.notes[i].ops <= _MOST_OPS)
+        return tuple(change_of(i, self.diff(i)) for i in small)
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
         def likeness(old: CompiledProgram) -> tuple[float, bool, bool]:

@@ -16,7 +16,7 @@ import jax
 from kit.cores import schedulable_cores, usable_cores
 from kit.ir.graph import GraphDiff
 from kit.runs.bulk_sizes import BulkSizes, sizes_from_environment
-from kit.runs.compiles import Compile
+from kit.runs.compiles import Compile, GraphChange
 from kit.runtime.compiling.lower import options_for
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
@@ -90,6 +90,10 @@ class Report:
     def compile_diff(self, i: int = -1) -> GraphDiff:
         """How the graph changed before compile `i` of `compiles`; the last one unless told."""
         return self._issuer.executor.compiler.log.diff(i)
+
+    def graph_changes(self) -> tuple[GraphChange, ...]:
+        """What the recompiles worth showing changed, as a run keeps it."""
+        return self._issuer.executor.compiler.log.changes()
 
     def metrics_report(self) -> str:
         """The counters as text, with the meaning that they have in pytorch/xla."""

@@ -11,15 +11,16 @@ from kit.ir.graph import GraphDiff
 from kit.runs.compiles import Compile, storms
 from kit.runs.run import Run
 from kit.runs.settings import Settings
-from kit.text import safe_html
+from kit.text import format_count, safe_html
 from kit.trace import Timeline
 from kit.widgets.base.page import View
 from kit.widgets.base.selection import Selection
 from kit.widgets.base.tables import FONT, INK, LINE, MONO, MUTED, section, sentence, table
 from kit.widgets.graph.diff import Side, sides
+from kit.widgets.graph.pair import pair_html
 from kit.widgets.graph.view import GraphView
 
-__all__ = ["CompileView", "compiles_html", "diff_html", "recompiles_html"]
+__all__ = ["CompileView", "changes_html", "compiles_html", "diff_html", "recompiles_html"]
 
 MAX_ROWS = 20
 _BACKGROUND = {
@@ -56,6 +57,31 @@ def recompiles_html(compiles: Sequence[Compile]) -> str:
     """The same, but "" unless something was compiled again during the steps."""
     again = [c for c in compiles if c.kind != "first"]
     return compiles_html(again) if storms(again) else ""
+
+
+def changes_html(run: Run) -> str:
+    """What recompiles changed, each as two graphs beside each other; the dearest is open."""
+    drawn = [change for change in run.changes if change.compile < len(run.compiles)]
+    if not drawn:
+        return ""
+    cost = [_cost(run.compiles[change.compile]) for change in drawn]
+    parts = []
+    for change, ms in zip(drawn, cost, strict=True):
+        c = run.compiles[change.compile]
+        note = f"{format_count(change.left_out, 'equal op')} not drawn. " if change.left_out else ""
+        note += "Inputs and parameters are not drawn; point at a box for all of its arguments."
+        line = f"<b>step {c.step:,}</b>, {ms:,.0f} ms: {safe_html(c.sentence, 200)}"
+        is_open = " open" * (ms == max(cost))
+        parts.append(
+            f'<details{is_open} style="margin:4px 0"><summary style="cursor:pointer;'
+            f'overflow-wrap:anywhere">{line}</summary><div style="overflow-x:auto;margin:6px 0">'
+            f"{pair_html(change.before, change.now)}</div>{sentence(note)}</details>"
+        )
+    return section("Compiled again: the graph before and now", "".join(parts))
+
+
+def _cost(c: Compile) -> float:
+    return c.lower_ms + c.compile_ms
 
 
 def _row(c: Compile) -> list[str]:

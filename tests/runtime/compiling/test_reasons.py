@@ -52,6 +52,17 @@ def test_the_cause_of_a_recompile_is_named_with_its_line(kind: str) -> None:
 def test_a_steady_step_compiles_once() -> None:
     session = session_of(lambda i: ones(4) * (1.5 + i), 5)
     assert [c.kind for c in session.compiles] == ["first"]
+    assert session.report.graph_changes() == ()
+
+
+def test_a_run_keeps_the_graphs_behind_one_recompile_of_a_reason() -> None:
+    session = session_of(lambda i: (ones(4 + i).exp() * 2).cumsum(0), 5)
+    (change,) = session.report.graph_changes()
+    assert change.compile == len(session.compiles) - 1
+    diff = change.before.diff(change.now)
+    assert [row.kind for row in diff.rows if row.kind != "same"]
+    assert str(change.now.nodes[-1].avals[0]) == "float32[8]"
+    assert str(change.before.nodes[-1].avals[0]) != "float32[8]"
 
 
 def test_a_storm_is_named_with_its_cure() -> None:

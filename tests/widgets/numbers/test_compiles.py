@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from kit.errors import RunFileError
 from kit.ir import Aval, Graph, Node
 from kit.ir.graph import GraphDiff
-from kit.runs.compiles import Compile
+from kit.runs.compiles import Compile, change_of
+from kit.runs.run import Run
 from kit.widgets.base.selection import NOTHING, Selection
 from kit.widgets.numbers.compiles import (
     CompileView,
     GraphPair,
+    changes_html,
     compiles_html,
     diff_html,
     recompiles_html,
@@ -125,3 +131,38 @@ def test_a_run_has_compiles_but_no_diffs() -> None:
     assert view.choice.layout.display == "none"
     assert view.diff.value == ""
     assert view.graphs is None
+
+
+def chain(ops: int, other: int, extra: str = "relu") -> Graph:
+    """Ops that each read the one before and the first; at place `other` stands another op."""
+    nodes = [Node("input", (), (), (F,))]
+    for i in range(ops):
+        op = extra if i == other else "aten.add"
+        nodes.append(Node(op, ((i, 0), (min(i, 1), 0)), (("arg1", str(i)),), (F,), site=EVIL))
+    return Graph(tuple(nodes))
+
+
+def test_the_graphs_of_a_recompile_are_cut_to_what_differs() -> None:
+    change = change_of(0, chain(200, 100, "relu").diff(chain(200, 100, "gelu")))
+    ops = [node.op for node in change.now.check() if not node.is_variable]
+    assert ops == ["aten.add", "aten.add", "gelu", *["aten.add"] * 3]  # one reads gelu: it differs
+    assert change.left_out == 201 - 7  # what is gone and what is new have a row each
+    kinds = [row.kind for row in change.before.check().diff(change.now).rows]
+    assert sorted(kind for kind in kinds if kind != "same") == ["added", "removed", "rewired"]
+
+
+def test_a_report_shows_the_graphs_of_a_recompile_and_a_file_keeps_them(tmp_path: Path) -> None:
+    change = change_of(1, graph("a", EVIL).diff(graph("b", EVIL)))
+    run = replace(make_run(), compiles=(note(0, "first"), note(1, site=EVIL)), changes=(change,))
+    html = changes_html(run)
+    assert html.count("<svg") == 1
+    assert "1 gone, 1 new" in html or "1 new, 1 gone" in html
+    assert "<script" not in html
+    run.save(tmp_path / "a.kitrun")
+    assert Run.load(tmp_path / "a.kitrun").changes == (change,)
+    for wrong in (replace(change, compile=2), replace(change, left_out=-1)):
+        with pytest.raises(RunFileError, match="is not in"):
+            replace(run, changes=(wrong,)).save(tmp_path / "b.kitrun")
+    with pytest.raises(RunFileError, match="more than 4 pairs"):
+        replace(run, changes=(change,) * 5).save(tmp_path / "b.kitrun")
+    assert changes_html(make_run()) == ""
