@@ -346,7 +346,7 @@ def limit(said: Said) -> Iterator[tuple[str, float]]:
         return
     words = str(said.run.limited_by())
     assert said.line("limit: ").startswith(f"limit: {words}. ")
-    assert plain(advice_html(said.run)).startswith(f"What limits this step {words}.")
+    assert plain(advice_html(said.run)).startswith(f"What limits this step: {words}.")
     assert words in said.markdown.replace("\\", "")
     if not said.run.doubt:
         yield re.search(r"(\d+%) of", words)[1], said.run.limit_shares[said.run.limited_by().what]  # type: ignore[index]

@@ -88,7 +88,9 @@ class HistoryBar(HBox):
         self._first, self._on_invalid = settings, on_invalid
         self._history = History(settings)
         self._is_following = self._is_returning = False
-        self.preset = Dropdown(options=[_CHOOSE, *PRESETS], layout=Layout(width="auto"))
+        self.preset = Dropdown(
+            options=[_CHOOSE, *PRESETS], layout=Layout(width="auto", min_width="0")
+        )
         self.text = Text(
             continuous_update=False, placeholder="the defaults", layout=Layout(width="auto")
         )
@@ -106,9 +108,9 @@ class HistoryBar(HBox):
             layout=Layout(grid_gap="6px", flex_flow="row wrap"),
         )
         presets = labelled("preset", self.preset)
-        presets.layout.flex = "0 1 200px"
+        presets.layout.flex, presets.layout.min_width = "0 1 180px", "0"
         text = labelled("settings as text", self.text, "to share: paste others here, then Enter")
-        text.layout.flex = "1 1 180px"
+        text.layout.flex = "1 1 130px"
         super().__init__(
             [presets, buttons, text, self.shared],
             settings=settings,

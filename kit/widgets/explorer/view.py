@@ -337,7 +337,8 @@ def _keep_pins(
 def _heading(title: str) -> HTML:
     return HTML(
         f'<div role="heading" aria-level="2" style="font:600 17px/1.3 {FONT};color:{INK};'
-        f'overflow-wrap:anywhere">{safe_html(title, 120)}</div>'
+        f'overflow-wrap:anywhere">{safe_html(title, 120)}</div>',
+        layout=Layout(margin="0"),
     )
 
 

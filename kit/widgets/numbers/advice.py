@@ -37,14 +37,15 @@ def _html(found: Verdict | None) -> str:
     head = "What limits this step"
     if found is None:
         return section(head, sentence("No step was traced."))
-    limit = (
-        f'<div style="margin:0 0 4px"><b>{safe_html(found.limit)}.</b> '
+    limit = (  # beside its heading: the timeline below is to be on the first screen
+        f'<div style="margin:0 0 4px"><span role="heading" aria-level="3">{head}:</span> '
+        f"<b>{safe_html(found.limit)}.</b> "
         f'<span style="color:{MUTED}">{safe_html(found.said, 600)}.</span></div>'
     )
     rows = "".join(_row(advice) for advice in found.advice[:MOST])
     if found.next_step:
         rows = _line("next", COLORS["plan"], safe_html(found.next_step, 600)) + rows
-    return section(head, limit + rows)
+    return f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:6px">{limit}{rows}</div>'
 
 
 def _row(advice: Advice) -> str:
@@ -83,7 +84,7 @@ class AdviceView(View):
         self._on_try = on_try
         self._text = HTML(layout=Layout(flex="1 1 560px", min_width="0"))
         self.buttons = HBox(layout=Layout(flex_flow="row wrap", grid_gap="6px"))
-        beside = {"display": "flex", "flex_flow": "row wrap", "align_items": "flex-end"}
+        beside = {"display": "flex", "flex_flow": "row wrap", "align_items": "center"}
         super().__init__(
             [self._text, self.buttons], layout=Layout(width="auto", grid_gap="2px 10px", **beside)
         )
