@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 import transformers as hf
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from lightning.fabric import Fabric
-from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -90,37 +87,47 @@ def by_accelerate(device: str, folder: Path) -> list[float]:
     return [loss.item() for loss in found]
 
 
-class Module(L.LightningModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Net()
-        self.found: list[Any] = []
+def module() -> Any:
+    """A LightningModule. To import Lightning takes seconds: only the worker that runs this does."""
+    import lightning
 
-    def training_step(self, batch: Any, index: int) -> Any:
-        loss = self.net(**batch)["loss"]
-        self.found.append(loss.detach())
-        return loss
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+            self.found: list[Any] = []
 
-    def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.05)
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = self.net(**batch)["loss"]
+            self.found.append(loss.detach())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+    return Module()
 
 
 def trainer(folder: Path, steps: int = STEPS, **options: Any) -> Any:
-    return L.Trainer(
+    import lightning
+
+    return lightning.Trainer(
         max_steps=steps, logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=False, default_root_dir=folder, **options,
     )  # fmt: skip
 
 
 def by_lightning(device: str, folder: Path) -> list[float]:
-    module = Module()
+    net = module()
     place = {"accelerator": "cpu"} if device == "cpu" else {"strategy": kit.lightning_strategy()}
-    trainer(folder, **place).fit(module, DataLoader(rows(), batch_size=2))
-    assert {loss.device.type for loss in module.found} == {device}
-    return [loss.item() for loss in module.found]
+    trainer(folder, **place).fit(net, DataLoader(rows(), batch_size=2))
+    assert {loss.device.type for loss in net.found} == {device}
+    return [loss.item() for loss in net.found]
 
 
 def by_fabric(device: str, folder: Path) -> list[float]:
+    from lightning.fabric import Fabric
+
     place: dict[str, Any] = {"accelerator": "cpu"}
     if device == "kit":
         place = {"strategy": kit.lightning_strategy("lightning.fabric"), "devices": 1}
@@ -215,11 +222,13 @@ def test_a_loop_of_ones_own_is_told_unless_it_is_a_reference_for_the_device() ->
 
 
 def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_path: Path) -> None:
+    from lightning.pytorch.plugins import MixedPrecision
+
     loader = DataLoader(rows() * 3, batch_size=2)
     plugins = [MixedPrecision("16-mixed", device="kit")]
     with kit.Session(kit.Settings(mode="lazy")), kit.watch(steps=2, skip=1) as watch:
         strategy = kit.lightning_strategy()
-        trainer(tmp_path, strategy=strategy, plugins=plugins, steps=9).fit(Module(), loader)
+        trainer(tmp_path, strategy=strategy, plugins=plugins, steps=9).fit(module(), loader)
         memory = strategy.accelerator.get_device_stats("kit")  # for Lightning's DeviceStatsMonitor
         assert memory["memory_allocated"] > 0
     assert watch.ended == "complete: measured 2 of 2 steps"
@@ -230,7 +239,7 @@ def test_a_watch_around_fit_and_a_scaler_of_lightnings_work_on_the_device(tmp_pa
 def test_what_lightning_cannot_do_on_the_device_is_refused_with_what_can(tmp_path: Path) -> None:
     loader = DataLoader(rows(), batch_size=2)
     with pytest.raises(SessionError, match=r"with kit\.Session\(\): trainer\.fit"):
-        trainer(tmp_path, strategy=kit.lightning_strategy()).fit(Module(), loader)
+        trainer(tmp_path, strategy=kit.lightning_strategy()).fit(module(), loader)
     with pytest.raises(SettingsError, match=r"kit\.DataParallel"):
         trainer(tmp_path, strategy=kit.lightning_strategy(), devices=2)
     with pytest.raises(SettingsError, match=r"give one of lightning\.pytorch"):
@@ -238,7 +247,7 @@ def test_what_lightning_cannot_do_on_the_device_is_refused_with_what_can(tmp_pat
     line = r"plugins=\[lightning\.pytorch\.plugins\.MixedPrecision\('bf16-mixed', device='kit'\)\]"
     cast = trainer(tmp_path, strategy=kit.lightning_strategy(), precision="bf16-mixed")
     with kit.Session(), pytest.raises(SettingsError, match=line):
-        cast.fit(Module(), loader)
+        cast.fit(module(), loader)
 
 
 SCRIPT = """
