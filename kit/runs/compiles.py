@@ -17,6 +17,7 @@ __all__ = ["MOST_CHANGES", "Compile", "GraphChange", "change_of", "storms", "wor
 STORM = 3  # recompiles for the same reason at the same place
 MOST_CHANGES = 4  # pairs of graphs that a run keeps
 _MOST_ROWS = 40  # ops of a pair that are kept beside each other
+_MOST_NODES = 2_000  # of one of its graphs, with what its ops read
 _AROUND = 2  # equal ops that are kept before and after one that differs
 _BY_USER = frozenset({"shape", "dtype", "constant", "op", "inputs"})  # what a step itself changes
 
@@ -54,6 +55,13 @@ class GraphChange:
     before: Graph
     now: Graph
     left_out: int = 0  # ops that stand beside each other and were cut away
+
+    @property
+    def is_small(self) -> bool:
+        """Within what the kit writes: a stranger's file may hold more than a page can draw."""
+        sides = (self.before.nodes, self.now.nodes)
+        ops = max(sum(not node.is_variable for node in nodes) for nodes in sides)
+        return ops <= _MOST_ROWS and max(map(len, sides)) <= _MOST_NODES
 
 
 def change_of(compile: int, diff: GraphDiff) -> GraphChange:

@@ -250,6 +250,8 @@ def _check(run: Any) -> None:
     for change in run.changes:
         _one_within(change.compile, "the recompile of a pair of graphs", 0, len(run.compiles))
         _one_within(change.left_out, "the number of ops left out", 0, MAX_NS)
+        if not change.is_small:
+            raise RunFileError("a pair of graphs of a recompile is larger than the kit writes them")
     for s in run.segments:
         ids = [*s.nodes, *(i for i, _ in s.reads), *(i for i, _ in s.writes)]
         if ids and not 0 <= min(ids) <= max(ids) < nodes:

@@ -112,7 +112,8 @@ class CompileLog:
     def changes(self) -> tuple[GraphChange, ...]:
         """The graphs behind the recompiles that are worth showing; no program of thousands."""
         small = (i for i in worth_showing(self.notes) if self.notes[i].ops <= _MOST_OPS)
-        return tuple(change_of(i, self.diff(i)) for i in small)
+        found = (change_of(i, self.diff(i)) for i in small)
+        return tuple(change for change in found if change.is_small)
 
     def _most_similar(self, new: CompiledProgram) -> CompiledProgram | None:
         def likeness(old: CompiledProgram) -> tuple[float, bool, bool]:

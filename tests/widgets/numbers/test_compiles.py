@@ -163,6 +163,10 @@ def test_a_report_shows_the_graphs_of_a_recompile_and_a_file_keeps_them(tmp_path
     for wrong in (replace(change, compile=2), replace(change, left_out=-1)):
         with pytest.raises(RunFileError, match="is not in"):
             replace(run, changes=(wrong,)).save(tmp_path / "b.kitrun")
+    with pytest.raises(
+        RunFileError, match="larger than the kit writes"
+    ):  # 64 MB of them took minutes
+        replace(run, changes=(replace(change, now=chain(41, 0)),)).save(tmp_path / "b.kitrun")
     with pytest.raises(RunFileError, match="more than 4 pairs"):
         replace(run, changes=(change,) * 5).save(tmp_path / "b.kitrun")
     assert changes_html(make_run()) == ""
