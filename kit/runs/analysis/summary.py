@@ -15,7 +15,7 @@ from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import traced_text
 from kit.runs.device.callers import best_view, callers_text
-from kit.runs.labels import device_of
+from kit.runs.labels import IMPORTED, device_of
 from kit.runs.run import Run
 from kit.text import (
     format_bytes,
@@ -63,11 +63,12 @@ def summary(run: Run, *, rows: int = MAX_ROWS) -> str:
 def _headline(run: Run, found: Verdict | None) -> str:
     name = safe_terminal(run.name or "a run", 60)
     device = safe_terminal(device_of(run), 60)
-    changed = unquote_plus(run.settings.to_string().replace("&", ", "))
-    lines = [
-        f"{name}: {run.timeline.origin}, on {device}",
-        f"settings: {safe_terminal(changed, 300) or 'all as by default'}",
-    ]
+    lines = [f"{name}: {run.timeline.origin}, on {device}"]
+    if IMPORTED in run.environment:  # nobody set anything of the kit's
+        lines.append(f"read as: {safe_terminal(run.environment[IMPORTED], 300)}")
+    else:
+        changed = unquote_plus(run.settings.to_string().replace("&", ", "))
+        lines.append(f"settings: {safe_terminal(changed, 300) or 'all as by default'}")
     lines.append(headline_text(run))
     if run.losses:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
