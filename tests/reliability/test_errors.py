@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import random
+import signal
 import threading
 from typing import Any
 
@@ -13,10 +16,11 @@ import kit
 from kit.errors import EngineError
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
+from kit.runtime.session.session import Session
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
 from tests.factories import make_run
-from tests.reliability.errors import ACTS, try_lines
+from tests.reliability.errors import ACTS, out_of_memory, run_with, try_lines
 from tests.waiting import leaves_no_thread
 
 
@@ -123,3 +127,22 @@ def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.Monke
     engine.wait_all()
     engine.close()
     assert ran == ["kept"]
+
+
+def test_without_memory_inside_of_its_closing_a_session_is_closed_all_the_same() -> None:
+    code, handler = Session.__exit__.__code__, signal.getsignal(signal.SIGINT)
+    lines = sorted({line for *_, line in code.co_lines() if line is not None})
+    inside = lines[lines.index(_line_of_closing()) + 1 : -1]  # the last line is after it
+    for line in inside:
+        session = kit.Session().__enter__()
+        with contextlib.suppress(MemoryError):  # as errors are that no read has asked for
+            run_with(session.__exit__, (code, line), out_of_memory)
+        assert not session.is_open
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert len(inside) == 3
+
+
+def _line_of_closing() -> int:
+    """The line of `with self._exits`, from which on the session is closed whatever comes."""
+    lines, first = inspect.getsourcelines(Session.__exit__)
+    return first + next(i for i, line in enumerate(lines) if "with self._exits" in line)

@@ -155,6 +155,7 @@ class Session:
                 frontend.open(self)
                 undo.callback(frontend.close)
             undo.push(watch_ends(self, self.interrupts.install))
+            undo.callback(self._shut)
             self._exits = undo.pop_all()
         self.is_open = True
         return self
@@ -163,14 +164,14 @@ class Session:
         if self._thread != threading.get_ident() or current_session() is not self:
             how = "in the thread that opened them, the innermost first"
             raise SessionError(f"sessions close {how}; use `with kit.Session():` blocks")
-        try:
+        with self._exits or contextlib.ExitStack() as exits:  # closed, whatever is raised here
+            exits.callback(self._shut)
             with contextlib.suppress(Exception):  # an error that no read has asked for
                 self.wait_all()
-        finally:
-            self.is_open = False
-            if self._exits is not None:
-                self._exits.close()
         self.interrupts.check()
+
+    def _shut(self) -> None:
+        self.is_open = False
 
     def leave_behind(self) -> None:
         """This is a forked child, where none of the session's threads is: every use raises."""
