@@ -1,10 +1,12 @@
 # `make help` lists the targets, from the comments after `##` below. Each target makes .venv on its
-# first use, and again when pyproject.toml changes.
+# first use, and again when pyproject.toml or requirements/ changes.
 
 PYTHON ?= python3
 # Installed first and pinned, so that every machine runs the version that the kit was tested with.
 TORCH ?= torch==2.13.0
-# Extra arguments of that one installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
+# All else is fetched by version and hash, from requirements/. `make PINS=` takes the newest versions instead.
+PINS ?= yes
+# Extra arguments of torch's installation. On Linux without a GPU, PyTorch's CPU wheels save gigabytes:
 #   make lab PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH_ARGS ?=
 # With arguments there is one run of pytest, with these. Without, there are three: first the tests that
@@ -30,6 +32,9 @@ NOT_QUICK := not browser and not notebook and not slow and not alone
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
+# The lists of these names, and then nothing that they lack.
+pinned = $(if $(PINS),$(PIP) install --no-deps --require-hashes $(patsubst %,--requirement requirements/%.txt,$(1)))
+PINNED := $(if $(PINS),--no-index --no-build-isolation)
 GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS := $(if $(GPU),cuda)
 TEST_EXTRAS := $(addsuffix $(comma),$(EXTRAS))test,dev
@@ -101,22 +106,25 @@ clean:  ## remove .venv and everything that was built
 $(PY):
 	scripts/make-venv $(PYTHON) $(VENV)
 
-$(VENV)/.torch: pyproject.toml | $(PY)
-	@echo "installing $(TORCH), then kit$(if $(EXTRAS), with its $(EXTRAS) extra): a few minutes, once"
+$(VENV)/.torch: pyproject.toml $(wildcard requirements/*.txt) | $(PY)
+	@echo "installing $(TORCH) and kit$(if $(EXTRAS), with its $(EXTRAS) extra): a few minutes, once"
+	$(call pinned,kit $(EXTRAS))
 	$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)"
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch
-	$(PIP) install --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
+	$(PIP) install $(PINNED) --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
 	@touch $@
 
 # All that `.installed` stands for, and the tools of the tests.
 $(VENV)/.installed-test: $(VENV)/.torch
-	$(PIP) install --editable ".[$(TEST_EXTRAS)]"
+	$(call pinned,test)
+	$(PIP) install $(PINNED) --editable ".[$(TEST_EXTRAS)]"
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-site: $(VENV)/.installed-test
-	$(PIP) install --editable ".[$(TEST_EXTRAS),site]"
+	$(call pinned,site)
+	$(PIP) install $(PINNED) --editable ".[$(TEST_EXTRAS),site]"
 	@touch $@
 
 # eslint and the compiler of TypeScript, which check the JavaScript; the kit itself needs neither.

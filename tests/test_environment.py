@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 CONDA_NAMES = {  # pip name -> conda-forge name
@@ -79,3 +80,22 @@ def test_the_cuda_extra_bounds_jax_as_the_kit_does():
 
 def test_jax_and_jaxlib_have_the_same_bounds():
     assert pip()["jax"] == pip()["jaxlib"]
+
+
+def test_make_has_a_hash_of_each_package_but_torch_within_the_bounds():
+    pins: dict[str, list[tuple[str, str]]] = {}
+    for path in (ROOT / "requirements").glob("*.txt"):
+        head, *entries = re.split(r"^(?=[a-z])", path.read_text(encoding="utf-8"), flags=re.M)
+        assert "--only-binary :all:" in head
+        for entry in entries:
+            name, version = re.match(r"([a-z0-9.-]+)==(\S+)", entry).groups()
+            assert "--hash=sha256:" in entry, entry
+            pins.setdefault(name, []).append((version, path.stem))
+    wanted = pip("cuda", "test", "dev", "site")
+    assert set(wanted) - set(pins) == {"torch", "overlap-kit"}
+    assert "torch" not in pins
+    for name in set(wanted) & set(pins):
+        bounds = SpecifierSet(",".join(wanted[name]))
+        assert all(version in bounds for version, _ in pins[name]), name
+    of_the_kit = {name for name, found in pins.items() if {"kit"} == {list_ for _, list_ in found}}
+    assert set(pip()) - {"torch"} <= of_the_kit  # `make lab` reads this list only

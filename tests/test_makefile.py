@@ -122,6 +122,20 @@ def test_torch_can_be_chosen_by_hand(machine: Path):
     assert 'install --pre "torch==2.12.0"' in plan
 
 
+def test_make_fetches_by_hash_and_then_nothing_that_the_lists_lack(machine: Path):
+    def installs(*choice: str) -> list[str]:
+        plan = call(machine, "make", "--dry-run", "--always-make", "check", *choice).stdout
+        return [line.partition(" install ")[2] for line in plan.splitlines() if " -m pip " in line]
+
+    assert installs() == [
+        "--no-deps --require-hashes --requirement requirements/kit.txt",
+        ' "torch==2.13.0"',
+        "--no-deps --require-hashes --requirement requirements/test.txt",
+        '--no-index --no-build-isolation --editable ".[test,dev]"',
+    ]
+    assert installs("PINS=") == [' "torch==2.13.0"', ' --editable ".[test,dev]"']
+
+
 def test_pytest_has_the_last_word_of_make_test(machine: Path):
     lines = call(machine, "make", "--dry-run", "--always-make", "test").stdout.splitlines()
     assert lines[-1].split()[1:3] == ["-m", "pytest"]
