@@ -258,7 +258,7 @@ class _Pairing:
         for key in dict.fromkeys([*old, *new]):
             a, b = old.get(key, NOTHING), new.get(key, NOTHING)
             name, note = (str(key), "") if names is None else names[key]
-            changes.append(Change(name, a.ms, b.ms, note, a.count, b.count, self.difference(a, b)))
+            changes.append(Change(name, a.ms, b.ms, note, self.difference(a, b)))
         return tuple(sorted(changes, key=lambda c: -abs(c.ms)) if is_ordered else changes)
 
 

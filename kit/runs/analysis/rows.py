@@ -23,8 +23,6 @@ class Change:
     old: float
     new: float
     note: str = ""
-    old_count: float = math.nan  # a step
-    new_count: float = math.nan
     difference: Difference | None = None  # by the rule for "changed"; None: nothing is known
 
     @property

@@ -145,7 +145,7 @@ class Collectives:
         member.send(cells, partial(self._deliver, collective, rank, cells))
         return collective, task, results
 
-    def brought(self, rank: int, collective: Collective) -> list[bool]:
+    def brought(self, collective: Collective) -> list[bool]:
         """For each position of a collective, whether any replica has an array there.
 
         Waits until all replicas have contributed, not until the arrays are computed; with other

@@ -267,7 +267,7 @@ class Reducer:
         there = [p.grad is not None for _, p in bucket.parameters]
         if not all(there):  # perhaps another replica has used it
             self.session.stepper.note_obstacle("a parameter got no gradient in one replica")
-            there = self.session.collectives.brought(self.session.rank, bucket.collective)
+            there = self.session.collectives.brought(bucket.collective)
         for (name, p), meta, value, is_there in zip(
             bucket.parameters, bucket.metas, bucket.results, there, strict=True
         ):

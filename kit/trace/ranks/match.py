@@ -44,7 +44,7 @@ class Matched:
 def match(ranks: Sequence[RankTrace]) -> Matched:
     """The collectives of all ranks, side by side."""
     found = [_keys(rank) for rank in ranks]
-    uneven = _uneven(ranks, found)
+    uneven = _uneven(found)
     rows: dict[Key, dict[int, int]] = defaultdict(dict)
     for r, keys in enumerate(found):
         for key, i in keys.items():
@@ -95,9 +95,7 @@ def _keys(rank: RankTrace) -> dict[Key, int]:
     return found
 
 
-def _uneven(
-    ranks: Sequence[RankTrace], found: Sequence[dict[Key, int]]
-) -> set[tuple[Channel, str]]:
+def _uneven(found: Sequence[dict[Key, int]]) -> set[tuple[Channel, str]]:
     """Channels and steps of which ranks have different numbers of collectives."""
     counts: dict[tuple[Channel, str], set[int]] = defaultdict(set)
     for keys in found:

@@ -37,15 +37,18 @@ def _html(found: Verdict | None) -> str:
     head = "What limits this step"
     if found is None:
         return section(head, sentence("No step was traced."))
-    limit = (  # beside its heading: the timeline below is to be on the first screen
+    limit, said = str(found.limit), found.said
+    if found.limit.doubt:  # one colon is enough
+        limit, said = "not said", f"{found.limit.doubt}. {said}"
+    line = (  # beside its heading: the timeline below is to be on the first screen
         f'<div style="margin:0 0 4px"><span role="heading" aria-level="3">{head}:</span> '
-        f"<b>{safe_html(found.limit)}.</b> "
-        f'<span style="color:{MUTED}">{safe_html(found.said, 600)}.</span></div>'
+        f"<b>{safe_html(limit)}.</b> "
+        f'<span style="color:{MUTED}">{safe_html(said, 600)}.</span></div>'
     )
     rows = "".join(_row(advice) for advice in found.advice[:MOST])
     if found.next_step:
         rows = _line("next", COLORS["plan"], safe_html(found.next_step, 600)) + rows
-    return f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:6px">{limit}{rows}</div>'
+    return f'<div style="font:13px/1.45 {FONT};color:{INK};margin-bottom:6px">{line}{rows}</div>'
 
 
 def _row(advice: Advice) -> str:
