@@ -2,7 +2,9 @@
 
 torch writes these into the arguments of NCCL's kernels, and into `record_param_comms`, the op
 that has launched them; of gloo there are annotations, "gloo:all_reduce", with the shapes of the
-inputs. Everything is taken as a stranger's: of the wrong type it is not known.
+inputs. NCCL makes an all-to-all, a gather and a scatter of sends and receives: of an older torch
+only the annotation around their launch, "nccl:all_to_all", says what they are. Everything is taken
+as a stranger's: of the wrong type it is not known.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 from kit.trace.communication import BYTES_UNKNOWN, Channel, operation_of
 from kit.trace.imported import cut_name
 
-__all__ = ["Message", "Messages"]
+__all__ = ["Message", "Messages", "named"]
 
 # The bytes of one element, by torch's names of types as C++ and as Python spell them.
 _BYTES = {
@@ -86,7 +88,17 @@ class Messages:
         for event, message in self._said.items():
             asked = self._asked.get(self._external[event])
             is_known = bool(message.channel.group) or message.size_bytes != BYTES_UNKNOWN
-            yield event, asked if asked is not None and not is_known else message
+            if asked is None or is_known:
+                yield event, message
+            elif asked.channel.operation:
+                yield event, asked
+            else:  # the op's own name says none, that of its kernel does
+                yield event, named(asked, message.channel.operation)
+
+
+def named(message: Message, operation: str) -> Message:
+    """The same of another operation."""
+    return replace(message, channel=replace(message.channel, operation=operation))
 
 
 def _message_of(name: str, args: Mapping[str, Any]) -> Message:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kit.formats.chrome.arguments import parts
 from kit.formats.chrome.around import Around
 from kit.formats.chrome.callers import find_callers
+from kit.formats.chrome.collectives import Message, named
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.frames import Frames
 from kit.formats.chrome.memory import measured_memory
@@ -22,7 +23,7 @@ from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
-from kit.trace.communication import Collective, Copy, copy_of
+from kit.trace.communication import Collective, Copy, copy_of, operation_of
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans
 from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
@@ -119,7 +120,7 @@ class _Trace:
         is_kept[self.kept] = True
         found = [
             Collective(
-                message.channel,
+                self._operation(i, message).channel,
                 int(self.start[i]),
                 int(self.stop[i]),
                 message.size_bytes,
@@ -134,6 +135,15 @@ class _Trace:
         return Member(
             zero_ns=zero_ns, collectives=tuple(found), copies=tuple(self._copies(is_kept))
         )
+
+    def _operation(self, event: int, message: Message) -> Message:
+        """What sends and receives are for, as the annotation around their launch says."""
+        if not self.is_gpu or message.channel.operation not in ("", "send_recv"):
+            return message
+        caller = int(self.called.numbers[np.searchsorted(self.kernels, event)])
+        around = self.called.callers[caller].annotation if caller >= 0 else ()
+        said = next((text for text in reversed(around) if text.startswith("nccl:")), "")
+        return named(message, operation_of(said)) if operation_of(said) else message
 
     def _copies(self, is_kept: NDArray[np.bool_]) -> Iterator[Copy]:
         names = self.events.name

@@ -14,6 +14,7 @@ import pytest
 import kit
 from kit.cli.main import main
 from kit.errors import TraceFileError
+from kit.formats.chrome.collectives import Messages
 from kit.formats.ranks import read
 from kit.formats.ranks.files import is_folder_of_ranks, rank_files, rank_in_name
 from kit.reports.ranks import ranks_html
@@ -101,6 +102,40 @@ def test_collectives_without_arguments_are_matched_by_their_order(tmp_path: Path
     ranks = kit.open_ranks(tmp_path)
     assert {row.last for row in ranks.collectives} == {2}
     assert {row.size_bytes for row in ranks.collectives} == {-1}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "operation"),
+    [("nccl:all_to_all", "all_to_all"), ("nccl:coalesced", None), ("nccl:send 0->1", None)],
+)
+def test_the_annotation_around_a_launch_says_what_sends_and_receives_are(
+    tmp_path: Path, annotation: str, operation: str | None
+):
+    """As of torch in 2023: neither the kernel nor `record_param_comms` names the collective."""
+    for made in made_traces(Job(ranks=3, slow={2: 1.5}, has_args=False)):
+        events = made["traceEvents"]
+        sent = set()
+        for event in events:
+            if event["name"].startswith("nccl"):
+                event["name"] = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)"
+                sent.add(event["args"]["correlation"])
+        launches = [e for e in events if e["cat"] == "cuda_runtime"]
+        for call in [e for e in launches if e["args"].get("correlation") in sent]:
+            around = {"cat": "user_annotation", "name": annotation, "dur": call["dur"] + 2}
+            events.append({**call, **around, "ts": call["ts"] - 1, "args": {}})
+        (tmp_path / f"rank{made['distributedInfo']['rank']}.json").write_text(json.dumps(made))
+    ranks = kit.open_ranks(tmp_path)
+    assert {row.channel.operation for row in ranks.collectives} == ({operation} - {None})
+    assert {row.last for row in ranks.collectives} == ({2} if operation else set())
+    assert any("were not matched" in note for note in ranks.notes) == (operation is None)
+
+
+def test_an_op_that_names_no_operation_leaves_that_of_its_kernel():
+    messages = Messages()
+    messages.add(0, "ncclKernel_AllReduce_RING_LL_Sum_float()", {"External id": 5})
+    messages.ask({"External id": 5, "Input Dims": [[8]], "Input type": ["float"]})
+    ((event, message),) = messages.items()
+    assert (event, message.channel.operation, message.size_bytes) == (0, "all_reduce", 32)
 
 
 def test_files_read_in_processes_of_their_own_give_the_same(
