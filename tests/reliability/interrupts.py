@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import random
 import signal
 import sys
 import threading
 import time
 
+import psutil
+
 from kit.runtime.session.session import Session
-from tests.reliability.growth import Held, alive
+from tests.reliability.growth import alive
 from tests.reliability.kinds import KINDS, Steps
 
 WAIT_S = 60.0  # after which a step counts as hanging
@@ -67,14 +70,16 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=list(KINDS))
     asked = parser.parse_args()
     hear_interrupts()
+    gc.freeze()
     for mode in asked.modes:
         with KINDS[mode]() as training:
             done = interrupt_at_random(training, asked.count, random.Random(asked.seed))
         del training
         if held := alive(Session):
             raise SystemExit(f"{mode}: {held} sessions are held after they were closed")
-        if left := Held.now().processes:
+        if left := len(psutil.Process().children(recursive=True)):
             raise SystemExit(f"{mode}: {left} processes are left")
+        gc.freeze()  # the next look has less to look through
         print(f"{mode}: {done} interrupts, and each next step was torch's", flush=True)
 
 

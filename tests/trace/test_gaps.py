@@ -14,8 +14,9 @@ from kit.runs.analysis.summary import summary
 from kit.trace import Span, SyncPoint, Timeline, breakdown_ns, gaps, idle_after, union_ns
 from kit.trace.gaps import GAP_CAUSES, Gap, idle_gaps, idle_of, idle_table
 from kit.trace.hta import HTA_CAUSES, hta_idle
-from kit.workloads import bert, mlp
+from kit.workloads import mlp
 from tests.factories import make_run
+from tests.smaller import smaller_bert
 
 END = 120
 STEPS = [Span("host/main", f"step {i}", "step", 60 * i, 60 * i + 60) for i in range(2)]
@@ -435,7 +436,7 @@ def cause_at(
 @pytest.mark.parametrize("mode", ["lazy", "bulked", "imperative"])
 @pytest.mark.parametrize("name", ["bert", "mlp"])
 def test_real_gaps_add_up_to_idle_time_and_little_is_unknown(name: str, mode: str) -> None:
-    workload = {"bert": bert, "mlp": mlp}[name]
+    workload = {"bert": smaller_bert(), "mlp": mlp}[name]
     run = kit.run(
         workload,
         kit.Settings(

@@ -13,7 +13,6 @@ from kit.errors import SettingsError
 from kit.measure.base.context import Context
 from kit.measure.many.replicas import ReplicaContext, run
 from kit.workloads import (
-    bert,
     flips,
     mlp,
     resnet50_v1b,
@@ -23,6 +22,7 @@ from kit.workloads import (
 )
 from kit.workloads.convnets import MODELS, ResNet50, Size
 from kit.workloads.many_arrays import WAYS
+from tests.smaller import smaller_bert
 
 UNEVEN = kit.Settings(batch_size=5, steps=3, warmup=1)
 TWO = ["cpu:0", "cpu:0"]
@@ -73,7 +73,7 @@ def test_what_has_no_batch(workload: Any) -> None:
 
 
 def test_masked_words_but_for_how_many_each_part_masks() -> None:
-    both, alone = losses(bert, UNEVEN.replace(batch_size=8))
+    both, alone = losses(smaller_bert(), UNEVEN.replace(batch_size=8))
     assert both == pytest.approx(alone, abs=0.02)
 
 

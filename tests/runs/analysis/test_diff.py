@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kit
@@ -224,6 +224,7 @@ def test_a_run_does_not_differ_from_itself(make: object) -> None:
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60), st.integers(1, 60))
+@settings(max_examples=40)
 def test_changes_add_up_to_that_of_the_busy_time(a: int, b: int, n: int, m: int) -> None:
     old, new = make_run(kernels=n, seed=a), make_run(Settings(mode="lazy"), kernels=m, seed=b)
     busy = [union_ns(run.timeline.intervals(kind="kernel")) / 3 / 1e6 for run in (old, new)]
