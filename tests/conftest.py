@@ -24,22 +24,37 @@ from hypothesis import settings
 
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # debugpy warns in every kernel
 
-# Most of the processor's time, the longest first: a worker that got one of them last would be the
-# only one at work for a minute or two.
+# What takes long, the longest first, and what takes ten seconds with a few tests: a worker that got
+# one of these last would be the only one at work for a minute or two.
 LONG_FILES = (
     "tests/browser/test_notebook.py",
     "tests/measure/many/test_launch.py",
     "tests/test_notebooks.py",
     "tests/gpu_check/test_whole.py",
+    "tests/reliability/test_interrupts.py",
     "tests/workloads/test_convnets.py",
+    "tests/torch/fuzz/test_programs.py",
     "tests/measure/test_experiment.py",
     "tests/browser/test_saved.py",
+    "tests/runtime/compiling/test_disk_cache.py",
     "tests/models/test_transformers.py",
     "tests/torch/scaling/test_modes.py",
     "tests/coverage/test_sample.py",
+    "tests/measure/many/test_shipped.py",
+    "tests/torch/parallel/test_own_step.py",
     "tests/torch/test_replay.py",
     "tests/measure/many/test_batches.py",
     "tests/measure/search/test_sweeps.py",
+    "tests/runtime/profiling/test_heap.py",
+    "tests/measure/test_endings.py",
+    "tests/models/test_trainers.py",
+    "tests/browser/test_report.py",
+    "tests/torch/parallel/test_data_parallel.py",
+    "tests/reliability/test_other_system.py",
+    "tests/torch/test_collectives.py",
+    "tests/cli/test_demo.py",
+    "tests/runtime/processes/test_closing.py",
+    "tests/reliability/test_growth.py",
 )
 # The marks of the tests whose programs XLA compiles as for a user, each one anew.
 AS_FOR_A_USER = ("gpu", "alone", "as_shipped")
