@@ -41,7 +41,9 @@ __all__ = [
     "step_interval",
     "step_text",
     "steps_difference",
+    "time_notes",
     "traced_text",
+    "unequal_text",
 ]
 
 RERUN = 0.02  # standard deviation of ln(median / median) between two runs of the same settings
@@ -52,6 +54,7 @@ RERUN_OF_STEP = 0.005  # and of no part less than so much of the step
 BLUR = 0.10  # an interval that reaches further to one side could hide a change worth knowing
 _WIDEST = 1e4  # times the lower end: an interval whose upper end lies beyond says nothing
 _MAY_BE_ANYTHING = "may be off a hundredfold"  # said of such an interval
+UNEQUAL = 0.2  # of the middle step: what the mean may be off before the steps are called unequal
 _SURE_OF_PARTS = 2.58  # of a 99 % interval: of a hundred kernels five would be red, else
 
 Times = Sequence[float] | NDArray[Any]
@@ -297,12 +300,46 @@ def ends_text(low_ms: float, high_ms: float) -> str:
     return f"{format_ms(low_ms)} to {format_ms(high_ms)}"
 
 
+def time_notes(run: Run) -> tuple[str, ...]:
+    """What to know of the step's time before it is believed, in sentences without a full stop."""
+    return tuple(filter(None, (run.drift, unequal_text(run), traced_text(run))))
+
+
+def unequal_text(run: Run) -> str:
+    """A sentence for measured steps of several sorts, whose mean the middle one hides; "" else.
+
+    The traced steps are few, and may have any share of the slow ones, or none.
+    """
+    times = _times(run)
+    if len(times) < 2:
+        return ""
+    middle, mean = float(np.median(times)), float(np.mean(times))
+    if abs(mean / max(middle, 1e-9) - 1) < UNEQUAL:
+        return ""
+    said = (
+        f"the measured steps are unequal, {format_ms(float(times.min()))} to "
+        f"{format_ms(float(times.max()))}: the middle one took {format_ms(middle)}, but the mean "
+        f"of all is {format_ms(mean)}"
+    )
+    traced = _traced_ms(run)
+    if run.timeline.origin not in ("profiled", "recorded") or not len(traced):
+        return said
+    return (
+        f"{said}. That of the {len(traced)} traced steps, from which the limit, the fractions and "
+        f"the advice come, is {format_ms(float(traced.mean()))}"
+    )
+
+
+def _traced_ms(run: Run) -> NDArray[Any]:
+    ends = run.timeline.intervals(kind="step")
+    return np.asarray((ends[:, 1] - ends[:, 0]) / 1e6)
+
+
 def traced_text(run: Run) -> str:
     """A sentence where the traced steps took another time than the measured ones; "" elsewhere."""
     if run.timeline.origin not in ("profiled", "recorded"):
         return ""  # the steps of a trace are its measured ones, and a model has none
-    ends = run.timeline.intervals(kind="step")
-    traced = (ends[:, 1] - ends[:, 0]) / 1e6
+    traced = _traced_ms(run)
     found = _ratio(_log_times([run]), _LogTimes.of([traced], [_rerun(traced)]))
     if not replace(found, doubt=doubt_of(run)).is_changed:
         return ""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kit.runs.analysis.summary import summary
+from kit.runs.change import unequal_text
 from kit.runs.steady import ALIKE, drift, drift_text
 from kit.widgets.base.tables import headline_html
 from tests.factories import make_run
@@ -50,3 +51,14 @@ def test_a_run_whose_measured_steps_were_not_steady_says_so() -> None:
     steady = replace(run, step_times_ns=(1_000_000,) * 10)
     assert steady.drift == ""
     assert "getting faster" not in summary(steady)
+
+
+def test_a_run_of_unequal_steps_says_the_mean_that_its_middle_step_hides() -> None:
+    """A loader that is slow every fourth time: the middle step never shows it."""
+    run = replace(make_run(), step_times_ns=(2_500_000, 2_500_000, 2_500_000, 22_500_000) * 5)
+    said = "the measured steps are unequal, 2.5 ms to 22.5 ms: the middle one took 2.5 ms, but the "
+    assert unequal_text(run).startswith(f"{said}mean of all is 7.5 ms. That of the ")
+    for shown in (summary(run), run.to_markdown(), headline_html(run)):
+        assert said[1:] in shown
+    alike = replace(run, step_times_ns=(2_500_000,) * 29 + (7_000_000,))
+    assert unequal_text(alike) == unequal_text(replace(run, step_times_ns=(7,))) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
-from kit.runs.change import traced_text
+from kit.runs.change import time_notes
 from kit.runs.run import Run
 from kit.text import format_ns, format_number, markdown_table, safe_markdown
 from kit.trace import sync_table
@@ -21,7 +21,7 @@ _NONE = "none"
 def run_markdown(run: Run, *, title: str | None = None) -> str:
     """The tables of a run; no text of a program or a trace is markup in them."""
     t = run.timeline
-    notes = (run.doubt, run.drift, traced_text(run), str(run.conditions), *t.notes)
+    notes = (run.doubt, *time_notes(run), str(run.conditions), *t.notes)
     parts = [
         f"# {safe_markdown(title or run.name or 'run')}",
         f"origin of the timeline: {t.origin}; {headline_text(run)}",

@@ -13,7 +13,7 @@ import numpy as np
 from kit.runs.analysis.headline import headline_text
 from kit.runs.analysis.lines import line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
-from kit.runs.change import traced_text
+from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text
 from kit.runs.labels import IMPORTED, device_of
 from kit.runs.run import Run
@@ -74,7 +74,7 @@ def _headline(run: Run, found: Verdict | None) -> str:
         lines.append(f"loss {run.losses[0]:.4g} to {run.losses[-1]:.4g} in {len(run.losses)} steps")
     if conditions := str(run.conditions):
         lines.append(f"meanwhile: {conditions}")
-    lines += [f"note: {note}" for note in (run.drift, traced_text(run)) if note]
+    lines += [f"note: {note}" for note in time_notes(run)]
     lines += [
         f"pinned at {format_ns(at)}: {safe_terminal(text, 300)}"
         for at, text in shown_pins(run.timeline, run.pins)

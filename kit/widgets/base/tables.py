@@ -22,7 +22,7 @@ from kit.runs.analysis.headline import (
 )
 from kit.runs.analysis.verdict import why_no_waits, why_waits_unknown
 from kit.runs.bulk_sizes import UNLIMITED
-from kit.runs.change import Difference, traced_text
+from kit.runs.change import Difference, time_notes, traced_text
 from kit.runs.labels import device_of, is_of_strangers
 from kit.runs.run import Run
 from kit.text import format_ms, format_number, format_percent, safe_html
@@ -100,8 +100,7 @@ def _doubt(run: Run) -> str:
     """Above the numbers of a run: that it was disturbed, not steady, or slowed by tracing."""
     doubt = run.doubt
     if not doubt:
-        notes = [note for note in (run.drift, traced_text(run)) if note]
-        said = " ".join(safe_html(note[:1].upper() + note[1:], 300) + "." for note in notes)
+        said = " ".join(safe_html(n[:1].upper() + n[1:], 300) + "." for n in time_notes(run))
         return sentence(said) if said else ""
     return (
         f'<div role="note" style="font:13px/1.45 {FONT};color:{INK};background:{PANEL};'
