@@ -156,13 +156,13 @@ class Profiler:
             yield
 
     def events(self) -> list[Any]:
-        """What was seen, once it has stopped."""
-        return list(self._profile.events())
+        """What was seen, once it has stopped; nothing where it could not start."""
+        return list(self._profile.events()) if self._is_ours else []
 
     def looks(self) -> list[Look]:
         """What the thread did, on the clock of the events; none where that is not known."""
         events: dict[str, list[float]] = {name: [] for name in self._began}
-        for event in self._profile.events():
+        for event in self.events():
             if event.name in events and event.device_type.name == "CPU":
                 events[event.name].append(event.time_range.start)
         apart = [

@@ -22,7 +22,7 @@ from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
 from kit.runs.change import Difference, doubt_of, part_difference, steps_difference
 from kit.runs.labels import COMMIT, TIME, label_of
 from kit.runs.run import Run
-from kit.text import format_count, markdown_table, safe_markdown, safe_terminal
+from kit.text import format_count, format_number, markdown_table, safe_markdown, safe_terminal
 
 __all__ = ["Change", "NodeChange", "RunDiff", "diff_runs", "kernel_kind"]
 
@@ -86,6 +86,25 @@ class RunDiff:
             ("Kernels, by what they compute", self.kernels),
         )
 
+    @property
+    def doubt(self) -> str:
+        """Why no time is judged, such as a busy machine; "" if all are."""
+        return "" if self.step.difference is None else self.step.difference.doubt
+
+    @property
+    def points(self) -> tuple[tuple[str, str, str], ...]:
+        """Sync points that came or went, and where; counted, so that no spread hides them."""
+        found = self.headline.get("syncs_per_step")
+        if found is None or not found.is_changed:
+            return ()
+        where = ""
+        for said, kind in (("only now", "appeared"), ("only before", "vanished")):
+            if names := [row.name for row in self.syncs if row.kind == kind]:
+                more = ", ..." if len(names) > 3 else ""
+                where += f"; {said}: {', '.join(names[:3])}{more}"
+        new = f"{format_number(found.new)}{where}"
+        return (("sync points a step", format_number(found.old), new),)
+
     def slower_than(self, fraction: float) -> bool:
         """Is a step, or a sample, slower by more than this fraction and than the spread?"""
         found = self.step.difference
@@ -98,9 +117,10 @@ class RunDiff:
         lines += [f"  {n}: {a!r} -> {b!r}" for n, a, b in self.settings]
         lines += [f"  {safe_terminal(f'{n}: {a} -> {b}')}" for n, a, b in self.environment]
         lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
+        lines += [f"{n}: {a} -> {safe_terminal(b, 200)}" for n, a, b in self.points]
         lines += self._compiles(safe_terminal)
         for title, rows in self.sections:
-            lines += _section(title, rows, limit)
+            lines += _section(title, rows, limit, is_judged=not self.doubt)
         for title, nodes in self._nodes():
             lines += [f"{title}: {format_count(len(nodes), 'node')}"] if nodes else []
             lines += [f"  {row_text(f'{n.op} at {_place(n)}', n)}" for n in nodes[:limit]]
@@ -110,7 +130,7 @@ class RunDiff:
         """The same as Markdown, for a pull request."""
         old, new = (safe_markdown(label) for label in self.labels)
         parts = [f"### {old} → {new}", markdown_table(_HEAD, [row_markdown("step", self.step)])]
-        notes: list[tuple[str, Any, Any]] = [*self.settings, *self.environment]
+        notes: list[tuple[str, Any, Any]] = [*self.settings, *self.environment, *self.points]
         if self.segments[0] != self.segments[1]:
             notes.append(("segments", *self.segments))
         lines = [
@@ -319,14 +339,15 @@ def _label(run: Run) -> str:
     return f"{shown} ({run.settings.mode})"
 
 
-def _section(title: str, rows: Sequence[Change], limit: int) -> list[str]:
+def _section(title: str, rows: Sequence[Change], limit: int, *, is_judged: bool) -> list[str]:
     """The rows that changed, and how many did not."""
     changed = [row for row in rows if row.is_changed]
     lines = [f"  {row_text(row.name, row, row.note)}" for row in changed[:limit]]
     if more := len(changed) - limit:
         lines += [f"  ({more:,} more changed)"] * (more > 0)
     rest = len(rows) - len(changed)
-    lines += [f"  {format_count(rest, 'row')} without a change beyond the spread"] * bool(rest)
+    said = "without a change beyond the spread" if is_judged else "not judged: the step says why"
+    lines += [f"  {format_count(rest, 'row')} {said}"] * bool(rest)
     return [f"{title}:", *lines] if lines else []
 
 

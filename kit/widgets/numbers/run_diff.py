@@ -53,14 +53,14 @@ def run_diff_html(diff: RunDiff, *, limit: int = MAX_ROWS) -> str:
 
 def _doubt(diff: RunDiff) -> str:
     """Why each change below is a "maybe"."""
-    why = diff.step.difference.doubt if diff.step.difference is not None else ""
-    return f"<div>No time is called changed: {safe_html(why, 300)}.</div>" if why else ""
+    why = safe_html(diff.doubt, 300)
+    return f"<div>No time is called changed: {why}.</div>" if why else ""
 
 
 def _conditions(diff: RunDiff) -> list[tuple[str, object, object]]:
-    """Settings, versions and machines that differ, and compiles."""
+    """Settings, versions and machines that differ, sync points and compiles."""
     found: list[tuple[str, object, object]] = [(n, repr(a), repr(b)) for n, a, b in diff.settings]
-    found += diff.environment
+    found += [*diff.environment, *diff.points]
     for name, (old, new) in (("segments", diff.segments), ("compiles", diff.compiles)):
         found += [(name, old, new)] * (old != new)
     return found
@@ -80,7 +80,9 @@ def _section(title: str, rows: Sequence[Change], limit: int) -> str:
 
 
 def _unchanged(diff: RunDiff) -> str:
-    """The parts of which nothing changed, in one line."""
+    """The parts of which nothing changed, in one line; of a run in doubt, nothing is known."""
+    if diff.doubt:
+        return ""
     titles = [
         title[0].lower() + title[1:]
         for title, rows in diff.sections

@@ -297,6 +297,7 @@ def test_a_loop_under_a_profiler_of_its_own_is_timed_and_says_what_is_missing() 
         loop.train(12)
     assert len(watch.run.step_times_ns) == 3
     assert "no step was traced" in summary(watch.run)
+    assert not any("lost" in note for note in watch.run.timeline.notes)  # nothing had been seen
     assert any("AdamW.step" in e.key for e in own.key_averages())  # its own goes on
 
 

@@ -14,10 +14,12 @@ from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
 from kit.runs.compiles import Compile
+from kit.runs.conditions import Conditions
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.trace import Span, SyncPoint, Timeline, union_ns
+from kit.widgets.numbers.run_diff import run_diff_html
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
 
@@ -114,6 +116,23 @@ def test_idle_time_and_waits_are_compared_by_line() -> None:
     ]
     assert found.syncs[0].is_changed
     assert ("sync point at train.py:7", -20) in [(c.name, c.ms) for c in found.idle]
+
+
+def test_a_sync_point_that_came_is_named_also_where_times_are_not_judged() -> None:
+    syncs = tuple(SyncPoint(100 * i * MS, 20 * MS, "item", "train.py:7") for i in range(5))
+    old = run_of(graph("mm"), ("dot", 0, 20, 1))
+    new = replace(old, timeline=Timeline.of(old.timeline.spans, syncs), sync_points=syncs)
+    came = "sync points a step: 0 -> 1; only now: item at train.py:7"
+    busy = replace(new, conditions=Conditions(cores=2, others=1))
+    for found in (diff_runs(old, new), diff_runs(old, busy)):
+        assert came in found.text()
+        assert "sync points a step" in found.to_markdown()
+        assert "item at train.py:7" in run_diff_html(found)
+    assert "No change beyond the spread" not in run_diff_html(diff_runs(old, busy))
+    assert "not judged: the step says why" in diff_runs(old, busy).text()
+    assert "beyond the spread" not in diff_runs(old, busy).text()
+    assert "sync points a step: 1 -> 0; only before: item" in diff_runs(new, old).text()
+    assert "sync points a step" not in diff_runs(new, new).text()
 
 
 def test_settings_and_segments_are_compared() -> None:
