@@ -48,6 +48,7 @@ class Conditions:
     system: float = math.nan  # of its own time: in the operating system, which clears pages there
     fresh_pages: float = math.nan  # a second: memory that the process touched for the first time
     throttled: float = math.nan  # part of the periods in which its container's limit stopped it
+    full_collections: float = math.nan  # of `collections`, those that went through all objects
 
     def __post_init__(self) -> None:
         for row in fields(self):  # one nan for all, so that equal conditions compare equal
@@ -146,7 +147,8 @@ def conditions_text(conditions: Conditions) -> str:
         before, after = (f"{x / 1e3:.2f}" for x in (c.clock_before_mhz, c.clock_after_mhz))
         parts.append(f"clock {before} GHz" if before == after else f"clock {before} to {after} GHz")
     if c.collections >= 0:
-        parts.append(format_count(int(c.collections), "garbage collection"))
+        full = f" ({int(c.full_collections)} of all objects)" if c.full_collections > 0 else ""
+        parts.append(f"{format_count(int(c.collections), 'garbage collection')}{full}")
     if c.warmup_steps >= 0:
         parts.append(format_count(int(c.warmup_steps), "warm-up step"))
     return ", ".join(parts)

@@ -62,6 +62,7 @@ class Reading:
     load: float = math.nan
     clock_mhz: float = math.nan
     collections: float = math.nan
+    full_collections: float = math.nan
     system_s: float = math.nan  # of `own_s`, without children: in the operating system
     faults: float = math.nan  # pages that this process had to be given
     threads_s: dict[int, float] = field(default_factory=dict)  # of this process, by number
@@ -84,7 +85,8 @@ def read_machine() -> Reading:
         return Reading()
     own = psutil.Process()
     found: dict[str, Any] = {"at_s": time.perf_counter()}
-    found["collections"] = float(sum(row["collections"] for row in gc.get_stats()))
+    counts = [float(row["collections"]) for row in gc.get_stats()]
+    found["collections"], found["full_collections"] = sum(counts), counts[-1]
     with contextlib.suppress(*_UNREADABLE):
         cpus = _own_cpus(own)
         limit = cpu_limit()
@@ -160,6 +162,7 @@ def usage_between(
             collections=after.collections - before.collections,
             system=(after.system_s - before.system_s) / took,
             fresh_pages=(after.faults - before.faults) / took,
+            full_collections=after.full_collections - before.full_collections,
             throttled=min((after.limited_s - before.limited_s) / took, 1.0),
         ),
         before.spare,

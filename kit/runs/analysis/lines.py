@@ -21,9 +21,13 @@ from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import waits_of
 
-__all__ = ["PHASES", "LineCost", "line_costs", "place_of"]
+__all__ = ["HOW_TIMED", "PHASES", "LineCost", "line_costs", "place_of"]
 
 PHASES = ("forward", "backward", "update")
+HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python must know
+    "timed in a traced step from the op before to the line's own, with all Python between them, "
+    "on whatever line"
+)
 LOADER = "host/loader"
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

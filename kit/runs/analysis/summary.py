@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 import numpy as np
 
 from kit.runs.analysis.headline import headline_text
-from kit.runs.analysis.lines import line_costs
+from kit.runs.analysis.lines import HOW_TIMED, line_costs
 from kit.runs.analysis.verdict import Verdict, verdict, why_no_waits, why_waits_unknown
 from kit.runs.change import time_notes
 from kit.runs.device.callers import best_view, callers_text
@@ -236,9 +236,10 @@ def _lines(run: Run, limit: int) -> str:
         times = map(format_number, parts)
         cells.append([safe_terminal(row.site, 40), *times, _start_of(known.strip())])
     heads = ["line", "record ms", "device ms", "wait ms", *["elsewhere ms"] * is_away, ""]
-    return terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
+    shown = terminal_table(heads, cells, left=(0, len(heads) - 1)) + _more(
         len(rows) - limit, "lines"
     )
+    return f"{shown}\nrecord: {HOW_TIMED}" if any(t >= 0 for t in run.recorded_ns) else shown
 
 
 def _start_of(code: str, limit: int = 60) -> str:

@@ -12,7 +12,7 @@ from kit.runs.analysis import advice as rules
 from kit.runs.analysis.advice import Advice
 from kit.runs.conditions import is_throttled
 from kit.runs.run import BASELINE, JIT, Run
-from kit.text import format_ms, format_percent
+from kit.text import format_count, format_ms, format_percent
 from kit.trace import Limit, count_devices
 from kit.trace.limits import BUSY
 from kit.trace.metrics import says_host, waits_of
@@ -137,6 +137,7 @@ def verdict(run: Run) -> Verdict | None:
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)
     said = _of_device(run, limit, step_ms) if limit.what == "device" else row.said
+    said += _of_collector(run) if limit.what == "recording" else ""
     waits = sum(r.total_ms for r in rows if r.category == "sync wait")
     lost = run.limit_shares["sync"]
     if waits >= LONG * step_ms and lost * step_ms < LITTLE * waits:
@@ -169,6 +170,18 @@ def why_waits_unknown(run: Run) -> str:
     if not says_host(run.timeline):
         return "the file says nothing of the host"
     return "no step was traced, and only a trace sees where torch waits"
+
+
+def _of_collector(run: Run) -> str:
+    """That Python's garbage collector is part of what the host does, if it clearly is."""
+    full = run.conditions.full_collections
+    if not full >= max(len(run.step_times_ns), 1):
+        return ""
+    return (
+        f". Python's garbage collector went through all objects {format_count(int(full), 'time')} "
+        "meanwhile, at least once a step: leave gc.collect() out of the step, or call gc.freeze() "
+        "before the first one"
+    )
 
 
 def _of_device(run: Run, limit: Limit, step_ms: float) -> str:

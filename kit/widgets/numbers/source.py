@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kit.runs.analysis.lines import PHASES, LineCost, line_costs, place_of
+from kit.runs.analysis.lines import HOW_TIMED, PHASES, LineCost, line_costs, place_of
 from kit.runs.run import Run
 from kit.text import format_number, safe_html
 from kit.trace.metrics import waits_of
@@ -270,7 +270,7 @@ def _note(run: Run, rows: Sequence[LineCost]) -> str:
     if not run.graphs:
         how = "not known by line, because no op was recorded"
     elif any(t >= 0 for t in run.recorded_ns):
-        how = "timed op by op in a traced step"
+        how = HOW_TIMED
     elif run.settings.step_mode == "replay":
         how = "none, the traced steps were replayed"
     else:

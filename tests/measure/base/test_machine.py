@@ -128,6 +128,7 @@ def test_a_real_reading_knows_its_cores_its_threads_and_what_it_took() -> None:
         later = read_machine()
     assert before.cores == len(psutil.Process().cpu_affinity())
     assert later.collections > before.collections
+    assert later.full_collections > before.full_collections
     assert later.own_s > before.own_s
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import kit
 from kit.ir import Aval, Graph, Node
-from kit.runs.analysis.lines import PHASES, line_costs, place_of
+from kit.runs.analysis.lines import HOW_TIMED, PHASES, line_costs, place_of
+from kit.runs.analysis.summary import summary
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.trace import Span, SyncPoint, Timeline
@@ -264,3 +265,12 @@ def test_what_the_host_did_at_a_line_is_unknown_where_no_op_was_recorded() -> No
     assert "Recording: not known by line" in html
     assert "record 0" not in html
     assert "nan" not in html
+
+
+def test_text_and_view_say_that_a_lines_recording_has_the_python_before_it() -> None:
+    """Found with 5 ms of Python before the step's first op: the model's first line had them."""
+    run = make_run()
+    assert HOW_TIMED not in summary(run)
+    run = replace(run, recorded_ns=(0,) * len(run.graphs[0]))
+    assert f"record: {HOW_TIMED}" in summary(run)
+    assert HOW_TIMED.partition("'")[0] in source_html(run)

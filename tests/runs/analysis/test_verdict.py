@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from kit.reports.markdown import report_markdown
 from kit.runs.analysis.advice import ADVICE_RULES, limits_of
 from kit.runs.analysis.summary import summary
 from kit.runs.analysis.verdict import LIMIT_ROWS, Verdict, verdict
+from kit.runs.conditions import Conditions
 from kit.runs.settings import Settings
 from kit.trace import LIMITS, Span, SyncPoint, Timeline
 from kit.trace.metrics import waits_of
@@ -78,6 +80,17 @@ def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) 
 def test_a_limit_with_advice_says_the_step_once() -> None:
     found = of(run_of([busy(0, 4), host("record", 0, 10)]))
     assert ([a.rule for a in found.advice], found.next_step) == (["recording"], "")
+
+
+def test_a_host_whose_collector_goes_through_all_objects_each_step_is_told_so() -> None:
+    run = run_of([host("record", 0, 9), busy(9, 10)])
+    steps = len(run.step_times_ns)
+    for full, is_said in ((steps, True), (steps - 1, False), (math.nan, False)):
+        made = replace(run, conditions=Conditions(full_collections=full))
+        assert ("garbage collector went through all objects" in of(made).said) == is_said
+    assert "5 garbage collections (3 of all objects)" in str(
+        Conditions(collections=5, full_collections=3)
+    )
 
 
 def test_long_waits_that_cost_little_are_said_to_be_no_loss() -> None:
