@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 import kit
 from kit.errors import Cancelled, SettingsError
@@ -169,15 +171,17 @@ def test_a_step_that_jax_computes_by_itself_has_no_numbers_of_device_kit() -> No
 
 def test_a_watched_loop_of_jax_is_not_called_recording_bound() -> None:
     step = jitted.build(None)
-    with kit.watch(steps=2, skip=0) as watch:
-        for _ in range(9):
-            loss = step()
-            float(loss)
-            watch.step(loss)
-    said = summary(watch.run)
-    assert "torch computed nothing in the traced steps" in said
-    assert "limit" not in said
-    assert "never waited" not in said
+    for batches in (None, DataLoader([0.0] * 9)):
+        with kit.watch(steps=2, skip=0) as watch:
+            for _ in batches or range(9):
+                loss = step()
+                float(loss)
+                time.sleep(0.002)  # to a look from outside, jax's wait for the device is no other
+                watch.step(loss)
+        said = summary(watch.run)
+        assert "torch computed nothing in the traced steps" in said
+        assert "limit" not in said
+        assert "never waited" not in said
 
 
 def test_the_line_of_a_wait_without_a_read_is_known() -> None:

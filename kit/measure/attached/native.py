@@ -12,7 +12,7 @@ import torch
 
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, timeline_of
+from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, computes, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.measure.native.torch import environment
 from kit.runs.run import Run
@@ -146,7 +146,7 @@ class NativeRecorder:
         found = timeline_of(
             [*events, *steps], device=self._device, places=self._places, looks=self._looks
         )
-        if found.where(kind=("step", "record")).all():  # no kernel, batch or sleep was seen
+        if not computes(events):  # what looks like a sleep may be jax's wait for the device
             return Timeline.of([], [], "recorded", [*notes, _NOTHING_OF_TORCH])
         return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
 

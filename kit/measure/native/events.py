@@ -24,7 +24,7 @@ from kit.trace.communication import kind_on_device
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
-__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "timeline_of"]
+__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "computes", "timeline_of"]
 
 STEP = "kit step "
 FINISH = "kit finish"
@@ -101,6 +101,15 @@ def timeline_of(
         spans += _away(host, steps, looks, device)
         notes += [] if len(looks) > 1 and looks[0].queued_ns >= 0 else [UNSEEN]
     return Timeline.of(spans, syncs, "profiled", notes)
+
+
+def computes(events: Iterable[Any]) -> bool:
+    """Did torch compute anything but batches? If not, nobody saw what the steps do."""
+    return any(
+        not any(_is_input(a) for a in _ancestors(e))
+        for e in events
+        if e.name.startswith(("aten::", _COMPILED)) or e.device_type.name != "CPU"
+    )
 
 
 def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:
