@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.runs.conditions import doubt
-from kit.runs.labels import cell_of
+from kit.runs.labels import cell_of, samples_of
 from kit.runs.spread import SURE, TURNS, Rerun, Side, interval, middle_of, student
 from kit.text import format_ms, format_number, format_percent
 
@@ -256,12 +256,12 @@ class StepTimes:
         """As `step_difference` of these two runs; by the sample where their steps hold others."""
         a, b = self._runs[old], self._runs[new]
         low, high = interval(self._sides[old], self._sides[new])
-        fewer = _samples(a) / _samples(b)
+        samples = _samples(a, b)
         return Difference(
-            a.step_ms / _samples(a) if fewer != 1 else a.step_ms,
-            b.step_ms / _samples(b) if fewer != 1 else b.step_ms,
-            math.exp(low) * fewer,
-            math.exp(high) * fewer,
+            a.step_ms / samples[0],
+            b.step_ms / samples[1],
+            math.exp(low) * samples[0] / samples[1],
+            math.exp(high) * samples[0] / samples[1],
             doubt=doubt_of(a, b),
         )
 
@@ -270,7 +270,7 @@ class StepTimes:
         found = self.difference(old, new)
         if found.kind == "unknown":
             return ""
-        unit = "step" if _samples(self._runs[old]) == _samples(self._runs[new]) else "sample"
+        unit = "step" if _samples(self._runs[old], self._runs[new]) == (1, 1) else "sample"
         return f"{format_ms(found.old)} → {format_ms(found.new)} a {unit}: {found.text()}"
 
 
@@ -381,7 +381,7 @@ def _log_times(
 ) -> _LogTimes:
     times = [_times(run) for run in runs]
     reruns = [learned or _rerun(t) for t in times]
-    parts = [_samples(run) if by_sample else 1 for run in runs]
+    parts = [(samples_of(run) or math.nan) if by_sample else 1 for run in runs]
     return _LogTimes.of([t / n for t, n in zip(times, parts, strict=True)], reruns)
 
 
@@ -417,8 +417,10 @@ def _times(run: Run) -> NDArray[Any]:
     return np.asarray(run.step_times_ns, float) / 1e6
 
 
-def _samples(run: Run) -> int:
-    return run.settings.batch_size * run.settings.accumulate
+def _samples(old: Run, new: Run) -> tuple[int, int]:
+    """By what their step times are divided: 1 where the steps hold as many samples, or unknown."""
+    a, b = samples_of(old), samples_of(new)
+    return (1, 1) if a == b or 0 in (a, b) else (a, b)
 
 
 def _known(runs: Sequence[Times]) -> list[NDArray[Any]]:

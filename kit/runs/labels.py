@@ -23,6 +23,7 @@ __all__ = [
     "is_of_strangers",
     "label_of",
     "labels_of",
+    "samples_of",
 ]
 
 # keys in a run's environment
@@ -34,6 +35,11 @@ IMPORTED = "imported from"  # the format of a foreign trace
 def is_of_strangers(run: Run) -> bool:
     """Its program was never told these settings: what they say of batch and dtype is not known."""
     return WATCHED in run.environment or IMPORTED in run.environment
+
+
+def samples_of(run: Run) -> int:
+    """How many samples a step of it holds; 0 if its program was never told a batch size."""
+    return 0 if is_of_strangers(run) else run.settings.batch_size * run.settings.accumulate
 
 
 def label_of(run: Run) -> str:

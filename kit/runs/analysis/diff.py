@@ -20,7 +20,7 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.analysis.parts import NOTHING, Part, Parts, kernel_kind
 from kit.runs.analysis.rows import Change, NodeChange, row_markdown, row_text
 from kit.runs.change import Difference, doubt_of, part_difference, steps_difference
-from kit.runs.labels import COMMIT, TIME, label_of
+from kit.runs.labels import COMMIT, IMPORTED, TIME, label_of
 from kit.runs.run import Run
 from kit.text import format_count, format_number, markdown_table, safe_markdown, safe_terminal
 
@@ -116,7 +116,8 @@ class RunDiff:
                  row_text(self.step.name, self.step)]  # fmt: skip
         lines += [f"  {n}: {a!r} -> {b!r}" for n, a, b in self.settings]
         lines += [f"  {safe_terminal(f'{n}: {a} -> {b}')}" for n, a, b in self.environment]
-        lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
+        if any(self.segments):
+            lines.append(f"segments: {self.segments[0]} -> {self.segments[1]}")
         lines += [f"{n}: {a} -> {safe_terminal(b, 200)}" for n, a, b in self.points]
         lines += self._compiles(safe_terminal)
         for title, rows in self.sections:
@@ -182,20 +183,21 @@ def diff_runs(a: Run | Sequence[Run], b: Run | Sequence[Run]) -> RunDiff:
     step = max(filter(math.isfinite, (old.step_ms, new.step_ms)), default=0.0)
     pair = _Pairing(step, doubt_of(old, new))
     nodes, kernels = _graphs(parts, pair)
+    is_trace = any(IMPORTED in run.environment for run in (old, new))  # says nothing of these
     return RunDiff(
         labels=(_label(old), _label(new)),
         step=_step(olds, news, by_sample=has_other_samples(old, new)),
-        settings=_changed(old.settings.as_dict(), new.settings.as_dict()),
+        settings=() if is_trace else _changed(old.settings.as_dict(), new.settings.as_dict()),
         breakdown=pair.rows(*(p.breakdown() for p in parts), is_ordered=False),
         idle=pair.rows(*(p.idle() for p in parts)),
         syncs=pair.rows(*(p.syncs() for p in parts)),
         kernels=kernels,
         nodes=nodes,
-        segments=(len(old.segments), len(new.segments)),
+        segments=(0, 0) if is_trace else (len(old.segments), len(new.segments)),
         lines=pair.rows(*(p.lines() for p in parts)),
         headline=headline_differences(old, new),
         environment=_environment(old, new),
-        compiles=(len(old.compiles), len(new.compiles)),
+        compiles=(0, 0) if is_trace else (len(old.compiles), len(new.compiles)),
         recompiled=_recompiled(old, new),
         devices=(parts[0].devices, parts[1].devices),
     )  # fmt: skip
@@ -345,7 +347,9 @@ def _section(title: str, rows: Sequence[Change], limit: int, *, is_judged: bool)
     lines = [f"  {row_text(row.name, row, row.note)}" for row in changed[:limit]]
     if more := len(changed) - limit:
         lines += [f"  ({more:,} more changed)"] * (more > 0)
-    rest = len(rows) - len(changed)
+    short = sum(row.is_unjudged for row in rows) if is_judged else 0
+    lines += [f"  {format_count(short, 'row')}, too few steps to know the spread"] * bool(short)
+    rest = len(rows) - len(changed) - short
     said = "without a change beyond the spread" if is_judged else "not judged: the step says why"
     lines += [f"  {format_count(rest, 'row')} {said}"] * bool(rest)
     return [f"{title}:", *lines] if lines else []

@@ -22,6 +22,7 @@ from kit.runs.change import (
     shift_of,
     step_interval,
 )
+from kit.runs.labels import samples_of
 from kit.runs.run import Run
 from kit.text import UNKNOWN, format_count, format_ms, format_number, format_percent
 from kit.trace import Headline, count_devices, each_step, headline
@@ -151,9 +152,12 @@ def headline_differences(old: Run, new: Run) -> dict[str, Difference]:
 
 
 def has_other_samples(old: Run, new: Run) -> bool:
-    """Do their steps hold different numbers of samples, so that step times do not compare?"""
-    a, b = old.settings, new.settings
-    return a.batch_size * a.accumulate != b.batch_size * b.accumulate
+    """Do their steps hold different numbers of samples, so that step times do not compare?
+
+    Of a trace of another program nobody knows: then steps are compared.
+    """
+    a, b = samples_of(old), samples_of(new)
+    return a != b and 0 not in (a, b)
 
 
 def _waits_ms(run: Run) -> list[float]:

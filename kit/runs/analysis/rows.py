@@ -42,6 +42,11 @@ class Change:
         """By more than the spread; see docs/measuring.md."""
         return self.difference is not None and self.difference.is_changed
 
+    @property
+    def is_unjudged(self) -> bool:
+        """Were there too few steps to know the spread?"""
+        return self.difference is None or math.isnan(self.difference.spread)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from kit.errors import TimelineError
 from kit.runs.analysis.headline import has_other_samples
+from kit.runs.labels import samples_of
 from kit.runs.run import Run
 
 __all__ = ["LEAST_LOST", "best_of", "lost_ms", "story_of"]
@@ -43,18 +44,16 @@ def best_of(runs: Sequence[Run], like: Run | None = None) -> int | None:
     Args:
         like: ask only the runs whose steps hold as many samples as this one's.
     """
+    every = all(samples_of(run) for run in runs)  # else steps are compared
+    times = {i: runs[i].step_ms / (samples_of(runs[i]) if every else 1) for i in _calm(runs)}
     known = [
         i
-        for i in _calm(runs)
-        if _sample_ms(runs[i]) > 0 and (like is None or not has_other_samples(runs[i], like))
+        for i, ms in times.items()
+        if ms > 0 and (like is None or not has_other_samples(runs[i], like))
     ]
-    return min(known, key=lambda i: _sample_ms(runs[i])) if known else None
+    return min(known, key=lambda i: times[i]) if known else None
 
 
 def _calm(runs: Sequence[Run]) -> list[int]:
     """The runs that nothing disturbed; all, if there is none."""
     return [i for i, run in enumerate(runs) if not run.doubt] or [*range(len(runs))]
-
-
-def _sample_ms(run: Run) -> float:
-    return run.step_ms / (run.settings.batch_size * run.settings.accumulate)

@@ -18,7 +18,7 @@ from kit.runs.analysis.headline import has_other_samples, headline_differences
 from kit.runs.bulk_sizes import UNLIMITED
 from kit.runs.change import Difference, doubt_of, steps_difference
 from kit.runs.knob import knobs_of
-from kit.runs.labels import device_of
+from kit.runs.labels import device_of, samples_of
 from kit.runs.run import Run
 from kit.text import format_number, format_percent, safe_label
 from kit.trace import union_ns
@@ -57,7 +57,7 @@ class ComparisonRow:
     step_low_ms: float  # its quartiles
     step_high_ms: float
     ratio: float  # step_ms over the baseline's
-    sample_ms: float  # step_ms over batch_size * accumulate
+    sample_ms: float  # step_ms over batch_size * accumulate; nan if nobody told these
     device_busy_fraction: float  # of the traced steps
     overlap_fraction: float  # of host recording, under a busy device
     syncs_per_step: float
@@ -136,7 +136,8 @@ def comparison_rows(
     """
     check_runs(runs, baseline)
     every = [*map(tuple, repeats)] or [(run,) for run in runs]
-    by_sample = any(has_other_samples(runs[baseline], run) for run in runs)
+    is_known = all(map(samples_of, runs))
+    by_sample = is_known and any(has_other_samples(runs[baseline], run) for run in runs)
     rows = []
     for i, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         change = steps_difference(every[baseline], every[i], by_sample=by_sample)
@@ -203,7 +204,7 @@ def check_baseline(baseline: Any, count: int) -> None:
 
 
 def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> ComparisonRow:
-    h, s = run.headline(), run.settings
+    h, samples = run.headline(), samples_of(run)
     times = run.step_times_ns
     low, high = (
         (float(x) / 1e6 for x in np.percentile(times, [25, 75])) if times else (math.nan,) * 2
@@ -214,7 +215,7 @@ def _row(run: Run, label: str, base_ms: float, change: Difference | None) -> Com
         step_low_ms=low,
         step_high_ms=high,
         ratio=run.step_ms / base_ms if base_ms else math.nan,
-        sample_ms=run.step_ms / (s.batch_size * s.accumulate),
+        sample_ms=run.step_ms / samples if samples else math.nan,
         device_busy_fraction=h.device_busy_fraction,
         overlap_fraction=h.overlap_fraction,
         syncs_per_step=h.syncs_per_step,
@@ -282,7 +283,8 @@ def verdict(rows: Sequence[ComparisonRow], baseline: int = 0) -> str:
     if not others or not all(d.old > 0 for d in others.values()):
         return ""
     sizes = {round(r.step_ms / r.sample_ms) for r in rows if r.sample_ms > 0}
-    head, unit = (SAMPLE, "ms a sample") if len(sizes) > 1 else (STEP, "ms a step")
+    by_sample = len(sizes) > 1 and not any(math.isnan(r.sample_ms) for r in rows)
+    head, unit = (SAMPLE, "ms a sample") if by_sample else (STEP, "ms a step")
     faster = {i: d for i, d in others.items() if d.kind == "less"}
     if not faster:
         best = min(others, key=lambda i: others[i].new)

@@ -13,12 +13,17 @@ import kit
 from kit.errors import SettingsError
 from kit.ir import Aval, Graph, Node, Segment
 from kit.runs.analysis.diff import diff_runs, kernel_kind
+from kit.runs.analysis.headline import has_other_samples
+from kit.runs.analysis.story import best_of
+from kit.runs.change import StepTimes
 from kit.runs.compiles import Compile
 from kit.runs.conditions import Conditions
+from kit.runs.labels import IMPORTED
 from kit.runs.run import Fused, Run
 from kit.runs.settings import Settings
 from kit.runs.sources import Snippet
 from kit.trace import Span, SyncPoint, Timeline, union_ns
+from kit.widgets.compare.data import comparison_rows, verdict
 from kit.widgets.numbers.run_diff import run_diff_html
 from kit.workloads import mlp
 from tests.factories import HOSTILE, empty_run, make_run, one_span_run
@@ -169,6 +174,22 @@ def test_one_traced_step_says_nothing_of_its_spread() -> None:
     found = diff_runs(old, new)
     assert found.kernels[0].ms == 80
     assert not found.kernels[0].is_changed
+    assert "1 row, too few steps to know the spread" in found.text()
+    assert "without a change" not in found.text()
+
+
+def test_of_another_programs_trace_nothing_is_said_that_only_the_kit_knows() -> None:
+    trace = replace(make_run(Settings(mode="torch")), environment={IMPORTED: "torch.profiler"})
+    trace = replace(trace, segments=(), graphs=(), compiles=())
+    run = make_run(Settings(batch_size=2))
+    for text in (diff_runs(trace, trace).text(), diff_runs(run, trace).text()):
+        assert not [word for word in ("segments", "compiles", "mode:", "sample") if word in text]
+    assert not has_other_samples(run, trace)
+    rows = comparison_rows([run, make_run(Settings(batch_size=4)), trace])
+    assert [math.isnan(row.sample_ms) for row in rows] == [False, False, True]
+    assert verdict(rows).count("sample") == 0
+    assert StepTimes([run, trace]).difference(0, 1).new == pytest.approx(trace.step_ms)
+    assert best_of([trace]) == 0
 
 
 def test_idle_time_of_several_devices_is_their_mean_and_says_so() -> None:
