@@ -370,9 +370,11 @@ class _Trace:
     def _say(self) -> None:
         """What the reader must know."""
         if not self.has_host:
+            sends = self.events.sends[self.events.column("name").astype(np.int64)[self.kernels]]
+            idle = "computed nothing while no collective ran" if sends.any() else "was idle"
             self.notes.append(
-                "the file says nothing of the host: what launched a kernel, why the device was "
-                "idle, and where the host waited are not known"
+                "the file says nothing of the host: what launched a kernel, where the host "
+                f"waited, and why the device {idle} are not known"
             )
         if self.is_gpu and not len(self.kernels):
             self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
