@@ -7,14 +7,19 @@ What torch's ExecutionTraceObserver writes has the ops and what they depend on, 
 come into it when Chakra's `trace_link` joins it with a trace of torch.profiler. Nodes with a time
 become events as torch.profiler would write them. No real file with times was met: the form follows
 the program that writes it.
+
+What Chakra makes of it for simulators, as protobuf (`.et`) or as `{"workload_graph": [...]}`, says
+how long nodes take, and not when they began: it has no timeline, and an error says so.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, TypeGuard
 
 from kit.errors import TraceFileError
+from kit.files import open_plain
 from kit.formats.chrome.events import Events
 from kit.formats.chrome.foreign import as_event, foreign_imported
 from kit.formats.chrome.json import read_parts
@@ -27,6 +32,12 @@ _NOT_MET = (
     "of Chakra's: the reader has met no real file with times, so compare a number or two with the "
     "trace of torch.profiler that they are from"
 )
+_NO_TIMELINE = (
+    "it says how long each node takes and on which it depends, not when it began, so there is no "
+    "timeline in it. Open the trace of torch.profiler that it was made from"
+)
+_PROTOBUF = re.compile(r"\A[\s\S]{1,40}?\n\x06schema")  # the first attribute of its first message
+_BEGIN = 64
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _MAX_US = 1e15
 
@@ -44,7 +55,17 @@ def read_chakra(path: str | os.PathLike[str], step_by: str = "") -> Imported:
     events = Events(step_by)
     nodes = _Nodes(events)
     try:
-        read_parts(path, {("nodes",): nodes.add})
+        with open_plain(path) as file:
+            if _PROTOBUF.search(file.read(_BEGIN).decode(errors="replace")):
+                raise TraceFileError(
+                    f"a graph for simulators, as Chakra's protobuf: {_NO_TIMELINE}"
+                )
+        read_parts(path, {("nodes",): nodes.add, ("workload_graph",): nodes.graph})
+        if nodes.in_graph:
+            raise TraceFileError(
+                f"a graph for simulators, of {nodes.in_graph:,} nodes, as Chakra's JSON: "
+                f"{_NO_TIMELINE}"
+            )
         if not nodes.timed:
             raise TraceFileError(
                 f"an execution trace of {nodes.count:,} nodes without times: it says what ran, not "
@@ -65,7 +86,12 @@ class _Nodes:
     def __init__(self, events: Events) -> None:
         self.count = 0
         self.timed = 0
+        self.in_graph = 0  # nodes of a graph for simulators
         self._events = events
+
+    def graph(self, node: Any) -> None:
+        """Take one node of a graph for simulators."""
+        self.in_graph += 1
 
     def add(self, node: Any) -> None:
         """Take one node."""

@@ -180,7 +180,9 @@ READERS = (
         "`kit/formats/chakra.py`",
         _read_chakra,
         _read_chakra,
-        re.compile(r'\s*\{\s*"schema"\s*:\s*"'),
+        re.compile(
+            r'\s*\{\s*"schema"\s*:\s*"|\A(\s*\{\s*"workload_graph"|[\s\S]{1,40}?\n\x06schema)'
+        ),
     ),
     _NSYS,
     _SAVED,

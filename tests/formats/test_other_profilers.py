@@ -163,6 +163,21 @@ def test_an_execution_trace_opens_where_it_holds_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        b'{\n  "workload_graph": [{"Id": 216, "NodeType": 4, "data_deps": [], "runtime": 318}]}',
+        b"^\x12\x10\n\x06schema\xea\x01\x051.0.1\x12\t\n\x03pidh\xa6\xff\x06",
+    ],
+)
+def test_chakras_graph_for_simulators_is_named_and_what_to_open_instead(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "chakra.0.et").write_bytes(content)
+    with pytest.raises(TraceFileError, match=r"not when it began, so .* Open the trace of torch"):
+        kit.open_trace(tmp_path / "chakra.0.et")
+
+
+@pytest.mark.parametrize(
     ("made", "said"),
     [
         (rocprofv3(kernel_dispatch=[], memory_copy=[]), "no kernels and no copies"),
