@@ -10,6 +10,7 @@ from itertools import chain
 from numbers import Number
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -25,6 +26,11 @@ _NO_CHOICE = {
     *("embed_dim", "head_dim", "kdim", "vdim"),
 }
 _TRAINS, _NEEDS, _GRADIENT = map(attrgetter, ("training", "requires_grad", "grad"))
+_TABLES = attrgetter("_modules", "_parameters")
+_HOOKS = attrgetter(
+    *("_forward_pre_hooks", "_forward_hooks"), "_backward_pre_hooks", "_backward_hooks"
+)
+_THING: Callable[[ref[Any]], Any] = ref.__call__
 
 
 def parts_of(module: nn.Module) -> tuple[list[nn.Module], list[nn.Parameter]]:
@@ -45,23 +51,27 @@ def of_module(module: nn.Module) -> Callable[[], Any]:
 
     And for the numbers and texts among the modules' attributes, such as `dropout.p`.
     """
-    modules, parameters = parts_of(module)
-    hooks: list[dict[int, Any]] = []
-    for m in modules:
-        hooks += [m._forward_pre_hooks, m._forward_hooks]
-        hooks += [m._backward_pre_hooks, m._backward_hooks]
-    tables: list[dict[str, Any]] = [t for m in modules for t in (m._modules, m._parameters)]
+    parts, trained = parts_of(module)
+    known, weights = [*map(ref, parts)], [*map(ref, trained)]
     choices = [
-        (vars(m), name)
-        for m in modules
+        (i, name)
+        for i, m in enumerate(parts)
         for name, value in vars(m).items()
         if isinstance(value, Number | str) and name not in _NO_CHOICE
     ]
-    owners, names = [owner for owner, _ in choices], [name for _, name in choices]
+    owners, names = [i for i, _ in choices], [name for _, name in choices]
 
     def look() -> Any:
+        modules, parameters = [*map(_THING, known)], [*map(_THING, weights)]
+        if modules[0] is None:
+            return None
+        if None in modules or any(p is None for p in parameters):
+            return "a part is gone"
+        own: list[dict[str, Any]] = [m.__dict__ for m in modules]
+        tables = chain.from_iterable(map(_TABLES, modules))
+        hooks = chain.from_iterable(map(_HOOKS, modules))
         return [
-            *map(dict.get, owners, names),
+            *map(dict.get, map(own.__getitem__, owners), names),
             *map(id, chain.from_iterable(map(dict.values, tables))),  # replaced, put in, taken out
             *map(id, chain.from_iterable(filter(None, hooks))),  # of the few that have one
             *map(_TRAINS, modules),
@@ -79,9 +89,13 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     constant, as a number is.
     """
 
+    known = ref(optimizer)
+
     def look() -> Any:
-        seen: list[Any] = []
-        for group in optimizer.param_groups:
+        alive, seen = known(), list[Any]()
+        if alive is None:
+            return None
+        for group in alive.param_groups:
             for key, value in group.items():
                 if key == "params":
                     seen.append([*map(id, value)])

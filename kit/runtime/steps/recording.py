@@ -80,7 +80,8 @@ class Recording:
     fetches: list[Fetch] = field(default_factory=list)
     numbers_fetched: list[list[Any]] = field(default_factory=list)  # by each, beside its tensors
     calls: list[tuple[int, Fetch]] = field(default_factory=list)  # (tasks before it, call)
-    looks: dict[int, Fetch] = field(default_factory=dict)  # give numbers that it has as constants
+    # id of a thing -> that, and what gives the numbers that the step has of it as constants
+    looks: dict[int, tuple[ref[Any], Fetch]] = field(default_factory=dict)
     seen: list[tuple[Fetch, Any]] = field(default_factory=list)  # by those of the step before it
     alive: list[tuple[ref[Value], int, int]] = field(default_factory=list)  # (value, task, output)
     reads: list[Read] = field(default_factory=list)

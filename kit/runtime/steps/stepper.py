@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
-from kit.runtime.recording.bulk import Cell, Task, Value, same_task
+from kit.runtime.recording.bulk import Cell, Task, Value, pending, same_task
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
@@ -195,10 +195,15 @@ class Stepper:
             now.calls.append((len(now.tasks), call))
 
     def watch(self, thing: Any, looks_at: Callable[[Any], Callable[[], Any]]) -> None:
-        """Note a thing whose numbers are constants of the step: `looks_at(thing)()` gives them."""
+        """Note a thing whose numbers are constants of the step: `looks_at(thing)()` gives them.
+
+        None stands for a thing that is gone, which nobody can change any more. The look must not
+        keep it alive: torch holds gradients where no collector looks, and these their session.
+        """
         now = self._now if self.mode == "replay" else None
-        if now is not None and id(thing) not in now.looks:
-            now.looks[id(thing)] = looks_at(thing)
+        if now is None or ((known := now.looks.get(id(thing))) and known[0]() is thing):
+            return
+        now.looks[id(thing)] = ref(thing), looks_at(thing)
 
     def note_cut(
         self, task: Task, kept: Sequence[Value], holders: Sequence[Value] = ()
@@ -230,7 +235,7 @@ class Stepper:
 
     def _begin(self) -> None:
         self._draws = self._random.calls
-        looks = [] if self._last is None else self._last.looks.values()
+        looks = [] if self._last is None else [look for _, look in self._last.looks.values()]
         self._now = Recording(
             draws=self._draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
         )
@@ -246,12 +251,12 @@ class Stepper:
 
         def note(value: Value) -> Value:
             returned.append(value)
-            return value
+            return value if value.cell is None else pending(value.cell, value.aval)
 
-        for frontend in self._program.frontends():
-            frontend.renew(result, note)
+        for frontend in self._program.frontends():  # without the program's graph of gradients
+            result = frontend.renew(result, note)
         own = set(map(id, returned))
-        now.result = result
+        now.result = result if self.mode == "replay" else None
         now.alive = [a for a in now.alive if (v := a[0]()) is not None and id(v) not in own]
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._random.calls - now.draws:
@@ -280,7 +285,7 @@ class Stepper:
         if last.seed != self._random.seed:
             self.forget("the program has set the seed of the random numbers, between two steps")
             return False
-        if any(look() != seen for look, seen in last.seen):
+        if any(look() not in (None, seen) for look, seen in last.seen):
             self.forget(
                 "the program has changed a number of an optimizer, or which modules train "
                 "or need gradients, between two steps"

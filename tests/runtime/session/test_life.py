@@ -47,14 +47,23 @@ def test_a_session_that_was_entered_and_dropped_is_freed() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.parametrize("step_mode", ["retrace", "speculate"])
+@pytest.mark.parametrize("step_mode", ["retrace", "speculate", "replay"])
 def test_a_session_that_ran_steps_and_was_dropped_is_freed(step_mode: str) -> None:
     def train() -> tuple[Any, Any]:
         session = kit.Session(kit.Settings(step_mode=step_mode)).__enter__()
         net = torch.nn.Linear(2, 2).to("kit")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         x = torch.ones(2, 2, device="kit")
-        for _ in range(4):
-            session.run_step(lambda: net(x).sum().backward())
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = net(x).sum()
+            loss.backward()
+            optimizer.step()
+            return loss  # with torch's graph, which holds the parameters
+
+        for _ in range(5):
+            session.run_step(step)
         return ref(session), ref(net)
 
     for _ in range(2):
