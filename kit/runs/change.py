@@ -345,7 +345,8 @@ def traced_text(run: Run) -> str:
         return ""
     return (
         f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)} "
-        f"({found.text('longer', 'shorter')}): the timeline and all fractions are of traced steps"
+        f"({found.text('longer', 'shorter')}): the timeline, all fractions "
+        "and what advice could save are of traced steps"
     )
 
 

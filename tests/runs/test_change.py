@@ -321,7 +321,9 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     slowed = _with_traced(measured, (220, 224))
     said = traced_text(slowed)
     assert said.startswith("a traced step took 222 ms, a measured one 20 ms (1010% ")
-    assert said.endswith("longer): the timeline and all fractions are of traced steps")
+    assert said.endswith(
+        "longer): the timeline, all fractions and what advice could save are of traced steps"
+    )
     assert f"note: {said}" in summary(slowed)
     assert "- a traced step took 222 ms" in run_markdown(slowed)
     assert "A traced step took 222 ms" in headline_html(slowed)

@@ -30,6 +30,7 @@ __all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
+_NESTED = (("input",), ("host waits elsewhere",))  # one thread's batch, and the sleep in it: one
 _OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
 
@@ -63,8 +64,7 @@ def advise(run: Run) -> tuple[Advice, ...]:
 
     None promises more than a step can lose: see `_Seen.most_ms`.
     """
-    seen = _Seen(run)
-    found = []
+    seen, found = _Seen(run), []
     for rule in ADVICE_RULES:
         most = seen.most_ms(rule.spares, is_rare=rule.is_rare)
         for advice in rule.find(run, seen):
@@ -78,8 +78,8 @@ def advise(run: Run) -> tuple[Advice, ...]:
 
 def _known(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a change this run's program would obey."""
-    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
-    return {name: value for name, value in change.items() if name not in left_out}
+    is_own = is_of_strangers(run)
+    return {k: value for k, value in change.items() if not (is_own and k in _OF_BUILDERS)}
 
 
 def sync_cure(row: SyncRow, run: Run) -> Advice:
@@ -224,9 +224,11 @@ class _Seen:
         """
         if not self.rows:
             return self._run.step_ms
-        times = self._run.step_times_ns
-        step_ms = sum(times) / len(times) / 1e6 if is_rare and times else self.step_ms
+        times = self._run.step_times_ns if is_rare else ()
+        step_ms = sum(times) / len(times) / 1e6 if times else self.step_ms
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
+        if spares in _NESTED and not self._run.settings.prefetch and self._run.devices == 1:
+            rest = self.together_ms(*HOST_WORK) - self.together_ms(*spares)
         return max(step_ms - max(rest, self.together_ms("device busy")), 0.0)
 
     def together_ms(self, *categories: str) -> float:
@@ -251,9 +253,8 @@ def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
         return
     for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
         advice = sync_cure(row, run)
-        if advice.ms < SHARE * run.step_ms:
-            continue
-        if run.settings.step_mode != "speculate" or seen.is_starved:
+        is_seen = run.settings.step_mode != "speculate" or seen.is_starved
+        if is_seen and not advice.ms < SHARE * run.step_ms:
             yield advice
 
 
@@ -313,8 +314,7 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
         text = (
             f"{row.site or 'An unknown line'} makes the host wait for something else than the "
             f"device (it sleeps, reads a file or takes a lock), and {what} nothing to do for "
-            f"{format_ms(ms)} a step. Do that in another thread ahead of the step (a batch: "
-            f"{batch}), or less often."
+            f"{format_ms(ms)} a step. Do it ahead in a thread (a batch: {batch}), or less often."
         )
         yield Advice("host waits elsewhere", text, row.site, ms)
 
@@ -338,22 +338,22 @@ def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
 
 
 def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
-    s = run.settings
-    limit = run.limited_by() if seen.rows else None
+    s, limit = run.settings, run.limited_by() if seen.rows else None
     if s.mode == "torch" or limit is None or limit.what != "recording":
         return
     if _has_one_core_too_few(run) and seen.most_ms(()) >= SHARE * seen.step_ms:
         return  # `_cores` says how more of it can hide
     ms = limit.share * seen.step_ms
-    many = run.devices > 1
-    what = "the devices wait" if many else "the device waits"
-    order = ", one replica after the other" if many else ""
+    what = "the devices wait" if run.devices > 1 else "the device waits"
+    order = ", one replica after the other" if run.devices > 1 else ""
+    change, less = {"step_mode": "replay"}, "step_mode='replay'"
+    if s.step_mode == "replay":
+        change, less = {}, "the notes say which steps were not replayed, and why"
     text = (
         f"{what} {format_ms(ms)} a step for Python to record the next one{order}. Record it less "
-        "(step_mode='replay'; optimizers with fused=True or foreach=True), or give the "
-        f"device{'s' if many else ''} more to do (a larger batch)."
+        f"({less}; optimizers with fused=True or foreach=True), or give the device more to do (a "
+        "larger batch)."
     )
-    change = {} if s.step_mode == "replay" else {"step_mode": "replay"}
     yield Advice("recording", text, ms=ms, change=change)
 
 
@@ -446,5 +446,5 @@ RULES = tuple(name for rule in ADVICE_RULES for name in rule.names)
 
 
 def limits_of(advice: Advice) -> tuple[str, ...]:
-    """The limits that a piece of advice answers."""
+    """The limits that it answers."""
     return next((r.limits for r in ADVICE_RULES if advice.rule in r.names), ())
