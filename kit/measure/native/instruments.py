@@ -24,6 +24,8 @@ from kit.torch.tensors.private import private
 __all__ = ["DeviceClock", "Profiler", "Waits"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+# Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
+_PROFILES: dict[str, object] = {}
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 
 
@@ -118,10 +120,13 @@ class Profiler:
         """Profile this thread, and those of its backward passes, from now on.
 
         Raises:
-            SettingsError: the program profiles itself, which this would end.
+            SettingsError: the program profiles itself, which this would end, or a recording of
+                another thread does.
         """
-        if private("torch.autograd._profiler_enabled")():
+        if private("torch.autograd._profiler_enabled")():  # in this thread
             raise SettingsError("the program runs under a profiler of torch's already")
+        if _PROFILES.setdefault("now", self) is not self:
+            raise SettingsError("torch's profiler takes one thread at a time, and records another")
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
             undo.callback(self._stop)
@@ -138,11 +143,14 @@ class Profiler:
             raise
 
     def _end(self) -> None:
+        if _PROFILES.get("now") is not self:
+            return
         with postponed(), _quiet():
             try:
                 self._open.close()
             finally:
                 self._stop()
+        _PROFILES.clear()
 
     def _stop(self) -> None:
         if self._is_ours and private("torch.autograd._profiler_enabled")():

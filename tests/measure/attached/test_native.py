@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,20 @@ def test_the_said_number_of_steps_is_enough_and_one_less_is_not() -> None:
         with kit.watch(steps=3, skip=1) as watch:
             Loop().train(count)
         assert watch.ended.startswith("complete") == is_traced
+
+
+def test_a_second_thread_is_refused_while_one_is_profiled() -> None:
+    """Kineto's second start ended the process."""
+    one, two = Profiler("cpu"), Profiler("cpu")
+    one.start()
+    try:
+        with ThreadPoolExecutor(1) as other:
+            with pytest.raises(SettingsError, match="one thread at a time, and records another"):
+                other.submit(two.start).result()
+            other.submit(two.stop).result()
+        assert torch.autograd._profiler_enabled()
+    finally:
+        one.stop()
+    assert two.events() == []
+    two.start()  # and now it is free
+    two.stop()
