@@ -11,6 +11,7 @@ import pytest
 
 from kit.runs.settings import Settings
 from tests.browser.labserver import Lab, Opener
+from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -78,6 +79,13 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
             want = "dark" if "Dark" in name else "light"
             page.wait_for_function("t => document.documentElement.dataset.kitTheme === t", arg=want)
 
+        def timeline_top() -> float:
+            canvas = page.locator(".kit-explorer .kit-timeline canvas.main").first.bounding_box()
+            explorer = page.locator(".kit-explorer").bounding_box()
+            assert canvas is not None
+            assert explorer is not None
+            return canvas["y"] - explorer["y"]
+
         def text() -> Any:
             return page.locator(".kit-history input[type=text]").first.input_value()
 
@@ -141,6 +149,10 @@ def test_the_explorer_by_keyboard_at_700_pixels_in_both_themes(lab: Lab, opening
         page.wait_for_function(f"({GROUND})().every(color => color === '#1b2838')")
         theme("JupyterLab Light")
         assert set(page.evaluate(GROUND)) == {"#ffffff"}
+
+        # the timeline begins on the first screen, also below the field of the link
+        page.set_viewport_size({"width": 1400, "height": 900})
+        until(lambda: timeline_top() < 700)
         assert browser.errors() == []
         assert browser.outside == []
 
