@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.optim import optimizer as of_optimizers
 
 import kit
 from kit.cli.main import main
 from kit.cli.terminal import INTERRUPTED
+from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.torch.device import open_session
 from tests.reliability.training import on_cpu, one_step
 
@@ -63,7 +63,7 @@ class Watched:
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=0.01)
         self._x, self._y = torch.randn(5, 6), torch.randn(5, 3)
         self._batch = self._x.to(self._device), self._y.to(self._device)
-        self._hooks = set(of_optimizers._global_optimizer_post_hooks)
+        self._watches = len(FOLLOWED)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -81,8 +81,7 @@ class Watched:
         return watch.run
 
     def check_next_step(self) -> None:
-        # A session that was dropped before takes its own away when it is freed.
-        assert self._hooks.issuperset(of_optimizers._global_optimizer_post_hooks), "a hook is left"
+        assert len(FOLLOWED) == self._watches, "a watch is left"
         assert not torch.autograd._profiler_enabled(), "a profiler is left"
         twin = copy.deepcopy(self._net).cpu() if self._session is None else self._twin()
         adam = torch.optim.Adam(twin.parameters(), lr=0.01)
@@ -115,7 +114,7 @@ class Program:
             exec(_SCRIPT, {})  # without the kit
         self._weights = self._weights_in(said.getvalue())
         self.step()  # what torch and jax set in the process, they set once
-        self._hooks = set(of_optimizers._global_optimizer_post_hooks)
+        self._watches = len(FOLLOWED)
         self._before = self._outer()
         return self
 
@@ -154,7 +153,7 @@ class Program:
             list(sys.path),
             dict(os.environ),
             signal.getsignal(signal.SIGINT),
-            self._hooks.issuperset(of_optimizers._global_optimizer_post_hooks),
+            len(FOLLOWED) == self._watches,
             torch.autograd._profiler_enabled(),
             torch._C._len_torch_function_stack(),
         )

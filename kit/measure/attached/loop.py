@@ -14,30 +14,24 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
+from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.measure.attached.recorder import Recorded, Recorder
 from kit.measure.attached.recording import Recording, Wanted, is_of_a_worker
 from kit.measure.base.loop import detached
 from kit.runs.run import Run
 from kit.runtime.recording.sites import format_site, here
 from kit.runtime.session.session import current_session
-from kit.threads import read_stacks
 from kit.versions import warn_of_untried
 
 __all__ = ["LoopWatch", "watch"]
@@ -98,7 +92,6 @@ class LoopWatch:
         # The newest one: a recording to begin, or why to end the one that goes on. Left by any
         # thread or signal handler, taken by the loop's: a deque's own methods are atomic.
         self._requests: deque[Wanted | str] = deque(maxlen=1)
-        self._hooks: list[Any] = []  # torch's handles; the last one ends steps, see `_follow`
         self._recording: Recording | None = None
         self._runs: tuple[Run, ...] = ()
         self._unsaved: tuple[Run, ...] = ()  # recorded last, and not written yet
@@ -112,7 +105,7 @@ class LoopWatch:
         try:
             if self._capture:
                 self._capture.open(self._asked)
-                self._follow()
+                FOLLOWED.follow(self, self._after_optimizer)
             elif not self._requests:
                 self.start()
             return self
@@ -150,29 +143,12 @@ class LoopWatch:
             before.steps if steps is None else steps, before.skip if skip is None else skip
         )
         self._requests.append(self._wanted)
-        self._follow()
+        FOLLOWED.follow(self, self._after_optimizer)
 
     def _asked(self) -> None:
         """A signal asks for a recording; one that goes on is not begun again."""
         if not self._is_closed and not self.is_recording:
             self.start()
-
-    def _follow(self) -> None:
-        """Hear of each optimizer's steps from now on.
-
-        While a thread is inside of a watch's hook, torch goes through these hooks, and none may
-        come or go. Then one comes that is called before the next step, and brings the other.
-        """
-        if self._hooks:
-            return
-        if _is_in_a_hook():
-            self._hooks.append(register_optimizer_step_pre_hook(self._before_optimizer))
-        else:
-            self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
-
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if len(self._hooks) == 1 and not _is_in_a_hook():
-            self._hooks.append(register_optimizer_step_post_hook(self._after_optimizer))
 
     def stop(self) -> None:
         """End the recording at the end of the step that runs now; `run` has the steps so far."""
@@ -182,10 +158,9 @@ class LoopWatch:
             self._requests.clear()
 
     def close(self, error: str = "") -> None:
-        """Watch no more: nothing but `start` begins a recording, and no hook is left.
+        """Watch no more: nothing but `start` begins a recording.
 
-        What was recorded stays in `run`. Where the loop's thread records or is inside of a watch's
-        hook, the hook stays there and does nothing, until the next `close`.
+        What was recorded stays in `run`. A recording of another thread ends with its next step.
 
         Args:
             error: what ended the loop, in words.
@@ -198,10 +173,7 @@ class LoopWatch:
         if recording is not None and recording.thread != threading.get_ident():
             self._requests.append("stopped")  # the profiler ends in its own thread
             return
-        if not _is_in_a_hook():
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks = []
+        FOLLOWED.leave(self)
         if recording is not None:
             where = f"in step {recording.count + 1}"
             self._end(f"ended by {error}, {where}" if error else f"the loop ended, {where}")
@@ -376,25 +348,6 @@ def _insist(act: Callable[[], None]) -> None:
     except BaseException:
         act()
         raise
-
-
-def _is_in_a_hook() -> bool:
-    """True where some thread is inside of the hook of a watch, this one or another.
-
-    All threads share torch's hooks, and whoever goes through them fails if one comes or goes.
-    """
-    hook = LoopWatch._after_optimizer.__code__
-
-    def is_in_it() -> bool:
-        for frame in sys._current_frames().values():
-            caller: FrameType | None = frame
-            while caller is not None:
-                if caller.f_code is hook:
-                    return True
-                caller = caller.f_back
-        return False
-
-    return read_stacks(is_in_it)
 
 
 def _said(error: BaseException | None) -> str:

@@ -19,6 +19,7 @@ import torch.optim.optimizer as of_optimizers
 import kit
 from kit.errors import SettingsError
 from kit.measure.attached import capture, signals
+from kit.measure.attached.optimizer_steps import FOLLOWED
 from tests.measure.attached.test_native import Loop, python_calls
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -173,7 +174,7 @@ def test_a_handler_that_is_none_of_pythons_is_left_as_it_was(tmp_path: Path, is_
 
 def test_a_watch_that_another_thread_has_closed_begins_nothing_more(tmp_path: Path):
     ask, loop = tmp_path / "now", Loop()
-    hooks = len(of_optimizers._global_optimizer_post_hooks)
+    hooks = len(FOLLOWED)
 
     def elsewhere(work: Callable[[], object]) -> None:
         thread = threading.Thread(target=work)
@@ -193,7 +194,7 @@ def test_a_watch_that_another_thread_has_closed_begins_nothing_more(tmp_path: Pa
     assert not watch.is_recording
     assert len(watch.runs) == 1
     watch.close()
-    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+    assert len(FOLLOWED) == hooks
 
     explicit = kit.watch(50, when=ask).__enter__()
     explicit.start()
@@ -201,7 +202,7 @@ def test_a_watch_that_another_thread_has_closed_begins_nothing_more(tmp_path: Pa
     os.utime(ask, ns=(2**62 + 10**9, 2**62 + 10**9))
     explicit.step()
     assert not explicit.is_recording
-    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
+    assert len(FOLLOWED) == hooks
 
 
 def test_a_watch_may_be_closed_when_it_is_complete_beside_other_hooks():
@@ -218,7 +219,7 @@ def test_a_watch_may_be_closed_when_it_is_complete_beside_other_hooks():
 
 def test_a_thread_may_close_and_start_watches_while_the_loop_is_in_a_hook():
     """Torch goes through its hooks in the loop's thread: one more, or less, was its error."""
-    loop, hooks = Loop(), len(of_optimizers._global_optimizer_post_hooks)
+    loop, hooks = Loop(), len(FOLLOWED)
     later = kit.watch(1, skip=0)
 
     def elsewhere() -> None:
@@ -237,13 +238,22 @@ def test_a_thread_may_close_and_start_watches_while_the_loop_is_in_a_hook():
         watch.close()
         later.close()
     assert len(watch.runs) == len(later.runs) == 1
-    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
-    assert not of_optimizers._global_optimizer_pre_hooks
+    assert len(FOLLOWED) == hooks
+
+
+def test_watches_come_and_go_while_another_thread_steps():
+    """Torch goes through its hooks there: one more, or less, was an error of that thread."""
+    table = of_optimizers._global_optimizer_post_hooks
+    with kit.watch(1):
+        going = iter(table.values())  # as in a thread that steps
+        next(going)
+        kit.watch(1).__enter__().close()
+    assert [*going] == [*table.values()][1:]
 
 
 def test_a_watch_may_start_and_close_others_in_its_hook():
     """Torch goes through its hooks there: one more, or less, was an error of the loop."""
-    loop, hooks = Loop(), len(of_optimizers._global_optimizer_post_hooks)
+    loop, hooks = Loop(), len(FOLLOWED)
     before = kit.watch(1, skip=0).__enter__()
     before.stop()
     after = kit.watch(2, skip=0)
@@ -260,8 +270,7 @@ def test_a_watch_may_start_and_close_others_in_its_hook():
     assert len(after.run.step_times_ns) == 2
     for watch in (before, after):
         watch.close()
-    assert len(of_optimizers._global_optimizer_post_hooks) == hooks
-    assert not of_optimizers._global_optimizer_pre_hooks
+    assert len(FOLLOWED) == hooks
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals for users")
