@@ -213,3 +213,26 @@ def test_a_view_in_inference_mode_shows_and_writes_what_was_made_outside(show: A
     expected = results("cpu")
     with open_session():
         assert results("kit") == expected
+
+
+def test_set_shows_the_memory_of_another_tensor() -> None:
+    with open_session(Settings(mode="lazy")):
+        x, y = torch.zeros(2, device="kit"), torch.ones(2, 3, device="kit")
+        view = x[:1]
+        x.set_(y[1])
+        x.add_(1)
+        assert x.tolist() == [2, 2, 2]
+        assert y.tolist() == [[1, 1, 1], [2, 2, 2]]
+        assert view.tolist() == [0]
+        with pytest.raises(RuntimeError, match="Could not set tensor"):
+            x.set_(torch.ones(2, device="kit", dtype=torch.int64))
+
+
+def test_a_layer_on_the_device_can_be_parametrized() -> None:
+    with open_session(Settings(mode="lazy")):
+        layer = torch.nn.Linear(2, 2).to("kit")
+        weight = layer.weight
+        torch.nn.utils.parametrize.register_parametrization(layer, "weight", torch.nn.Tanh())
+        assert layer.parametrizations.weight.original is weight  # type: ignore[union-attr,index]
+        torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")
+        assert layer.weight.shape == (2, 2)

@@ -77,6 +77,14 @@ def test_a_transform_gives_torchs_numbers(transform: Transform) -> None:
         torch.testing.assert_close(found.detach().cpu(), expected)
 
 
+def test_a_jvp_does_not_wait_for_the_device() -> None:
+    with open_session() as session:
+        x = torch.ones(4, device="kit")
+        jvp(torch.tanh, (x,), (x * 2,))
+        assert not session.unlowered
+        assert not session.syncs
+
+
 def test_a_dual_number_in_a_linear_layer_is_refused_by_name() -> None:
     net = nn.Linear(3, 2)
     with open_session(), forward_ad.dual_level():

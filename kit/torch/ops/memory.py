@@ -290,6 +290,21 @@ def _no_resize(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     raise SessionError(f"{func} would change memory under other tensors; make a new tensor instead")
 
 
+def _set(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.set_(y)`: x shows the memory of y; `register_parametrization` sets a tensor to itself."""
+    tensor, source = args
+    if source.ref is not tensor.ref or source.spec is not tensor.spec:
+        tape.session.stepper.note_obstacle("the step sets a tensor to other memory; use copy_")
+        tensor.data = source
+    return tensor
+
+
+def _same_numel(tape: Tape, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether two memories hold as many numbers: `torch.func.jvp` asks, of shapes alone."""
+    one, other = (t.ref.base.spec.reach for t in args)
+    return bool(one == other)
+
+
 def _arange(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     out: KitTensor = kwargs["out"]
     start, end = args[0], args[1]
@@ -371,8 +386,8 @@ SPECIAL: dict[str, Special] = {
     "aten.view_copy.default": _view_copy,
     "aten.split.Tensor": _split, "aten.split_with_sizes.default": _split,
     "aten.unbind.int": _unbind, "aten.as_strided.default": _as_strided,
-    "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _no_resize,
-    "aten.arange.start_out": _arange,
+    "aten.resize_.default": _no_resize, "aten.set_.source_Tensor": _set,
+    "aten._has_same_storage_numel.default": _same_numel, "aten.arange.start_out": _arange,
     "aten.as_strided_.default": _turn, "aten.as_strided_scatter.default": _as_strided_scatter,
     "aten.view.dtype": _view_dtype,
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
