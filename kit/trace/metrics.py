@@ -28,6 +28,7 @@ from kit.trace.kinds import (
     SPAN_KINDS,
     Category,
 )
+from kit.trace.planes import TORCH_CPU
 from kit.trace.timeline import SyncPoint, Timeline
 
 __all__ = [
@@ -86,7 +87,7 @@ class Headline:
 
     step_ms: float
     device_busy_fraction: float  # of the steps' time
-    overlap_fraction: float  # of host recording (its waits and input left out), under a busy device
+    overlap_fraction: float  # of host recording (its waits and input left out), under a device
     sync_wait_ms: float
     syncs_per_step: float
 
@@ -399,7 +400,12 @@ def _device_busy(timeline: Timeline) -> float:
 
 
 def _recording_overlap(timeline: Timeline) -> float:
-    """A recording thread that waits or copies is not recording, though its phase goes on."""
+    """A recording thread that waits or copies is not recording, though its phase goes on.
+
+    Ops that native torch computes on the CPU hide nothing: the thread that calls them runs them.
+    """
+    if timeline.where(kind="kernel", lane=TORCH_CPU).any():
+        return math.nan
     kinds = ("record", *AWAY, "kernel")
     widths, (record, *away, busy) = _cells(*(_of_kinds(timeline, (k,)) for k in kinds))
     recording = record & ~np.logical_or.reduce(away)

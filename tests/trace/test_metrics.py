@@ -25,7 +25,7 @@ from kit.trace import (
     sync_table,
     union_ns,
 )
-from tests.factories import empty_run, make_run, one_span_run
+from tests.factories import empty_run, make_run, native_run, one_span_run
 
 LANE = {"kernel": "device/0 kernels", "reduction": "device/0 reduction",
         "communication": "device/0 stream 20", "lower": "host/worker",
@@ -171,6 +171,14 @@ def test_a_step_made_by_hand_is_broken_down_as_by_hand():
         "host waits elsewhere": (0, 0),
     }  # fmt: skip
     assert breakdown(t)[0].share == 0.4
+
+
+def test_ops_that_the_recording_thread_computes_hide_none_of_its_recording():
+    on_gpu = native_run(lane="device/0 stream 7").headline()
+    assert 0 < on_gpu.overlap_fraction < 1
+    on_cpu = native_run().headline()
+    assert math.isnan(on_cpu.overlap_fraction)
+    assert on_cpu.device_busy_fraction == on_gpu.device_busy_fraction
 
 
 def test_overlap_is_not_symmetric():
