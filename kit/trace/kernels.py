@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kit.trace.active import distinct
+from kit.trace.communication import joined, within
 from kit.trace.kinds import ON_DEVICE
 from kit.trace.timeline import Timeline
 
@@ -22,6 +23,7 @@ __all__ = [
     "charged_ns",
     "communication",
     "distinct_kernels",
+    "in_steps",
     "kernel_table",
     "named_fraction",
 ]
@@ -57,9 +59,10 @@ def named_fraction(timeline: Timeline) -> float:
 def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
     """The kernels of the timeline by name and segment; what had most of the time comes first.
 
-    `charged_ms` of all rows adds up to the time in which a device was busy, whatever overlapped:
-    devices count as one here, as in `kit.trace.breakdown`. What communicates is charged where
-    nothing computes, beside the busy time.
+    `charged_ms` of all rows adds up to the time of the steps in which a device was busy, whatever
+    overlapped: devices count as one here, as in `kit.trace.breakdown`. What communicates is charged
+    where nothing computes, beside the busy time. A kernel that runs in no step is left out, and one
+    at the edge is charged for its part in them; without steps all count.
 
     Units:
         milliseconds and microseconds; shares in [0, 1]
@@ -68,14 +71,14 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
         Count, total and mean of HTA's kernel breakdown, with unions in the place of its sums,
         https://hta.readthedocs.io/en/latest/source/features/kernel_breakdown.html
     """
-    spans = np.flatnonzero(timeline.where(kind=ON_DEVICE))
+    spans, inside = in_steps(timeline, np.flatnonzero(timeline.where(kind=ON_DEVICE)))
     if not len(spans):
         return ()
     names = len(timeline.names)
     keys = _keys(timeline, spans)
     found, first, group = np.unique(keys, return_index=True, return_inverse=True)
     times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
-    charged = np.bincount(group, weights=charged_ns(times, communication(timeline, spans)))
+    charged = np.bincount(group, weights=charged_ns(inside, communication(timeline, spans)))
     count = np.bincount(group)
     sums = np.bincount(group, weights=times[:, 1] - times[:, 0])
     unions = _unions(times, group, len(found))
@@ -87,6 +90,28 @@ def kernel_table(timeline: Timeline) -> tuple[KernelRow, ...]:
         for i, key in enumerate(found.tolist())
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda r: (-r.charged_ms, r.segment, r.name)))
+
+
+def in_steps(
+    timeline: Timeline, spans: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Which of these spans are in a step, if only in part, and their times on a clock that runs in
+    steps only; without steps all, as they are.
+
+    Shape:
+        spans (n,) -> (m,), (m, 2)
+    """
+    times = np.stack([timeline.start_ns[spans], timeline.stop_ns[spans]], axis=1)
+    steps = joined(timeline.intervals(kind="step"))
+    if not len(steps):
+        return spans, times
+    first = np.full(len(spans), steps[0, 0])
+    start, stop, after = (
+        within(steps, np.stack([first, at], axis=1))
+        for at in (times[:, 0], times[:, 1], np.maximum(times[:, 1], times[:, 0] + 1))
+    )
+    is_inside = after > start  # also what took no time
+    return spans[is_inside], np.stack([start, stop], axis=1)[is_inside]
 
 
 def distinct_kernels(timeline: Timeline, spans: NDArray[np.intp]) -> tuple[Keys, NDArray[np.intp]]:

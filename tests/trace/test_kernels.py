@@ -49,6 +49,21 @@ def test_rows_match_counting_one_nanosecond_at_a_time(found: list[tuple[int, int
     assert sum(r.share for r in rows.values()) == pytest.approx(1.0 if busy else 0.0)
 
 
+@given(runs, st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=3))
+def test_only_what_runs_in_a_step_is_charged(
+    found: list[tuple[int, int, str, int]], steps: list[tuple[int, int]]
+):
+    """A trace of 28 ms of kernels a step, 16 ms of them in its steps of 16 ms, said 28."""
+    spans = [Span("host/main", f"step {i}", "step", a, a + n) for i, (a, n) in enumerate(steps)]
+    t = Timeline.of([*timeline(found).spans, *spans])
+    inside = {i for a, n in steps for i in range(a, a + n)}
+    rows = kernel_table(t)
+    busy = {i for a, n, *_ in found for i in range(a, a + n)} & inside
+    assert sum(row.charged_ms for row in rows) == pytest.approx(len(busy) / 1e6)
+    started = [a for a, n, *_ in found if inside & set(range(a, a + max(n, 1)))]
+    assert sum(row.count for row in rows) == len(started)
+
+
 @given(st.lists(st.tuples(st.integers(-9, 2), st.sampled_from("ab"), st.integers(-1, 2))))
 def test_each_kernel_is_known_once_however_often_it_was_launched(
     found: list[tuple[int, str, int]],

@@ -17,6 +17,7 @@ from kit.runs.run import Run
 from kit.text import Column, Rows, format_ns, format_number, format_percent
 from kit.trace import KernelRow
 from kit.trace.imported import Caller
+from kit.trace.kernels import in_steps
 from kit.trace.kernels import kernel_table as rows_of
 from kit.trace.kinds import ON_DEVICE
 
@@ -175,7 +176,7 @@ def _launched(
 ) -> Iterable[KernelCost]:
     """The kernels of a foreign trace, by what its file says of their launches."""
     t = run.timeline
-    spans = t.where(kind=ON_DEVICE)
+    spans, _ = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     pairs = np.stack([t.name[spans], t.node[spans]], axis=1)
     found, counts = np.unique(pairs, axis=0, return_counts=True)
     by_name: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -27,7 +27,7 @@ from kit.text import (
     terminal_table,
 )
 from kit.trace.imported import Caller
-from kit.trace.kernels import charged_ns, communication
+from kit.trace.kernels import charged_ns, communication, in_steps
 from kit.trace.kinds import ON_DEVICE
 
 __all__ = [
@@ -116,11 +116,10 @@ def charged_by_caller(run: Run) -> tuple[NDArray[np.float64], NDArray[np.int64]]
         (callers + 1,), nanoseconds of all traced steps; and the same
     """
     t = run.timeline
-    spans = np.flatnonzero(t.where(kind=ON_DEVICE))
+    spans, times = in_steps(t, np.flatnonzero(t.where(kind=ON_DEVICE)))
     size = len(run.callers) + 1
     if not len(spans):
         return np.zeros(size), np.zeros(size, np.int64)
-    times = np.stack([t.start_ns[spans], t.stop_ns[spans]], axis=1)
     node = t.node[spans].astype(np.int64)
     node = np.where((node >= 0) & (node < size - 1), node, size - 1)
     charged = np.bincount(node, charged_ns(times, communication(t, spans)), minlength=size)
@@ -229,7 +228,8 @@ class _Tree:
             self._add((_UNKNOWN,), -1, Caller(), times[-1], int(counts[-1]))
 
     def _add(self, path: tuple[str, ...], i: int, caller: Caller, ns: float, count: int) -> None:
-        flops = call_cost(caller).flops * caller.calls
+        shown = count / caller.kernels if caller.kernels else 1.0  # what ran in a step
+        flops = call_cost(caller).flops * caller.calls * shown
         branch = self._root
         for name in path:
             branch = branch.parts.setdefault(name, _Branch())
