@@ -161,6 +161,27 @@ def test_a_call_gives_what_torchs_cpu_gives_or_raises_its_error(name: str) -> No
     check(CALLS[name])
 
 
+COMPLEX: dict[str, Callable[..., torch.Tensor]] = {
+    "linear": lambda x, y: F.linear(x, y, y[:, 0]),
+    "tanh": lambda x, y: torch.tanh(x * y),
+    "sigmoid": lambda x, y: torch.sigmoid(x * y),
+    "conv1d": lambda x, y: F.conv1d(x, y[:, :, None]),
+    "silu": lambda x, y: F.silu(x * y),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_gradients_of_complex_numbers_are_conjugated_as_torch_does(name: str) -> None:
+    x, y = torch.view_as_complex(torch.linspace(-1, 1, 36).sin().reshape(2, 3, 3, 2))
+
+    def gradient(device: str) -> torch.Tensor:
+        leaves = [t.to(device).requires_grad_() for t in (x, y)]
+        made = COMPLEX[name](*leaves)
+        return torch.cat(torch.autograd.grad((made * (1 + 2j)).real.sum(), leaves))
+
+    check(gradient)
+
+
 def test_most_of_these_calls_are_refused() -> None:
     refused = [name for name in CALLS if isinstance(outcome(CALLS[name], "cpu"), tuple)]
     assert len(refused) > 40

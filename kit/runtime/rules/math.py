@@ -192,8 +192,8 @@ TERNARY = Rules({
         x, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf),
     "aten.gelu.default": _gelu, "aten.gelu_backward.default": _gelu_backward,
     "aten.threshold_backward.default": lambda g, x, t: jnp.where(x <= t, 0, g),
-    "aten.tanh_backward.default": lambda g, y: g * (1 - y * y),
-    "aten.sigmoid_backward.default": lambda g, y: g * y * (1 - y),
+    "aten.tanh_backward.default": lambda g, y: g * jnp.conj(1 - y * y),
+    "aten.sigmoid_backward.default": lambda g, y: g * jnp.conj(y * (1 - y)),
     "aten.silu_backward.default": lambda g, x: jax.vjp(jax.nn.silu, x)[1](g)[0],
 })  # fmt: skip
 
@@ -309,7 +309,8 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 def _linear_backward(x: Array, grad: Array, weight: Array, mask: Sequence[bool]) -> list[Array]:
     rows, flat = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-    grads = (jnp.matmul(grad, weight).reshape(x.shape), _mm(rows.T, flat), jnp.sum(rows, 0))
+    to_x, to_weight = jnp.matmul(grad, jnp.conj(weight)), _mm(rows.T, jnp.conj(flat))
+    grads = (to_x.reshape(x.shape), to_weight, jnp.sum(rows, 0))
     return [g for g, wanted in zip(grads, mask, strict=True) if wanted]
 
 
