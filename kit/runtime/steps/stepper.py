@@ -439,10 +439,11 @@ class Stepper:
         return guess
 
     def _abandon(self) -> None:
-        """Drop the guesses that were not confirmed; those that have not begun need not run."""
+        """Drop the guesses that were not confirmed, and guess no more of this step."""
         for guess in self._guesses[self._confirmed :]:
             self._issuer.cancel(guess)
             self.payoff.judge(guess, is_right=False)
             guess.guessed = []  # still a guess, but one that holds no arrays
             self.counts["speculate.wrong"] += 1
         self._guesses, self._results = self._guesses[: self._confirmed], []
+        self._alike = 0

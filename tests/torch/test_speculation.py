@@ -1,0 +1,34 @@
+"""Steps that are guessed while they are recorded, where the guess is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kit.runs.settings import Settings
+from kit.torch.device import open_session
+
+
+def test_a_step_may_fetch_its_batch_after_a_wrong_guess() -> None:
+    def losses(device: str, session: Any = None) -> list[float]:
+        w, made = torch.ones(3, device=device), []
+
+        def load() -> torch.Tensor:
+            return torch.ones(3).to(device)
+
+        def step() -> float:
+            doubled = w * 2
+            doubled.sum().item()  # each read ends a segment
+            other = doubled + 3 if i == 5 else doubled * 3
+            other.sum().item()
+            x = load() if session is None else session.fetch(load)
+            return (doubled * other * x).sum().item()
+
+        for i in range(8):  # noqa: B007 - the step reads it
+            made.append(step() if session is None else session.run_step(step))
+        return made
+
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        assert losses("kit", session) == losses("cpu")
+        assert session.stepper.counts["speculate.wrong"] > 0
