@@ -226,6 +226,24 @@ def test_a_tensor_of_no_module_learns_as_the_program_says_between_two_steps(chan
         assert any("how a tensor learns" in why for why in session.stepper.reasons)
 
 
+@pytest.mark.parametrize("hook", [hooked_leaf, hooked_after], ids=lambda f: f.__name__)
+def test_a_hook_that_is_removed_between_two_steps_is_gone_in_the_next(hook: Any) -> None:
+    def gradient(device: str, session: Any = None) -> Any:
+        w = torch.ones(3).to(device).requires_grad_()
+        handle = hook(w)
+        for i in range(9):
+            if i == 6:
+                handle.remove()
+            step = lambda: (w * 2).sum().backward()  # noqa: E731
+            step() if session is None else session.run_step(step)
+        return w.grad.tolist()
+
+    with open_session(Settings(step_mode="replay")) as session:
+        assert gradient("kit", session) == gradient("cpu")
+        assert session.stepper.counts["replay.steps"] > 0
+        assert any("how a tensor learns" in why for why in session.stepper.reasons)
+
+
 def test_a_tensor_that_the_steps_do_not_read_may_change_as_it_likes() -> None:
     with open_session(Settings(step_mode="replay")) as session:
         w, other = torch.ones(3, device="kit"), torch.ones(3, device="kit")

@@ -26,6 +26,8 @@ def telling(method: Any) -> Any:
         before = tensor.requires_grad
         result = method(tensor, *args, **kwargs)
         _tell(tensor, has_changed=sets_hook or tensor.requires_grad is not before)
+        if sets_hook:
+            result.remove = _removal(result.remove, ref(tensor))
         return result
 
     return call
@@ -39,6 +41,17 @@ def _tell(tensor: Any, *, has_changed: bool) -> None:
     value = tensor.ref.base.value
     if has_changed and value is not None:
         session.stepper.forget(_WHY, of=value)
+
+
+def _removal(remove: Callable[[], None], held: ref[Any]) -> Callable[[], None]:
+    """The same `remove` of a hook's handle, which tells the stepper, too."""
+
+    def call() -> None:
+        remove()
+        if (tensor := held()) is not None:
+            _tell(tensor, has_changed=True)
+
+    return call
 
 
 def _of_tensor(tensor: Any) -> Callable[[], Any]:
