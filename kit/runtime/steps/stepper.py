@@ -415,7 +415,8 @@ class Stepper:
                 return now.inputs[i]
             return None
         if source[0] == "made" and source[1] == 1:
-            return last.tasks[source[2]].outputs[source[3]]()
+            of = last.tasks[source[2] : source[2] + 1]  # the step before last may have had more
+            return of[0].outputs[source[3]]() if of and source[3] < len(of[0].outputs) else None
         return leaf_of(last, source, [], self._results)
 
     def _confirm(self, task: Task) -> Task | None:
