@@ -167,6 +167,8 @@ COMPLEX: dict[str, Callable[..., torch.Tensor]] = {
     "sigmoid": lambda x, y: torch.sigmoid(x * y),
     "conv1d": lambda x, y: F.conv1d(x, y[:, :, None]),
     "silu": lambda x, y: F.silu(x * y),
+    "pinv": lambda x, y: torch.linalg.pinv(x[0]) @ y[1],  # on the host
+    "lstsq": lambda x, y: torch.linalg.lstsq(x[0], y[1])[0],
 }
 
 

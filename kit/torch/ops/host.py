@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOp(name, session.rules, site, skeleton=rule_skeleton(asked))
     host_args, host_kwargs, copies = on_host(args, kwargs, cause=f"unlowered op {name}")
     try:
-        out = func(*host_args, **host_kwargs)
+        out = _called(func, host_args, host_kwargs)
     except NotImplementedError as error:
         raise UnsupportedOp(
             name, session.rules, site, why=str(error)[:300], skeleton=rule_skeleton(asked)
@@ -48,6 +49,18 @@ def run_on_host(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
     results = bring_back(tape, out, list(copies.values()))
     session.report.note_unlowered(name, site, time.perf_counter_ns() - start, rule_skeleton(asked))
     return results
+
+
+def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`func` on the CPU, as outside of any dispatch.
+
+    A thread that torch has called for an op of a device leaves a conjugate as a mark that nothing
+    reads: `torch.linalg.pinv` of complex numbers was wrong there. Another thread has no such state.
+    """
+    if not any(x.is_complex() for x in flat_tensors([*args, *kwargs.values()])):
+        return func(*args, **kwargs)
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(func, *args, **kwargs).result()
 
 
 def on_host(args: Any, kwargs: Any, *, cause: str) -> tuple[list[Any], dict[str, Any], Copies]:
