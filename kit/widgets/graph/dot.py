@@ -11,10 +11,12 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import lru_cache, partial
 from typing import Any
 
 from kit.errors import LayoutError
+from kit.threads import start_thread
 from kit.widgets.graph.grid import Inside, Size, lay_out_as_grid
 from kit.widgets.graph.tree import Shape
 
@@ -95,21 +97,41 @@ def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, d
 def _asked(program: str, text: bytes, timeout_s: float) -> tuple[bytes, int]:
     """What dot writes, and its exit status.
 
-    Not by `subprocess.run`: at an interrupt that kills dot, and leaves it as a zombie.
+    Not by `subprocess.run`: at an interrupt that kills dot, and leaves it as a zombie. A thread
+    starts it, as no interrupt comes in there: one within `Popen` would leave dot running.
     """
+    begun: Future[subprocess.Popen[bytes]] = Future()
+    try:
+        start_thread(partial(_begin, program, begun), "kit dot")
+        with begun.result() as process:
+            try:
+                output, _ = process.communicate(text, timeout=timeout_s)
+                return output, process.returncode
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                error.stdout, _ = process.communicate()
+                raise
+            except BaseException:
+                process.kill()  # before the end of `with` waits for it
+                raise
+    except BaseException:
+        begun.add_done_callback(_end)  # now, or as soon as it has begun
+        raise
+
+
+def _begin(program: str, begun: Future[subprocess.Popen[bytes]]) -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen([program, "-Tjson0"], stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        try:
-            output, _ = process.communicate(text, timeout=timeout_s)
-            return output, process.returncode
-        except subprocess.TimeoutExpired as error:
+    try:
+        command = [program, "-Tjson0"]
+        begun.set_result(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
+    except OSError as error:
+        begun.set_exception(error)
+
+
+def _end(begun: Future[subprocess.Popen[bytes]]) -> None:
+    if begun.exception() is None:
+        with begun.result() as process:
             process.kill()
-            error.stdout, _ = process.communicate()
-            raise
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
 
 
 def _answers(output: str) -> dict[int, dict[str, Any]]:
