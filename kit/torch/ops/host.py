@@ -15,7 +15,7 @@ import torch
 
 from kit.errors import UnsupportedOp
 from kit.runtime.recording.sites import format_site
-from kit.torch.ops.schema import flat_tensors, write_slots, written_tensors
+from kit.torch.ops.schema import OTHER_DEVICE, flat_tensors, write_slots, written_tensors
 from kit.torch.tensors.tape import Tape
 from kit.torch.tensors.tensor import KitTensor, to_host, wrap
 
@@ -119,7 +119,12 @@ def _laid_out(host: torch.Tensor, like: KitTensor) -> torch.Tensor:
 
 
 def raise_as_cpu(func: Any, args: Any, kwargs: Any, error: Exception) -> None:
-    """Raise what CPU torch raises for a small call like this: users know its sentences."""
+    """Raise what CPU torch raises for a small call like this: users know its sentences.
+
+    Not in place of an error of devices: a call like this has all tensors on one.
+    """
+    if OTHER_DEVICE in str(error):
+        return
     sizes = [x.numel() for x in flat_tensors([*args, *kwargs.values()])]
     if sum(sizes) > _SMALL:
         return

@@ -30,6 +30,7 @@ from kit.torch.ops.masks import masked_write
 from kit.torch.ops.memory import SPECIAL
 from kit.torch.ops.out import inplace_by_functional, out_recipe
 from kit.torch.ops.schema import (
+    OTHER_DEVICE,
     Recipe,
     flat_tensors,
     has_static_floats,
@@ -149,8 +150,8 @@ def _check_devices(tape: Tape, name: str, args: Any, kwargs: Any) -> None:
             ):
                 frame = tape.place.sync_frame()
                 raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two "
-                    f"devices, {tape.device} and {x.device}! (in {name} at "
+                    f"{OTHER_DEVICE}, but found at least two devices, "
+                    f"{tape.device} and {x.device}! (in {name} at "
                     f"{frame[0][0]}:{frame[0][1]}; "
                     "move the other one with .to('kit'))"
                 )
