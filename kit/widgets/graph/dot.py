@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-from kit.errors import LayoutError
+from kit.errors import EngineError, LayoutError
 from kit.threads import start_thread
 from kit.widgets.graph.grid import Inside, Size, lay_out_as_grid
 from kit.widgets.graph.tree import Shape
@@ -86,7 +86,7 @@ def run_dot(program: str, texts: Sequence[str], timeout_s: float) -> dict[int, d
         problem = f"dot failed with status {status}" if status else ""
     except subprocess.TimeoutExpired as error:
         output, problem = error.stdout or b"", f"dot took longer than {timeout_s:g} s"
-    except OSError as error:
+    except (OSError, EngineError) as error:  # EngineError: no thread could be started
         raise LayoutError(f"dot failed: {type(error).__name__}") from error
     answers = _answers(output.decode("utf-8", "replace"))
     if not answers:
@@ -103,17 +103,14 @@ def _asked(program: str, text: bytes, timeout_s: float) -> tuple[bytes, int]:
     begun: Future[subprocess.Popen[bytes]] = Future()
     try:
         start_thread(partial(_begin, program, begun), "kit dot")
-        with begun.result() as process:
-            try:
-                output, _ = process.communicate(text, timeout=timeout_s)
-                return output, process.returncode
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                error.stdout, _ = process.communicate()
-                raise
-            except BaseException:
-                process.kill()  # before the end of `with` waits for it
-                raise
+        process = begun.result()
+        try:
+            output, _ = process.communicate(text, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            error.stdout, _ = process.communicate()
+            raise
+        return output, process.returncode
     except BaseException:
         begun.add_done_callback(_end)  # now, or as soon as it has begun
         raise

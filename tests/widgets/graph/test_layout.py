@@ -515,3 +515,12 @@ def test_names_in_many_scripts_and_with_metacharacters_stay_text_in_every_export
     hostile = GraphView(make_run(hostile=True))
     ET.fromstring(hostile.svg())
     assert HOSTILE not in hostile.dot()
+
+
+def test_where_no_thread_can_start_dot_the_grid_stands_in(monkeypatch, tmp_path):
+    def no_thread(*_args, **_options):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(LayoutError, match="dot failed: EngineError"):
+        run_dot(str(tmp_path / "dot"), ["{}"], 1.0)
