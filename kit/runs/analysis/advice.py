@@ -78,8 +78,8 @@ def advise(run: Run) -> tuple[Advice, ...]:
 
 def _known(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a change this run's program would obey."""
-    is_own = is_of_strangers(run)
-    return {k: value for k, value in change.items() if not (is_own and k in _OF_BUILDERS)}
+    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
+    return {name: value for name, value in change.items() if name not in left_out}
 
 
 def sync_cure(row: SyncRow, run: Run) -> Advice:
@@ -344,15 +344,15 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
     if _has_one_core_too_few(run) and seen.most_ms(()) >= SHARE * seen.step_ms:
         return  # `_cores` says how more of it can hide
     ms = limit.share * seen.step_ms
-    what = "the devices wait" if run.devices > 1 else "the device waits"
-    order = ", one replica after the other" if run.devices > 1 else ""
+    many = run.devices > 1
+    order = ", one replica after the other" if many else ""
     change, less = {"step_mode": "replay"}, "step_mode='replay'"
     if s.step_mode == "replay":
         change, less = {}, "the notes say which steps were not replayed, and why"
     text = (
-        f"{what} {format_ms(ms)} a step for Python to record the next one{order}. Record it less "
-        f"({less}; optimizers with fused=True or foreach=True), or give the device more to do (a "
-        "larger batch)."
+        f"the device{'s wait' if many else ' waits'} {format_ms(ms)} a step for Python to record "
+        f"the next one{order}. Record it less ({less}; optimizers with fused=True or foreach=True),"
+        f" or give the device{'s' if many else ''} more to do (a larger batch)."
     )
     yield Advice("recording", text, ms=ms, change=change)
 
