@@ -6,7 +6,7 @@ replay     after `CONFIRM` equal steps, issue the known executables without runn
 speculate  issue the executables of the last step as soon as their inputs are there, while the
            step is recorded; a segment that turns out to be equal takes over the results. Only the
            first segments that did not change between the last two steps are guessed, and only as
-           long as that pays: see `kit.runtime.steps.payoff`
+           long as that pays: see `kit.runtime.steps.guesses` and `payoff`
 
 All three run the same executables on the same arrays: the numbers are the same to the bit.
 """
@@ -21,6 +21,7 @@ from weakref import ref
 
 from kit.runtime.recording.bulk import Cell, Task, Value, pending, same_task
 from kit.runtime.steps.functions import KnownFunction
+from kit.runtime.steps.guesses import Guesses
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
@@ -28,7 +29,6 @@ from kit.runtime.steps.recording import (
     Draws,
     Fetch,
     Recording,
-    Source,
     alike,
     difference,
     fill,
@@ -39,7 +39,6 @@ from kit.runtime.steps.recording import (
     numbers_in,
     reads_of,
     source_of,
-    task_difference,
     type_of,
 )
 
@@ -56,6 +55,7 @@ class Stepper:
 
     Attributes:
         payoff: whether it pays to guess them.
+        is_fetching: the loaders are asked for the batches of a replay.
     """
 
     def __init__(self, mode: str, issuer: Issuer, draws: Draws, program: UserProgram) -> None:
@@ -68,21 +68,17 @@ class Stepper:
         self._now: Recording | None = None  # the step that is being recorded
         self._last: Recording | None = None
         self._equal = 0  # steps in a row that were equal to the one before
-        self._alike = 0  # first segments of the last step that were equal to those before
         self._replayed = 0  # steps since the last recorded one
-        self._guesses: list[Task] = []
-        self._confirmed = 0  # guesses that the recording has reached
-        self._results: list[list[Cell]] = []  # of the guesses, kept alive until confirmed
-        self.is_fetching = False  # the loaders are asked for the batches of a replay
+        self.is_fetching = False
         self._step: KnownFunction | None = None  # at the end of its last recorded call
-        self._draws = 0  # random numbers that the guesses have foreseen
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
         self.payoff = Payoff()
+        self._guesses = Guesses(issuer, self.payoff, self.counts, self.reasons)
 
     def run(self, step: Callable[[], Any]) -> Any:
         """Run one step and end it; gives what the step returns."""
         if self.mode == "retrace" or (self.mode == "speculate" and not self.payoff.begin_step()):
-            self._last, self._alike = None, 0
+            self._last, self._guesses.most = None, 0
             result = step()
             self._program.end_step()
             return result
@@ -114,7 +110,7 @@ class Stepper:
         Args:
             for_good: there is no next one, so let go of what the function holds and batches, too.
         """
-        self._abandon()
+        self._guesses.abandon()
         self._now = None
         self.forget()
         if for_good:
@@ -136,7 +132,7 @@ class Stepper:
             return
         if why and self._last is not None and self.mode == "replay":
             self.reasons[why] += 1
-        self._last, self._equal, self._alike = None, 0, 0
+        self._last, self._equal, self._guesses.most = None, 0, 0
 
     def describe(self) -> list[str]:
         """What the step mode came to, in words; nothing for `retrace`."""
@@ -217,7 +213,7 @@ class Stepper:
         if now is None:
             return None
         start = time.thread_time_ns()
-        guess = self._confirm(task)
+        guess = self._guesses.confirm(task)
         chosen = guess or task
         number = len(now.tasks)
         sources = tuple([source_of(leaf, now, self._last) for leaf in task.leaves])
@@ -234,19 +230,19 @@ class Stepper:
     # -- recording -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._draws = self._random.calls
+        draws = self._random.calls
         looks = [] if self._last is None else [look for _, look in self._last.looks.values()]
         self._now = Recording(
-            draws=self._draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
+            draws=draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
         )
-        self._guesses, self._results, self._confirmed = [], [], 0
+        self._guesses.begin(draws)
         self._guess()
 
     def _finish(self, result: Any) -> None:
         start = time.thread_time_ns()
         now, last = self._now, self._last
         assert now is not None
-        self._abandon()
+        self._guesses.abandon()
         returned: list[Value] = []
 
         def note(value: Value) -> Value:
@@ -263,7 +259,7 @@ class Stepper:
             self.note_obstacle("the step sets the state of the random numbers")
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
-        self._alike = 0 if last is None else alike(last, now)
+        self._guesses.most = 0 if last is None else alike(last, now)
         if reason:
             late = f", noticed {self._replayed} replayed steps later" if self._replayed else ""
             self.reasons[reason + late] += 1
@@ -272,6 +268,10 @@ class Stepper:
         self._replayed = 0
         self._now, self._last = None, now
         self.payoff.cost(start)
+
+    def _guess(self) -> None:
+        if self.mode == "speculate" and self._last is not None and self._now is not None:
+            self._guesses.issue(self._last, self._now)
 
     # -- replay ----------------------------------------------------------------------------------
 
@@ -369,82 +369,3 @@ class Stepper:
             made.append(cells)
         issuer.note_replay(start)
         return tasks, made
-
-    # -- speculate -------------------------------------------------------------------------------
-
-    def _guess(self) -> None:
-        """Issue the segments of the last step whose inputs are all there."""
-        last, now = self._last, self._now
-        if (
-            last is None
-            or now is None
-            or not (self.mode == "speculate" and self.payoff.is_guessing)
-        ):
-            return
-        start = time.thread_time_ns()
-        while len(self._guesses) < self._alike and self._guess_next(last, now):
-            pass
-        self.payoff.cost(start)
-
-    def _guess_next(self, last: Recording, now: Recording) -> bool:
-        """Issue the next segment of the last step, if its inputs are all there."""
-        old = last.tasks[len(self._guesses)]
-        leaves = [self._foresee(last, now, source) for source in last.sources[len(self._guesses)]]
-        if None in leaves:
-            return False
-        scalars = [self._foresee_number(number) for number in old.scalars]
-        known: list[Cell] = [leaf for leaf in leaves if leaf is not None]
-        task, cells = same_task(old, self._issuer.next_segment(), known, scalars)
-        task.step, task.guessed = self._issuer.step, known
-        self._guesses.append(task)
-        self._results.append(cells)
-        self.counts["speculate.issued"] += 1
-        self._issuer.push(task)
-        return True
-
-    def _foresee_number(self, number: float) -> float:
-        if number.__class__ is not Draw:
-            return number
-        self._draws += 1
-        return Draw(self._draws)
-
-    def _foresee(self, last: Recording, now: Recording, source: Source) -> Cell | None:
-        if source[0] == "input":
-            i = source[1]
-            if i < len(now.inputs):
-                return now.inputs[i]
-            return None
-        if source[0] == "made" and source[1] == 1:
-            of = last.tasks[source[2] : source[2] + 1]  # the step before last may have had more
-            return of[0].outputs[source[3]]() if of and source[3] < len(of[0].outputs) else None
-        return leaf_of(last, source, [], self._results)
-
-    def _confirm(self, task: Task) -> Task | None:
-        """The guess for the segment that was cut just now, if it was right."""
-        if self._confirmed >= len(self._guesses):
-            return None
-        guess = self._guesses[self._confirmed]
-        is_right = (  # equal keys have equally many leaves
-            guess.cut.key == task.cut.key
-            and guess.scalars == task.scalars
-            and guess.guessed == task.leaves
-        )
-        if not is_right:
-            self.reasons[task_difference(guess, task)] += 1
-            self._abandon()
-            return None
-        self._confirmed += 1
-        guess.guessed = None
-        self.payoff.judge(guess, is_right=True)
-        self.counts["speculate.right"] += 1
-        return guess
-
-    def _abandon(self) -> None:
-        """Drop the guesses that were not confirmed, and guess no more of this step."""
-        for guess in self._guesses[self._confirmed :]:
-            self._issuer.cancel(guess)
-            self.payoff.judge(guess, is_right=False)
-            guess.guessed = []  # still a guess, but one that holds no arrays
-            self.counts["speculate.wrong"] += 1
-        self._guesses, self._results = self._guesses[: self._confirmed], []
-        self._alike = 0
