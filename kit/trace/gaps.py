@@ -13,8 +13,8 @@ instant has the first cause that holds:
     compile         a program was lowered or compiled
     dispatch        a segment was handed to the device, or had been and has not begun yet
     sync point      the host still waited
-    host waits elsewhere  for something else than the device: it slept, read a file, took a lock
     input           the host prepared or copied a batch
+    host waits elsewhere  for something else than the device: it slept, read a file, took a lock
     host recording  the host recorded ops or cut a segment
     dispatch        the host had recorded ahead and handed over what it had
     unknown         none of these was seen
@@ -424,8 +424,8 @@ _RULES = (
         ")",
     ),
     _while("sync point", "waiting", "the host waited (", ")"),
-    _while(ELSEWHERE, "elsewhere"),
     _while("input", "input"),
+    _while(ELSEWHERE, "elsewhere"),
     _Rule(
         "host recording",
         lambda c: (c.by["record"] >= 0) & (c.by["ahead"] < 0),

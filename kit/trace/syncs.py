@@ -31,6 +31,12 @@ class SyncRow:
     wait_ms_per_step: float
     idle_ms_per_step: float = math.nan  # the device's, after the waits; nan if no kernel was seen
 
+    @property
+    def cost_ms_per_step(self) -> float:
+        """What is known to be lost: the device's time, or else the host's."""
+        idle = self.idle_ms_per_step
+        return self.wait_ms_per_step if math.isnan(idle) else idle
+
 
 def sync_table(
     syncs: Iterable[SyncPoint], *, steps: int, timeline: Timeline | None = None

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from kit.errors import SettingsError
 from kit.measure.base.knobs import own_knobs
-from kit.measure.base.loading import endless, fetched, prefetched
+from kit.measure.base.loading import endless, fetched, noted, prefetched
 from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -281,7 +281,8 @@ class Context:
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
         depth = self.settings.prefetch
         if self.device != "kit":
-            for batch in prefetched(batches, depth) if depth else batches:
+            ready = prefetched(batches, depth) if depth else batches
+            for batch in noted(ready, "waiting for a batch" if depth else "next batch"):
                 yield _to(batch, self.device)
             return
         from kit.runtime.session.session import current_session

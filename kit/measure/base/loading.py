@@ -15,7 +15,9 @@ from kit.threads import start_thread
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
 
-__all__ = ["endless", "fetched", "prefetched"]
+__all__ = ["BATCH", "endless", "fetched", "noted", "prefetched"]
+
+BATCH = "kit batch: "  # how an event of torch's profiler begins in which a native step loads
 
 SHORT_NS = 20_000  # a batch that is there already is taken in less
 
@@ -37,6 +39,19 @@ def endless(source: Iterable[Any]) -> Iterator[Any]:
                 f"the loader ended after {count} batches and gives no more: give a dataset or a "
                 "DataLoader, which can start again, or ask for fewer steps"
             )
+
+
+def noted(batches: Iterator[Any], name: str) -> Iterator[Any]:
+    """The same batches; torch's profiler, where it is on, sees when the step waits for each."""
+    import torch
+
+    while True:
+        with torch.profiler.record_function(BATCH + name):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield batch
 
 
 def fetched(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.measure.base.loading import BATCH
 from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
@@ -133,8 +134,11 @@ def _ancestors(event: Any) -> Iterator[Any]:
 
 
 def _top_op(event: Any) -> bool:
-    """An aten op that no other aten op called: what torch's CPU kernels do for the step."""
-    called = any(e.name.startswith("aten::") for e in _ancestors(event))
+    """An aten op that no other aten op called: what torch's CPU kernels do for the step.
+
+    What makes a batch is no work of the step's: on device "kit", too, it is input.
+    """
+    called = any(e.name.startswith("aten::") or _is_input(e) for e in _ancestors(event))
     return event.name.startswith("aten::") and not called
 
 
@@ -151,12 +155,14 @@ def _where(places: Mapping[str, Sequence[Place]], reads: float) -> str:
 
 
 def _is_input(event: Any) -> bool:
-    """A loader makes the next batch, or waits for its workers."""
-    return bool(event.name.startswith(_LOADER))
+    """A loader makes the next batch, or waits for its workers or thread."""
+    return bool(event.name.startswith((_LOADER, BATCH)))
 
 
 def _batch(event: Any) -> str:
     """What a wait for the next batch is called: torch has a class for loaders with workers."""
+    if event.name.startswith(BATCH):
+        return str(event.name).removeprefix(BATCH)
     return OF_WORKERS if "MultiProcessing" in event.name else "next batch"
 
 
@@ -178,7 +184,7 @@ def _is_torchs(event: Any, device: str) -> bool:
     on a GPU is issued by a thread of its own, for which the main one waits.
     """
     works = ("aten::", _COMPILED, *([_ENGINE, "cuda", "hip"] if device == "cuda" else []))
-    return bool(event.name.startswith(works)) or _is_input(event)
+    return bool(event.name.startswith(works))
 
 
 def _is_read(event: Any) -> bool:

@@ -9,46 +9,29 @@ Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/troubleshoo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kit.runs.analysis.unrolled import unrolled_cells
+from kit.runs.analysis.cures import SYNC_CURES, Advice, known_change, sync_cure, traced_ms
+from kit.runs.analysis.lines import away_by_line
+from kit.runs.device.unrolled import unrolled_cells
 from kit.runs.labels import is_of_strangers
-from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
 from kit.runs.run import Run
 from kit.text import Column, Rows, format_count, format_ms
-from kit.trace import SyncRow, count_devices, sync_table
+from kit.trace import Timeline, count_devices, sync_table, union_ns
+from kit.trace.active import Ints, without
 from kit.trace.gaps import ELSEWHERE
 from kit.trace.kinds import CATEGORY_ROWS, OF_WORKERS
 from kit.trace.metrics import Together, waits_of
 
-__all__ = ["RULES", "Advice", "advise", "limits_of", "sync_cure"]
+__all__ = ["RULES", "Advice", "advise", "limits_of"]
 
 SHARE = 0.05  # of the step: what costs less is not worth a sentence
 _RECORDING = tuple(row.name for row in CATEGORY_ROWS if row.phase)
 HOST_WORK = (*_RECORDING, "input", "host waits elsewhere")  # what one thread does in turn
-_NESTED = (("input",), ("host waits elsewhere",))  # one thread's batch, and the sleep in it: one
-_OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
 FEW_OPS = 30  # a segment of fewer ops may cost more to issue than to run
-
-
-@dataclass(frozen=True)
-class Advice:
-    """One sentence to act on."""
-
-    rule: str  # one of RULES
-    text: str  # what happens and what to do, in words
-    site: str = ""  # the user's line, if it is one line's doing
-    ms: float = math.nan  # of a step: what following it could save at most
-    change: Mapping[str, Any] = field(default_factory=dict)  # settings that would remove or hide it
-
-    @property
-    def saving(self) -> str:
-        """`up to 1.3 ms`; "" if nobody knows."""
-        return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
 
 
 class AdviceRows(Rows[Advice]):
@@ -66,142 +49,14 @@ def advise(run: Run) -> tuple[Advice, ...]:
     """
     seen, found = _Seen(run), []
     for rule in ADVICE_RULES:
-        most = seen.most_ms(rule.spares, is_rare=rule.is_rare)
+        most = seen.most_ms(rule.spares)
         for advice in rule.find(run, seen):
             if not advice.ms > most:
                 found.append(advice)
             elif most >= SHARE * seen.step_ms or rule.is_rare:
                 found.append(replace(advice, ms=most))
-    found = [replace(advice, change=_known(run, advice.change)) for advice in found]
+    found = [replace(advice, change=known_change(run, advice.change)) for advice in found]
     return AdviceRows(sorted(found, key=lambda a: 0.0 if math.isnan(a.ms) else -a.ms))
-
-
-def _known(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a change this run's program would obey."""
-    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
-    return {name: value for name, value in change.items() if name not in left_out}
-
-
-def sync_cure(row: SyncRow, run: Run) -> Advice:
-    """What to do about the sync points of one place."""
-    cure = next(cure for cure in SYNC_CURES if cure.fits(row.cause, row.via))
-    idle = row.idle_ms_per_step
-    text = f"{row.site or 'An unknown line'} waits {format_ms(row.wait_ms_per_step)} a step"
-    if not math.isnan(idle):
-        text += f", and the device then has nothing to do for {format_ms(idle)}"
-    # Several devices can neither guess nor take back what others were sent.
-    can_guess = run.settings.mode != "torch" and run.devices == 1
-    cost = row.wait_ms_per_step if math.isnan(idle) else idle
-    change = cure.change if can_guess or "step_mode" not in cure.change else {}
-    text += f": {_filled(cure, row, run, can_guess)}"
-    return Advice(cure.rule, text, row.site, cost, _known(run, change))
-
-
-def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
-    """The text of a cure, with the names of this row and what this run could do as well."""
-    later = f", look one step later (loss_scaling={DEFERRED!r})"
-    keep = ", keep the read and hide it (step_mode='speculate')"
-    hide = "; step_mode='speculate' keeps the read and hides most of the wait"
-    own = "an optimizer with fused=True, whose step takes found_inf"
-    is_own = is_of_strangers(run)
-    return cure.text.format(
-        via=row.via,
-        cause=row.cause,
-        on_device=own if is_own else f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True",
-        several="several batches" if is_own else "several batches (accumulate)",
-        op=row.cause.removeprefix("unlowered op aten."),
-        later=later if run.devices == 1 and not is_own else "",
-        keep=keep if can_guess else "",
-        hide=hide if can_guess else "",
-    )
-
-
-_BY_DATA = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
-_SPECULATE = {"step_mode": "speculate"}
-
-
-@dataclass(frozen=True, slots=True)
-class SyncCure:
-    """What to do about sync points of one sort."""
-
-    rule: str
-    fits: Callable[[str, str], bool]  # of a sync point's cause and its library line
-    text: str  # see `_filled`
-    change: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _through(*beginnings: str) -> Callable[[str, str], bool]:
-    """The library line that waited is in one of these places."""
-    return lambda cause, via: via.startswith(beginnings)
-
-
-# The first cure that fits is given; the last fits all.
-SYNC_CURES = (
-    SyncCure(
-        "loss scale check",
-        _through("torch/amp/grad_scaler.py"),
-        "GradScaler reads whether a gradient was infinite before it lets the optimizer step. Let "
-        "the device decide ({on_device}){later}{keep}, or pay it once for {several}.",
-        {"loss_scaling": ON_DEVICE},
-    ),
-    SyncCure(
-        "optimizer state read",
-        _through("torch/optim/"),
-        "the optimizer reads a number of its state, such as its step count, from the device. Make "
-        "it with fused=True or capturable=True.",
-    ),
-    SyncCure(
-        "gradient norm read",
-        _through("torch/nn/utils/clip_grad"),
-        "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips such a step without "
-        "reading.",
-    ),
-    SyncCure(
-        "logging",
-        lambda cause, via: cause == "print" or via.startswith(("logging/", "tqdm/")),
-        "a number is printed or logged in each step. Do it every 50th step, or keep "
-        "loss.detach() and print it later{hide}.",
-        _SPECULATE,
-    ),
-    SyncCure(
-        "data-dependent shape",
-        lambda cause, via: cause.startswith("unlowered op") and any(n in cause for n in _BY_DATA),
-        "how large the result of {op} is depends on the data, so the host has to look; a boolean "
-        "mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
-    ),
-    SyncCure(
-        "op on the host",
-        lambda cause, via: cause.startswith("unlowered op"),
-        "the op {op} has no lowering rule and runs on the host. Write it with other ops, or give "
-        "it a rule: session.explain() prints how one begins.",
-    ),
-    SyncCure(
-        "library read",
-        lambda cause, via: bool(via),
-        "{via} reads a number from the device. Give a metric or callback its numbers every n-th "
-        "step, or after the step.",
-        _SPECULATE,
-    ),
-    SyncCure(
-        "copy",
-        lambda cause, via: cause == "copy_to_device",
-        "pinned memory and non_blocking=True copy without waiting.",
-        {"prefetch": 2},
-    ),
-    SyncCure(
-        "wait for the device",
-        lambda cause, via: cause in ("synchronize", "block_until_ready"),
-        "the host stops there until the device is done ({cause}). Leave the call out or make it "
-        "less often; if it copies, pinned memory and the asynchronous call do not wait.",
-    ),
-    SyncCure(
-        "read",
-        lambda cause, via: True,
-        "the step reads a value ({cause}). Read it every n-th step, or keep it on the device (in "
-        "torch, x.detach()) and read it later{hide}.",
-        _SPECULATE,
-    ),
-)
 
 
 class _Seen:
@@ -211,25 +66,28 @@ class _Seen:
         self._run = run
         self.rows = run.breakdown()
         self._together = Together(run.timeline)
-        self.step_ms = sum(row.exposed_ms for row in self.rows)  # of the traced steps
+        self.step_ms = traced_ms(run)
+        times = run.step_times_ns or (self.step_ms * 1e6,)
+        # Of the measured steps: the median, or the mean, where a few of them cost much.
+        self.measured_ms = max(float(np.median(times)), sum(times) / len(times)) / 1e6
+        self._speed = min(self.measured_ms / self.step_ms, 1.0) if self.rows else 1.0
 
-    def most_ms(self, spares: Sequence[str], *, is_rare: bool = False) -> float:
+    def most_ms(self, spares: Sequence[str]) -> float:
         """The most that a step can lose if the host is spared this work.
 
-        The device's work remains, and the host's other work; at best the two hide each other.
+        The device's work remains, and the host's other work, both as much faster as a step is
+        without a trace; at best the two hide each other.
 
         Args:
             spares: categories of the breakdown.
-            is_rare: it is in few steps, so that the mean of the measured ones counts.
         """
         if not self.rows:
             return self._run.step_ms
-        times = self._run.step_times_ns if is_rare else ()
-        step_ms = sum(times) / len(times) / 1e6 if times else self.step_ms
         rest = self.together_ms(*(name for name in HOST_WORK if name not in spares))
-        if spares in _NESTED and not self._run.settings.prefetch and self._run.devices == 1:
-            rest = self.together_ms(*HOST_WORK) - self.together_ms(*spares)
-        return max(step_ms - max(rest, self.together_ms("device busy")), 0.0)
+        if spares == ("input",) and not self._run.settings.prefetch and self._run.devices == 1:
+            rest = self.together_ms(*HOST_WORK) - self.together_ms("input")  # and its sleeps
+        rest = self._speed * max(rest, self.together_ms("device busy"))
+        return max(self.measured_ms - rest, 0.0)
 
     def together_ms(self, *categories: str) -> float:
         """Milliseconds a step in which one of these categories goes on, hidden or not."""
@@ -254,33 +112,56 @@ def _syncs(run: Run, seen: _Seen) -> Iterator[Advice]:
     for row in sync_table(waits.syncs, steps=waits.steps, timeline=run.timeline):
         advice = sync_cure(row, run)
         is_seen = run.settings.step_mode != "speculate" or seen.is_starved
-        if is_seen and not advice.ms < SHARE * run.step_ms:
+        if is_seen and not row.cost_ms_per_step < SHARE * run.step_ms:
             yield advice
 
 
 def _input(run: Run, seen: _Seen) -> Iterator[Advice]:
-    ms = seen.exposed_ms("input")
+    ms, whole = seen.exposed_ms("input"), seen.together_ms("input")
     if ms < SHARE * seen.step_ms or not ms:
         return
+    site, asleep = _sleeps_in_input(run)
     if is_of_strangers(run):
-        yield _loader(run, ms)
+        yield replace(_loader(run, ms, asleep), site=site, ms=whole)
     elif run.settings.prefetch == 0:
         text = (
-            f"the device waits {format_ms(ms)} a step while the next batch is prepared and copied: "
-            "let a thread do that ahead of the step (prefetch=2)."
+            f"the device waits {format_ms(ms)} a step while the next batch is prepared and "
+            f"copied{asleep}: let a thread do that ahead of the step (prefetch=2)."
         )
-        most = seen.step_ms - seen.together_ms("input")  # the thread takes as long for it
-        yield Advice("input", text, ms=min(ms, most), change={"prefetch": 2})
+        most = seen.measured_ms - whole  # the thread takes as long for it
+        yield Advice("input", text, site, min(whole, most), {"prefetch": 2})
     else:
         text = (
             f"the step waits {format_ms(ms)} for its batch though a thread prepares them ahead: "
             "the loader is slower than the step. Make its items cheaper, or prepare them in more "
             "processes (a DataLoader of your own with num_workers)."
         )
-        yield Advice("input", text, ms=ms)
+        yield Advice("input", text, ms=whole)
 
 
-def _loader(run: Run, ms: float) -> Advice:
+def _sleeps_in_input(run: Run) -> tuple[str, str]:
+    """The line at which most of the loading sleeps, and a clause about it; "" if none does."""
+    t = run.timeline
+    loading = t.intervals(kind="input", lane="host/main")
+    if not len(loading) or any(t.names[i] == OF_WORKERS for i in t.name[t.where(kind="input")]):
+        return "", ""
+    asleep = {
+        t.names[i]: union_ns(loading) - union_ns(without(loading, _named(t, i)))
+        for i in np.unique(t.name[t.where(kind="elsewhere")]).tolist()
+    }
+    site = max(asleep, key=lambda name: asleep[name], default="")
+    if not site or asleep[site] < union_ns(loading) / 2:
+        return "", ""
+    return site, f", most of the time at {site}, which sleeps, reads a file or takes a lock"
+
+
+def _named(timeline: Timeline, name: int) -> Ints:
+    """When the host waited elsewhere at one line. Shape: (n, 2)."""
+    mask = timeline.where(kind="elsewhere") & (timeline.name == name)
+    return np.stack([timeline.start_ns[mask], timeline.stop_ns[mask]], axis=1)
+
+
+def _loader(run: Run, ms: float, asleep: str) -> Advice:
     """What a script says to its own loader."""
     t = run.timeline
     inputs = np.unique(t.name[t.where(kind="input")])
@@ -296,15 +177,16 @@ def _loader(run: Run, ms: float) -> Advice:
         )
     else:
         text = (
-            f"the step waits {format_ms(ms)} for its batch: let processes of the DataLoader "
-            "prepare batches ahead of the step (num_workers=2, prefetch_factor=2, "
+            f"the step waits {format_ms(ms)} for its batch{asleep}: let processes of the "
+            "DataLoader prepare batches ahead of the step (num_workers=2, prefetch_factor=2, "
             f"persistent_workers=True), or make its items cheaper.{pinned}"
         )
-    return Advice("input", text, ms=ms)
+    return Advice("input", text)
 
 
 def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
     steps = max(int(run.timeline.where(kind="step").sum()), 1) * count_devices(run.timeline)
+    whole = away_by_line(run)
     for row in run.idle:
         ms = row.total_ms / steps
         if row.cause != ELSEWHERE or ms < SHARE * seen.step_ms:
@@ -316,7 +198,7 @@ def _elsewhere(run: Run, seen: _Seen) -> Iterator[Advice]:
             f"device (it sleeps, reads a file or takes a lock), and {what} nothing to do for "
             f"{format_ms(ms)} a step. Do it ahead in a thread (a batch: {batch}), or less often."
         )
-        yield Advice("host waits elsewhere", text, row.site, ms)
+        yield Advice("host waits elsewhere", text, row.site, whole.get(row.site, ms))
 
 
 def _compiles(run: Run, seen: _Seen) -> Iterator[Advice]:
@@ -354,7 +236,7 @@ def _recording(run: Run, seen: _Seen) -> Iterator[Advice]:
         f"the next one{order}. Record it less ({less}; optimizers with fused=True or foreach=True),"
         f" or give the device{'s' if many else ''} more to do (a larger batch)."
     )
-    yield Advice("recording", text, ms=ms, change=change)
+    yield Advice("recording", text, ms=seen.together_ms(*_RECORDING), change=change)
 
 
 def _has_one_core_too_few(run: Run) -> bool:
@@ -391,8 +273,8 @@ def _reduction(run: Run, seen: _Seen) -> Iterator[Advice]:
         "message's own cost is small beside it, and cut='bucket'; or send them for more work "
         "each time (a larger batch). kit.ParallelView models all of that."
     )
-    most = seen.step_ms - seen.together_ms("reduction")  # what is hidden takes its time, too
-    yield Advice("reduction", text, ms=min(ms, most))
+    whole = seen.together_ms("reduction")  # what is hidden takes its time, too
+    yield Advice("reduction", text, ms=min(whole, seen.measured_ms - whole))
 
 
 def _segments(run: Run, seen: _Seen) -> Iterator[Advice]:

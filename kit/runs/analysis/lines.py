@@ -21,7 +21,7 @@ from kit.trace.kernels import charged_ns, communication, distinct_kernels
 from kit.trace.kinds import AWAY, ON_DEVICE
 from kit.trace.metrics import waits_of
 
-__all__ = ["HOW_TIMED", "PHASES", "LineCost", "line_costs", "place_of"]
+__all__ = ["HOW_TIMED", "PHASES", "LineCost", "away_by_line", "line_costs", "place_of"]
 
 PHASES = ("forward", "backward", "update")
 HOW_TIMED = (  # what a line's recording is: a reader who looks for slow Python must know
@@ -99,7 +99,7 @@ def line_costs(run: Run) -> tuple[LineCost, ...]:
     sites = _Sites(run)
     record = _recording(run, sites)
     device = _device(run, sites)
-    waits, elsewhere = _waits(run), _elsewhere(run)
+    waits, elsewhere = _waits(run), away_by_line(run)
     found = []
     nothing = dict.fromkeys(PHASES, 0.0 if run.graphs else math.nan)
     for i, site in enumerate(sites.names):
@@ -298,7 +298,7 @@ def _waits(run: Run) -> dict[str, Waits]:
     return found
 
 
-def _elsewhere(run: Run) -> dict[str, float]:
+def away_by_line(run: Run) -> dict[str, float]:
     """Waits for something else than the device, milliseconds a traced step, by line."""
     t = run.timeline
     steps = t.intervals(kind="step")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kit.runs.analysis import advice as rules
-from kit.runs.analysis.advice import Advice
+from kit.runs.analysis.cures import Advice
 from kit.runs.conditions import is_throttled
 from kit.runs.run import BASELINE, JIT, Run
 from kit.text import format_count, format_ms, format_percent

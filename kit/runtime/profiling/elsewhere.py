@@ -41,7 +41,7 @@ LEAST_NS = 1_000_000  # what is shorter is not worth a span
 TOUCH_NS = 100_000  # stretches of one line that are closer are one
 LONG_NS = 3_000_000  # between two looks
 RAN_NS = 200_000  # to wake and sleep again takes less
-LATE_NS = 500_000  # a look that comes so much later had to wait for Python's lock
+LATE_NS = 500_000  # a look that comes or takes so much longer had to wait for Python's lock
 SHORT_NS = 100_000  # off the processor between two looks: the looks themselves may do as much
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 
@@ -57,6 +57,7 @@ class Look:
     queued_ns: int = 0  # time in which it had no core, so far; -1 where nobody tells
     held_ns: int = 0  # time in which the looks may have held it up, so far
     call: Literal["", "lock", "other"] = ""  # of the system, that it waits in; "": it is ready
+    is_late: bool = False  # the look had to wait for Python's lock, as this thread may do
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,8 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
 
     Args:
         known: what the thread is known to do in these times. A wait for a lock may be for threads
-            that compute an op with this one, so it is taken to lie there before anywhere else.
+            that compute an op with this one, so it is taken to lie there before anywhere else;
+            or for Python's, if the look had to wait for that, too: then it is left out.
 
     Shape:
         known (n, 2): starts and stops
@@ -162,6 +164,8 @@ def blocked_of(looks: Sequence[Look], known: Ints) -> list[Away]:
         slept = before.call and now.call and before.cpu_ns == now.cpu_ns
         left = off if slept else off - (now.held_ns - before.held_ns)
         if seen.call != "other":
+            if now.is_late:
+                continue  # another thread has Python's lock: no line of this one waits
             left -= now.at_ns - before.at_ns - sum(stop - start for start, stop in inside)
         if left < SHORT_NS:
             continue
@@ -248,18 +252,19 @@ class _Looking:
                 before = time.perf_counter_ns()
                 time.sleep(EVERY_S)
                 woken = time.perf_counter_ns()
-                self._look(woken, woken - before - EVERY_S * 1e9 > LATE_NS)
+                self._look(woken, woken - before - EVERY_S * 1e9)
 
-    def _look(self, woken_ns: int, late: bool) -> None:
+    def _look(self, woken_ns: int, overslept_ns: float) -> None:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
         site = read_stacks(self._site)
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
+        is_late = max(overslept_ns, at - woken_ns) > LATE_NS
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
-        waits = call.isdigit() and site is not None and not (is_lock and late)
+        waits = call.isdigit() and site is not None and not (is_lock and is_late)
         kind: Literal["", "lock", "other"] = "lock" if is_lock else "other"
         is_held = is_lock or not call.isdigit()  # one that sleeps does not ask for Python's lock
         self._held_ns += (at - woken_ns) * is_held
@@ -267,6 +272,7 @@ class _Looking:
             Look(
                 *(at, cpu, waits, site or ("", 0), queued, self._held_ns),
                 kind if call.isdigit() else "",
+                is_late,
             )
         )
         self._held_ns += (time.perf_counter_ns() - at) * is_held

@@ -13,7 +13,7 @@ from itertools import starmap
 
 import numpy as np
 
-from kit.runs.analysis.advice import sync_cure
+from kit.runs.analysis.cures import sync_cure
 from kit.runs.analysis.headline import (
     HEADLINE_WORDS,
     busy_of,

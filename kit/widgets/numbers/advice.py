@@ -8,7 +8,7 @@ from typing import Any
 import traitlets
 from ipywidgets import HTML, Button, HBox, Layout
 
-from kit.runs.analysis.advice import Advice
+from kit.runs.analysis.cures import Advice
 from kit.runs.analysis.verdict import Verdict, verdict
 from kit.runs.run import Run
 from kit.text import safe_html

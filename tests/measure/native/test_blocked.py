@@ -7,7 +7,8 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,32 @@ def test_a_step_that_waits_for_its_loader_is_input_bound(workers: int) -> None:
     assert ("though the DataLoader has workers" in advice.text) == (workers > 0)
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_native_step_waits_for_any_batches_as_input(prefetch: int) -> None:
+    """No DataLoader, so torch's profiler has no event of its own; and a thread, where one loads."""
+
+    def batches() -> Iterator[torch.Tensor]:
+        while True:
+            sleeps()
+            yield torch.ones(8, 8) @ torch.ones(8, 8)
+
+    @kit.workload
+    def loading(ctx: kit.Context) -> Callable[[], Any]:
+        loader = ctx.loader(batches())
+        return lambda: next(loader).sum()
+
+    settings = kit.Settings(mode="torch", device="cpu", steps=2, warmup=1, prefetch=prefetch)
+    run = kit.run(loading, settings)
+    assert run.limited_by().what == "input"
+    parts = {row.category: row.exposed_ms for row in run.breakdown()}
+    assert parts["input"] > 0.5 * WAIT_S * 1e3
+    assert parts.get("host waits elsewhere", 0) < 0.1 * parts["input"]
+    assert "aten::matmul" not in {s.name for s in run.timeline.spans if s.kind == "kernel"}
+    (advice,) = [a for a in advise(run) if a.rule == "input"]
+    assert ("most of the time at test_blocked.py:" in advice.text) == (not prefetch)
+
+
 def test_a_native_step_of_a_builder_that_sleeps_says_so_too() -> None:
     @kit.workload
     def sleepy(ctx: kit.Context) -> Callable[[], Any]:
@@ -248,6 +275,22 @@ def test_a_thread_that_waits_for_the_gpu_waits_nowhere_else() -> None:
     )
     away = found.intervals(kind="elsewhere") / 1e6
     np.testing.assert_array_equal(away, [[0, 1], [9, 20], [60, 61], [65, 71], [99, 100]])
+
+
+def test_a_loader_that_sleeps_waits_nowhere_but_in_its_batch() -> None:
+    """Of a sleep of 60 ms in the batch, what the clocks gave too much was laid outside of it."""
+    step = Event("kit step 0", 0, 100, is_user_annotation=True)
+    load = Event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10, 80, step)
+    stack = Event("aten::stack", 70, 80, load)
+    events = stretched([step, load, stack, Event("aten::mm", 80, 100, step)])
+    looks = [replace(look, cpu_ns=0) for look in looks_at((0, ""), (40, "other"), (69, "other"))]
+    looks.append(replace(looks[-1], at_ns=100_000_000, cpu_ns=31_000_000, call="", waits=False))
+    found = timeline_of(events, looks=[replace(looks[0], at_ns=10_000_000), *looks[1:]])
+    run = kit.Run(kit.Settings(mode="torch"), (), (100_000_000,), found)
+    assert {row.category: row.exposed_ms for row in run.breakdown() if row.exposed_ms} == {
+        "input": 70, "device busy": 20, "forward recording": 10}  # fmt: skip
+    assert {row.cause: row.total_ms for row in run.idle} == {"input": 70, "host recording": 10}
+    assert [(a.rule, a.site) for a in run.advice()][:1] == [("input", "mine.py:5")]
 
 
 def test_looks_from_outside_the_steps_say_nothing() -> None:

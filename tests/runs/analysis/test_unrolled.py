@@ -12,7 +12,7 @@ from torch import nn
 
 import kit
 from kit.runs.analysis.advice import advise
-from kit.runs.analysis.unrolled import unrolled_cells
+from kit.runs.device.unrolled import unrolled_cells
 from kit.widgets.graph.tree import build_tree
 from tests.factories import make_run
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,14 @@ def test_time_without_a_core_is_not_blocked_even_if_told_late() -> None:
 def test_what_a_look_itself_holds_up_is_not_blocked() -> None:
     held = [Look(t * MS, int(0.8 * t * MS), False, HERE, 0, int(0.15 * t * MS)) for t in range(5)]
     assert blocked(held) == []
+
+
+def test_a_thread_that_waits_for_pythons_lock_waits_at_no_line() -> None:
+    """Another thread of the program computes in Python: the looks have to wait for it, too."""
+    rows = seen((0, 0, "lock"), (6, 1, ""), (12, 2, "lock"), (18, 3, "other"), (24, 3, "other"))
+    late = [replace(look, is_late=True) for look in rows]
+    assert blocked(late) == [(13, 24)]  # one that sleeps asks for no lock
+    assert blocked(rows) == [(0, 5), (7, 12), (13, 24)]
 
 
 def test_threads_that_compute_an_op_together_wait_for_each_other_in_it() -> None:

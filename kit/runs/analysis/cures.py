@@ -1,0 +1,169 @@
+"""What one piece of advice is, and the cures of sync points: a row for each sort of read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.runs.labels import is_of_strangers
+from kit.runs.loss_scaling import DEFERRED, ON_DEVICE
+from kit.runs.run import Run
+from kit.text import format_ms
+from kit.trace import SyncRow
+
+__all__ = ["SYNC_CURES", "Advice", "SyncCure", "known_change", "sync_cure", "traced_ms"]
+
+_OF_BUILDERS = ("prefetch", "loss_scaling")  # a builder asks its `Context` for these
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One sentence to act on."""
+
+    rule: str  # one of RULES
+    text: str  # what happens and what to do, in words
+    site: str = ""  # the user's line, if it is one line's doing
+    ms: float = math.nan  # of a step: what following it could save at most
+    change: Mapping[str, Any] = field(default_factory=dict)  # settings that would remove or hide it
+
+    @property
+    def saving(self) -> str:
+        """`up to 1.3 ms`; "" if nobody knows."""
+        return "" if math.isnan(self.ms) else f"up to {format_ms(self.ms)}"
+
+
+def known_change(run: Run, change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a change this run's program would obey."""
+    left_out = _OF_BUILDERS if is_of_strangers(run) else ()
+    return {name: value for name, value in change.items() if name not in left_out}
+
+
+def sync_cure(row: SyncRow, run: Run) -> Advice:
+    """What to do about the sync points of one place."""
+    cure = next(cure for cure in SYNC_CURES if cure.fits(row.cause, row.via))
+    idle = row.idle_ms_per_step
+    wait = row.wait_ms_per_step
+    text = f"{row.site or 'An unknown line'} waits {format_ms(wait)} a step"
+    if not math.isnan(idle):
+        text += f", and the device then has nothing to do for {format_ms(idle)}"
+    # Several devices can neither guess nor take back what others were sent.
+    can_guess = run.settings.mode != "torch" and run.devices == 1
+    slower = max(run.step_ms - traced_ms(run), 0.0)  # the untraced steps, which may lose more
+    most = wait if math.isnan(idle) else min(wait, idle + slower)
+    change = cure.change if can_guess or "step_mode" not in cure.change else {}
+    text += f": {_filled(cure, row, run, can_guess)}"
+    return Advice(cure.rule, text, row.site, most, known_change(run, change))
+
+
+def traced_ms(run: Run) -> float:
+    """The mean traced step."""
+    return sum(row.exposed_ms for row in run.breakdown())
+
+
+def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:
+    """The text of a cure, with the names of this row and what this run could do as well."""
+    later = f", look one step later (loss_scaling={DEFERRED!r})"
+    keep = ", keep the read and hide it (step_mode='speculate')"
+    hide = "; step_mode='speculate' keeps the read and hides most of the wait"
+    own = "an optimizer with fused=True, whose step takes found_inf"
+    is_own = is_of_strangers(run)
+    return cure.text.format(
+        via=row.via,
+        cause=row.cause,
+        on_device=own if is_own else f"loss_scaling={ON_DEVICE!r}, or an optimizer with fused=True",
+        several="several batches" if is_own else "several batches (accumulate)",
+        op=row.cause.removeprefix("unlowered op aten."),
+        later=later if run.devices == 1 and not is_own else "",
+        keep=keep if can_guess else "",
+        hide=hide if can_guess else "",
+    )
+
+
+_BY_DATA = ("nonzero", "index.Tensor", "masked_select", "unique", "argwhere")
+_SPECULATE = {"step_mode": "speculate"}
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCure:
+    """What to do about sync points of one sort."""
+
+    rule: str
+    fits: Callable[[str, str], bool]  # of a sync point's cause and its library line
+    text: str  # see `_filled`
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _through(*beginnings: str) -> Callable[[str, str], bool]:
+    """The library line that waited is in one of these places."""
+    return lambda cause, via: via.startswith(beginnings)
+
+
+# The first cure that fits is given; the last fits all.
+SYNC_CURES = (
+    SyncCure(
+        "loss scale check",
+        _through("torch/amp/grad_scaler.py"),
+        "GradScaler reads whether a gradient was infinite before it lets the optimizer step. Let "
+        "the device decide ({on_device}){later}{keep}, or pay it once for {several}.",
+        {"loss_scaling": ON_DEVICE},
+    ),
+    SyncCure(
+        "optimizer state read",
+        _through("torch/optim/"),
+        "the optimizer reads a number of its state, such as its step count, from the device. Make "
+        "it with fused=True or capturable=True.",
+    ),
+    SyncCure(
+        "gradient norm read",
+        _through("torch/nn/utils/clip_grad"),
+        "error_if_nonfinite=True reads the norm. Leave it out: a scaler skips such a step without "
+        "reading.",
+    ),
+    SyncCure(
+        "logging",
+        lambda cause, via: cause == "print" or via.startswith(("logging/", "tqdm/")),
+        "a number is printed or logged in each step. Do it every 50th step, or keep "
+        "loss.detach() and print it later{hide}.",
+        _SPECULATE,
+    ),
+    SyncCure(
+        "data-dependent shape",
+        lambda cause, via: cause.startswith("unlowered op") and any(n in cause for n in _BY_DATA),
+        "how large the result of {op} is depends on the data, so the host has to look; a boolean "
+        "mask does that. Use torch.where(mask, x, 0), or multiply by the mask.",
+    ),
+    SyncCure(
+        "op on the host",
+        lambda cause, via: cause.startswith("unlowered op"),
+        "the op {op} has no lowering rule and runs on the host. Write it with other ops, or give "
+        "it a rule: session.explain() prints how one begins.",
+    ),
+    SyncCure(
+        "library read",
+        lambda cause, via: bool(via),
+        "{via} reads a number from the device. Give a metric or callback its numbers every n-th "
+        "step, or after the step.",
+        _SPECULATE,
+    ),
+    SyncCure(
+        "copy",
+        lambda cause, via: cause == "copy_to_device",
+        "pinned memory and non_blocking=True copy without waiting.",
+        {"prefetch": 2},
+    ),
+    SyncCure(
+        "wait for the device",
+        lambda cause, via: cause in ("synchronize", "block_until_ready"),
+        "the host stops there until the device is done ({cause}). Leave the call out or make it "
+        "less often; if it copies, pinned memory and the asynchronous call do not wait.",
+    ),
+    SyncCure(
+        "read",
+        lambda cause, via: True,
+        "the step reads a value ({cause}). Read it every n-th step, or keep it on the device (in "
+        "torch, x.detach()) and read it later{hide}.",
+        _SPECULATE,
+    ),
+)
