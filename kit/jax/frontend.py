@@ -55,6 +55,9 @@ class JaxFrontend:
         """False: jax has no backward pass that an interrupt could not leave."""
         return False
 
+    def host_draws(self) -> None:
+        """None: jax's random numbers come from keys."""
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each array over `fresh(its value)`."""
         if not any(isinstance(leaf, LazyArray) for leaf in jax.tree.leaves(result)):

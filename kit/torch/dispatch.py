@@ -73,6 +73,10 @@ class Dispatcher:
         """True while torch's autograd runs in this thread."""
         return _graph_task_id() != -1
 
+    def host_draws(self) -> bytes:
+        """How far torch's random numbers of the CPU are."""
+        return torch.get_rng_state().numpy().tobytes()
+
     def renew(self, result: Any, fresh: Callable[[Value], Value]) -> Any:
         """A step's result with each tensor over `fresh(its value)`, in lists and dicts too."""
         if isinstance(result, KitTensor):

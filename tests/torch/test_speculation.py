@@ -32,3 +32,24 @@ def test_a_step_may_fetch_its_batch_after_a_wrong_guess() -> None:
     with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
         assert losses("kit", session) == losses("cpu")
         assert session.stepper.counts["speculate.wrong"] > 0
+
+
+def test_a_step_may_end_sooner_than_the_one_before() -> None:
+    def losses(device: str, session: Any = None) -> list[float]:
+        w, made = torch.ones(3, device=device), []
+
+        def step() -> float:
+            read = (w * 2).sum().item()  # what the last segment of the step before has made
+            if i == 5:
+                return read
+            read += (w * 3).sum().item()
+            w.mul_(0.5)
+            return read
+
+        for i in range(8):  # noqa: B007 - the step reads it
+            made.append(step() if session is None else session.run_step(step))
+        return made
+
+    with open_session(Settings(mode="lazy", step_mode="speculate")) as session:
+        assert losses("kit", session) == losses("cpu")
+        assert session.stepper.counts["speculate.right"] > 0

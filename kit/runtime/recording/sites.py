@@ -15,6 +15,7 @@ __all__ = [
     "is_kits",
     "is_shipped_step",
     "is_standard",
+    "is_users",
     "level_of_user",
     "line_of",
     "line_of_frame",
@@ -49,7 +50,7 @@ def line_of(error: BaseException) -> str:
     """ ", at train.py:41": the last line of the traceback that is neither kit's nor a library's."""
     trace, found = error.__traceback__, ""
     while trace is not None:
-        if _is_users(trace.tb_frame.f_code.co_filename):
+        if is_users(trace.tb_frame.f_code.co_filename):
             found = f", at {format_site((trace.tb_frame.f_code.co_filename, trace.tb_lineno))}"
         trace = trace.tb_next
     return found
@@ -58,7 +59,7 @@ def line_of(error: BaseException) -> str:
 def here() -> Site:
     """The line of the user's that this is called from; ("", 0) if only libraries call."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
@@ -66,7 +67,7 @@ def here() -> Site:
 def level_of_user() -> int:
     """The `stacklevel` with which the caller's `warnings.warn` names the user's line."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and not _is_users(frame.f_code.co_filename):
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     return level
 
@@ -77,13 +78,14 @@ def line_of_frame(frame: Any) -> Site:
         path = frame.f_code.co_filename
         if is_kits(path):
             return "", 0
-        if _is_users(path):
+        if is_users(path):
             return path, frame.f_lineno
         frame = frame.f_back
     return "", 0
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """True for a file that is neither kit's nor Python's own nor of an installed package."""
     return not (is_standard(path) or is_kits(path) or "site-packages" in path)
 
 

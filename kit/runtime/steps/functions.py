@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["KnownFunction"]
+__all__ = ["KnownFunction", "named"]
 
 _MISSING = object()
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
@@ -80,7 +80,7 @@ def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
     functions = [function]
     for one in functions:  # grows while it is gone through
         where = "" if one is function else f" of {one.__name__}"
-        for name, thing in _named(one):
+        for name, thing in named(one):
             found.append((name + where, thing))
             is_own = isinstance(thing, FunctionType) and thing.__globals__ is function.__globals__
             if is_own and thing not in functions and thing not in without:
@@ -88,7 +88,7 @@ def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
     return found
 
 
-def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function names that is not its own."""
     code = function.__code__
     for i, thing in enumerate(function.__defaults__ or ()):

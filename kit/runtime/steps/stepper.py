@@ -22,6 +22,7 @@ from weakref import ref
 from kit.runtime.recording.bulk import Cell, Task, Value, pending, same_task
 from kit.runtime.steps.functions import KnownFunction
 from kit.runtime.steps.guesses import Guesses
+from kit.runtime.steps.own_state import OwnState
 from kit.runtime.steps.payoff import Payoff
 from kit.runtime.steps.program import Issuer, UserProgram
 from kit.runtime.steps.recording import (
@@ -30,6 +31,7 @@ from kit.runtime.steps.recording import (
     Fetch,
     Recording,
     alike,
+    called_by,
     difference,
     fill,
     hand_over,
@@ -71,6 +73,7 @@ class Stepper:
         self._replayed = 0  # steps since the last recorded one
         self.is_fetching = False
         self._step: KnownFunction | None = None  # at the end of its last recorded call
+        self._own: OwnState | None = None  # as this step began, where a replay may follow
         self._ahead: list[tuple[Fetch, Any, list[Cell]]] = []  # batches that no step has had yet
         self.payoff = Payoff()
         self._guesses = Guesses(issuer, self.payoff, self.counts, self.reasons)
@@ -89,7 +92,7 @@ class Stepper:
                 return self._replay(step)
         self._step = None  # it may hold the dict of state that this step puts another one for
         try:
-            self._begin()
+            self._begin(step)
             result = step()
             self._program.end_step()
             self._finish(result)
@@ -97,8 +100,7 @@ class Stepper:
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
             if self.mode == "replay" and (last := self._last) is not None:
-                called = [*last.fetches, *(call for _, call in last.calls)]
-                self._step = KnownFunction(step, without=called)
+                self._step = KnownFunction(step, without=called_by(last))
         except BaseException:
             self.drop()
             raise
@@ -111,7 +113,7 @@ class Stepper:
             for_good: there is no next one, so let go of what the function holds and batches, too.
         """
         self._guesses.abandon()
-        self._now = None
+        self._now = self._own = None
         self.forget()
         if for_good:
             self._step, self._ahead = None, []
@@ -161,6 +163,8 @@ class Stepper:
         if (now := self._now) is not None:
             now.inputs += cells
             now.contents += [None] * len(cells)
+            if self._own is not None:
+                self._own.draws_beside = True
 
     def fetch(self, fetch: Fetch) -> Any:
         """Ask a loader for a batch; what it copies to the device is the step's input."""
@@ -171,7 +175,7 @@ class Stepper:
             if now is not None:
                 now.inputs += cells
         else:
-            batch = fetch()
+            batch = fetch() if now is None or self._own is None else self._own.fetch(fetch)
         if now is None:
             return batch
         now.fetches.append(fetch)
@@ -229,12 +233,16 @@ class Stepper:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, step: Callable[[], Any]) -> None:
         draws = self._random.calls
         looks = [] if self._last is None else [look for _, look in self._last.looks.values()]
         self._now = Recording(
             draws=draws, seed=self._random.seed, seen=[(look, look()) for look in looks]
         )
+        self._own = None
+        if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
+            called, frontends = called_by(self._last), self._program.frontends()
+            self._own = OwnState(step, without=called, frontends=frontends)
         self._guesses.begin(draws)
         self._guess()
 
@@ -257,6 +265,8 @@ class Stepper:
         drawn = sum(x.__class__ is Draw for task in now.tasks for x in task.scalars)
         if drawn != self._random.calls - now.draws:
             self.note_obstacle("the step sets the state of the random numbers")
+        if self._own is not None and (why := self._own.change()):
+            self.note_obstacle(why)
         reason = "" if last is None else difference(last, now, replay=self.mode == "replay")
         self._equal = 0 if last is None or reason else self._equal + 1
         self._guesses.most = 0 if last is None else alike(last, now)
@@ -266,7 +276,7 @@ class Stepper:
         elif self._equal and self.mode == "replay":
             now.reads = reads_of(now)
         self._replayed = 0
-        self._now, self._last = None, now
+        self._now, self._own, self._last = None, None, now
         self.payoff.cost(start)
 
     def _guess(self) -> None:
