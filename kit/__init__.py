@@ -28,8 +28,9 @@ def _public_names() -> dict[str, str]:
 
 
 _HOMES = _public_names()
-# `jax` is not in __all__: `from kit import *` must not hide the user's own jax.
-__all__ = sorted(_HOMES.keys() - {"jax"}, key=lambda name: (not name.isupper(), name))
+# Not in __all__: `from kit import *` must not hide a variable or a module of the user's own.
+_HIDING = {"ir", "jax", "trace"}
+__all__ = sorted(_HOMES.keys() - _HIDING, key=lambda name: (not name.isupper(), name))
 
 
 def __getattr__(name: str) -> Any:

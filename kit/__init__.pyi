@@ -1,11 +1,13 @@
 """The public names of kit, and where each lives: the one table.
 
 `kit/__init__.py` reads this file and imports a name at its first use. A type checker and an editor
-read it too. `from kit import *` gives the names below, without `jax`.
+read it too. `from kit import *` gives the names below, without `ir`, `jax` and `trace`.
 """
 
 from kit import errors as errors
+from kit import ir as ir
 from kit import jax as jax
+from kit import trace as trace
 from kit import workloads as workloads
 from kit.api import Explorer as Explorer
 from kit.api import Session as Session

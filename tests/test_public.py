@@ -39,6 +39,12 @@ def test_the_workloads_are_there_without_an_import_of_their_own():
     assert fresh("import kit; print(kit.workloads.flips.name)") == "flips"
 
 
+def test_the_data_under_a_run_is_there_without_an_import_of_its_own():
+    loaded = "sorted({'torch', 'jax', 'bokeh'} & set(sys.modules))"
+    code = f"import sys, kit; print(kit.trace.LIMITS[0], kit.ir.Node.__name__, {loaded})"
+    assert fresh(code).split() == ["device", "Node", "[]"]
+
+
 def test_the_names_are_sorted():
     assert kit.__all__ == sorted(kit.__all__, key=lambda name: (not name.isupper(), name))
 

@@ -200,14 +200,14 @@ def _run_blocks(
     headlines = Headlines(runs)
     axis_ns = max(end_ns(run.timeline) for run in runs)
     for i, run in enumerate(runs):
-        block: dict[str, Any] = {row.key: row.text(run) for row in views if row.html is not None}
-        block["changes"] = [_change(runs, headlines, old, i) for old in range(len(runs))]
         old = compared[i] if i < len(compared) else None
-        block[_DIFF] = "" if old is None else run_diff_html(diff_runs(runs[old], run))
+        shown: dict[str, Any] = {row.key: row.text(run) for row in views if row.html is not None}
+        shown[_DIFF] = "" if old is None else run_diff_html(diff_runs(runs[old], run))
         for row in views:
             if row.figure is not None:
-                block[row.key] = _figure_block(row.key, row.figure, run, pool, (most, axis_ns))
-        yield packed(f"run-{i}", _json(block))
+                shown[row.key] = _figure_block(row.key, row.figure, run, pool, (most, axis_ns))
+        changes = [_change(runs, headlines, other, i) for other in range(len(runs))]
+        yield packed(f"run-{i}", _json({"views": shown, "changes": changes}))
     yield packed("pool", _json([json.loads(column) for column in pool]))
 
 

@@ -346,7 +346,8 @@ def limit(said: Said) -> Iterator[tuple[str, float]]:
         return
     words = str(said.run.limited_by())
     assert said.line("limit: ").startswith(f"limit: {words}. ")
-    assert plain(advice_html(said.run)).startswith(f"What limits this step: {words}.")
+    shown = words.replace(": m", ". M") if said.run.doubt else words  # "not said. Measured on ..."
+    assert plain(advice_html(said.run)).startswith(f"What limits this step: {shown}.")
     assert words in said.markdown.replace("\\", "")
     if not said.run.doubt:
         yield re.search(r"(\d+%) of", words)[1], said.run.limit_shares[said.run.limited_by().what]  # type: ignore[index]
@@ -382,7 +383,7 @@ def test_the_page_has_the_cards_and_the_numbers_of_the_terminal(
 ) -> None:
     cells = index_of(page)["cells"]
     for one, block, cell in zip(said.values(), blocks(page), cells, strict=True):
-        assert cards_of(block["headline"]) == one.cards
+        assert cards_of(block["views"]["headline"]) == one.cards
         h = one.run.headline()
         for name, value in (("step", h.step_ms), ("busy", h.device_busy_fraction),
                             ("wait", h.sync_wait_ms)):  # fmt: skip
@@ -417,8 +418,8 @@ def test_of_several_devices_it_says_that_one_is_enough_to_be_busy(said: dict[str
 def test_a_foreign_trace_has_no_untraced_step(page: str) -> None:
     for kind, block in zip(KINDS, blocks(page), strict=True):
         if kind in ("torch trace", "rank"):
-            assert "no other is known" in block["notes"]
-            assert "untraced" not in block["notes"]
+            assert "no other is known" in block["views"]["notes"]
+            assert "untraced" not in block["views"]["notes"]
 
 
 def test_the_table_of_ranks_has_the_numbers_of_each_rank(

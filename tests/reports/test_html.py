@@ -44,7 +44,7 @@ def graph_scene(page: str) -> dict[str, Any]:
     """The scene of the first run's graph, its columns taken out of the shared pool."""
     packed = re.findall(r'id="pool">([^<]*)</script>', page)
     pool = json.loads(gzip.decompress(base64.b64decode(packed[0])))
-    scene = blocks(page)[0]["graph"]
+    scene = blocks(page)[0]["views"]["graph"]
     columns = {name: {c: pool[n] for c, n in scene[name].items()} for name in ("rows", "parts")}
     return {**scene, **columns["parts"], "rows": columns["rows"]}
 
@@ -80,8 +80,8 @@ def test_the_controls_are_what_varies_in_order():
 def test_variants_of_a_step_with_the_same_settings_are_all_there():
     runs = [replace(make_run(seed=i), name=f"gates: lstm, {way}") for i, way in enumerate("ab")]
     page = report_html(runs)
-    assert [block["headline"] for block in blocks(page)] == [
-        blocks(report_html([run]))[0]["headline"] for run in runs
+    assert [block["views"]["headline"] for block in blocks(page)] == [
+        blocks(report_html([run]))[0]["views"]["headline"] for run in runs
     ]
     assert axes_of(runs)[0].as_dict() == {
         "name": "variant",
@@ -95,8 +95,8 @@ def test_variants_of_a_step_with_the_same_settings_are_all_there():
 def test_runs_that_differ_in_nothing_else_are_all_there_by_their_labels():
     runs = [replace(make_run(seed=i), label=label) for i, label in enumerate(("before", "after"))]
     page = report_html(runs)
-    assert [block["headline"] for block in blocks(page)] == [
-        blocks(report_html([run]))[0]["headline"] for run in runs
+    assert [block["views"]["headline"] for block in blocks(page)] == [
+        blocks(report_html([run]))[0]["views"]["headline"] for run in runs
     ]
     assert index_of(page)["axes"] == [
         {"name": "run", "label": "run", "number": False, "values": ["before", "after"]}
@@ -116,8 +116,8 @@ def test_a_page_says_of_each_run_how_it_differs_from_each_other():
     assert "100&thinsp;% worse" in found[2]["changes"][0]["cards"]["step_ms"]
     assert found[0]["changes"][2]["said"].endswith("(50% ± 2% faster)")
     assert found[0]["changes"][0] == {}
-    assert "<b>before (bulked)</b> → <b>slow (bulked)</b>" in found[2]["diff"]
-    assert found[0]["diff"] == ""
+    assert "<b>before (bulked)</b> → <b>slow (bulked)</b>" in found[2]["views"]["diff"]
+    assert found[0]["views"]["diff"] == ""
 
 
 def test_a_page_opens_on_the_run_that_waits_most_beside_the_fastest():
@@ -154,10 +154,13 @@ def test_the_page_knows_which_runs_were_disturbed():
 
 def test_runs_of_a_sweep_are_not_compared_in_full_but_two_runs_are():
     sizes = [make_run(Settings(batch_size=b)) for b in (2, 4, 8)]
-    assert [bool(block["diff"]) for block in blocks(report_html(sizes))] == [False] * 3
-    assert [bool(block["diff"]) for block in blocks(report_html(sizes[:2]))] == [False, True]
+    assert [bool(block["views"]["diff"]) for block in blocks(report_html(sizes))] == [False] * 3
+    assert [bool(block["views"]["diff"]) for block in blocks(report_html(sizes[:2]))] == [
+        False,
+        True,
+    ]
     both = [replace(run, label=x) for x in "ab" for run in sizes]
-    assert [bool(b["diff"]) for b in blocks(report_html(both))] == [False] * 3 + [True] * 3
+    assert [bool(b["views"]["diff"]) for b in blocks(report_html(both))] == [False] * 3 + [True] * 3
     assert "a sample" in blocks(report_html(sizes[:2]))[1]["changes"][0]["said"]
 
 
@@ -208,7 +211,19 @@ def test_a_view_is_one_row_of_the_table():
     page = report_html([make_run()], views=(*VIEWS, row))
     assert '<section id="mine" aria-label="my &lt;view&gt;"></section>' in page
     assert "mine" in index_of(page)["parts"]
-    assert [block["mine"] for block in blocks(page)] == ["batch 8"]
+    assert [block["views"]["mine"] for block in blocks(page)] == ["batch 8"]
+
+
+def test_a_view_may_be_called_like_what_the_page_keeps_of_a_run():
+    row = ViewRow("changes", "mine", "right", html=lambda run: "my changes")
+    (block,) = blocks(report_html([make_run()], views=(*VIEWS, row)))
+    assert (block["views"]["changes"], block["changes"]) == ("my changes", [{}])
+
+
+def test_no_view_has_the_id_of_something_else_on_the_page():
+    ids = re.findall(r' id="([^"]+)"', report_html([make_run()]))
+    assert {row.key for row in VIEWS if row.html is not None} <= set(ids)
+    assert sorted(ids) == sorted(set(ids))
 
 
 def test_hostile_text_cannot_leave_its_place():
@@ -216,8 +231,8 @@ def test_hostile_text_cannot_leave_its_place():
     assert "<script>alert" not in page
     for block in blocks(page):
         for part in ("headline", "syncs", "breakdown", "unlowered", "notes"):
-            assert "<script" not in block[part].lower()
-            assert not re.search(r"<img", block[part], re.I)
+            assert "<script" not in block["views"][part].lower()
+            assert not re.search(r"<img", block["views"][part], re.I)
 
 
 def test_nothing_to_report_is_an_error_and_leaves_no_file(tmp_path: Path):

@@ -147,13 +147,13 @@ class Report {
     if (mine !== this.ticket) return;
     [this.shown, this.beside] = [i, beside];
     for (const part of parts) {
-      byId(part).innerHTML = data[part]; // made and escaped by kit, never taken from a run as it is
+      byId(part).innerHTML = data.views[part]; // made and escaped by kit, never taken from a run as it is
     }
     this.sayStatus(i, data.changes);
     this.select(NOTHING);
-    drawTimeline(data.timeline, this.models("timeline"),
-      under && {payload: under.timeline, name: this.besideIs(i)});
-    drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.graph));
+    drawTimeline(data.views.timeline, this.models("timeline"),
+      under && {payload: under.views.timeline, name: this.besideIs(i)});
+    drawGraph(this.models("graph"), data.scene ??= this.blocks.scene(data.views.graph));
     byId("sweep").replaceChildren(...sweepCharts(this.index, cells[i]));
     document.documentElement.dataset.shown = String(i);
   }

@@ -4,7 +4,8 @@ import {formatNs} from "../../widgets/base/js/format.js";
 import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
-const BOX = {width: 360, height: 170, left: 40, right: 14, top: 12, bottom: 26};
+const BOX = {height: 170, left: 40, right: 14, top: 12, bottom: 26};
+const WIDTHS = [800, 560]; // of one chart alone, of each of two; of more 360: they fill a wide page
 
 /**
  * A chart for each axis of numbers, a line in it for each mode of loss scaling.
@@ -15,11 +16,12 @@ export function sweepCharts(index, shown) {
   const {axes} = index;
   const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
+  const width = WIDTHS[axes.filter((axis) => axis.number).length - 1] ?? 360;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);
     const lines = sweepLines(index, k, split, shown.at);
-    const parts = [caption, chart(axis, lines, shown, k)];
+    const parts = [caption, chart(axis, lines, shown, {k, width})];
     if (split >= 0) parts.push(key(axes[split].values, lines, shown.at[k]));
     const known = lines.flat().every((point) => point.low < point.high);
     if (!known) parts.push(note("\u25cb too few steps to know what a rerun may take."));
@@ -44,9 +46,9 @@ function note(text) {
 }
 
 /** @param {import("./grid.js").Axis} axis @param {import("./grid.js").Point[][]} lines
- * @param {import("./grid.js").Cell} shown @param {number} k number of the axis */
-function chart(axis, lines, shown, k) {
-  const {width, height, left, right, top, bottom} = BOX;
+ * @param {import("./grid.js").Cell} shown @param {{k: number, width: number}} size k: number of the axis */
+function chart(axis, lines, shown, {k, width}) {
+  const {height, left, right, top, bottom} = BOX;
   const all = lines.flat();
   const longest = Math.max(...all.map(({ms}) => ms), 0.001);
   const most = Math.max(...all.map(({high}) => Math.min(high, 2 * longest)), longest * 1.08);

@@ -20,7 +20,7 @@ from kit.runs.compiles import Compile, GraphChange
 from kit.runtime.compiling.lower import options_for
 from kit.runtime.session.issuer import Issuer
 from kit.runtime.steps.stepper import Stepper
-from kit.text import Lines
+from kit.text import Lines, format_count
 
 __all__ = ["Report", "as_text", "metrics_report"]
 
@@ -108,10 +108,12 @@ class Report:
         m = Counter({k: int(v) for k, v in self.metrics().items()})
         cuts = ", ".join(f"{m[k]} by {k[4:]}" for k in sorted(m) if k.startswith("cut."))
         lines = [
-            f"{m['record.ops']} ops recorded, cut into {m['segment.count']} segments ({cuts})",
-            f"{m['compile.count']} compiles ({m['compile.ns'] / 1e6:.0f} ms, "
-            f"{m['compile.from_disk']} from disk), {m['cache.hits']} segments found in the cache",
-            f"{m['sync.count']} sync points, {m['sync.ns'] / 1e6:.1f} ms waited",
+            f"{format_count(m['record.ops'], 'op')} recorded, cut into "
+            f"{format_count(m['segment.count'], 'segment')} ({cuts})",
+            f"{format_count(m['compile.count'], 'compile')} ({m['compile.ns'] / 1e6:.0f} ms, "
+            f"{m['compile.from_disk']} from disk), "
+            f"{format_count(m['cache.hits'], 'segment')} found in the cache",
+            f"{format_count(m['sync.count'], 'sync point')}, {m['sync.ns'] / 1e6:.1f} ms waited",
         ]
         said = sizes_from_environment().origin
         environment = f"; in the environment: {said}" if said != "defaults" else ""

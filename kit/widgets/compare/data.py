@@ -255,7 +255,8 @@ def _sure(change: Difference) -> str:
     if math.isnan(change.spread):
         return "maybe"
     spread = change.margin(amount)
-    return {"same": f"no change, {spread}", "unclear": f"maybe, {spread}"}.get(change.kind, spread)
+    said = {"same": "no change", "unclear": "maybe"}.get(change.kind, "")
+    return f"{said}{'' if spread.startswith('(') else ','} {spread}" if said else spread
 
 
 def _quartiles(row: ComparisonRow) -> str:

@@ -66,9 +66,10 @@ class Link:
             SettingsError: the text before the # is not of settings.
         """
         head, _, looked = text.partition("#")
-        settings = self._explorer.settings
-        self._explorer.settings = type(settings).parse(head, settings.own)
-        self.look(looked)
+        with self._lock:  # a run that ends meanwhile would be taken for the one that is wanted
+            settings = self._explorer.settings
+            self._explorer.settings = type(settings).parse(head, settings.own)
+            self.look(looked)
 
     def look(self, text: str) -> None:
         """Look at what stands behind the #: now, and at the next run of the settings, if one comes.

@@ -38,8 +38,8 @@ def _html(found: Verdict | None) -> str:
     if found is None:
         return section(head, sentence("No step was traced."))
     limit, said = str(found.limit), found.said
-    if found.limit.doubt:  # one colon is enough
-        limit, said = "not said", f"{found.limit.doubt}. {said}"
+    if why := found.limit.doubt:  # one colon is enough
+        limit, said = "not said", f"{why[0].upper()}{why[1:]}. {said}"
     line = (  # beside its heading: the timeline below is to be on the first screen
         f'<div style="margin:0 0 4px"><span role="heading" aria-level="3">{head}:</span> '
         f"<b>{safe_html(limit)}.</b> "

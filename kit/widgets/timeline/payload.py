@@ -94,7 +94,7 @@ def timeline_payload(
         "title": timeline_title(None if run is None else first),
         "note": "  ·  ".join(safe_label(x) for x in dict.fromkeys(notes) if x),
         "summary": _summary(first),
-        "message": "" if len(first.timeline) else "no spans were recorded",
+        "message": "no run yet" if run is None else _message(first),
         "end_ns": float(max(end, 1)) if len(first.timeline) else 1e6,
         "axis_ns": float(axis_ns),
         "content_px": y,
@@ -236,6 +236,11 @@ def _concat(columns: list[Any]) -> Any:
         return [x for column in columns for x in column]
     joined = np.concatenate(columns)
     return joined.astype(np.uint32) if joined.dtype == np.int64 else joined
+
+
+def _message(run: Run) -> str:
+    """What stands in the plot's place where nothing can be drawn."""
+    return "" if len(run.timeline) else "no spans were recorded"
 
 
 def _summary(run: Run) -> str:

@@ -137,6 +137,18 @@ def test_views_are_not_changed_by_a_link_while_another_thread_changes_them(steps
     assert timeline.range_ns == (100, 5000)
 
 
+def test_a_link_sets_no_settings_while_another_thread_changes_the_explorer(steps_and_shown):
+    _, shown = steps_and_shown
+    opening = threading.Thread(target=shown.link.open, args=("bulk_forward=5#range=100_5000",))
+    with shown._lock:
+        opening.start()
+        opening.join(0.3)
+        assert shown.settings.bulk_forward != 5
+    opening.join(LONG_S)
+    assert shown.wait(LONG_S).settings.bulk_forward == 5
+    assert shown.views["timeline"].range_ns == (100, 5000)
+
+
 def test_what_a_link_says_is_never_more_than_what_is_read_of_it(steps_and_shown):
     _, shown = steps_and_shown
     timeline, graph = shown.views["timeline"], shown.views["graph"]

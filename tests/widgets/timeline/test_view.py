@@ -172,6 +172,8 @@ def test_a_failed_redraw_is_shown_under_the_view_and_the_next_one_works(monkeypa
     view.run = empty_run()
     assert view.children[-1].value == ""
     assert view.sources["timeline"].data["message"] == ["no spans were recorded"]
+    view.run = None
+    assert view.sources["timeline"].data["message"] == ["no run yet"]
 
 
 def test_the_whole_picture_is_one_column_a_row():
