@@ -5,7 +5,9 @@ import {sweepLines} from "./grid.js";
 
 const SERIES = ["#2f6db5", "#d1701f", "#2a9d6f", "#a3479b", "#7a6a2f", "#c23b4b"];
 const BOX = {height: 170, left: 40, right: 14, top: 12, bottom: 26};
-const WIDTHS = [800, 560]; // of one chart alone, of each of two; of more 360: they fill a wide page
+const NARROW = 360;
+const WIDTHS = [800, 560]; // of one chart alone, of each of two: so they fill a wide page
+const WIDE_PX = 1100; // of such a page: on a narrower one their letters would be too small
 
 /**
  * A chart for each axis of numbers, a line in it for each mode of loss scaling.
@@ -16,7 +18,8 @@ export function sweepCharts(index, shown) {
   const {axes} = index;
   const modes = axes.findIndex((axis) => !axis.number && axis.name === "loss_scaling");
   const split = modes >= 0 ? modes : axes.findIndex((axis) => !axis.number);
-  const width = WIDTHS[axes.filter((axis) => axis.number).length - 1] ?? 360;
+  const wide = WIDTHS[axes.filter((axis) => axis.number).length - 1] ?? NARROW;
+  const width = document.documentElement.clientWidth < WIDE_PX ? NARROW : wide;
   return axes.flatMap((axis, k) => {
     if (!axis.number) return [];
     const caption = element("figcaption", {}, `step time (ms) by ${axis.label}; band: what a rerun may take`);

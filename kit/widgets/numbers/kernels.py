@@ -68,7 +68,8 @@ def kernels_drawn(
     if ceilings is not None:
         note += (
             f" Measured at best on this device: {amount(ceilings.gb_s)} GB/s, "
-            f"{amount(ceilings.gflop_s)} GFLOP/s."
+            f"{amount(ceilings.gflop_s)} GFLOP/s; more than 100% is data from a cache, or "
+            "a machine that was busy when the best was measured."
         )
     links = Links(run)
     picks = [links.of_nodes(row.nodes, f"kernel {row.kernel.name}") for row in rows[:limit]]
