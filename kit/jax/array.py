@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from kit.errors import SessionError
+from kit.jax.calls import call_of
 from kit.jax.places import caller, here
 from kit.runtime.recording.bulk import Cell, Value
 from kit.runtime.session.session import Session
@@ -47,13 +48,26 @@ def _both(function: Callable[[Any, Any], Any]) -> tuple[Method, Method]:
     return forward, reflected
 
 
+def _method(name: str) -> Callable[..., Any]:
+    """The method of `jax.Array` with that name; it records, and computes nothing."""
+
+    def method(self: LazyArray, *args: Any, **kwargs: Any) -> Any:
+        call, operands = call_of(name, args, kwargs, LazyArray)
+        return self._recorder.apply(call, self, *operands)
+
+    method.__name__ = name
+    return method
+
+
 class LazyArray:
     """An array of a step that is recorded, and may not have run.
 
     It goes into the next step as it is. `repr` and `print` never compute it; `float(x)`,
-    `x.item()`, `x.tolist()` and `np.asarray(x)` do, once, and are sync points.
+    `x.item()`, `x.tolist()` and `np.asarray(x)` do, once, and are sync points. The methods of
+    `jax.Array` that compute are recorded.
     """
 
+    __array_priority__ = 100  # `array of numpy + x` is recorded, as `x + array of numpy` is
     __slots__ = ("_host", "_of", "_recorder", "_value", "dtype", "session", "shape", "weak_type")
 
     def __init__(self, recorder: Recorder, session: Session, value: Value, kind: Kind) -> None:
@@ -197,8 +211,37 @@ class LazyArray:
     __ne__, _ = _both(operator.ne)
     __hash__ = None  # type: ignore[assignment]  # as an array of jax
 
-    def __neg__(self) -> Any:
-        return self._recorder.apply(operator.neg, self)
+    __and__, __rand__ = _both(operator.and_)
+    __or__, __ror__ = _both(operator.or_)
+    __xor__, __rxor__ = _both(operator.xor)
+    __neg__, __pos__, __abs__ = _method("__neg__"), _method("__pos__"), _method("__abs__")
+    __invert__, __round__ = _method("__invert__"), _method("__round__")
+    __getitem__ = _method("__getitem__")
 
-    def __abs__(self) -> Any:
-        return self._recorder.apply(operator.abs, self)
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    all, any, argmax, argmin = map(_method, ("all", "any", "argmax", "argmin"))
+    sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
+    max, min, cumsum, cumprod, dot = map(_method, ("max", "min", "cumsum", "cumprod", "dot"))
+    reshape, ravel, flatten, squeeze = map(_method, ("reshape", "ravel", "flatten", "squeeze"))
+    transpose, swapaxes, repeat, take = map(_method, ("transpose", "swapaxes", "repeat", "take"))
+    astype, clip, round, sort, argsort = map(
+        _method, ("astype", "clip", "round", "sort", "argsort")
+    )
+
+    @property
+    def T(self) -> Any:
+        """The array with its axes reversed."""
+        return self.transpose()
+
+    def __getattr__(self, name: str) -> Any:
+        """What is left of `jax.Array`.
+
+        Raises:
+            AttributeError: it says where such a thing can be done.
+        """
+        what = f"a LazyArray has no attribute {name!r}"
+        if hasattr(jax.Array, name) and not name.startswith("_"):
+            what += f"{here()}: use it in the step, or on jax.numpy.asarray(x), which waits"
+        raise AttributeError(what, name=name, obj=self)

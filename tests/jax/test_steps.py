@@ -379,6 +379,43 @@ def test_operators_are_numpys_from_either_side(function: Callable[..., Any]) -> 
             assert got.tolist() == want.tolist()
 
 
+@pytest.mark.parametrize("function", [
+    lambda x: x[1], lambda x: x[-1, 2], lambda x: x[:, 1:], lambda x: x[::-1, None, ..., 0],
+    lambda x: x[np.array([1, 0, 1])], lambda x: x[[0, 1], [2, 0]],
+    lambda x: list(x)[1], lambda x: x.sum(1), lambda x: x.mean(axis=0, keepdims=True),
+    lambda x: x.clip(1, 3.5), lambda x: x.reshape(3, -1).T, lambda x: x.dot(x[0]),
+    lambda x: x.astype(np.int32).clip(1), lambda x: (x > 1) & ~(x > 3), lambda x: round(x / 3, 2),
+    lambda x: np.ones_like(x) + x, lambda x: np.mean(x),
+])  # fmt: skip
+def test_methods_and_indices_are_those_of_jax(function: Callable[..., Any]) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    want = function(jnp.asarray(x))
+    with Session(LAZY) as session:
+        got = function(kit.jax.device_put(x))
+        assert session.metrics().get("execute.count", 0) == 0
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-6)
+
+
+def test_another_index_is_no_other_program_but_another_type_is() -> None:
+    with Session(LAZY) as session:
+        x = kit.jax.device_put(np.arange(5))
+        assert [x[i].item() for i in (1, 4, -2)] == [1, 4, 3]
+        assert session.metrics()["compile.count"] == 1
+        assert [x[1].shape, x[True].shape, x[None].shape] == [(), (1, 5), (1, 5)]
+
+
+def test_what_a_result_lacks_says_where_it_can_be_done() -> None:
+    with Session():
+        x = kit.jax.device_put(np.ones(2))
+        with pytest.raises(AttributeError, match=r"'at' .*test_steps.py.*in the step, or on jax"):
+            x.at[0].set(3)
+        with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+            _ = x.nothing
+        with pytest.raises(jax.errors.NonConcreteBooleanIndexError):  # how many, nobody knows yet
+            _ = x[x > 1]
+
+
 def test_comparing_with_a_number_decides_a_branch() -> None:
     with Session():
         count = kit.jax.step(lambda n: n + 1)(9)

@@ -1,0 +1,84 @@
+"""A method call on an array, as a function of arrays that is traced once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+__all__ = ["call_of"]
+
+
+class _Slice(NamedTuple):
+    """A slice with a hash, which Python's own has from 3.12 on."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+
+class _Operand(NamedTuple):
+    """The place of an array among the arguments."""
+
+    number: int
+
+
+class _Constant(NamedTuple):
+    """An argument that is no array; its type makes 1 another one than True."""
+
+    type: type
+    value: Any
+
+
+@dataclass(frozen=True)
+class _Call:
+    """`array.name(*arguments)`; two are equal if they differ in the numbers of arrays only."""
+
+    name: str
+    arguments: Any
+    named: Any
+
+    def __call__(self, array: Any, *operands: Any) -> Any:
+        args = _filled(self.arguments, operands)
+        return getattr(array, self.name)(*args, **dict(_filled(self.named, operands)))
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+
+def call_of(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lazy: type
+) -> tuple[_Call, list[Any]]:
+    """The call, and the arrays among its arguments, those of class `lazy` too.
+
+    A float is an array here, and so is an int in an index: another one is no other call.
+    """
+    operands: list[Any] = []
+    arrays: tuple[type, ...] = (lazy, jax.Array, np.ndarray, np.generic, float, complex)
+    if name == "__getitem__":
+        arrays = (*arrays, int)
+
+    def taken(x: Any) -> Any:
+        if isinstance(x, arrays) and not isinstance(x, bool):
+            operands.append(x)
+            return _Operand(len(operands) - 1)
+        if isinstance(x, slice):
+            return _Slice(x.start, x.stop, x.step)
+        return tuple(map(taken, x)) if isinstance(x, tuple | list) else _Constant(type(x), x)
+
+    arguments = tuple(map(taken, args))
+    named = tuple((name, taken(x)) for name, x in kwargs.items())
+    return _Call(name, arguments, named), operands
+
+
+def _filled(x: Any, operands: tuple[Any, ...]) -> Any:
+    if isinstance(x, _Operand):
+        return operands[x.number]
+    if isinstance(x, _Constant):
+        return x.value
+    if isinstance(x, _Slice):
+        return slice(*x)
+    return tuple(_filled(y, operands) for y in x) if isinstance(x, tuple) else x
