@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import kit
@@ -182,6 +183,25 @@ def test_a_watched_loop_of_jax_is_not_called_recording_bound() -> None:
         assert "torch computed nothing in the traced steps" in said
         assert "limit" not in said
         assert "never waited" not in said
+
+
+@pytest.mark.parametrize("size", [3, 600])
+def test_a_watched_loop_of_jax_may_call_torch_for_a_detail(size: int) -> None:
+    """And one of torch may call jax: then a note says what is not seen."""
+    step, x = jitted.build(None), torch.ones(size, size)
+    with kit.watch(steps=2, skip=0) as watch:
+        for _ in range(9):
+            loss = step()
+            loss.block_until_ready()
+            time.sleep(0.001)
+            for _ in range(size // 100):
+                x @ x
+            torch.ones(3).sum()
+            watch.step(loss)
+    said = summary(watch.run)
+    assert ("torch computed less than half of the traced steps" in said) == (size == 3)
+    assert ("the loop made arrays of jax's, too" in said) == (size > 3)
+    assert bool(watch.run.breakdown()) == (size > 3)
 
 
 def test_the_line_of_a_wait_without_a_read_is_known() -> None:

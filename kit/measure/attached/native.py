@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,7 +16,7 @@ import torch
 
 from kit.measure.attached.recorder import Recorded
 from kit.measure.base.loop import TRACED_STEPS
-from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, computes, timeline_of
+from kit.measure.native.events import FINISH, STEP, Place, blocking_lines, computed_ns, timeline_of
 from kit.measure.native.instruments import DeviceClock, Profiler, Waits
 from kit.measure.native.torch import environment
 from kit.runs.run import Run
@@ -31,6 +35,8 @@ _NOTHING_OF_TORCH = (
     "torch computed nothing in the traced steps, so there is no timeline of them: a loop of jax is "
     "not seen by a watch; give kit.run a builder whose step is made by kit.jax.step"
 )
+_LITTLE_OF_TORCH = _NOTHING_OF_TORCH.replace("nothing in", "less than half of", 1)
+_SOME_OF_JAX = "the loop made arrays of jax's, too: what jax computes is not seen, nor waits for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class NativeRecorder:
         self._events: list[Any] = []
         self._looks: list[Look] = []
         self._traced = 0
+        self._jax = _JaxArrays()
+        self._uses_jax = False  # in the traced steps
 
     @property
     def trace_length(self) -> int:
@@ -74,6 +82,7 @@ class NativeRecorder:
 
     def begin_trace(self) -> bool:
         """First look for the lines that wait, in a step of its own: the profiler has none."""
+        self._jax.note()
         waits = Waits(self._device)
         self._places = waits.places
         self._look.enter_context(waits)
@@ -101,6 +110,7 @@ class NativeRecorder:
         self._look.close()
         profiler = self._profiler
         if profiler is not None:
+            self._uses_jax = self._uses_jax or self._jax.has_more()
             profiler.stop()
             self._events, self._looks = profiler.events(), profiler.looks()
             self._profiler = None  # last: an interrupt before it, and this is done again
@@ -146,9 +156,41 @@ class NativeRecorder:
         found = timeline_of(
             [*events, *steps], device=self._device, places=self._places, looks=self._looks
         )
-        if not computes(events):  # what looks like a sleep may be jax's wait for the device
-            return Timeline.of([], [], "recorded", [*notes, _NOTHING_OF_TORCH])
+        worked = computed_ns(events)
+        is_detail = self._uses_jax and worked < (marks[-1] - marks[0]) * 1000 / 2
+        if not worked or is_detail:  # what looks like a sleep may be jax's wait for the device
+            why = _LITTLE_OF_TORCH if worked else _NOTHING_OF_TORCH
+            return Timeline.of([], [], "recorded", [*notes, why])
+        notes += [_SOME_OF_JAX] * self._uses_jax
         return Timeline.of(found.spans, found.syncs, found.origin, [*notes, *found.notes])
+
+
+class _JaxArrays:
+    """Those that a program has, if it uses jax: a new one says that jax has computed.
+
+    To ask jax for its arrays would start it, which takes most of a GPU's memory: so it is asked
+    only where Python's garbage collector knows of an array.
+    """
+
+    def __init__(self) -> None:
+        self._noted: dict[int, Any] = {}
+
+    def note(self) -> None:
+        """The arrays that there are now."""
+        self._noted = {id(array): weakref.ref(array) for array in self._all()}
+
+    def has_more(self) -> bool:
+        """Is there one that was not noted?"""
+        none = weakref.ref(self)
+        return any(self._noted.get(id(a), none)() is not a for a in self._all())
+
+    def _all(self) -> Sequence[Any]:
+        jax = sys.modules.get("jax")
+        kind, live = getattr(jax, "Array", None), getattr(jax, "live_arrays", None)
+        if kind is None or live is None:
+            return ()
+        is_started = self._noted or any(issubclass(type(x), kind) for x in gc.get_objects())
+        return live() if is_started else ()
 
 
 def _step(number: int, start: float, end: float) -> SimpleNamespace:

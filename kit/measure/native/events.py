@@ -20,12 +20,12 @@ from kit.runtime.profiling.elsewhere import Look, blocked_of
 from kit.runtime.recording.bulk import Site
 from kit.runtime.recording.sites import format_site
 from kit.text import format_number
-from kit.trace import Span, SyncPoint, Timeline
+from kit.trace import Span, SyncPoint, Timeline, union_ns
 from kit.trace.communication import kind_on_device
 from kit.trace.kinds import OF_WORKERS
 from kit.trace.planes import TORCH_CPU
 
-__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "computes", "timeline_of"]
+__all__ = ["FINISH", "STEP", "Place", "blocking_lines", "computed_ns", "timeline_of"]
 
 STEP = "kit step "
 FINISH = "kit finish"
@@ -104,13 +104,15 @@ def timeline_of(
     return Timeline.of(spans, syncs, "profiled", notes)
 
 
-def computes(events: Iterable[Any]) -> bool:
-    """Did torch compute anything but batches? If not, nobody saw what the steps do."""
-    return any(
-        not any(_is_input(a) for a in _ancestors(e))
+def computed_ns(events: Iterable[Any]) -> int:
+    """How long torch computed anything but batches; 0: nobody saw what the steps do."""
+    ops = [
+        _ends(e)
         for e in events
-        if e.name.startswith(("aten::", _COMPILED)) or e.device_type.name != "CPU"
-    )
+        if (e.name.startswith(("aten::", _COMPILED)) or e.device_type.name != "CPU")
+        and not any(_is_input(a) for a in _ancestors(e))
+    ]
+    return union_ns(np.array(ops, np.int64).reshape(-1, 2))
 
 
 def blocking_lines(timeline: Timeline, looks: Sequence[Look]) -> list[Site]:

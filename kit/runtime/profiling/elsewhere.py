@@ -257,9 +257,9 @@ class _Looking:
     def _look(self, woken_ns: int, overslept_ns: float) -> None:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
+        site = read_stacks(self._site)  # first: a read lets the thread go on in Python
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
-        site = read_stacks(self._site)
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
         is_late = max(overslept_ns, at - woken_ns) > LATE_NS
         is_lock = call.isdigit() and int(call) == _FUTEX
