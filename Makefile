@@ -83,7 +83,7 @@ test: check  ## check, and every test: what CI runs
 	$(if $(PYTEST_ARGS),,$(call tests,-n $(WORKERS) --dist worksteal,as_shipped))
 	$(if $(PYTEST_ARGS),$(PY) -m pytest $(PYTEST_ARGS),$(call tests,-n 0,alone))
 
-coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md
+coverage-table: $(VENV)/.installed-test  ## run torch's op tables, write docs/op_coverage.md and .csv
 	$(PY) scripts/coverage_table.py
 
 pictures: $(VENV)/.installed-test  ## take and draw the pictures in docs/images anew

@@ -1,4 +1,4 @@
-"""Write docs/op_coverage.md: torch's own op, module and optimizer tables, run on device kit.
+"""Write docs/op_coverage.md and .csv: torch's own tables of ops, run on device kit.
 
 `make coverage-table` runs it: every float32 entry, each in a worker process that may crash or hang
 without taking the others along.
@@ -26,7 +26,7 @@ from tests.coverage.harness import (  # noqa: E402 - after the path to it
     entries,
     entry_name,
 )
-from tests.coverage.table import PAGE, page  # noqa: E402
+from tests.coverage.table import PAGE, page, table  # noqa: E402
 
 PATIENCE = 180  # seconds for one entry
 # As in the tests: the CPU, nothing compiled before, and a rule has to name each dtype.
@@ -132,6 +132,7 @@ def main() -> None:
     if options.verdicts:
         options.verdicts.write_text(json.dumps([asdict(v) for v in verdicts], indent=0))
     options.output.write_text(page(verdicts), encoding="utf-8")
+    options.output.with_suffix(".csv").write_text(table(verdicts), encoding="utf-8")
     wrong = [v.name for v in verdicts if v.verdict == "wrong"]
     say(f"{len(verdicts)} entries, {len(wrong)} wrong: {', '.join(wrong)}")
 

@@ -27,7 +27,6 @@ PAGES = [
     *sorted((ROOT / ".github").rglob("*.md")),
 ]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-MADE = {"op_coverage.md"}  # written by scripts/coverage_table.py: one class of ops a line
 HISTORY = {"CHANGELOG.md"}  # names what was there at the time
 COLUMNS = 100
 # What `import kit` reaches, whatever else of kit this process has imported by now.
@@ -127,9 +126,7 @@ def test_every_link_leads_somewhere(page: Path):
     assert broken == []
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name not in MADE], ids=lambda p: p.relative_to(ROOT).as_posix()
-)
+@each_page
 def test_a_line_fits_but_for_tables_code_and_links(page: Path):
     lines = prose(text_of(page)).splitlines()
     long = [line for line in lines if len(line) > COLUMNS]

@@ -1,18 +1,26 @@
-"""The page docs/op_coverage.md: made from verdicts, and read back by the tests."""
+"""The page docs/op_coverage.md and its table of all entries: made of verdicts.
+
+The tests read the table back.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import fill
 
 from tests.coverage.harness import CLASSES, SAMPLES, Verdict
 
-__all__ = ["PAGE", "RIGHT", "made_with", "page", "read_page"]
+__all__ = ["PAGE", "RIGHT", "TABLE", "made_with", "page", "read_table", "table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "op_coverage.md"
+TABLE = PAGE.with_suffix(".csv")
+HEAD = ("kind", "entry", "class", "why", "strides")
 KINDS = ("op", "module", "optimizer")
 RIGHT = ("native", "reads", "host")
 MEANING = {
@@ -28,15 +36,29 @@ MEANING = {
 
 def page(verdicts: Sequence[Verdict]) -> str:
     """The whole page, in Markdown."""
-    lines = ["# Which torch ops device kit runs, and how", "", *_introduction(verdicts), ""]
+    lines = [
+        "# Which torch ops device kit runs, and how",
+        "",
+        *map(_wrapped, _introduction(verdicts)),
+        "",
+    ]
     lines += _summary(verdicts)
-    for name in CLASSES:
+    for name in CLASSES[1:]:
         chosen = sorted((v for v in verdicts if v.verdict == name), key=lambda v: (v.kind, v.name))
         if chosen:
             lines += ["", f"## {name}: {MEANING[name]}", ""]
-            lines += _rows(chosen, "why") if any(v.why for v in chosen) else _list(chosen)
-    lines += ["", *_strides(verdicts)]
+            lines += _rows(chosen) if name in ("unsupported", "error", "wrong") else _list(chosen)
     return "\n".join(lines) + "\n"
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Every entry, as CSV."""
+    found = io.StringIO()
+    made = csv.writer(found, lineterminator="\n")
+    made.writerow(HEAD)
+    for v in sorted(verdicts, key=lambda v: (v.kind, v.name)):
+        made.writerow((v.kind, v.name, v.verdict, _without_addresses(v.why), v.strides))
+    return found.getvalue()
 
 
 def _introduction(verdicts: Sequence[Verdict]) -> list[str]:
@@ -48,6 +70,10 @@ def _introduction(verdicts: Sequence[Verdict]) -> list[str]:
         f"up to {SAMPLES} of its samples, forward and gradients, on views, in place, in place in a "
         "view and with `out=`, each by the values, shapes and dtypes; random ops by shapes, and "
         "by equal numbers for equal seeds. An entry's class is its worst sample's.",
+        "",
+        "[op_coverage.csv](op_coverage.csv) has every entry: its class, why (the aten ops on the "
+        "host, or the error), and the strides of a result that lies in memory another way than CPU "
+        "torch's, which torch promises nowhere. Below are those that are not native.",
         "",
         f"With torch {version('torch').split('+')[0]} and jax {version('jax')}: "
         f"{right / len(tested):.1%} of the {len(tested)} op entries that can run are right "
@@ -69,40 +95,31 @@ def _summary(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _list(verdicts: Iterable[Verdict]) -> list[str]:
-    return [", ".join(f"`{v.name}`" for v in verdicts)]
+    names = ", ".join(f"`{v.name}`" for v in verdicts)
+    return [_wrapped(names)]
 
 
-def _rows(verdicts: Iterable[Verdict], of: str) -> list[str]:
-    head = "why" if of == "why" else "strides"
-    lines = [f"| entry | {head} |", "| --- | --- |"]
+def _wrapped(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _rows(verdicts: Iterable[Verdict]) -> list[str]:
+    """A row for each reason."""
+    names: dict[str, list[str]] = {}
     for v in verdicts:
-        text = getattr(v, of).replace("|", "\\|").replace("<", "&lt;")
-        lines.append(f"| `{v.name}` | {re.sub(r'0x[0-9a-f]+', '0x…', text)} |")
-    return lines
+        text = _without_addresses(v.why).replace("|", "\\|").replace("<", "&lt;")
+        names.setdefault(text, []).append(f"`{v.name}`")
+    rows = [f"| {', '.join(named)} | {text} |" for text, named in names.items()]
+    return ["| entries | why |", "| --- | --- |", *rows]
 
 
-def _strides(verdicts: Sequence[Verdict]) -> list[str]:
-    chosen = sorted((v for v in verdicts if v.strides), key=lambda v: (v.kind, v.name))
-    return [
-        "## Other strides than CPU torch",
-        "",
-        "The numbers are the same; some result lies in memory another way than CPU torch's. Torch "
-        "promises no strides here, and its own devices differ.",
-        "",
-        *_rows(chosen, "strides"),
-    ]
+def _without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "0x…", text)
 
 
-def read_page(text: str) -> dict[str, str]:
+def read_table(text: str) -> dict[str, str]:
     """The class of each entry."""
-    found = {}
-    for section in text.split("\n## ")[1:]:
-        name, _, body = section.partition(":")
-        for line in body.splitlines() if name in CLASSES else ():
-            if line.startswith(("`", "| `")):  # the names of a list, or a row's first cell
-                names = line.split(" | ")[0] if line.startswith("|") else line
-                found |= dict.fromkeys(re.findall(r"`([^`]+)`", names), name)
-    return found
+    return {row["entry"]: row["class"] for row in csv.DictReader(io.StringIO(text))}
 
 
 def made_with(text: str) -> str:

@@ -1,6 +1,6 @@
-"""A fixed sample of torch's tables: nothing wrong, and no entry worse than the committed page says.
+"""A fixed sample of torch's tables: nothing wrong, and no entry worse than the committed table says.
 
-The whole is `make coverage-table`, which writes that page.
+The whole is `make coverage-table`, which writes that table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.coverage.harness import (
     entries,
     entry_name,
 )
-from tests.coverage.table import PAGE, RIGHT, made_with, page, read_page
+from tests.coverage.table import PAGE, RIGHT, TABLE, made_with, page, read_table, table
 
 EVERY = 16  # so many entries make one of the sample
 NAMED = ("linalg.svd", "nn.functional.conv2d", "nn.functional.scaled_dot_product_attention", "sort",
@@ -32,7 +32,7 @@ NAMED = ("linalg.svd", "nn.functional.conv2d", "nn.functional.scaled_dot_product
          "logdet", "multinomial", "nn.functional.ctc_loss", "nn.functional.embedding_bag",
          "nn.BatchNorm2d", "nn.LSTM", "nn.MultiheadAttention", "SGD", "AdamW")  # fmt: skip
 MADE_WITH = made_with(PAGE.read_text(encoding="utf-8"))
-COMMITTED = read_page(PAGE.read_text(encoding="utf-8"))
+COMMITTED = read_table(TABLE.read_text(encoding="utf-8"))
 SAMPLE = sorted({*sorted(COMMITTED)[::EVERY], *NAMED})
 
 
@@ -96,13 +96,16 @@ def test_a_missing_rule_is_named() -> None:
     assert "aten._fft_r2c.default" in found.why
 
 
-def test_a_page_reads_back_as_the_verdicts_it_was_made_from() -> None:
+def test_the_table_reads_back_as_the_verdicts_it_was_made_from() -> None:
     verdicts = [
         Verdict("op", "add", "native"),
         Verdict("op", "addbmm", "host", "aten.addbmm.default"),
         Verdict("module", "nn.Linear", "native", strides="(1, 2) instead of (2, 1)"),
         Verdict("optimizer", "SGD", "wrong", "1 | 2 <b>"),
+        Verdict("optimizer", "Adam", "wrong", "1 | 2 <b>"),
     ]
+    assert read_table(table(verdicts)) == {v.name: v.verdict for v in verdicts}
     text = page(verdicts)
-    assert read_page(text) == {v.name: v.verdict for v in verdicts}
-    assert "<b>" not in text
+    assert "| `Adam`, `SGD` | 1 \\| 2 &lt;b> |" in text
+    assert "`addbmm`" in text
+    assert "`add`" not in text  # it is native: in the table
