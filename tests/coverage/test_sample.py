@@ -1,4 +1,4 @@
-"""A fixed sample of torch's tables: nothing wrong, and no entry worse than the committed table says.
+"""A fixed sample of torch's tables: nothing wrong, no entry worse than the committed table says.
 
 The whole is `make coverage-table`, which writes that table.
 """
