@@ -14,9 +14,9 @@ they may be called from anywhere: another thread, another cell, a signal handler
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import current_thread
 from typing import Any
 
 import torch
@@ -170,7 +170,8 @@ class LoopWatch:
         self._capture.close()
         self._requests.clear()
         recording = self._recording
-        if recording is not None and recording.thread != threading.get_ident():
+        owner = current_thread() if recording is None else recording.thread
+        if owner is not current_thread() and owner.is_alive():
             self._requests.append("stopped")  # the profiler ends in its own thread
             return
         FOLLOWED.leave(self)
@@ -254,7 +255,7 @@ class LoopWatch:
 
     def _step_ended(self, boundary: str, optimizer: Any, loss: Any) -> None:
         """Do what is due between two steps; whatever goes wrong, the loop goes on."""
-        if (now := self._recording) is not None and now.thread != threading.get_ident():
+        if (now := self._recording) is not None and now.thread is not current_thread():
             return
         if loss is not None and not isinstance(loss, int | float):
             loss = detached(loss)
@@ -307,6 +308,8 @@ class LoopWatch:
         recording = self._recording
         if recording is not None:
             _insist(lambda: self._finish(recording, why))
+        if self._is_closed:  # perhaps by another thread
+            FOLLOWED.leave(self)
 
     def _finish(self, recording: Recording, why: str) -> None:
         """Close it, keep its run, write that: what is done already is not done again."""

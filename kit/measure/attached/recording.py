@@ -39,7 +39,7 @@ class Recording:
 
     def __init__(self, recorded: Recorded, recorder: Recorder, wanted: Wanted) -> None:
         self.recorded = recorded
-        self.thread = threading.get_ident()
+        self.thread = threading.current_thread()
         self.count = 0  # steps that have ended
         self.is_over = False
         self._recorder = recorder

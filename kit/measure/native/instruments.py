@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ __all__ = ["DeviceClock", "Profiler", "Waits"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Who profiles: one at a time in the process. A second thread's start ends the process in Kineto.
-_PROFILES: dict[str, object] = {}
+_PROFILES: dict[str, Profiler] = {}
 _WRAPPERS = tuple(_TORCH + part for part in ("_tensor", "_dynamo", "utils", "_compile", "_ops"))
 
 
@@ -114,6 +115,7 @@ class Profiler:
         self._open = contextlib.ExitStack()
         self._looks: list[Look] = []
         self._is_ours = False  # what torch's profiler sees, if it is on
+        self._thread = threading.current_thread()  # that has started it
         self._began: dict[str, list[int]] = {}  # name of a region -> when each began
 
     def start(self) -> None:
@@ -123,10 +125,18 @@ class Profiler:
             SettingsError: the program profiles itself, which this would end, or a recording of
                 another thread does.
         """
-        if private("torch.autograd._profiler_enabled")():  # in this thread
-            raise SettingsError("the program runs under a profiler of torch's already")
+        if (now := _PROFILES.get("now")) and not now._thread.is_alive():
+            now.stop()
+        self._thread = threading.current_thread()
         if _PROFILES.setdefault("now", self) is not self:
             raise SettingsError("torch's profiler takes one thread at a time, and records another")
+        is_on = private("torch.autograd._profiler_enabled")()  # in this thread
+        if is_on or private("torch.autograd.profiler._is_profiler_enabled"):  # in any
+            _PROFILES.clear()
+            raise SettingsError(
+                "the program runs under a profiler of torch's already, which takes one thread of "
+                "a process at a time: end that one first"
+            )
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
             undo.callback(self._stop)
@@ -135,7 +145,7 @@ class Profiler:
             self._open = undo.pop_all()
 
     def stop(self) -> None:
-        """In the thread that has started it; does nothing where it does not run."""
+        """In the thread that has started it, or once that has ended; else it does nothing."""
         try:
             self._end()
         except BaseException:  # an interrupt in the middle: a profiler that is left on ends others
@@ -153,7 +163,11 @@ class Profiler:
         _PROFILES.clear()
 
     def _stop(self) -> None:
-        if self._is_ours and private("torch.autograd._profiler_enabled")():
+        if self._thread.is_alive():
+            is_on = private("torch.autograd._profiler_enabled")()  # in this thread
+        else:
+            is_on = private("torch.autograd.profiler._is_profiler_enabled")
+        if self._is_ours and is_on:
             self._profile.stop()
 
     @contextlib.contextmanager

@@ -234,11 +234,14 @@ class _Looking:
 
     def end(self) -> list[Look]:
         """Look no more; what was seen, from the first moment to the last."""
-        last = self._at_work()
+        last: list[Look] = []
+        with contextlib.suppress(OSError):  # the thread that is looked at has ended
+            last.append(self._at_work())
         self._end.set()
         self._thread.join()
-        between = [x for x in self._looks if self._first.at_ns < x.at_ns < last.at_ns]
-        return [self._first, *between, last]
+        until = last[0].at_ns if last else time.perf_counter_ns()
+        between = [x for x in self._looks if self._first.at_ns < x.at_ns < until]
+        return [self._first, *between, *last]
 
     def _at_work(self) -> Look:
         """What the thread sees of itself: a sleep just after or before this is seen whole."""

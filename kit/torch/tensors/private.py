@@ -31,6 +31,7 @@ NAMES = (
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._decomp.decomposition_table",
     "torch.autograd._profiler_enabled",
+    "torch.autograd.profiler._is_profiler_enabled",
     "torch.distributed.Work.unbox",
     "torch.nn.Module._apply",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -21,6 +22,7 @@ from kit.errors import SettingsError
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.loop import LoopWatch
 from kit.measure.attached.native import NativeRecorder
+from kit.measure.attached.optimizer_steps import FOLLOWED
 from kit.measure.attached.recording import Recording
 from kit.measure.base.loop import TRACED_STEPS
 from kit.measure.native.instruments import Profiler
@@ -393,3 +395,45 @@ def test_a_second_thread_is_refused_while_one_is_profiled() -> None:
     assert two.events() == []
     two.start()  # and now it is free
     two.stop()
+
+
+def test_a_profiler_of_the_programs_own_in_another_thread_is_no_second_one() -> None:
+    """Both at once ended the process, in Kineto."""
+    is_on, may_end = threading.Event(), threading.Event()
+
+    def own() -> None:
+        with torch.profiler.profile(acc_events=True):
+            is_on.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=own)
+    thread.start()
+    is_on.wait()
+    with kit.watch(steps=2, skip=0) as watch:
+        Loop().train(10)
+    may_end.set()
+    thread.join()
+    assert "end that one first" in " ".join(watch.run.timeline.notes)
+    assert len(watch.run.step_times_ns) == 2
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_loop_whose_thread_ends_while_it_is_traced_does_not_keep_the_profiler(
+    is_left: bool,
+) -> None:
+    with contextlib.ExitStack() as undo:
+        watch = kit.watch(steps=2, skip=0)
+        undo.enter_context(watch)
+        thread = threading.Thread(target=Loop().train, args=(5,))
+        thread.start()
+        thread.join()
+        if is_left:
+            undo.pop_all()
+    with kit.watch(steps=2, skip=0) as again:
+        Loop().train(10)
+    assert len(again.run.timeline) > 0
+    watch.close()
+    assert watch.ended.startswith("the loop ended, in step")
+    assert watch.run.step_times_ns
+    assert not torch.autograd.profiler._is_profiler_enabled
+    assert len(FOLLOWED) == 0
