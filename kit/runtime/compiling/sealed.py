@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from kit.files import write_whole
+from kit.files import open_plain, write_whole
 
 __all__ = ["MAX_BYTES", "SealedFolder"]
 
@@ -46,8 +46,9 @@ class SealedFolder:
         """What was put under this name, by this user; None if there is nothing that is."""
         file = self._file(key)
         try:
-            sealed = file.read_bytes()
-        except FileNotFoundError:
+            with open_plain(file) as opened:
+                sealed = opened.read()
+        except OSError:  # there is none, or no file that may be read
             return None
         seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
         is_mine = hmac.compare_digest(seal, self._seal(key, content))

@@ -55,6 +55,16 @@ def test_a_torn_or_changed_entry_is_not_given_and_is_replaced(tmp_path: Path, da
     assert folder.get("step") == b"the machine code of a step"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_file_in_an_entrys_place_is_never_read(tmp_path: Path) -> None:
+    """A named pipe or a link to a device kept a step waiting for ever."""
+    folder = SealedFolder(str(tmp_path))
+    (tmp_path / "folder.sealed").mkdir()
+    os.mkfifo(tmp_path / "pipe.sealed")
+    (tmp_path / "device.sealed").symlink_to("/dev/zero")
+    assert [folder.get(name) for name in ("folder", "pipe", "device")] == [None] * 3
+
+
 def test_what_another_key_has_sealed_is_not_given(tmp_path: Path) -> None:
     theirs, mine = tmp_path / "theirs", tmp_path / "mine"
     for path in (theirs, mine):
@@ -102,7 +112,7 @@ def test_a_write_looks_at_no_other_entry(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(os, listing, lambda path: pytest.fail("it lists the folder"))
     folder.put("mine", b"machine code")
     assert folder.get("mine") == b"machine code"
-    assert len(looked) <= 4  # its folder, what stands in its place, and itself twice
+    assert len(looked) <= 5  # its folder, what stands in its place, and itself three times
 
 
 def test_room_is_made_by_the_bytes_written_and_takes_the_least_recently_used(
