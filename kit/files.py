@@ -93,7 +93,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, sync: bool = True)
         with contextlib.suppress(FileNotFoundError):  # who could not read the older file cannot now
             os.chmod(temporary, os.stat(temporary).st_mode & os.stat(path).st_mode & 0o777)
         os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError):  # of a file whose name nobody has given
+            said = f"{error.strerror or error}; it was not written, and what was there is as before"
+            raise OSError(error.errno, said, os.fspath(path)) from error
         raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +35,27 @@ def test_a_name_as_long_as_a_name_can_be_is_written(tmp_path: Path) -> None:
     write_whole(file, b"two")
     assert file.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.kitrun"
+    write_whole(file, b"older")
+    write = """
+import resource, signal, sys
+from kit.files import write_whole
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # as if the disk had no more
+try:
+    write_whole(sys.argv[1], bytes(5000))
+except OSError as error:
+    print(error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", write, str(file)], text=True)
+    assert f"it was not written, and what was there is as before: {str(file)!r}" in said
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("mine.kitrun", b"older")
+    ]
 
 
 # What opens a path to read it, with each suffix that chooses another reader.
