@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from kit.gpu_check.base.checks import NOT_OK, NOT_RUN, OK
@@ -16,11 +19,11 @@ from kit.gpu_check.table import PARTS, part_of
 from kit.text import write_plainly
 
 BUDGET_S = 540.0
-INTERRUPTED = 130  # as a shell says it; the kit's command line is not needed here
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if all that was run is ok; 1 if something is not, or nothing was run; 130 after Ctrl-C."""
+    """0 if all that was run is ok; 1 if something is not, or nothing was run; after a signal 128
+    and its number, 130 for Ctrl-C."""
     write_plainly(sys.stdout, sys.stderr)
     options = _parser().parse_args(arguments)
     if options.list:
@@ -35,11 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"kit.gpu_check: {error}", file=sys.stderr)
         return 2
+    if is_tiny and not options.tiny:
+        print("no GPU was found here: tiny sizes, whose times say nothing", flush=True)
     try:
-        found = run_parts(parts, folder, budget_s=options.budget, is_tiny=is_tiny)
-    except KeyboardInterrupt:
+        with _signals_interrupt():
+            found = run_parts(parts, folder, budget_s=options.budget, is_tiny=is_tiny)
+    except KeyboardInterrupt as interrupt:
         print(f"interrupted; read {folder / MARKDOWN}: what was found until now", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    except OSError as error:
+        print(f"kit.gpu_check: the results cannot be written: {error}", file=sys.stderr)
+        return 1
     counts = found.counts()
     print(", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN)))
     for checks in found.checks.values():
@@ -48,6 +57,24 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"not ok: {check.name}: {check.number} (target: {check.target}) {check.why}")
     print(f"read {folder / MARKDOWN}")
     return 0 if counts[OK] and not counts[NOT_OK] else 1
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Have `kill`, `timeout` and a terminal that closes do what Ctrl-C does, but for the status."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    deaf = (signal.SIG_IGN, None)  # as `nohup` asks for
+    heard = [number for number in numbers if signal.getsignal(number) not in deaf]
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,6 +24,7 @@ from kit.gpu_check.table import Part
 __all__ = ["LEAST_S", "LOG", "run_parts"]
 
 LOG = "log.txt"
+TINY = "tiny sizes, whose times say nothing"
 LEAST_S = 8.0  # a part with less time than this is not started: the imports alone need it
 GRACE_S = 5.0  # between the time when a part stops by itself and the time when it is stopped
 POLL_S = 0.3
@@ -36,12 +37,15 @@ def run_parts(parts: Iterable[Part], folder: Path, *, budget_s: float, is_tiny: 
     A part may use its share of the budget, and what the parts before it have left over.
     """
     chosen = list(parts)
-    size = "tiny sizes, whose times say nothing" if is_tiny else "full sizes"
+    size = TINY if is_tiny else "full sizes"
     summary = Summary(folder, title=f"overlap-kit on this machine, {size}")
     (folder / LOG).write_text("", encoding="utf-8")
+    for part in chosen:
+        summary.add(part, Check(f"part {part.letter}", NOT_RUN, why="not begun"))
+    summary.write()  # in place of those of an earlier run: this one may be killed
     start, whole, share = time.monotonic(), sum(part.share for part in chosen), 0.0
     with tempfile.TemporaryDirectory(prefix="kit-gpu-check-", ignore_cleanup_errors=True) as name:
-        for i, part in enumerate(chosen):
+        for part in chosen:
             share += part.share
             seconds = start + budget_s * share / whole - time.monotonic()
             if seconds < LEAST_S:
@@ -49,20 +53,15 @@ def run_parts(parts: Iterable[Part], folder: Path, *, budget_s: float, is_tiny: 
                 summary.add(part, Check(f"part {part.letter}", NOT_RUN, why=why))
                 summary.write()
                 continue
-            try:
-                _Child(part, Path(name), folder, is_tiny).run(summary, seconds)
-            except KeyboardInterrupt:
-                _note_interrupted(summary, chosen[i + 1 :])
-                raise
-            is_tiny = is_tiny or summary.facts.get("jax runs on") == "cpu"
+            _Child(part, Path(name), folder, is_tiny).run(summary, seconds)
+            blind = [x for x in ("jax", "torch") if summary.facts.get(f"{x} runs on") == "cpu"]
+            if blind and not is_tiny:
+                is_tiny = True
+                summary.title += (
+                    f"; no GPU for {' and '.join(blind)}: after part {part.letter} {TINY}"
+                )
+                summary.write()
     return summary
-
-
-def _note_interrupted(summary: Summary, left: Iterable[Part]) -> None:
-    """Name the parts that Ctrl-C has kept from starting."""
-    for part in left:
-        summary.add(part, Check(f"part {part.letter}", NOT_RUN, why="interrupted before it began"))
-    summary.write()
 
 
 class _Child:
@@ -78,6 +77,7 @@ class _Child:
     def run(self, summary: Summary, seconds: float) -> None:
         """Run it to its end, or until its time is over."""
         summary.begin(self._part)
+        summary.write()
         start, problem, state = time.monotonic(), "interrupted", NOT_RUN
         try:
             problem, state = self._wait(summary, start, seconds), NOT_OK
@@ -117,7 +117,7 @@ class _Child:
         ]
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends with this process, and the part with it
             stdout=log,
             stderr=subprocess.STDOUT,
             env=_environment(self._scratch),
@@ -132,9 +132,9 @@ class _Child:
             file.seek(self._read)
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
+        for line in whole.splitlines(keepends=True):
             summary.take(self._part, json.loads(line))
+            self._read += len(line)  # after it was taken: Ctrl-C may come between
         return bool(whole)
 
     def _keep_log(self) -> None:

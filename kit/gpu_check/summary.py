@@ -23,7 +23,8 @@ class Summary:
     """Collects what the parts write, and writes the two files whenever it has grown."""
 
     def __init__(self, folder: Path, *, title: str) -> None:
-        self._folder, self._title = folder, title
+        self.title = title
+        self._folder = folder
         self.facts: dict[str, str | float] = {}
         self.checks: dict[str, dict[str, Check]] = {part.letter: {} for part in PARTS}
         self._tables: dict[str, dict[str, Any]] = {part.letter: {} for part in PARTS}
@@ -50,15 +51,18 @@ class Summary:
         self.checks[part.letter][check.name] = check
 
     def begin(self, part: Part) -> None:
-        """A part begins: nothing is known of what it is at."""
+        """A part begins: nothing is known of what it is at, and whether it will end."""
         self._doing = f"starting part {part.letter}"
+        self.checks[part.letter] = {}
+        self.add(part, Check(_end_of(part), NOT_RUN, why="it has begun; nothing was heard since"))
 
     def end(self, part: Part, seconds: float, problem: str, state: str = NOT_OK) -> None:
         """A part has ended; `problem`: how, if not well, and `state`: what that makes of it."""
         self._seconds[part.letter] = seconds
+        del self.checks[part.letter][_end_of(part)]
         if problem:
             why = f"{problem}, while it was at: {self._doing}"
-            self.add(part, Check(f"part {part.letter} ends by itself", state, why=why))
+            self.add(part, Check(_end_of(part), state, why=why))
 
     def counts(self) -> Counter[str]:
         """How many checks are in each state."""
@@ -80,13 +84,13 @@ class Summary:
             }
             for part in PARTS
         ]
-        head = {"version": VERSION, "title": self._title, "counts": dict(self.counts())}
+        head = {"version": VERSION, "title": self.title, "counts": dict(self.counts())}
         return {**head, "facts": self.facts, "parts": parts}
 
     def _as_markdown(self) -> str:
         counts = self.counts()
         said = ", ".join(f"{counts[state]} {state}" for state in (OK, NOT_OK, NOT_RUN))
-        lines = [f"# {safe_markdown(self._title)}", "", f"Checks: {said}.", ""]
+        lines = [f"# {safe_markdown(self.title)}", "", f"Checks: {said}.", ""]
         bad = [
             (part.letter, c.name, _number(c), c.target, c.why)
             for part in PARTS
@@ -104,7 +108,8 @@ class Summary:
             facts = [(name, value) for name, value in self.facts.items()]
             lines += ["## The machine", "", _table(("", "what was found"), facts), ""]
         for part in PARTS:
-            lines += self._part(part)
+            if self.checks[part.letter] or self._tables[part.letter]:
+                lines += self._part(part)
         return "\n".join(lines)
 
     def _part(self, part: Part) -> list[str]:
@@ -121,6 +126,10 @@ class Summary:
             lines += [f"### {safe_markdown(table['title'])}", ""]
             lines += [_table(table["columns"], table["rows"]), ""]
         return lines
+
+
+def _end_of(part: Part) -> str:
+    return f"part {part.letter} ends by itself"
 
 
 def _number(check: Check) -> str:

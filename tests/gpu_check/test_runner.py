@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -11,10 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kit.gpu_check import runner
-from kit.gpu_check.__main__ import main
+from kit.gpu_check.__main__ import _signals_interrupt, main
 from kit.gpu_check.base.checks import Check, Table
 from kit.gpu_check.base.journal import MAX_FILE_BYTES, Journal
 from kit.gpu_check.runner import LOG, run_parts
@@ -22,7 +26,9 @@ from kit.gpu_check.summary import JSON, MARKDOWN, Summary
 from kit.gpu_check.table import PARTS, part_of
 from kit.runs.run import Run
 from tests.factories import make_run
+from tests.waiting import until
 
+NAP = "import time; time.sleep(600)"
 FIRST, SECOND = PARTS[0], PARTS[1]
 
 
@@ -102,8 +108,68 @@ def test_an_interrupt_keeps_what_the_part_has_found_and_said(parts: Any, out: Pa
     ended = found[f"part {FIRST.letter} ends by itself"]
     assert (ended["state"], ended["why"][:12]) == ("not run", "interrupted,")  # it found no fault
     later = checks_of(out, SECOND.letter)[f"part {SECOND.letter}"]
-    assert (later["state"], later["why"]) == ("not run", "interrupted before it began")
+    assert (later["state"], later["why"]) == ("not run", "not begun")
     assert "a word" in (out / LOG).read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has none of these signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGKILL"])
+def test_whoever_ends_the_command_ends_the_part_and_can_read_on(parts: Any, out: Path, name: str):
+    pid = out / "pid"
+    body = "journal.check('before', 1.0, at_least=1)\nimport os, pathlib, subprocess, sys, time\n"
+    body += f"new = subprocess.Popen([sys.executable, '-c', {NAP!r}])\n"
+    body += f"pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}} {{new.pid}}')\n{NAP}"
+    parts(body, "pass")
+    (out / JSON).write_text("of an earlier run")
+    command = [sys.executable, "-m", "kit.gpu_check", "--tiny", "--parts", "ab", "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: pid.exists() and len(pid.read_text().split()) == 2)
+        until(lambda: "before" in checks_of(out, FIRST.letter))
+        number = signal.Signals[name]
+        process.send_signal(number)
+        _, said = process.communicate()
+    is_killed = name == "SIGKILL"
+    assert process.returncode == (-number if is_killed else 128 + number)
+    assert said.count("\n") == (0 if is_killed else 1)
+    until(lambda: not any(map(is_running, map(int, pid.read_text().split()))))
+    first = checks_of(out, FIRST.letter)
+    assert first["before"]["state"] == "ok"
+    assert first[f"part {FIRST.letter} ends by itself"]["state"] == "not run"
+    assert checks_of(out, SECOND.letter)[f"part {SECOND.letter}"]["state"] == "not run"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        with _signals_interrupt():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def is_running(pid: int) -> bool:
+    """Is it there, and not only because nobody has asked how it ended?"""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_without_a_gpu_for_both_libraries_the_title_says_tiny(parts: Any, out: Path, library: str):
+    facts = {"jax runs on": "gpu", "torch runs on": "cuda", f"{library} runs on": "cpu"}
+    chosen = parts(
+        f"journal.facts({facts})",
+        "journal.check('tiny', float(journal.is_tiny), at_least=1)",
+    )
+    run_parts(chosen, out, budget_s=600, is_tiny=False)
+    assert checks_of(out, SECOND.letter)["tiny"]["state"] == "ok"
+    title = (out / MARKDOWN).read_text().splitlines()[0]
+    assert f"no GPU for {library}: after part a tiny" in title
+    assert "whose times say nothing" in title
+    assert "## d)" not in (out / MARKDOWN).read_text()  # it was not asked for
 
 
 def test_what_a_part_says_on_the_terminal_is_in_the_log(parts: Any, out: Path):
