@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,12 @@ INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
 def say(text: str) -> None:
     """To standard output."""
-    sys.stdout.write(f"{text}\n")
+    try:
+        sys.stdout.write(f"{text}\n")
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EINVAL):  # not that nobody reads any more
+            error.filename = "standard output"
+        raise
 
 
 def say_and_keep(text: str, keep: Callable[[], Sequence[str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import os
 import subprocess
@@ -126,6 +127,18 @@ def test_a_full_disk_is_one_line() -> None:
         1,
         "kit: standard output could not be written: No space left on device\n",
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_a_disk_that_fills_in_the_middle_of_a_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run().save(tmp_path / "a.kitrun")
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["view", str(tmp_path / "a.kitrun")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "kit: No space left on device: standard output"
 
 
 def test_without_standard_output_a_command_does_what_it_does(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -103,9 +104,10 @@ def try_lines(
         within: only in functions of this name.
 
     Raises:
-        AssertionError: numbers were wrong after it.
+        ExceptionGroup: for each line after which something was wrong, what that was.
     """
     training, tried, closed = _trained(mode), 0, 0
+    wrong: list[Exception] = []
     lines = lines_of(training.step)
     lines = [line for line in lines if within in ("", line[0].co_name)]
     chosen = [line for line in lines if chance.random() < share]
@@ -119,22 +121,34 @@ def try_lines(
                 training.step()
         except (MemoryError, KeyboardInterrupt):
             pass
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is told at the end
             if not (is_clear(error) or _was_caused(error)):
-                raise AssertionError(f"{mode}, at {where}: not clear") from error
-        training.recover()
+                wrong.append(_at(f"{mode}, at {where}: not clear", error))
+        gc.enable()  # the line that does so was one of them; by itself it cannot fail
+        gc.collect(0)  # what the step held is freed by now, or it is held by mistake
         try:
+            training.recover()
             training.check_next_step()
-        except Exception as error:
-            if not is_clear(error):
-                raise AssertionError(f"{mode}, at {where}: the next step is wrong") from error
-            closed += 1
-            training.__exit__()
+        except Exception as error:  # noqa: BLE001 - it is told at the end
+            if is_clear(error):
+                closed += 1
+            else:
+                wrong.append(_at(f"{mode}, at {where}: the next step is wrong", error))
+            with suppress(Exception):  # it may be half closed
+                training.__exit__()
             training = _trained(mode)
         faulthandler.cancel_dump_traceback_later()
-        gc.enable()  # the line that does so was one of them; by itself it cannot fail
     training.__exit__()
+    if wrong:
+        raise ExceptionGroup(f"{mode}: {len(wrong)} of {tried} lines", wrong)
     return f"{mode}: {tried} of {len(lines)} lines, {closed} sessions had to be closed"
+
+
+def _at(where: str, error: Exception) -> AssertionError:
+    """What was wrong, with the error that says how."""
+    found = AssertionError(f"{where}: {error!r:.300}")
+    found.__cause__ = error
+    return found
 
 
 def _keeps_one() -> bool:
@@ -171,10 +185,17 @@ def main() -> None:
     parser.add_argument("--acts", nargs="*", default=list(ACTS))
     asked = parser.parse_args()
     hear_interrupts()
+    wrong = 0
     for act in asked.acts:
         for mode in asked.modes:
-            said = try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share)
+            try:
+                said = try_lines(mode, ACTS[act], random.Random(asked.seed), asked.share)
+            except ExceptionGroup as found:
+                wrong += len(found.exceptions)
+                said = "\n  ".join([found.message, *map(str, found.exceptions)])
             print(f"{act}: {said}", flush=True)
+    if wrong:
+        raise SystemExit(f"after {wrong} lines something was wrong")
 
 
 if __name__ == "__main__":
