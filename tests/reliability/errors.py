@@ -40,10 +40,10 @@ def lines_of(step: Callable[[], object]) -> list[Line]:
         return look
 
     _traced(step, look)
-    return [line for line in found if _does_something(*line)]
+    return [line for line in found if does_something(*line)]
 
 
-def _does_something(code: CodeType, number: int) -> bool:
+def does_something(code: CodeType, number: int) -> bool:
     """False for a `try:`, where nothing can fail: Python has no handler for that instruction."""
     parts = [p.opname for p in dis.get_instructions(code) if _line_of(p) == number]
     return any(name != "NOP" for name in parts)

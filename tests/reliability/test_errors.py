@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import random
 import signal
 import threading
@@ -16,11 +14,18 @@ import kit
 from kit.errors import EngineError
 from kit.measure.base.loading import prefetched
 from kit.runtime.engine.engine import Engine
-from kit.runtime.session.session import Session
+from kit.runtime.session.session import Session, current_session
 from kit.torch.parallel.data_parallel import DataParallel
 from kit.widgets.explorer.rerun import Newest, Reruns
 from tests.factories import make_run
-from tests.reliability.errors import ACTS, out_of_memory, run_with, try_lines
+from tests.reliability.errors import (
+    ACTS,
+    Line,
+    does_something,
+    out_of_memory,
+    run_with,
+    try_lines,
+)
 from tests.waiting import leaves_no_thread
 
 
@@ -129,20 +134,37 @@ def test_a_push_that_fails_leaves_the_engine_as_it_was(monkeypatch: pytest.Monke
     assert ran == ["kept"]
 
 
-def test_without_memory_inside_of_its_closing_a_session_is_closed_all_the_same() -> None:
-    code, handler = Session.__exit__.__code__, signal.getsignal(signal.SIGINT)
-    lines = sorted({line for *_, line in code.co_lines() if line is not None})
-    inside = lines[lines.index(_line_of_closing()) + 1 : -1]  # the last line is after it
-    for line in inside:
+def test_without_memory_at_any_line_of_its_closing_a_session_is_closed_all_the_same() -> None:
+    handler, parts = signal.getsignal(signal.SIGINT), (Session.__exit__, Session._leave)
+    lines = [line for part in parts for line in _lines(part)]
+    caught = 0
+    for line in lines:
         session = kit.Session().__enter__()
-        with contextlib.suppress(MemoryError):  # as errors are that no read has asked for
-            run_with(session.__exit__, (code, line), out_of_memory)
+        try:
+            run_with(session.__exit__, line, out_of_memory)
+        except MemoryError:
+            caught += 1
         assert not session.is_open
         assert signal.getsignal(signal.SIGINT) is handler
-    assert len(inside) == 3
+    assert caught >= 5
 
 
-def _line_of_closing() -> int:
-    """The line of `with self._exits`, from which on the session is closed whatever comes."""
-    lines, first = inspect.getsourcelines(Session.__exit__)
-    return first + next(i for i, line in enumerate(lines) if "with self._exits" in line)
+def test_without_memory_at_any_line_of_its_opening_a_session_leaves_nothing_open() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    for line in _lines(Session.__enter__)[:-1]:  # `return self` cannot fail
+        session = kit.Session()
+        try:
+            came = run_with(session.__enter__, line, out_of_memory)
+        except MemoryError:
+            assert not session.is_open
+            assert current_session() is None
+            assert signal.getsignal(signal.SIGINT) is handler
+        else:
+            assert not came
+            session.__exit__()
+
+
+def _lines(part: Any) -> list[Line]:
+    code = part.__code__
+    numbers = sorted({number for *_, number in code.co_lines() if number is not None})
+    return [(code, number) for number in numbers[1:] if does_something(code, number)]

@@ -2,8 +2,7 @@
 
 A session joins the parts that do so, each in a file of its own: streams cut bulks, an issuer gives
 the tasks to an executor, a stepper replays steps, and reads wait for the device. A front end calls
-`record` for each op and `read` when the program asks for numbers; users call `mark_step`,
-`wait_all`, `wait_to_read`, `metrics`.
+`record` for each op and `read` for its numbers; users call `mark_step`, `wait_all`, `metrics`.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ def current_session() -> Session | None:
 
 class Session:
     """A place where ops are recorded and run: open it with `with`.
-
-    It has a method for each verb; what that does is done by the part that has the state for it.
 
     Args:
         settings: bulk sizes, segment mode and device are read; see `kit.Settings`.
@@ -140,8 +137,7 @@ class Session:
     def __enter__(self) -> Session:
         if self._exits is not None:
             raise SessionError("a session can be entered once; make a new kit.Session(...)")
-        self._exits = contextlib.ExitStack()
-        self._thread = threading.get_ident()
+        self._exits, self._thread = contextlib.ExitStack(), threading.get_ident()
         with contextlib.ExitStack() as undo:  # if a front end fails to open, nothing stays behind
             watch_forks(self)
             undo.push(self.interrupts.watch(self))
@@ -149,37 +145,41 @@ class Session:
             self.join()
             undo.callback(self.stepper.drop, for_good=True)
             undo.callback(self.issuer.executor.close)
-            token = _CURRENT.set(ref(self))  # a session that its program has dropped is freed
-            undo.callback(_CURRENT.reset, token)
+            undo.callback(_CURRENT.set, _CURRENT.get())
+            _CURRENT.set(ref(self))  # a session that its program has dropped is freed
             for frontend in self._frontends:
                 frontend.open(self)
                 undo.callback(frontend.close)
             undo.push(watch_ends(self, self.interrupts.install))
-            undo.callback(self._shut)
+            undo.callback(setattr, self, "is_open", False)
+            self.is_open = True
             self._exits = undo.pop_all()
-        self.is_open = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        try:
+            self._leave()
+        except MemoryError:  # before it was closed
+            if self.is_open:
+                self._leave()
+            raise
+        self.interrupts.check()
+
+    def _leave(self) -> None:
         if self._thread != threading.get_ident() or current_session() is not self:
             how = "in the thread that opened them, the innermost first"
             raise SessionError(f"sessions close {how}; use `with kit.Session():` blocks")
         with self._exits or contextlib.ExitStack() as exits:  # closed, whatever is raised here
-            exits.callback(self._shut)
+            exits.callback(setattr, self, "is_open", False)
             with contextlib.suppress(Exception):  # an error that no read has asked for
                 self.wait_all()
-        self.interrupts.check()
-
-    def _shut(self) -> None:
-        self.is_open = False
 
     def leave_behind(self) -> None:
         """This is a forked child, where none of the session's threads is: every use raises."""
-        self.is_open = False
+        self.is_open, self._exits = False, contextlib.ExitStack()  # the parent closes what it has
         self.streams.leave_behind()
         for frontend in self._frontends:
             frontend.close()
-        self._exits = contextlib.ExitStack()  # what it would close is the parent's
 
     def at_end(self, close: Callable[[], None]) -> None:
         """Call this when the session closes, before its worker ends."""
