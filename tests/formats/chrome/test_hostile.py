@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kit.errors import TraceFileError
@@ -134,6 +134,7 @@ def test_more_bytes_than_a_message_can_have_are_not_known():
 @given(st.text("1#: _-a", max_size=8))
 def test_the_number_at_the_end_of_a_name_is_no_part_of_it(name: str):
     bare = re.sub(r"[\s#:_-]*\d+$", "", name) or name
+    assume(bare == name or not bare.endswith("1"))  # "a1:1" is of "a1", and that is of "a"
     found = find_steps([Annotation(name, 0, 10), Annotation(bare, 10, 20)], (0, 20))
     assert len(found.steps) == 2
 
