@@ -62,8 +62,11 @@ def sync_table(
     rows = []
     for place, waits in groups.items():
         per_step = len(waits) / steps
+        wait_ms = sum(waits) / steps / 1e6
         idle_ms = idle[place] * per_step / 1e6 if place in idle else math.nan
-        rows.append(SyncRow(*place, len(waits), per_step, sum(waits) / steps / 1e6, idle_ms))
+        # These steps may have waited for less than the traced ones: no wait costs more than itself.
+        idle_ms = idle_ms if math.isnan(idle_ms) else min(idle_ms, wait_ms)
+        rows.append(SyncRow(*place, len(waits), per_step, wait_ms, idle_ms))
     return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
 
 

@@ -214,6 +214,8 @@ class _Looking:
         self._of = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._of)  # type: ignore[attr-defined, unused-ignore]
         self._held_ns = 0
+        self._own = -1  # the looking thread's schedule
+        self._before_ns = 0  # what `_off_ns` said at the look before
         self._end = threading.Event()
         self._looks: list[Look] = []
         folder = f"/proc/self/task/{threading.get_native_id()}"
@@ -251,20 +253,23 @@ class _Looking:
     def _look_on(self) -> None:
         # It closes the files itself: an interrupt may end the wait for this thread.
         with self._files, contextlib.suppress(OSError):  # the thread that is looked at has ended
+            if self._schedule >= 0:
+                self._own = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                self._files.callback(os.close, self._own)
+            self._before_ns = self._off_ns()
             while not self._end.is_set():
-                before = time.perf_counter_ns()
                 time.sleep(EVERY_S)
-                woken = time.perf_counter_ns()
-                self._look(woken, woken - before - EVERY_S * 1e9)
+                self._look(time.perf_counter_ns())
 
-    def _look(self, woken_ns: int, overslept_ns: float) -> None:
+    def _look(self, woken_ns: int) -> None:
         read = os.pread  # type: ignore[attr-defined, unused-ignore]
         clock_ns = time.clock_gettime_ns  # type: ignore[attr-defined, unused-ignore]
         site = read_stacks(self._site)  # first: a read lets the thread go on in Python
         call = read(self._call, 16, 0).split()[0]
         queued = self._queued()
         at, cpu = time.perf_counter_ns(), clock_ns(self._clock)
-        is_late = max(overslept_ns, at - woken_ns) > LATE_NS
+        off, self._before_ns = self._before_ns, self._off_ns()
+        is_late = self._before_ns - off - EVERY_S * 1e9 > LATE_NS
         is_lock = call.isdigit() and int(call) == _FUTEX
         # A lock of the program's own and Python's look alike; Python's is free if we were in time.
         waits = call.isdigit() and site is not None and not (is_lock and is_late)
@@ -285,9 +290,22 @@ class _Looking:
         frame = sys._current_frames().get(self._of)
         return None if frame is None else line_of_frame(frame)
 
+    def _off_ns(self) -> int:
+        """How long the looking thread slept or waited for Python's lock until now; it had a core.
+
+        Where nobody tells whether it had one, all the time counts.
+        """
+        if self._own < 0:
+            return time.perf_counter_ns()
+        ran_ns, queued_ns = self._schedule_of(self._own)
+        return time.perf_counter_ns() - ran_ns - queued_ns
+
     def _queued(self) -> int:
         """How long the thread has had no core; -1 where nobody tells."""
-        if self._schedule < 0:
-            return -1
-        read = os.pread  # type: ignore[attr-defined, unused-ignore]
-        return int(read(self._schedule, 64, 0).split()[1])
+        return -1 if self._schedule < 0 else self._schedule_of(self._schedule)[1]
+
+    @staticmethod
+    def _schedule_of(file: int) -> tuple[int, int]:
+        """How long a thread has run, and how long it has had no core."""
+        ran, queued, _ = os.pread(file, 64, 0).split()  # type: ignore[attr-defined, unused-ignore]
+        return int(ran), int(queued)
