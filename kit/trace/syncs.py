@@ -64,8 +64,6 @@ def sync_table(
         per_step = len(waits) / steps
         wait_ms = sum(waits) / steps / 1e6
         idle_ms = idle[place] * per_step / 1e6 if place in idle else math.nan
-        # These steps may have waited for less than the traced ones: no wait costs more than itself.
-        idle_ms = idle_ms if math.isnan(idle_ms) else min(idle_ms, wait_ms)
         rows.append(SyncRow(*place, len(waits), per_step, wait_ms, idle_ms))
     return tuple(sorted(rows, key=lambda r: (-r.wait_ms_per_step, -r.count, r.site)))
 
