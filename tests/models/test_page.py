@@ -15,6 +15,6 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["run"].losses == pytest.approx(names["native"].losses, rel=1e-4)
     assert names["run"].sync_points == ()
     assert capsys.readouterr().out.startswith("item your_own_model.md:")
-    assert "1 sync points" in names["report"]
+    assert "1 sync point, " in names["report"]
     assert [key.split()[0] for key in names["missing"]] == ["page.squash.default"]
     assert torch.equal(names["on_host"], names["on_device"])

@@ -77,11 +77,11 @@ def test_a_disturbed_run_says_so_and_withholds_verdict_and_advice_wherever_it_is
         summary(busy),
         report_markdown([busy]),
         advice_html(busy),
-        headline_html(busy).replace("Measured on", "measured on"),
+        headline_html(busy),
         busy.to_markdown(),
         str(busy.limited_by()),
     ):
-        assert SAID in text
+        assert SAID in text.replace("Measured on", "measured on")
         assert "-bound" not in text
         assert "Try" not in text
     for text in (summary(busy), report_markdown([busy]), advice_html(busy)):
