@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -123,8 +122,9 @@ def test_whoever_ends_the_command_ends_the_part_and_can_read_on(parts: Any, out:
     parts(body, "pass")
     (out / JSON).write_text("of an earlier run")
     command = [sys.executable, "-m", "kit.gpu_check", "--tiny", "--parts", "ab", "--out", str(out)]
-    hears = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hears) as process:
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGHUP, hangup)
         until(lambda: pid.exists() and len(pid.read_text().split()) == 2)
         until(lambda: "before" in checks_of(out, FIRST.letter))
         number = signal.Signals[name]
