@@ -113,7 +113,7 @@ _CHROME = Reader(
     "`.json`, `.json.gz`",
     "torch.profiler",
     "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
-    "`kit/formats/chrome/read.py`: the standard library's JSON scanner, one event at a time",
+    "`kit/formats/chrome/read.py`: the JSON scanner, or orjson, some events at a time",
     _read_chrome,
     _read_chrome,
 )

@@ -17,6 +17,8 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import IO, Any
 
 from kit.errors import TraceFileError
@@ -46,6 +48,21 @@ _BEFORE_DELIMITER = re.compile(r"[ \t\n\r]*(?=([,\]}]))")
 _MAX_NESTING = 12  # of lists and objects that are walked through; what is deeper is one value
 _COLON = re.compile(r"[ \t\n\r]*(:)[ \t\n\r]*")
 _decode = json.JSONDecoder().raw_decode
+
+
+def _fast_decoder() -> Callable[[str], Any]:
+    """orjson where it is installed, which takes less than half the time; else the same scanner.
+
+    What orjson refuses (NaN, half of a pair of surrogates) the scanner then reads event by event. A
+    whole number of more than 64 bits is a float to orjson, and not kept by any reader either way.
+    """
+    if find_spec("orjson") is None:
+        return json.loads
+    loads: Callable[[str], Any] = import_module("orjson").loads
+    return loads
+
+
+_decode_whole = _fast_decoder()
 
 
 def read_events(path: str | os.PathLike[str], add: Callable[[Any], None]) -> dict[str, Any]:
@@ -262,15 +279,12 @@ def _several(window: _Window) -> list[Any]:
         end = cut
     else:
         return []
-    piece = f"[{text[window.at : cut + 1]}]"
     try:
-        events, end = _decode(piece)
+        events: list[Any] = _decode_whole(f"[{text[window.at : cut + 1]}]")
     except (ValueError, RecursionError):
         return []
-    if end != len(piece):
-        return []
     window.at = match.end()
-    return list(events)
+    return events
 
 
 def _too_many() -> TraceFileError:

@@ -80,9 +80,13 @@ async function bokehjs() {
 """
 
 
+_LEVEL = 6  # of gzip: the highest, 9, takes ten times as long for 3 % less of a large timeline
+
+
 def packed(ident: str, data: bytes) -> str:
     """A block of a page that `unpacked(ident)` gives back there."""
-    text = base64.b64encode(gzip.compress(data, mtime=0)).decode()
+    small = gzip.compress(data, _LEVEL, mtime=0)
+    text = base64.b64encode(small).decode()
     return f'<script type="application/octet-stream" id="{safe_html(ident)}">{text}</script>'
 
 

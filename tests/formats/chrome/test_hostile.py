@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from kit.formats.chrome.read import read_chrome
 from kit.formats.chrome.steps import Annotation, find_steps
 from kit.trace.communication import BYTES_UNKNOWN
 from kit.trace.imported import MAX_SPAN_NAME
+from tests.formats.chrome.traces import cuda_trace, damaged, mutated, random_events
 
 
 def op(**more: Any) -> dict[str, Any]:
@@ -184,6 +187,32 @@ def test_events_decoded_together_are_those_decoded_one_by_one(
             except TraceFileError as error:
                 found.append(str(error))
     assert read[0] == read[1]
+
+
+def test_a_trace_with_faults_reads_alike_decoded_together_and_one_by_one(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Together orjson decodes, where it is installed: no judge of numbers of more than 64 bits."""
+    rng, file = random.Random(6), tmp_path / "t.json"
+    whole = json.dumps(cuda_trace()).encode()
+    texts = [mutated(whole, rng) for _ in range(20)]
+    texts += [random_events(rng, 60) for _ in range(20)]
+    texts += [damaged(cuda_trace(), rng) for _ in range(20)]
+
+    def read(piece: int) -> Any:
+        monkeypatch.setattr(scanner, "_PIECE", piece)
+        try:
+            read = read_chrome(file)
+        except TraceFileError as error:
+            return str(error)
+        return replace(read, timeline=None), read.timeline.notes, [*read.timeline.spans]
+
+    found = []
+    for text in texts:
+        file.write_bytes(text.replace(str(2**70).encode(), b"7"))
+        found.append(read(600))
+        assert found[-1] == read(0)
+    assert sum(not isinstance(one, str) for one in found) > 20
 
 
 def test_events_decoded_together_are_counted(tmp_path: Path, monkeypatch) -> None:
