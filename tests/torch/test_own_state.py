@@ -212,16 +212,14 @@ def test_a_step_that_draws_on_the_host_is_not_replayed(draw: Callable[[], float]
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1).item()])
 def test_a_loader_may_draw_and_count(draw: Callable[[], float]) -> None:
     with open_session(Settings(mode="lazy", step_mode="replay"), cache=CACHE) as session:
-        n = 0
+        numbers = iter(range(1, 100))
 
         def load() -> torch.Tensor:
-            nonlocal n
-            n += 1
             draw()
-            return (torch.ones(2) * n).to("kit")
+            return (torch.ones(2) * next(numbers)).to("kit")
 
-        def step() -> torch.Tensor:
-            return session.fetch(load) * 2
+        def step(load_it: Any = lambda: load()) -> torch.Tensor:
+            return session.fetch(load_it) * 2
 
         for i in range(STEPS):
             assert session.run_step(step).tolist() == [2.0 * (i + 1)] * 2

@@ -56,27 +56,33 @@ class OwnState:
         """
         self._step, self._without, self._frontends = step, without, frontends
         self._codes: dict[CodeType, None] = {}
-        self._seen = list(self._walk())
-        self._drew, self.draws_beside = False, False
-        self._drawn = self._draws()
+        self.draws_beside = False
+        self._change = ""
+        self._look()
 
     def fetch(self, load: Callable[[], Any]) -> Any:
-        """Ask a loader for a batch: what it draws does not count."""
-        self._drew = self._drew or self._draws() != self._drawn
+        """Ask a loader for a batch: what that changes and draws does not count."""
+        self._change = self.change()
         try:
             return load()
         finally:
-            self._drawn = self._draws()
+            self._look()
 
     def change(self) -> str:
         """What the step has changed since it began, in words; "" if nothing."""
-        if not self.draws_beside and (self._drew or self._draws() != self._drawn):
+        if self._change:
+            return self._change
+        if not self.draws_beside and self._draws() != self._drawn:
             return "the step draws random numbers on the host, and a replay would not"
         for old, new in zip_longest(self._seen, self._walk(), fillvalue=("", None)):
             if old[0] != new[0] or not _is_same(old[1], new[1]):
                 name = old[0] or new[0]
                 return f"the step changes {name}{self._line(name)}, and a replay would not"
         return ""
+
+    def _look(self) -> None:
+        self._seen = [] if self._change else list(self._walk())
+        self._drawn = self._draws()
 
     def _draws(self) -> Any:
         """How far the random numbers of the host are."""

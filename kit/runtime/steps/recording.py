@@ -22,7 +22,6 @@ __all__ = [
     "Recording",
     "Source",
     "alike",
-    "called_by",
     "difference",
     "fill",
     "hand_over",
@@ -109,11 +108,6 @@ class Recording:
             wanted = self.tasks[number].cut.wanted
             known = self._outputs[number] = {slot: i for i, slot in enumerate(wanted)}
         return known[slot]
-
-
-def called_by(recording: Recording) -> list[Fetch]:
-    """What a replay of it calls, too."""
-    return [*recording.fetches, *(call for _, call in recording.calls)]
 
 
 def numbers_in(batch: Any) -> Iterator[Any]:

@@ -31,7 +31,6 @@ from kit.runtime.steps.recording import (
     Fetch,
     Recording,
     alike,
-    called_by,
     difference,
     fill,
     hand_over,
@@ -100,7 +99,8 @@ class Stepper:
             if self.payoff.stopped:
                 self.counts[STOPPED] = 1
             if self.mode == "replay" and (last := self._last) is not None:
-                self._step = KnownFunction(step, without=called_by(last))
+                called = [*last.fetches, *(call for _, call in last.calls)]
+                self._step = KnownFunction(step, without=called)
         except BaseException:
             self.drop()
             raise
@@ -241,8 +241,8 @@ class Stepper:
         )
         self._own = None
         if self._last is not None and self.mode == "replay" and self._equal >= CONFIRM - 2:
-            called, frontends = called_by(self._last), self._program.frontends()
-            self._own = OwnState(step, without=called, frontends=frontends)
+            called = [call for _, call in self._last.calls]
+            self._own = OwnState(step, without=called, frontends=self._program.frontends())
         self._guesses.begin(draws)
         self._guess()
 
