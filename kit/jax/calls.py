@@ -19,6 +19,12 @@ class _Slice(NamedTuple):
     step: Any
 
 
+class _List(NamedTuple):
+    """A list with a hash: to jax it is no tuple."""
+
+    items: tuple[Any, ...]
+
+
 class _Operand(NamedTuple):
     """The place of an array among the arguments."""
 
@@ -67,7 +73,9 @@ def call_of(
             return _Operand(len(operands) - 1)
         if isinstance(x, slice):
             return _Slice(x.start, x.stop, x.step)
-        return tuple(map(taken, x)) if isinstance(x, tuple | list) else _Constant(type(x), x)
+        if isinstance(x, list):
+            return _List(tuple(map(taken, x)))
+        return tuple(map(taken, x)) if isinstance(x, tuple) else _Constant(type(x), x)
 
     arguments = tuple(map(taken, args))
     named = tuple((name, taken(x)) for name, x in kwargs.items())
@@ -81,4 +89,6 @@ def _filled(x: Any, operands: tuple[Any, ...]) -> Any:
         return x.value
     if isinstance(x, _Slice):
         return slice(*x)
+    if isinstance(x, _List):
+        return [_filled(y, operands) for y in x.items]
     return tuple(_filled(y, operands) for y in x) if isinstance(x, tuple) else x

@@ -412,6 +412,8 @@ def test_what_a_result_lacks_says_where_it_can_be_done() -> None:
             x.at[0].set(3)
         with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
             _ = x.nothing
+        with pytest.raises(TypeError, match="non-tuple sequence"):
+            _ = x[[0, 1]]  # not x[0, 1]
         with pytest.raises(jax.errors.NonConcreteBooleanIndexError):  # how many, nobody knows yet
             _ = x[x > 1]
 
