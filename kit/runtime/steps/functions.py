@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-__all__ = ["KnownFunction", "named"]
+__all__ = ["KnownFunction", "attributes", "is_of_kit", "named"]
 
 _MISSING = object()
 _LIMIT = 1000  # things of one variable that are compared; of a larger list, its length, too
@@ -73,7 +73,7 @@ def _reached(function: Any, without: list[Any]) -> list[tuple[str, Any]]:
     if isinstance(function, MethodType):
         owner = function.__self__
         found.append(("self", owner))
-        found += [(f"self.{name}", thing) for name, thing in _attributes(owner).items()]
+        found += [(f"self.{name}", thing) for name, thing in attributes(owner).items()]
         function = function.__func__
     if not isinstance(function, FunctionType):
         return [*found, ("the function", function)]
@@ -120,7 +120,7 @@ def _parts(thing: Any) -> list[Any]:
     """The thing, what is in it if it is a list or a dict, and its numbers and texts."""
     parts = [thing]
     if _has_settings(type(thing)):
-        parts += [x for x in _attributes(thing).values() if _is_value(type(x))]
+        parts += [x for x in attributes(thing).values() if _is_value(type(x))]
     for part in parts:  # grows while it is gone through
         if isinstance(part, _LISTS):
             parts.append(len(part))
@@ -140,11 +140,15 @@ def _has_settings(kind: type) -> bool:
     objects and of arrays not the program's.
     """
     if (known := _SETTINGS.get(kind)) is None:
-        is_kit = kind.__module__.partition(".")[0] == "kit"
         is_passive = hasattr(kind, "__next__") or hasattr(kind, "__array__")
         is_code = issubclass(kind, (type, ModuleType, FunctionType, BuiltinFunctionType))
-        known = _SETTINGS[kind] = not (is_kit or is_passive or is_code)
+        known = _SETTINGS[kind] = not (is_of_kit(kind) or is_passive or is_code)
     return known
+
+
+def is_of_kit(kind: type) -> bool:
+    """Is it a class of the kit's own?"""
+    return kind.__module__.partition(".")[0] == "kit"
 
 
 def _is_value(kind: type) -> bool:
@@ -154,7 +158,7 @@ def _is_value(kind: type) -> bool:
     return known
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
+def attributes(thing: Any) -> dict[str, Any]:
     """An object's own attributes; none of one that has slots."""
     found = getattr(thing, "__dict__", None)
     return found if isinstance(found, dict) else {}

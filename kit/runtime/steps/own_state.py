@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from kit.runtime.recording.sites import format_site, is_users
-from kit.runtime.steps.functions import named
+from kit.runtime.steps.functions import attributes, is_of_kit, named
 
 __all__ = ["OwnState"]
 
@@ -127,8 +127,8 @@ class OwnState:
                 yield from ((f".{name}", x) for name, x in vars(thing).items())
         elif hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
             yield from (("", inner) for inner in get_referents(thing))
-        elif not (isinstance(thing, ModuleType) or hasattr(kind, "__array__") or _is_kits(kind)):
-            yield from ((f".{name}", x) for name, x in _attributes(thing))
+        elif not (isinstance(thing, ModuleType) or hasattr(kind, "__array__") or is_of_kit(kind)):
+            yield from ((f".{name}", x) for name, x in _all_attributes(thing))
             yield "", kind
 
     def _line(self, name: str) -> str:
@@ -190,10 +190,9 @@ def _of_function(function: FunctionType) -> Iterator[Part]:
     yield from ((f".{name}", x) for name, x in vars(function).items())
 
 
-def _attributes(thing: Any) -> Iterator[Part]:
-    found = getattr(thing, "__dict__", None)
-    if isinstance(found, dict):
-        yield from list(found.items())
+def _all_attributes(thing: Any) -> Iterator[Part]:
+    """Those in slots, too."""
+    yield from list(attributes(thing).items())
     for base in type(thing).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -201,13 +200,9 @@ def _attributes(thing: Any) -> Iterator[Part]:
                 yield name, getattr(thing, name)
 
 
-def _is_kits(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "kit"
-
-
 def _is_users_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
-    return not _is_kits(kind) and is_users(getattr(module, "__file__", None) or "<cell>")
+    return not is_of_kit(kind) and is_users(getattr(module, "__file__", None) or "<cell>")
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
