@@ -241,6 +241,13 @@ def _reader_of(file: Path) -> Reader:
     if first.startswith(_ZIP):
         return _SAVED
     text = _first_text(file)
+    inner = Path(file.stem).suffix if end == ".gz" else ""
+    is_other = inner and any(inner in each.suffixes for each in READERS if each is not _CHROME)
+    if is_other or text.startswith(_SQLITE.decode()):
+        raise TraceFileError(
+            f"{file.name!r} is packed by gzip, from which only traces in JSON are read: unpack it "
+            "first, as by gunzip"
+        )
     known = (reader for reader in READERS if reader.begins is not None)
     return next((reader for reader in known if reader.begins.search(text)), _CHROME)  # type: ignore[union-attr]
 

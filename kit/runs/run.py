@@ -37,7 +37,7 @@ from kit.trace import (
 from kit.trace.communication import CopyTotal
 from kit.trace.gaps import Idle, idle_of
 from kit.trace.imported import Caller, MeasuredMemory
-from kit.trace.metrics import says_host
+from kit.trace.metrics import says_device, says_host
 from kit.trace.timeline import Pin, with_pin, without_pin
 
 if TYPE_CHECKING:
@@ -190,9 +190,11 @@ class Run:
     def limited_by(self) -> Limit:
         """What keeps the traced steps from being faster; see `kit.trace.limited_by`.
 
-        Printed, it says no more than `doubt` where there is one.
+        Printed, it says no more than its doubt where there is one: that of the run, or that no
+        kernel was seen.
         """
-        return replace(limited_by(self.timeline, self.limit_shares), doubt=self.doubt)
+        unseen = "" if says_device(self.timeline) else "what the device did was not seen"
+        return replace(limited_by(self.timeline, self.limit_shares), doubt=self.doubt or unseen)
 
     def advice(self) -> tuple[Advice, ...]:
         """What costs time, on which line, and its cure; see `kit.runs.analysis.advice`.

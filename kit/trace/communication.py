@@ -124,6 +124,7 @@ class Collective:
     size_bytes: int = BYTES_UNKNOWN
     number: int = -1  # in its group, if the file says so
     called_ns: int = -1  # when the host asked for it; -1 if not known
+    is_even: bool = False  # does each rank send as much to every other? matters to all-to-alls
 
 
 @dataclass(frozen=True, slots=True)

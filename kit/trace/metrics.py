@@ -42,6 +42,7 @@ __all__ = [
     "busy_fraction",
     "headline",
     "overlap_fraction",
+    "says_device",
     "says_host",
     "union_ns",
     "waits_of",
@@ -328,6 +329,13 @@ def headline(of: Timeline | Measured) -> Headline:
         sync_wait_ms=waits.each_ms if told else math.nan,
         syncs_per_step=len(waits.syncs) / waits.steps if told else math.nan,
     )
+
+
+def says_device(timeline: Timeline) -> bool:
+    """Can it say what the device did? Not if the device was given work, and no kernel was seen."""
+    given = ("dispatch", "wait", *(("record",) if timeline.origin == "imported" else ()))
+    kinds = timeline.where(kind=ON_DEVICE), timeline.where(kind=given)
+    return bool(kinds[0].any()) or not bool(kinds[1].any())
 
 
 def says_host(timeline: Timeline) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 import kit
+from kit.errors import TraceFileError
 from kit.formats.readers import READERS, readers_table, readers_text
 from tests.factories import make_run
 from tests.with_a_row import REPO, output_with_row
@@ -18,6 +20,7 @@ _USE = """
 import contextlib, io
 import kit
 from kit.cli.main import main
+from kit.errors import TraceFileError
 from kit.formats.readers import readers_table
 
 assert kit.open_trace("a.nap") == "a.nap"
@@ -54,4 +57,21 @@ def test_a_saved_run_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Pat
 @pytest.mark.parametrize("name", ["none.json", "none.kitrun", "none"])
 def test_a_file_that_is_not_there_is_an_oserror(tmp_path: Path, name: str):
     with pytest.raises(FileNotFoundError):
+        kit.open_trace(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("report.sqlite.gz", b"SQLite format 3\0" + bytes(84)),
+        ("report.gz", b"SQLite format 3\0" + bytes(84)),
+        ("a.xplane.pb.gz", b"\x0a\x04\x12\x02/x"),
+        ("a.kitrun.gz", b"PK\3\4"),
+    ],
+)
+def test_a_packed_file_that_is_no_json_is_called_packed_and_not_damaged(
+    tmp_path: Path, name: str, data: bytes
+):
+    (tmp_path / name).write_bytes(gzip.compress(data))
+    with pytest.raises(TraceFileError, match=r"is packed by gzip.*unpack it first"):
         kit.open_trace(tmp_path / name)

@@ -43,6 +43,7 @@ class Message:
     channel: Channel
     size_bytes: int = BYTES_UNKNOWN
     number: int = -1
+    is_even: bool = False  # does each rank send as much to every other?
 
 
 class Messages:
@@ -103,7 +104,8 @@ def named(message: Message, operation: str) -> Message:
 
 def _message_of(name: str, args: Mapping[str, Any]) -> Message:
     """What is known of a collective from an event's name and arguments."""
-    operation = operation_of(cut_name(args.get("Collective name"))) or operation_of(name)
+    said = cut_name(args.get("Collective name"))
+    operation = operation_of(said) or operation_of(name)
     members = _members(args.get("Process Group Ranks"))
     size = _count(args.get("Group size"), _MAX_MEMBERS)
     if members and len(members) != size:  # torch shortens a long list
@@ -120,7 +122,19 @@ def _message_of(name: str, args: Mapping[str, Any]) -> Message:
         Channel(operation, group, members, max(size, 0)),
         elements * width if is_known else BYTES_UNKNOWN,
         _count(args.get("Seq"), 1 << 62),
+        bool(said) and _is_even(said, args),
     )
+
+
+def _is_even(said: str, args: Mapping[str, Any]) -> bool:
+    """Are all parts of an all-to-all alike? torch names the sizes only where they may differ."""
+    sizes = [args.get(f"{way} split size") or "" for way in ("In", "Out")]
+    if args.get("In msg nelems") != args.get("Out msg nelems"):
+        return False
+    if not any(size not in ("", "[]") for size in sizes):
+        return not said.endswith("v")  # all_to_allv, of sizes that are not told
+    parts = [_members(size) for size in sizes]  # a long list is cut short by torch, and unknown
+    return all(len(set(part)) == 1 for part in parts)
 
 
 def _members(value: Any) -> tuple[int, ...]:

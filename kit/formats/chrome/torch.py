@@ -85,7 +85,8 @@ class _Trace:
         self.notes: list[str] = []
         self.frames = Frames(events.names)
         self.kernels = self._of(Role.KERNEL)
-        self.is_gpu = len(self.kernels) + len(self._of(Role.LAUNCH)) + len(self._of(Role.WAIT)) > 0
+        self.has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
+        self.is_gpu = self.has_kernels or len(self._of(Role.LAUNCH, Role.WAIT)) > 0
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
         self.launched = self._launched()
@@ -126,6 +127,7 @@ class _Trace:
                 message.size_bytes,
                 message.number,
                 called.get(int(link[i]), -1) if link[i] > 0 else -1,
+                message.is_even,
             )
             for i, message in self.events.messages.items()
             if is_kept[i] and self.is_gpu == (self.role[i] == Role.KERNEL)
@@ -377,7 +379,11 @@ class _Trace:
                 f"waited, and why the device {idle} are not known"
             )
         if self.is_gpu and not len(self.kernels):
-            self.notes.append("torch's profiler saw no GPU kernel: it may lack the right to")
+            self.notes.append(
+                "no kernel has a time: what the GPU did is not known"
+                if self.has_kernels
+                else "torch's profiler saw no GPU kernel: it may lack the right to"
+            )
         if not self.is_gpu:
             self.notes.append(
                 "no GPU was traced: kernels are torch's ops, and reading a value "

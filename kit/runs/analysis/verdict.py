@@ -25,6 +25,10 @@ _LIMITED = (
     "start fewer threads than the limit has cores (NPROC=1 in the environment for XLA, "
     "torch.set_num_threads(1)), or raise the container's limit, and measure again"
 )
+_UNSEEN = (
+    "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
+    "profiler lacked"
+)
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
 
@@ -132,7 +136,7 @@ def verdict(run: Run) -> Verdict | None:
         return None
     limit = run.limited_by()
     if limit.doubt:
-        return Verdict(limit, _WITHHELD, (), _LIMITED if is_throttled(run.conditions) else _AGAIN)
+        return Verdict(limit, _WITHHELD, (), _next_of(run))
     advice = run.advice()
     row = LIMIT_ROWS[limit.what]
     step_ms = sum(r.exposed_ms for r in rows)
@@ -150,6 +154,13 @@ def verdict(run: Run) -> Verdict | None:
     answered = {name for a in advice for name in rules.limits_of(a)}
     step = row.outside if run.settings.mode == "torch" else row.inside
     return Verdict(limit, said, advice, "" if limit.what in answered else step)
+
+
+def _next_of(run: Run) -> str:
+    """What to do about a run whose limit cannot be told."""
+    if not run.doubt:
+        return _UNSEEN
+    return _LIMITED if is_throttled(run.conditions) else _AGAIN
 
 
 def why_no_waits(run: Run) -> str:

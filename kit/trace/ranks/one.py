@@ -101,7 +101,7 @@ class RankTrace:
             "causes": {k: v.tolist() for k, v in parts.causes.items()},
             "channels": [[c.operation, c.group, list(c.members), c.size] for c in channels],
             "collectives": [
-                [place[c.channel], c.start_ns, c.stop_ns, c.size_bytes, c.number, c.called_ns]
+                [place[c.channel], *(getattr(c, k) for k in _OF_COLLECTIVE)]
                 for c in self.collectives
             ],
             "copies": [[c.what, c.start_ns, c.stop_ns, c.size_bytes] for c in self.copies],
@@ -127,6 +127,7 @@ class RankTrace:
         )
 
 
+_OF_COLLECTIVE = ("start_ns", "stop_ns", "size_bytes", "number", "called_ns", "is_even")
 _PLAIN = ("rank", "file", "zero_ns", "world", "has_clock")
 _PARTS = ("compute", "communication", "exposed", "memory", "idle")
 

@@ -216,10 +216,15 @@ def _fit(matched: Matched, clocks: Sequence[Clock]) -> NDArray[np.bool_]:
     return fits
 
 
-def bus_bytes(channel: Channel, size_bytes: int, ranks: int) -> float:
-    """The bytes that each link carries at least, as nccl-tests counts them; nan if not known."""
+def bus_bytes(channel: Channel, size_bytes: int, ranks: int, *, is_even: bool = True) -> float:
+    """The bytes that each link carries at least, as nccl-tests counts them; nan if not known.
+
+    Args:
+        is_even: each rank sends as much to every other; of another all-to-all nothing is known.
+    """
     n = channel.size or ranks
-    if size_bytes == BYTES_UNKNOWN or n < 2:
+    is_uneven = channel.operation == "all_to_all" and not is_even
+    if size_bytes == BYTES_UNKNOWN or n < 2 or is_uneven:
         return math.nan
     share = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n,
              "reduce_scatter": (n - 1) / n, "all_to_all": (n - 1) / n,
@@ -240,11 +245,14 @@ def _collective(
     error = clocks[last].error_ns + clocks[before].error_ns
     world = max(trace.world for trace in traces) if not channel.group else 0
     missing = max((channel.size or world) - len(known), 0)
-    sizes = {traces[r].collectives[int(matched.which[row, r])].size_bytes for r in known}
+    each = [traces[r].collectives[int(matched.which[row, r])] for r in known]
+    sizes = {one.size_bytes for one in each}
     size = sizes.pop() if len(sizes) == 1 else BYTES_UNKNOWN
+    is_even = all(one.is_even for one in each)
     length = max(stop.values()) - start[last]
     is_exact = error < ROUGH * length
-    rate = bus_bytes(channel, size, len(known)) / length * 1e9 if is_exact else math.nan
+    carried = bus_bytes(channel, size, len(known), is_even=is_even)
+    rate = carried / length * 1e9 if is_exact else math.nan
     return CollectiveRow(
         channel,
         step,

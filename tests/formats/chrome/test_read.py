@@ -188,6 +188,14 @@ def test_calls_without_kernels_are_a_gpu_whose_kernels_were_not_seen(tmp_path):
     assert any("saw no GPU kernel" in note for note in t.notes)
 
 
+def test_a_kernel_without_a_time_is_a_gpu_whose_kernels_are_not_known(tmp_path):
+    kernel = op("gemm", "x", cat="kernel", pid=0, tid=7)
+    t = opened(tmp_path, step(0, 100), op(), kernel)
+    assert not t.where(kind="kernel").any()
+    assert "no kernel has a time: what the GPU did is not known" in t.notes
+    assert not any("no GPU was traced" in note for note in t.notes)
+
+
 def kernels(timeline: Timeline) -> list[Span]:
     """What ran; a trace that marks no steps has a step around it."""
     return [s for s in timeline.spans if s.kind == "kernel"]

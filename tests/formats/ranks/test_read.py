@@ -8,6 +8,7 @@ import math
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,6 +137,30 @@ def test_an_op_that_names_no_operation_leaves_that_of_its_kernel():
     messages.ask({"External id": 5, "Input Dims": [[8]], "Input type": ["float"]})
     ((event, message),) = messages.items()
     assert (event, message.channel.operation, message.size_bytes) == (0, "all_reduce", 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "is_even"),
+    [
+        ("all_to_all", {}, True),
+        ("all_to_all", {"In split size": "[]", "Out split size": "[]"}, True),
+        ("all_to_all", {"Out msg nelems": 9}, False),
+        ("all_to_allv", {}, False),
+        ("all_to_allv", {"In split size": "[4, 4]", "Out split size": "[4, 4]"}, True),
+        ("all_to_allv", {"In split size": "[2, 6]", "Out split size": "[2, 6]"}, False),
+        ("all_to_allv", {"In split size": "[4, 4, ...]", "Out split size": "[4, 4, ...]"}, False),
+        ("all_to_allv", {"In split size": [4, 4]}, False),
+        ("", {}, False),
+    ],
+)
+def test_an_all_to_all_is_even_only_if_its_sizes_say_so(
+    name: str, sizes: dict[str, Any], is_even: bool
+):
+    messages = Messages()
+    args = {"Collective name": name, "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float"}
+    messages.add(0, "ncclDevKernel_SendRecv()", {**args, **sizes})
+    ((_, message),) = messages.items()
+    assert message.is_even == is_even
 
 
 def test_files_read_in_processes_of_their_own_give_the_same(

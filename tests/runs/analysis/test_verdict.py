@@ -77,6 +77,17 @@ def test_a_limit_without_advice_has_a_next_step_wherever_it_is_shown(mode: str) 
     assert ("mode='lazy'" in found.next_step) == (mode == "lazy")
 
 
+@pytest.mark.parametrize("kind", ["dispatch", "wait"])
+def test_a_device_that_was_given_work_and_not_seen_gets_no_verdict(kind: str) -> None:
+    given = [host("record", 0, 9), host(kind, 1, 2)]
+    unseen, seen = run_of(given, mode="torch"), run_of([*given, busy(1, 2)], mode="torch")
+    assert (of(unseen).limit.doubt, of(unseen).advice) == ("what the device did was not seen", ())
+    assert "trace with the device's activities" in summary(unseen)
+    assert "-bound" not in summary(unseen) + report_markdown([unseen]) + advice_html(unseen)
+    assert "-bound" in summary(seen)
+    assert not of(run_of([host("record", 0, 9)], mode="torch")).limit.doubt  # nothing was given
+
+
 def test_a_limit_with_advice_says_the_step_once() -> None:
     found = of(run_of([busy(0, 4), host("record", 0, 10)]))
     assert ([a.rule for a in found.advice], found.next_step) == (["recording"], "")

@@ -171,6 +171,8 @@ def test_the_bus_rate_is_nccls():
     assert bus_bytes(Channel("all_gather", "", (), 4), 100, 4) == 75
     assert math.isnan(bus_bytes(Channel("all_reduce"), -1, 4))
     assert math.isnan(bus_bytes(Channel("send"), 100, 4))
+    assert bus_bytes(Channel("all_to_all", "", (), 4), 100, 4) == 75
+    assert math.isnan(bus_bytes(Channel("all_to_all", "", (), 4), 100, 4, is_even=False))
 
 
 def test_one_rank_alone_has_a_row_and_no_comparison():
