@@ -85,8 +85,8 @@ class _Trace:
         self.notes: list[str] = []
         self.frames = Frames(events.names)
         self.kernels = self._of(Role.KERNEL)
-        self.has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
-        self.is_gpu = self.has_kernels or len(self._of(Role.LAUNCH, Role.WAIT)) > 0
+        has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
+        self.is_gpu = has_kernels or len(self._of(Role.LAUNCH, Role.WAIT)) > 0
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
         self.launched = self._launched()
@@ -381,7 +381,7 @@ class _Trace:
         if self.is_gpu and not len(self.kernels):
             self.notes.append(
                 "no kernel has a time: what the GPU did is not known"
-                if self.has_kernels
+                if (self.role == Role.KERNEL).any()
                 else "torch's profiler saw no GPU kernel: it may lack the right to"
             )
         if not self.is_gpu:
