@@ -3,7 +3,8 @@
 What somebody else wrote, what was put in another's place and what is torn is compiled again. The
 seal is an HMAC of the entry's name and contents with a key of this user, which lies beside the
 entries. Nothing here takes a lock, and a write costs the same whether there are ten entries or a
-hundred thousand: entries appear by a rename, and one write in some thousand makes room.
+hundred thousand: entries appear by a rename, and one write in some thousand makes room. What a
+killed process has left half written goes when the folder is opened.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +43,7 @@ class SealedFolder:
     def __init__(self, folder: str) -> None:
         self._path = Path(folder)  # jax's name for it: jax logs it
         self._key = _key_of(self._path)
+        self._sweep()
 
     def get(self, key: str) -> bytes | None:
         """What was put under this name, by this user; None if there is nothing that is."""
@@ -66,25 +69,35 @@ class SealedFolder:
             self.make_room()
 
     def make_room(self) -> None:
-        """Remove the least recently used entries beyond `MAX_BYTES`, and what a kill left."""
-        entries, now = [], time.time()
-        with os.scandir(self._path) as found:
-            for entry in found:
-                # "-cache": of jax's own cache, which earlier versions kept here
-                if not entry.name.endswith((_SUFFIX, ".tmp", "-cache", "-atime")):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    state = entry.stat(follow_symlinks=False)
-                    is_left = entry.name.endswith(".tmp") and now - state.st_mtime > _STALE_S
-                    entries.append((0.0 if is_left else state.st_mtime, state.st_size, entry.path))
+        """Remove what a kill left, and the least recently used entries beyond `MAX_BYTES`."""
+        self._sweep()
+        # "-cache": of jax's own cache, which earlier versions kept here
+        entries = sorted(self._files(_SUFFIX, ".tmp", "-cache", "-atime"))
         total = sum(size for _, size, _ in entries)
         target = _ROOM * MAX_BYTES if total > MAX_BYTES else MAX_BYTES
-        for used, size, path in sorted(entries):
-            if used and total <= target:
+        for _, size, path in entries:
+            if total <= target:
                 break
             total -= size
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(path)
+
+    def _sweep(self) -> None:
+        """Remove what processes had not written to its end when they were killed."""
+        now = time.time()
+        for written, _, path in self._files(".tmp"):
+            if now - written > _STALE_S:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+    def _files(self, *suffixes: str) -> Iterator[tuple[float, int, str]]:
+        """When each file of such a name was last used, its size, and its path."""
+        with os.scandir(self._path) as found:
+            for entry in found:
+                if entry.name.endswith(suffixes):
+                    with contextlib.suppress(OSError):  # another process has removed it
+                        state = entry.stat(follow_symlinks=False)
+                        yield state.st_mtime, state.st_size, entry.path
 
     def _file(self, key: str) -> Path:
         if not key or os.path.basename(key) != key:
@@ -103,9 +116,13 @@ def _key_of(folder: Path) -> bytes:
     for _ in range(2):
         if not path.exists():
             fresh = folder / f"{_KEY}.{secrets.token_hex(4)}.tmp"
-            with open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            os.replace(fresh, path)  # of several processes the last one's counts
+            try:
+                with open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
+                    file.write(secrets.token_bytes(_KEY_BYTES))
+                os.replace(fresh, path)  # of several processes the last one's counts
+            except BaseException:  # a full disk
+                fresh.unlink(missing_ok=True)
+                raise
         with open(path, "rb", opener=_open_no_link) as file:
             state, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         if sys.platform != "win32" and (state.st_uid != os.getuid() or state.st_mode & 0o077):

@@ -141,6 +141,29 @@ def test_room_is_made_by_the_bytes_written_and_takes_the_least_recently_used(
     assert made == [1]
 
 
+def test_what_a_killed_writer_left_goes_when_the_folder_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stayed until two gigabytes were full."""
+    SealedFolder(str(tmp_path)).put("step", b"machine code")
+    for name, age_s in (("left.tmp", 7200), ("key.ab12.tmp", 7200), ("live.tmp", 60)):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    (tmp_path / "folder.tmp").mkdir()
+    os.utime(tmp_path / "folder.tmp", (1, 1))
+    assert SealedFolder(str(tmp_path)).get("step") == b"machine code"
+    assert names(tmp_path) == {"key", "step.sealed", "live.tmp", "folder.tmp"}
+    (tmp_path / "key").unlink()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        SealedFolder(str(tmp_path))
+    assert names(tmp_path) == {"step.sealed", "live.tmp", "folder.tmp"}
+
+
 def test_threads_and_a_stopped_process_do_not_keep_each_other_waiting(tmp_path: Path) -> None:
     program = (
         "import sys; from kit.runtime.compiling.sealed import SealedFolder as F\n"
