@@ -47,7 +47,9 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
     wait = row.wait_ms_per_step
     text = f"{row.site or 'An unknown line'} waits {format_ms(wait)} a step"
     if not math.isnan(idle):
-        text += f", and the device then has nothing to do for {format_ms(idle)}"
+        then = f", and the device then has nothing to do for {format_ms(idle)}"
+        traced = format_ms(_traced_wait_ms(row, run))  # of the steps that the idle time is of
+        text += then if traced == format_ms(wait) else f" (in the traced steps {traced}{then})"
     # Several devices can neither guess nor take back what others were sent.
     can_guess = run.settings.mode != "torch" and run.devices == 1
     slower = max(run.step_ms - traced_ms(run), 0.0)  # the untraced steps, which may lose more
@@ -60,6 +62,13 @@ def sync_cure(row: SyncRow, run: Run) -> Advice:
 def traced_ms(run: Run) -> float:
     """The mean traced step."""
     return sum(row.exposed_ms for row in run.breakdown())
+
+
+def _traced_wait_ms(row: SyncRow, run: Run) -> float:
+    """What the waits of a place take in the traced steps, if each step has as many; in ms."""
+    place = row.site, row.via, row.cause
+    found = [s.wait_ns for s in run.timeline.syncs if (s.site, s.via, s.cause) == place]
+    return row.count_per_step * sum(found) / max(len(found), 1) / 1e6
 
 
 def _filled(cure: SyncCure, row: SyncRow, run: Run, can_guess: bool) -> str:

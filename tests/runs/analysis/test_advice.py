@@ -296,6 +296,25 @@ def test_a_read_may_cost_untraced_steps_more_than_the_traced_ones() -> None:
     assert "nothing to do for 2 ms" in advice.text
 
 
+def test_a_read_and_the_idle_time_after_it_are_told_of_the_same_steps() -> None:
+    """It said "waits 1.08 ms, and the device then has nothing to do for 1.38 ms"."""
+    syncs = (SyncPoint(4 * MS, 4 * MS, "item", "mine.py:3"),)
+    spans = [busy(0, 8), host("record", 0, 10), host("wait", 4, 8, "item")]
+    untraced = (SyncPoint(0, 1 * MS, "item", "mine.py:3"),)
+    run = synthetic(spans, sync_points=untraced)
+    run = replace(run, timeline=Timeline.of(run.timeline.spans, syncs))
+    (advice,) = run.advice()
+    assert advice.text.startswith(
+        "mine.py:3 waits 1 ms a step (in the traced steps 4 ms, and the device then has nothing "
+        "to do for 2 ms): the step reads a value (item). "
+    )
+    assert advice.saving == "up to 1 ms"
+    (advice,) = replace(run, sync_points=syncs).advice()
+    assert advice.text.startswith(
+        "mine.py:3 waits 4 ms a step, and the device then has nothing to do for 2 ms: the step "
+    )
+
+
 def test_what_several_devices_wait_for_is_their_gradients_or_one_replica_after_the_other() -> None:
     travel = Span("device/0 reduction", "bucket 0", "reduction", 3 * MS, 9 * MS)
     two = {"parallel.devices": 2.0}
