@@ -46,7 +46,6 @@ class Reader:
     names: str  # the file names, as help and docs show them
     program: str  # short name of the program that writes such files
     written_by: str  # the call that writes such files, as Markdown
-    read_by: str  # the module and what it builds on, as Markdown
     read: Callable[[Path], Run]
     read_by_step: Callable[[Path, str], Run] | None = None  # where one may say what a step is
     begins: re.Pattern[str] | None = None  # how its JSON begins, where a suffix does not tell
@@ -113,7 +112,6 @@ _CHROME = Reader(
     "`.json`, `.json.gz`",
     "torch.profiler",
     "`prof.export_chrome_trace(path)` of torch.profiler, CPU and CUDA; `kit.export_trace`",
-    "`kit/formats/chrome/read.py`: the JSON scanner, or orjson, some events at a time",
     _read_chrome,
     _read_chrome,
 )
@@ -122,13 +120,10 @@ _NSYS = Reader(
     "`.sqlite`",
     "nsys",
     "`nsys export --type sqlite` of Nsight Systems",
-    "`kit/formats/nsys.py`: the standard library's SQLite, read only",
     _read_nsys,
     _read_nsys,
 )
-_SAVED = Reader(
-    (".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", "`kit/runs/file.py`", _read_saved
-)
+_SAVED = Reader((".kitrun",), "`.kitrun`", "kit", "`run.save(path)`", _read_saved)
 READERS = (
     _CHROME,
     Reader(
@@ -136,7 +131,6 @@ READERS = (
         "a directory, or `*.xplane.pb`",
         "jax",
         "`jax.profiler.trace(directory)`, CPU and GPU; TPU: no whole real file was met yet",
-        "`kit/formats/xplane.py`: `jax.profiler.ProfileData`",
         _read_xplane,
     ),
     Reader(
@@ -144,7 +138,6 @@ READERS = (
         "`*.trace.json.gz`",
         "jax's trace viewer",
         "`jax.profiler.trace(directory)`, beside `*.xplane.pb`, which says more",
-        "`kit/formats/trace_viewer.py`: as the planes of a profile",
         _read_trace_viewer,
         begins=re.compile(
             r'"highres-ticks"|"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(host|device):'
@@ -155,7 +148,6 @@ READERS = (
         "`*_results.json`",
         "rocprofv3",
         "`rocprofv3 --output-format json`; of its calls and copies no real file was met yet",
-        "`kit/formats/rocprof.py`: the JSON scanner, one record at a time",
         _read_rocprofv3,
         _read_rocprofv3,
         re.compile(r'\s*\{\s*"rocprofiler-sdk-tool"'),
@@ -165,7 +157,6 @@ READERS = (
         "`results.json`",
         "rocprof",
         "`rocprof --hip-trace`; no real file was met yet",
-        "`kit/formats/rocprof.py`",
         _read_rocprof,
         _read_rocprof,
         re.compile(
@@ -177,7 +168,6 @@ READERS = (
         "`*.json`",
         "Chakra",
         "Chakra's `trace_link`: torch's execution trace with times; no real file was met yet",
-        "`kit/formats/chakra.py`",
         _read_chakra,
         _read_chakra,
         re.compile(
@@ -275,5 +265,5 @@ def readers_text() -> str:
 
 def readers_table() -> str:
     """The formats as Markdown; docs/traces.md holds it."""
-    rows = [(reader.names, reader.written_by, reader.read_by) for reader in READERS]
-    return markdown_table(("file", "written by", "read by"), rows, has_numbers=False)
+    rows = [(reader.names, reader.written_by) for reader in READERS]
+    return markdown_table(("file", "written by"), rows, has_numbers=False)

@@ -218,7 +218,7 @@ class Run:
     def query(self, sql: str) -> Answer:
         """What a `select` over the run's tables gives: `run.query("select name from spans")`.
 
-        docs/query.md has the tables and eleven questions. Nothing but reading is allowed.
+        docs/query.md has the tables and some questions. Nothing but reading is allowed.
 
         Raises:
             QueryError: the question is wrong, does more than to read, or takes too long.

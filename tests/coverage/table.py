@@ -46,7 +46,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
     for name in CLASSES[1:]:
         chosen = sorted((v for v in verdicts if v.verdict == name), key=lambda v: (v.kind, v.name))
         if chosen:
-            lines += ["", f"## {name}: {MEANING[name]}", ""]
+            lines += ["", f"## {name}", ""]
             lines += _rows(chosen) if name in ("unsupported", "error", "wrong") else _list(chosen)
     return "\n".join(lines) + "\n"
 
@@ -107,7 +107,8 @@ def _rows(verdicts: Iterable[Verdict]) -> list[str]:
     """A row for each reason."""
     names: dict[str, list[str]] = {}
     for v in verdicts:
-        text = _without_addresses(v.why).replace("|", "\\|").replace("<", "&lt;")
+        said = _without_addresses(v.why).split(". ")[0]  # the table of all entries has the rest
+        text = said.replace("|", "\\|").replace("<", "&lt;")
         names.setdefault(text, []).append(f"`{v.name}`")
     rows = [f"| {', '.join(named)} | {text} |" for text, named in names.items()]
     return ["| entries | why |", "| --- | --- |", *rows]

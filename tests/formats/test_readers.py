@@ -14,7 +14,7 @@ from tests.factories import make_run
 from tests.with_a_row import REPO, output_with_row
 
 _NEW_ROW = """
-    Reader((".nap",), "`*.nap`", "Morpheus", "sleep", "`dreams`", lambda file: file.name),
+    Reader((".nap",), "`*.nap`", "Morpheus", "sleep", lambda file: file.name),
 """
 _USE = """
 import contextlib, io
@@ -24,7 +24,7 @@ from kit.errors import TraceFileError
 from kit.formats.readers import readers_table
 
 assert kit.open_trace("a.nap") == "a.nap"
-assert "| `*.nap` | sleep | `dreams` |" in readers_table()
+assert "| `*.nap` | sleep |" in readers_table()
 shown = io.StringIO()
 with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
     main(["view", "--help"])
