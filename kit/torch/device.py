@@ -27,6 +27,7 @@ from kit.torch.flops import register_flops
 from kit.torch.generators import name_random_numbers
 from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
+from kit.torch.ops.losses import register_ctc
 from kit.torch.ops.recurrent import register_recurrent
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tape import Tape
@@ -101,6 +102,7 @@ def register() -> None:
     torch.kit.libraries = (  # type: ignore[attr-defined]
         library,
         register_attention(),
+        register_ctc(),
         *register_recurrent(),
         *register_autocast(),
     )

@@ -25,9 +25,9 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         3, device=D)[5]),
     "mixed devices": (RuntimeError, "same device", lambda: torch.ones(
         3, device=D) + torch.ones(3)),
-    "lengths of another device": (RuntimeError, "same device", lambda: functional.ctc_loss(
-        torch.zeros(8, 2, 5, device=D), torch.ones(4, dtype=torch.int64, device=D),
-        torch.tensor([8, 5]), torch.tensor([3, 1]))),
+    "lengths that are too long": (RuntimeError, "input_lengths to have value at most 8", lambda: (
+        functional.ctc_loss(torch.zeros(8, 2, 5, device=D), torch.ones(
+            2, 3, dtype=torch.int64, device=D), torch.tensor([8, 9]), torch.tensor([3, 1])))),
     "a number of the CPU, written in place": (RuntimeError, "cannot write to a tensor on cpu",
         lambda: torch.tensor(0.5).add_(torch.tensor(1.0, device=D))),
     "channels that do not match": (RuntimeError, "channels", lambda: functional.conv2d(

@@ -1,4 +1,4 @@
-"""What losses return that have no meta kernel in torch: shapes and dtypes only."""
+"""What losses return that have no meta kernel in torch; and the lengths of CTC, on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["LOSS_SHAPES"]
+from kit.runtime.recording.sites import format_site
+from kit.torch.ops.schema import Special
+from kit.torch.tensors.tape import Tape
+from kit.torch.tensors.tensor import KitTensor, wrap
+
+__all__ = ["LOSSES", "LOSS_SHAPES", "register_ctc"]
+
+_aten = torch.ops.aten
 
 
 def _like_input(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -39,4 +46,91 @@ LOSS_SHAPES: dict[str, Callable[..., Any]] = {
     "aten._ctc_loss.Tensor": _ctc,
     "aten._ctc_loss_backward.default": _like_input,
     "aten._ctc_loss_backward.Tensor": _like_input,
+}
+
+
+# -- connectionist temporal classification -----------------------------------------------------
+
+
+def register_ctc() -> torch.library.Library:
+    """Install the choice below; the library must be kept alive."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("ctc_loss.Tensor", _choose, "AutogradPrivateUse1")
+    return library
+
+
+def _choose(log_probs: Any, targets: Any, times: Any, lengths: Any, *options: Any) -> Any:
+    """Torch's own way with lengths, by where they are: those on the host are numbers to it.
+
+    Where a tensor of another class than its own is given, torch keeps them as the tensors that they
+    are, and divides a loss on the device by lengths on the host.
+    """
+    on_device = [isinstance(x, KitTensor) for x in (times, lengths)]
+    if not isinstance(log_probs, KitTensor):
+        times, lengths = times.cpu(), lengths.cpu()
+    elif any(on_device):
+        times, lengths = times.to("kit"), lengths.to("kit")
+        return _aten.ctc_loss.Tensor.decompose(log_probs, targets, times, lengths, *options)
+    numbers = [x.long().flatten().tolist() for x in (times, lengths)]
+    return _aten.ctc_loss.IntList(log_probs, targets, *numbers, *options)
+
+
+def _without_autograd(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+    return _choose(*args, **kwargs)
+
+
+def _with_lengths(log_probs_at: int) -> Special:
+    """Lengths that are numbers, checked as torch checks them, become inputs of the program.
+
+    As constants of it, those of each batch would be a program of their own.
+    """
+
+    def special(tape: Tape, func: Any, args: Any, kwargs: Any) -> Any:
+        i = log_probs_at
+        log_probs, targets, times, lengths = args[i : i + 4]
+        if not _fit(log_probs, targets, times, lengths):
+            _raise_torchs(tape, log_probs, targets, times, lengths)
+        copies = (_on_device(tape, times), _on_device(tape, lengths))
+        packet = func._overloadpacket
+        return tape.dispatch(packet.Tensor, (*args[: i + 2], *copies, *args[i + 4 :]), kwargs)
+
+    return special
+
+
+def _fit(log_probs: Any, targets: Any, times: list[int], lengths: list[int]) -> bool:
+    """Whether torch takes these lengths for a batch of this size."""
+    batch = log_probs.shape[1]
+    if not len(times) == len(lengths) == batch:
+        return False
+    longest, labels = log_probs.shape[0], targets.shape[-1]
+    used = sum(lengths) if targets.dim() == 1 else max(lengths, default=0)
+    fits = used == labels if targets.dim() == 1 else used <= labels
+    return fits and all(0 <= n <= longest for n in times) and all(n >= 0 for n in lengths)
+
+
+def _raise_torchs(tape: Tape, log_probs: Any, targets: Any, *lengths: list[int]) -> None:
+    """Raise what CPU torch raises for these lengths, with the user's line."""
+    site = format_site(tape.place.sync_frame()[0])
+    try:
+        _aten._ctc_loss.default(_blank(log_probs), _blank(targets), *lengths)
+    except RuntimeError as error:
+        error.add_note(f"kit: in aten._ctc_loss at {site or 'an unknown line'}")
+        raise
+
+
+def _blank(tensor: Any) -> torch.Tensor:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _on_device(tape: Tape, numbers: list[int]) -> KitTensor:
+    host = torch.tensor(numbers, dtype=torch.int64)
+    return wrap(
+        tape, tape.from_host(host, host.dtype), tape.spec((len(numbers),), (1,), 0, host.dtype)
+    )
+
+
+LOSSES: dict[str, Special] = {
+    "aten.ctc_loss.Tensor": _without_autograd,
+    "aten._ctc_loss.default": _with_lengths(0),
+    "aten._ctc_loss_backward.default": _with_lengths(1),
 }

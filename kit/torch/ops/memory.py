@@ -12,6 +12,7 @@ from kit.runtime.recording.bulk import Value, pending
 from kit.runtime.recording.template import HOLE, Scalar
 from kit.torch.ops.attention import ATTENTION
 from kit.torch.ops.host import run_on_host
+from kit.torch.ops.losses import LOSSES
 from kit.torch.ops.random import RANDOM
 from kit.torch.ops.recurrent import RECURRENT_LAYERS
 from kit.torch.ops.refused import REFUSED
@@ -375,8 +376,8 @@ SPECIAL: dict[str, Special] = {
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.detach.default": _same_memory, "aten.alias.default": _same_memory,
     "aten.lift_fresh.default": _same_memory, "aten.detach_.default": lambda h, f, a, k: a[0],
-    "aten._local_scalar_dense.default": _item, "aten.clone.default": _clone,
-    "aten.copy_.default": _copy, "aten._to_copy.default": _to_copy,
+    "aten._local_scalar_dense.default": _item, "aten.item.default": _item,
+    "aten.clone.default": _clone, "aten.copy_.default": _copy, "aten._to_copy.default": _to_copy,
     "aten.zero_.default": _fill, "aten.fill_.Scalar": _fill, "aten.fill_.Tensor": _fill,
     "aten.zeros_like.default": _like(0), "aten.ones_like.default": _like(1),
     "aten.empty_like.default": _like(0), "aten.full_like.default": _like(None),
@@ -393,7 +394,7 @@ SPECIAL: dict[str, Special] = {
     "aten.as_strided_copy.default": lambda h, f, a, k: _as_strided(h, f, a, k).clone(),
     "aten.transpose_.default": _turn, "aten.t_.default": _turn, "aten.unsqueeze_.default": _turn,
     "aten.squeeze_.default": _turn, "aten.squeeze_.dim": _turn, "aten.squeeze_.dims": _turn,
-    **SEQUENCES, **ATTENTION, **RANDOM, **REFUSED, **RECURRENT_LAYERS,
+    **SEQUENCES, **ATTENTION, **RANDOM, **REFUSED, **RECURRENT_LAYERS, **LOSSES,
     "aten._has_compatible_shallow_copy_type.default":  # `model.to` in inference mode
         lambda h, f, a, k: isinstance(a[0], KitTensor) and isinstance(a[1], KitTensor),
     "aten.is_pinned.default": lambda h, f, a, k: False,
