@@ -345,8 +345,8 @@ def traced_text(run: Run) -> str:
         return ""
     return (
         f"a traced step took {format_ms(found.new)}, a measured one {format_ms(found.old)} "
-        f"({found.text('longer', 'shorter')}): the timeline, all fractions "
-        "and what advice could save are of traced steps"
+        f"({found.text('longer', 'shorter')}): the timeline, all fractions and the "
+        "parts of a step in tables and advice are of traced steps, what advice could save is not"
     )
 
 

@@ -50,7 +50,9 @@ def label_of(run: Run) -> str:
 
 def device_of(run: Run, otherwise: str = "") -> str:
     """What it ran on, in words; of a CPU jax knows its platform only, and says that twice."""
-    device = run.environment.get("device", otherwise or run.settings.device)
+    device = run.environment.get("device", run.settings.device)
+    if device == "auto":
+        device = otherwise or device
     return "cpu" if device == "cpu (cpu)" else device
 
 

@@ -232,7 +232,7 @@ def test_a_trace_of_a_gpu_is_shown_and_becomes_a_page(kit: Kit):
     status, out, _ = kit("view", "trace.json", "-o", "page.html")
     assert status == 0
     assert "imported" in out
-    assert "where the traced step goes" in out
+    assert "where the mean traced step goes" in out
     assert out.endswith("wrote page.html\n")
     assert Path("page.html").read_text().startswith("<!doctype html>")
 

@@ -115,7 +115,7 @@ def test_a_text_is_printed_though_its_page_cannot_be_written(
     make_run().save(tmp_path / "a.kitrun")
     assert cli.main(["view", str(tmp_path / "a.kitrun"), "-o", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert "where the traced step goes" in out
+    assert "where the mean traced step goes" in out
     assert "a plain file is needed" in err
 
 

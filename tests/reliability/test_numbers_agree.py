@@ -302,7 +302,7 @@ def breakdown(said: Said) -> Iterator[tuple[str, float]]:
         assert "No step was traced" in breakdown_html(said.run)
         return
     heads, *html = rows_of(breakdown_html(said.run))
-    text = text_rows(said.text, "where the traced step goes")
+    text = text_rows(said.text, "where the mean traced step goes")
     markdown = markdown_rows(said.markdown, "Step breakdown")
     assert heads[1:] == ["in all ms", "charged ms", "share"]
     for i, row in enumerate(rows):
@@ -322,7 +322,11 @@ def kernel_time(said: Said) -> Iterator[tuple[str, float]]:
     heads, *rows = rows_of(kernels_html(said.run))
     yield rows[-1][3], sum(row[0] for row in asked) / steps
     yield rows[0][4], asked[0][1]
-    yield markdown_rows(said.markdown, "Kernels")[0][5], asked[0][1]
+    for row, (charged_ms, share) in zip(
+        markdown_rows(said.markdown, "Kernels"), asked, strict=False
+    ):
+        yield row[3], charged_ms / steps
+        yield row[5], share
     text = text_rows(said.text, "kernel  ")
     if text:  # of runs whose lines are known these stand there
         yield text[0][-1], asked[0][1]

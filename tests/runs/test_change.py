@@ -322,7 +322,8 @@ def test_a_run_says_with_both_times_that_tracing_made_its_steps_longer():
     said = traced_text(slowed)
     assert said.startswith("a traced step took 222 ms, a measured one 20 ms (1010% ")
     assert said.endswith(
-        "longer): the timeline, all fractions and what advice could save are of traced steps"
+        "longer): the timeline, all fractions and the parts of a step in tables and advice are of "
+        "traced steps, what advice could save is not"
     )
     assert f"note: {said}" in summary(slowed)
     assert "- a traced step took 222 ms" in run_markdown(slowed)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.runs.labels import COMMIT, TIME, label_of, labels_of
+from kit.runs.labels import COMMIT, TIME, device_of, label_of, labels_of
 from kit.runs.run import Run
+from kit.runs.settings import Settings
 from tests.factories import empty_run, make_run
 
 
@@ -54,6 +55,13 @@ def test_one_run_is_called_by_what_is_known_of_it() -> None:
     assert label_of(of("1a", "10:00")) == "1a 10:00"
     assert label_of(run(name="bert")) == "bert"
     assert label_of(run()) == "unnamed run"
+
+
+def test_a_device_without_a_name_is_what_the_settings_say() -> None:
+    cpu, auto = (run(settings=Settings(device=device)) for device in ("cpu", "auto"))
+    assert device_of(cpu, "an unnamed device") == "cpu"
+    assert device_of(auto, "an unnamed device") == "an unnamed device"
+    assert device_of(auto) == "auto"
 
 
 def test_a_label_is_saved_and_the_file_is_not(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from kit.formats.chrome.nesting import nest
 from kit.formats.chrome.phases import phases
 from kit.formats.chrome.roles import ATEN_OPS, Role
 from kit.formats.chrome.steps import Annotation, Step, find_steps, is_asked
+from kit.text import format_count
 from kit.trace.communication import Collective, Copy, copy_of, operation_of
 from kit.trace.imported import Imported, MeasuredMemory, Member, Spans
 from kit.trace.planes import TORCH_CPU
@@ -310,7 +311,7 @@ class _Trace:
             latest = np.maximum.accumulate(ended)[np.maximum(inside, 0)]
             is_inside = (inside >= 0) & (self.start[waits] <= latest)
             if out := int((~is_inside).sum()):
-                self.notes.append(f"{out:,} waits outside of the steps were left out")
+                self.notes.append(f"{format_count(out, 'wait')} outside of the steps left out")
             waits = waits[is_inside]
         to_device = self._copies_to_device()
         for i in waits.tolist():

@@ -50,18 +50,20 @@ def _breakdown(run: Run) -> str:
 
 
 def _kernels(run: Run) -> str:
+    counted = int(run.timeline.where(kind="step").sum())
+    steps, unit = max(counted, 1), "ms a step" if counted else "ms"
     rows = [
         (
             safe_markdown(r.name),
             str(r.segment) if r.segment >= 0 else "-",
-            f"{r.count:,}",
-            f"{r.total_ms:.3f}",
+            format_number(r.count / steps),
+            f"{r.charged_ms / steps:.3f}",
             f"{r.mean_us:.2f}",
             f"{r.share:.1%}",
         )
         for r in kernel_table(run.timeline)[:_TOP_KERNELS]
     ]
-    head = ("kernel", "segment", "count", "total (ms)", "mean (us)", "share of kernel time")
+    head = ("kernel", "segment", "runs", unit, "mean of a run (us)", "share of kernel time")
     return markdown_table(head, rows) if rows else _NONE
 
 

@@ -94,7 +94,8 @@ def _breakdown(run: Run) -> str:
     ]
     whole = sum(r.exposed_ms for r in rows)
     cells.append(["step", format_number(whole), f"{sum(r.share for r in rows):.1%}", ""])
-    return terminal_table(("where the traced step goes", "charged ms", "share", "in all ms"), cells)
+    heads = ("where the mean traced step goes", "charged ms", "share", "in all ms")
+    return terminal_table(heads, cells)
 
 
 def _syncs(run: Run, limit: int) -> str:

@@ -192,7 +192,7 @@ def breakdown_html(run: Run) -> str:
         f"<b>{sum(r.share for r in rows):.1%}</b>",
     ]
     note = (
-        "Each instant of the traced step is charged once, to the device if it is busy. "
+        "Means of the traced steps; each instant is charged once, to the device if it is busy. "
         "In all counts what is hidden under another activity, too."
     )
     rows_html = table(["activity", "in all ms", "charged ms", "share"], [*cells, total], "lrrr",

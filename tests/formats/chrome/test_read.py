@@ -149,7 +149,7 @@ def test_waits_of_a_gpu_have_cause_line_and_span(tmp_path):
     ]
     waits = [(s.start_ns, s.stop_ns - s.start_ns) for s in t.spans if s.kind == "wait"]
     assert waits == [(s.at_ns, s.wait_ns) for s in t.syncs]
-    assert "1 waits outside of the steps were left out" in t.notes
+    assert "1 wait outside of the steps left out" in t.notes
 
 
 def test_a_step_of_a_gpu_trace_has_its_phases_and_its_input(tmp_path):

@@ -26,7 +26,7 @@ def block(text: str, head: str) -> list[str]:
 
 def test_the_charged_column_adds_up_to_the_step():
     run = make_run()
-    lines = block(summary(run), "where the traced step goes")
+    lines = block(summary(run), "where the mean traced step goes")
     charged = [float(line.split()[-3].lstrip("≈")) for line in lines[2:-1]]
     assert sum(charged) == pytest.approx(sum(r.exposed_ms for r in run.breakdown()), rel=0.01)
     assert lines[-1].split()[0] == "step"
