@@ -19,6 +19,7 @@ from kit.runs.device.callers import charged_by_caller
 from kit.runs.device.shapes import call_cost
 from kit.runs.run import Run
 from kit.trace import KINDS, SyncPoint, Timeline, idle_gaps
+from kit.trace.active import distinct
 from kit.trace.imported import Caller
 
 __all__ = ["TABLES", "Field", "Table", "Texts", "Values"]
@@ -134,12 +135,15 @@ def _callers(run: Run) -> list[Values]:
 
 
 def _step_of(t: Timeline, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The step in which each instant lies; -1: in none."""
+    """The step in which each instant lies, of several the one begun last; -1: in none."""
     steps = _step_times(t)
     if not len(steps):
         return np.full(len(at), -1, np.int64)
-    inside = np.searchsorted(steps[:, 0], at, "right") - 1
-    found: NDArray[np.int64] = np.where((inside >= 0) & (at < steps[inside, 1]), inside, -1)
+    edges = distinct(steps)
+    owner = np.full(len(edges), -1, np.int64)  # from each edge to the next; after the last none
+    for i, (first, end) in enumerate(np.searchsorted(edges, steps).tolist()):
+        owner[first:end] = i
+    found: NDArray[np.int64] = owner[np.searchsorted(edges, at, "right") - 1]
     return found
 
 

@@ -12,6 +12,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kit
 from kit.cli.main import main
@@ -70,6 +72,64 @@ def test_gaps_add_up_to_those_of_the_timeline(run: Run) -> None:
     ((total, count),) = run.query("select sum(length_ns), count(*) from gaps").rows
     gaps = idle_gaps(run.timeline)
     assert (total, count) == (sum(g.length_ns for g in gaps), len(gaps))
+
+
+spans_of_a_run = st.lists(
+    st.builds(
+        lambda lane, name, kind, at, length, segment, node: Span(
+            lane, name, kind, at, at + length, segment, node
+        ),
+        st.sampled_from(["host/main", "host/other", "device/0 a"]),
+        st.sampled_from(["f", "", "step 0"]),
+        st.sampled_from(["step", "step", "record", "dispatch", "kernel"]),
+        st.integers(-9, 30),
+        st.integers(0, 20),
+        st.integers(-4, 2),
+        st.integers(-1, 3),
+    ),
+    max_size=8,
+)
+syncs_of_a_run = st.lists(
+    st.builds(SyncPoint, st.integers(-9, 40), st.integers(0, 9), st.sampled_from(["item", ""])),
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(spans_of_a_run, syncs_of_a_run)
+def test_rows_are_the_spans_and_waits_one_by_one(
+    spans: list[Span], syncs: list[SyncPoint]
+) -> None:
+    """Also where steps lie in each other, as of two threads: the step is the one begun last."""
+    t = Timeline.of(spans, syncs)
+    alone = Run(Settings(mode="torch"), (), (), t, sync_points=t.syncs)
+    steps = [s for s in t.spans if s.kind == "step"]
+
+    def step_at(now: int) -> int | None:
+        return max((i for i, s in enumerate(steps) if s.start_ns <= now < s.stop_ns), default=None)
+
+    rows = alone.query(
+        "select span, lane, kind, name, start_ns, stop_ns, length_ns, step, segment, launch, node, "
+        "op, caller from spans order by span"
+    ).rows
+    assert rows == tuple(
+        (i, s.lane, s.kind, s.name, s.start_ns, s.stop_ns, s.stop_ns - s.start_ns,
+         step_at(s.start_ns), s.segment if s.segment >= 0 else None,
+         -2 - s.segment if s.segment < -1 else None, None, None, None)
+        for i, s in enumerate(t.spans)
+    )  # fmt: skip
+    assert alone.query("select step, lane, start_ns, length_ns from steps order by step").rows == (
+        *((i, s.lane, s.start_ns, s.stop_ns - s.start_ns) for i, s in enumerate(steps)),
+    )
+    assert alone.query("select at_ns, wait_ns, step, cause from syncs order by rowid").rows == (
+        *((s.at_ns, s.wait_ns, step_at(s.at_ns), s.cause or None) for s in t.syncs),
+    )
+    gaps = alone.query("select device, start_ns, stop_ns, step, cause, before from gaps").rows
+    assert gaps == tuple(
+        (g.lane, g.start_ns, g.stop_ns, step_at(g.start_ns), g.cause,
+         g.before if g.before >= 0 else None)
+        for g in idle_gaps(t)
+    )  # fmt: skip
 
 
 def test_a_run_of_kits_own_has_ops_modules_and_lines() -> None:
