@@ -17,6 +17,7 @@ def main() -> int:
     ends the process at once, without a word: threads of a program may be waited for here.
     """
     try:
+        _keep_places()
         from kit.cli.main import main as act
 
         status = act()
@@ -28,6 +29,17 @@ def main() -> int:
             stream.flush()
     signal.signal(signal.SIGINT, lambda *_: os._exit(status or 130))
     return status
+
+
+def _keep_places() -> None:
+    """Put the null device where a stream is closed (`2>&-`), for us and the processes we start.
+
+    Else the next file that is opened, such as a saved run, takes its number, and what libraries
+    write to the stream of that number.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
 
 
 if __name__ == "__main__":

@@ -215,9 +215,17 @@ class SweepInterrupted(KitError, KeyboardInterrupt):
         return type(self), (self.runs, self.missing, self.path)
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says; "" where its own code for that fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - of a program's own class
+        return ""
+
+
 def _cells(count: int) -> str:
     return f"{count} cell{'s' * (count != 1)}"
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:300] or "(no message)"
+    return words_of(error).strip().split("\n", 1)[0][:300] or "(no message)"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.cli.terminal import say
 from kit.errors import KitError
 from kit.text import format_number, markdown_table, safe_markdown, safe_terminal
 
@@ -42,7 +42,7 @@ def diff(options: argparse.Namespace) -> int:
     parts += [f"{side}: {'; '.join(map(safe, names))}" for side, names in alone.items() if names]
     if bar is not None:
         parts.append(_verdict(diffs, failed, bar, safe))
-    sys.stdout.write("\n\n".join(part.rstrip("\n") for part in parts) + "\n")
+    say("\n\n".join(part.rstrip("\n") for part in parts))
     return int(bool(failed))
 
 

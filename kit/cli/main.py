@@ -29,6 +29,8 @@ from kit.cli.terminal import (
     INTERRUPTED,
     callers_of,
     complain,
+    flush,
+    open_closed_streams,
     say,
     say_and_keep,
     summary_of,
@@ -69,7 +71,8 @@ class Verb:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return _written(lambda: _main(given))
+    failed = next((verb.failed for verb in VERBS if [verb.name] == given[:1]), 1)
+    return _written(lambda: _main(given), failed)
 
 
 def _main(given: list[str]) -> int:
@@ -129,11 +132,9 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument
         parser.add_argument(*argument.names, **argument.how)
 
 
-def _written(act: Callable[[], int]) -> int:
+def _written(act: Callable[[], int], failed: int = 1) -> int:
     """The exit status of a command, whose text any terminal, pipe or closed stream takes."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, or a program without a console
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    open_closed_streams()
     write_plainly(sys.stdout, sys.stderr)
     try:
         try:
@@ -144,7 +145,7 @@ def _written(act: Callable[[], int]) -> int:
         status = PIPE_CLOSED
         if not _is_closed_pipe(error):
             complain(f"standard output could not be written: {error.strerror}")
-            status = 1
+            status = failed
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nowhere, stream.fileno())  # for the flush at exit
@@ -257,7 +258,7 @@ def _open(options: argparse.Namespace) -> int:
 def _say_now(text: str) -> None:
     """To standard output, also where that is a pipe and the command goes on."""
     say(text)
-    sys.stdout.flush()
+    flush()
 
 
 def _demo(options: argparse.Namespace) -> int:

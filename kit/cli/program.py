@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.cli.script import error_text
-from kit.cli.terminal import INTERRUPTED, complain
+from kit.cli.terminal import INTERRUPTED, complain, open_closed_streams
 from kit.errors import SettingsError
 from kit.text import safe_terminal
 
@@ -107,7 +107,6 @@ def run_program(
     enough = _leave if options.stop else None
     watching = watch(steps, skip=skip, name=options.script.name, when_complete=enough)
     status = _run_watched(watching, options, settings)
-    sys.stdout.flush()
     try:
         made = watching.run
     except SettingsError:
@@ -171,14 +170,18 @@ def _status(code: Any) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    sys.stderr.write(f"{code}\n")
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stderr.write(f"{code}\n")
     return 1
 
 
 @contextlib.contextmanager
 def _as_python(options: argparse.Namespace) -> Iterator[None]:
-    """`sys.argv` and `sys.path` as Python would set them for the script, or for the module."""
-    before = sys.argv, sys.path[:]
+    """`sys.argv` and `sys.path` as Python would set them for the script, or for the module.
+
+    After it, the streams are ours again, whatever the script has put in their places.
+    """
+    before = sys.argv, sys.path[:], sys.stdout, sys.stderr
     try:
         sys.argv = [str(options.script), *options.arguments]
         if not sys.flags.safe_path:
@@ -186,7 +189,11 @@ def _as_python(options: argparse.Namespace) -> Iterator[None]:
             sys.path[0] = os.getcwd() if options.module else str(here)
         yield
     finally:
-        sys.argv, sys.path[:] = before
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a full disk, a closed one, the script's own kind
+                stream.flush()
+        sys.argv, sys.path[:], sys.stdout, sys.stderr = before
+        open_closed_streams()
 
 
 def _nothing_seen(options: argparse.Namespace, status: int) -> str:

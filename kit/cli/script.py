@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.errors import RAISED_AT, SettingsError
+from kit.errors import RAISED_AT, SettingsError, words_of
 from kit.text import WHOLE, safe_terminal
 
 __all__ = ["ScriptError", "check_script", "error_text", "load_step", "load_workload"]
@@ -32,7 +32,7 @@ class ScriptError(Exception):
     """The script itself failed: `error` is what it raised."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(words_of(error))
         self.error = error
 
 
@@ -131,7 +131,8 @@ def error_text(error: BaseException, script: Path, *, full: bool = False) -> str
     """An error with the last of the user's lines that it came through; `full`: the traceback."""
     if full:
         return "".join(traceback.format_exception(error)).rstrip()
-    lines = [f"{type(error).__name__}: {error}"]
+    said = words_of(error)
+    lines = [f"{type(error).__name__}{': ' if said else ''}{said}"]
     if isinstance(error, SystemExit):
         lines = [f"the script ended itself, with exit status {error.code!r}"]
     place = _place(error, script)

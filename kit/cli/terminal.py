@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,37 @@ if TYPE_CHECKING:
     from kit.runs.run import Run
     from kit.trace.ranks.ranks import Ranks
 
-__all__ = ["INTERRUPTED", "callers_of", "complain", "say", "say_and_keep", "summary_of", "written"]
+__all__ = [
+    "INTERRUPTED",
+    "callers_of",
+    "complain",
+    "flush",
+    "open_closed_streams",
+    "say",
+    "say_and_keep",
+    "summary_of",
+    "written",
+]
 
 INTERRUPTED = 130  # 128 and the signal's number, as a shell says it
 
 
 def say(text: str) -> None:
     """To standard output."""
-    try:
+    with _named():
         sys.stdout.write(f"{text}\n")
+
+
+def flush() -> None:
+    """Have all of standard output written now."""
+    with _named():
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EINVAL):  # not that nobody reads any more
             error.filename = "standard output"
@@ -46,7 +69,16 @@ def say_and_keep(text: str, keep: Callable[[], Sequence[str]]) -> None:
 def complain(text: str) -> None:
     """To standard error, with what a terminal would obey taken out."""
     lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
-    sys.stderr.write(f"kit: {lines}\n")
+    with contextlib.suppress(OSError):  # a full disk: what was measured is kept all the same
+        sys.stderr.write(f"kit: {lines}\n")
+
+
+def open_closed_streams() -> None:
+    """Put the null device where standard output or error is closed (`2>&-`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def summary_of(run: Run) -> str:

@@ -152,6 +152,35 @@ def test_without_standard_output_a_command_does_what_it_does(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+@pytest.mark.parametrize("buffering", [1, -1])
+def test_a_full_disk_is_no_slower_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffering: int
+) -> None:
+    """Where errors cannot be told either, `kit diff` gave 1: what it gives for a slower step."""
+    make_run().save(tmp_path / "a.kitrun")
+    # Each suppresses what the stream below it raises as it is closed.
+    with (
+        contextlib.suppress(OSError),
+        open("/dev/full", "w", buffering=buffering) as out,
+        contextlib.suppress(OSError),
+        open("/dev/full", "w", buffering=1) as err,
+    ):
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        assert cli.main(["diff", str(tmp_path / "a.kitrun"), str(tmp_path / "a.kitrun")]) == 2
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    """Else what libraries write to standard error goes into a run that is being saved."""
+    code = (
+        "import os, sys; os.closerange(0, 3); sys.argv = ['kit']\n"
+        "from kit.__main__ import main; status = main()\n"
+        "sys.exit(status or os.open(os.devnull, os.O_RDONLY) < 3 or not os.get_inheritable(2))"
+    )
+    assert not subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode
+
+
 def test_what_windows_says_of_a_closed_pipe_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = OSError(22, "Invalid argument")
     assert not cli._is_closed_pipe(invalid)

@@ -5,7 +5,9 @@ In this process: the script's `__main__` and path are put back afterwards, which
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -332,3 +334,60 @@ def test_a_module_or_folder_that_cannot_be_run_says_what_can(kit: Kit) -> None:
     assert "without .py, kit run -m train\n" in kit("run", "-m", "train.py")[2]
     said = "folder.train has a step for kit, which is measured in its file: kit run folder/train.py"
     assert said in kit("run", "-m", "folder.train")[2]
+
+
+STEPS = """
+import sys
+import torch
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(8):
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+@pytest.mark.parametrize("end", ["print('trained')", "raise SystemExit('no more data')", "1 / 0"])
+def test_what_was_measured_is_saved_though_nothing_can_be_printed(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The run was lost with the script's own last lines, or with our words on its error."""
+    # Each suppresses what the stream below it raises as it is closed.
+    with (
+        contextlib.suppress(OSError),
+        open("/dev/full", "w") as out,
+        contextlib.suppress(OSError),
+        open("/dev/full", "w", buffering=1) as wrong,
+    ):
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", wrong)
+        script = write(STEPS + end)
+        assert kit("run", script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")[0] == 1
+    assert len(Run.load("a.kitrun").step_times_ns) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["sys.stdout.close()", "sys.stdout = sys.stderr = type('Log', (), {'write': len})"],
+)
+def test_a_script_may_do_what_it_likes_with_its_streams(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """One that closes them, and one that has put its own log in their places, without a flush."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    script = write(STEPS + change)
+    status, _, wrong = kit("run", script, "--steps", 1, "--skip", 0, "--save", "a.kitrun")
+    sys.stdout.close()  # the null device, where the script has closed what it had
+    assert (status, wrong) == (0, "")
+    assert len(Run.load("a.kitrun").step_times_ns) == 1
+
+
+def test_an_error_without_words_is_told_and_the_run_is_kept(kit: Kit) -> None:
+    script = write(
+        f"class Mute(Exception):\n    def __str__(self): return 1 / 0\n{STEPS}\nraise Mute\n"
+    )
+    status, said, wrong = kit("run", script, "--steps", 1, "--skip", 0)
+    assert status == 1
+    assert wrong == "kit: train.py:12\n    raise Mute\nMute\n"
+    assert "device busy" in said

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from kit.errors import SettingsError
+from kit.errors import SettingsError, words_of
 from kit.measure.attached.capture import Capture
 from kit.measure.attached.device_kit import KitRecorder, StepMarks
 from kit.measure.attached.native import NativeRecorder
@@ -357,7 +357,7 @@ def _said(error: BaseException | None) -> str:
     """What has ended a loop, in words; "" if nothing did."""
     if error is None:
         return ""
-    text = str(error)
+    text = words_of(error)
     return f"{type(error).__name__}{': ' if text else ''}{text}"[:200]
 
 

@@ -151,7 +151,8 @@ class _Task:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this one
         start_thread(_end_with_parent, "kit parent")
         if rank == 0:
-            sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+            with contextlib.suppress(OSError):  # closed, as of some services
+                sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
         log = os.open(self.log(rank), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)

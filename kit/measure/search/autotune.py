@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.errors import Cancelled, SettingsError
+from kit.errors import Cancelled, SettingsError, words_of
 from kit.measure.base.loop import CancelledFn, Progress
 from kit.measure.many.placement import Placement
 from kit.measure.search.tuned import (
@@ -169,7 +169,7 @@ class _Search:
         except Exception as error:
             if is_first:
                 raise
-            words = (str(error).strip() or "(no message)").splitlines()[0]
+            words = (words_of(error).strip() or "(no message)").splitlines()[0]
             trial.failure = f"{type(error).__name__}: {words:.200}"
             error.__traceback__ = None  # its frames hold memory that the next run needs
             gc.collect()

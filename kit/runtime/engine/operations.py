@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from kit.errors import Cancelled, ExecutionError, KitError
+from kit.errors import Cancelled, ExecutionError, KitError, words_of
 
 __all__ = ["CANCELLED", "DONE", "RUNNING", "WAITING", "Operation", "Variable", "outcome"]
 
@@ -85,7 +85,7 @@ def outcome(op: Operation) -> tuple[BaseException | None, bool]:
     except KitError as error:
         return error, True
     except BaseException as error:  # noqa: BLE001 - the waiter gets it, the thread lives
-        wrapped = ExecutionError(f"{op!r} failed: {type(error).__name__}: {str(error)[:2000]}")
+        wrapped = ExecutionError(f"{op!r} failed: {type(error).__name__}: {words_of(error)[:2000]}")
         wrapped.__cause__ = error
         return wrapped, True
     return None, False

@@ -20,7 +20,7 @@ from weakref import finalize
 import jax
 import numpy as np
 
-from kit.errors import EngineError, ExecutionError, KitError
+from kit.errors import EngineError, ExecutionError, KitError, words_of
 from kit.runtime.compiling.cache import ExecutableCache
 from kit.runtime.compiling.checks import Checks
 from kit.runtime.compiling.disk_cache import use_disk_cache
@@ -348,7 +348,7 @@ def _explained(task: Task, error: BaseException, culprit: int | None = None) -> 
 
 def _summary(error: BaseException) -> str:
     """Type and text; of a traceback in XLA's text, which the cause keeps, its last line."""
-    text = str(error)
+    text = words_of(error)
     before, found, trace = text.partition("Traceback (most recent call last):")
     if found:
         return trace.strip().splitlines()[-1].strip()[:2000] or before

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate
 from typing import IO, Any, Protocol
 
+from kit.errors import words_of
 from kit.text import plain_text, safe_terminal
 
 __all__ = [
@@ -53,7 +54,7 @@ def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[
     bar: _Bar
     if in_kernel():
         bar = _Widget(title)
-    elif out is not None and out.isatty():
+    elif out is not None and _is_terminal(out):
         bar = _Line(title, out)
     else:
         yield lambda text, fraction: None
@@ -72,6 +73,13 @@ def progress_bar(title: str = "", *, stream: IO[str] | None = None) -> Iterator[
         bar.fail(_error_words(error), clock.words)
         raise
     bar.close()
+
+
+def _is_terminal(stream: IO[str]) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # a program's own kind of stream, or one that is closed
+        return False
 
 
 def seldom(report: Report, now: Callable[[], float] = time.monotonic) -> Report:
@@ -257,7 +265,7 @@ def _html(head: str, text: str, times: str) -> str:
 
 
 def _error_words(error: BaseException) -> str:
-    line = str(error).strip().split("\n", 1)[0]
+    line = words_of(error).strip().split("\n", 1)[0]
     name = type(error).__name__
     return f"{name}: {line}" if line else name
 

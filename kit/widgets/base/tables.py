@@ -13,6 +13,7 @@ from itertools import starmap
 
 import numpy as np
 
+from kit.errors import words_of
 from kit.runs.analysis.cures import sync_cure
 from kit.runs.analysis.headline import (
     HEADLINE_WORDS,
@@ -249,7 +250,7 @@ def run_notes_html(run: Run) -> str:
 def failure_html(error: BaseException, trace: str = "") -> str:
     """An exception in a box: what it says first, the traceback folded away."""
     name = type(error).__name__
-    first, _, rest = str(error).strip().partition("\n")
+    first, _, rest = words_of(error).strip().partition("\n")
     detail = (
         f'<div style="white-space:pre-wrap;font:12px/1.45 {MONO};margin-top:4px">'
         f"{safe_html(rest, 2000)}</div>"

@@ -19,6 +19,7 @@ from typing import Any
 
 from bokeh.models import CustomJS, Plot, SaveTool
 
+from kit.errors import words_of
 from kit.text import WHOLE, safe_html
 from kit.trace.kinds import LEGEND
 from kit.widgets.base.scripts import script
@@ -157,7 +158,7 @@ def error_html(view: str, error: BaseException) -> str:
         f"color:var(--kit-error-ink, #8c2f1b);background:var(--kit-error-paper, #fdf1ee);"
         f'border-left:3px solid {COLORS["wait"]};padding:6px 10px;margin-top:4px">'
         f"<b>{safe_html(view)}</b>: {safe_html(type(error).__name__)}: "
-        f"{safe_html(error, 600)}</div>"
+        f"{safe_html(words_of(error), 600)}</div>"
     )
 
 

@@ -164,6 +164,15 @@ def test_a_stream_that_is_no_terminal_stays_empty():
     assert out.getvalue() == ""
 
 
+def test_a_stream_that_is_closed_or_of_the_programs_own_kind_is_no_terminal():
+    """It raised ValueError or AttributeError out of `kit.run`."""
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, type("Log", (), {"write": len})()):
+        with progress_bar("run", stream=stream) as report:
+            report("step", 0.5)
+
+
 def test_a_hostile_text_stays_one_line_of_the_terminals_width():
     out = Terminal()
     with progress_bar(HOSTILE, stream=out) as report:
