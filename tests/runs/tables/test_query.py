@@ -97,9 +97,7 @@ syncs_of_a_run = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(spans_of_a_run, syncs_of_a_run)
-def test_rows_are_the_spans_and_waits_one_by_one(
-    spans: list[Span], syncs: list[SyncPoint]
-) -> None:
+def test_rows_are_the_spans_and_waits_one_by_one(spans: list[Span], syncs: list[SyncPoint]) -> None:
     """Also where steps lie in each other, as of two threads: the step is the one begun last."""
     t = Timeline.of(spans, syncs)
     alone = Run(Settings(mode="torch"), (), (), t, sync_points=t.syncs)
