@@ -7,14 +7,22 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, overload
 
 from kit.errors import SettingsError
 from kit.measure.base.knobs import own_knobs
-from kit.measure.base.loading import endless, fetched, noted, prefetched
+from kit.measure.base.loading import (
+    BATCH,
+    NEXT,
+    WAITED,
+    endless,
+    fetched,
+    noted,
+    prefetched,
+)
 from kit.runs.knob import OwnKnob
 from kit.runs.run import Run
 from kit.runs.settings import Settings
@@ -281,8 +289,11 @@ class Context:
     def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
         depth = self.settings.prefetch
         if self.device != "kit":
-            ready = prefetched(batches, depth) if depth else batches
-            for batch in noted(ready, "waiting for a batch" if depth else "next batch"):
+            import torch
+
+            name = BATCH + (WAITED if depth else NEXT)
+            region = partial(torch.profiler.record_function, name)
+            for batch in noted(prefetched(batches, depth) if depth else batches, region):
                 yield _to(batch, self.device)
             return
         from kit.runtime.session.session import current_session

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import jax
@@ -11,10 +13,13 @@ import numpy as np
 from kit.errors import SettingsError
 from kit.jax.frontend import device_put
 from kit.measure.base.context import Context
-from kit.measure.base.loading import fetched, prefetched
+from kit.measure.base.loading import NEXT, WAITED, fetched, noted, prefetched
+from kit.runs.settings import Settings
 from kit.runtime.session.session import current_session
 
 __all__ = ["JaxContext"]
+
+Region = AbstractContextManager[object]
 
 
 class JaxContext(Context):
@@ -25,6 +30,18 @@ class JaxContext(Context):
         device: "kit", or the platform on which jax.jit runs the baseline.
         batch_size, seed, accumulate: as in the settings.
     """
+
+    def __init__(
+        self, settings: Settings, device: str, loading: Callable[[str], Region] = nullcontext
+    ) -> None:
+        """What a builder sees of this run.
+
+        Args:
+            loading: the region, of this name, in which a native step waits for a batch; a session
+                sees it without.
+        """
+        super().__init__(settings, device)
+        self._loading = loading
 
     def loader(self, dataset: Any) -> Iterator[Any]:
         """Batches for ever, on the device, in an order that depends on the seed only.
@@ -46,7 +63,12 @@ class JaxContext(Context):
                 "choose a smaller batch or give more data"
             )
         batches = _shuffled(length, take, self.batch_size, self.seed)
-        return _fetched(batches, self.settings.prefetch)
+        depth = self.settings.prefetch
+        session = current_session()
+        if session is not None:
+            return fetched(session, batches, device_put, depth)
+        ready = map(device_put, prefetched(batches, depth) if depth else batches)
+        return noted(ready, partial(self._loading, WAITED if depth else NEXT))
 
     def scaler(self) -> NoReturn:
         """Not for jax: a step scales its loss itself, as `settings.loss_scaling` says."""
@@ -86,10 +108,3 @@ def _shuffled(length: int, take: Take, size: int, seed: int) -> Iterator[Any]:
         order = random.permutation(length)
         for start in range(0, length - size + 1, size):
             yield take(order[start : start + size])
-
-
-def _fetched(batches: Iterator[Any], depth: int) -> Iterator[Any]:
-    session = current_session()
-    if session is not None:
-        return fetched(session, batches, device_put, depth)
-    return map(device_put, prefetched(batches, depth) if depth else batches)

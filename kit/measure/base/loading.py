@@ -15,10 +15,10 @@ from kit.threads import start_thread
 if TYPE_CHECKING:
     from kit.runtime.session.session import Session
 
-__all__ = ["BATCH", "endless", "fetched", "noted", "prefetched"]
+__all__ = ["BATCH", "NEXT", "WAITED", "endless", "fetched", "noted", "prefetched"]
 
 BATCH = "kit batch: "  # how an event of torch's profiler begins in which a native step loads
-
+NEXT, WAITED = "next batch", "waiting for a batch"  # what bringing one is called; a thread does it
 SHORT_NS = 20_000  # a batch that is there already is taken in less
 
 
@@ -41,12 +41,12 @@ def endless(source: Iterable[Any]) -> Iterator[Any]:
             )
 
 
-def noted(batches: Iterator[Any], name: str) -> Iterator[Any]:
-    """The same batches; torch's profiler, where it is on, sees when the step waits for each."""
-    import torch
-
+def noted(
+    batches: Iterator[Any], region: Callable[[], contextlib.AbstractContextManager[object]]
+) -> Iterator[Any]:
+    """The same batches; natively, where no session sees it, a step waits for each in a region."""
     while True:
-        with torch.profiler.record_function(BATCH + name):
+        with region():
             try:
                 batch = next(batches)
             except StopIteration:
@@ -65,7 +65,7 @@ def fetched(
     """
 
     def bring() -> Any:
-        with session.span("input", "next batch"):
+        with session.span("input", NEXT):
             batch = next(batches)
         return put(batch)
 
@@ -74,7 +74,7 @@ def fetched(
         session.at_end(ready.close)
 
         def load() -> Any:
-            with session.span("input", "waiting for a batch", at_least_ns=SHORT_NS):
+            with session.span("input", WAITED, at_least_ns=SHORT_NS):
                 batch, cells = next(ready)
             session.stepper.note_batch(cells)
             return batch

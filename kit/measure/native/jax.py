@@ -7,10 +7,11 @@ place to the next.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +52,9 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     device = pick_device(settings.device)
     allocated = of_xla(device)
     with jax.default_device(device):
-        step = chosen(JaxContext(settings, device.platform))
-        paced = _Paced(step)
+        seen = _Seen()
+        step = chosen(JaxContext(settings, device.platform, seen.loading))
+        paced = _Paced(step, seen)
         timed = timed_steps(
             paced.run,
             settings,
@@ -77,45 +79,59 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
         )
 
 
+class _Seen:
+    """What the host did, as spans; kept while steps are traced."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.is_kept = False
+
+    @contextlib.contextmanager
+    def span(self, name: str, kind: str) -> Iterator[None]:
+        """What the block does."""
+        start = time.perf_counter_ns()
+        yield
+        if self.is_kept:
+            self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
+
+    def loading(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """The wait for a batch."""
+        return self.span(name, "input")
+
+
 class _Paced:
     """The step, with the host at most `RUN_AHEAD` steps ahead of the device."""
 
-    def __init__(self, step: Callable[[], Any]) -> None:
+    def __init__(self, step: Callable[[], Any], seen: _Seen) -> None:
         self._step = step
         self._results: deque[Any] = deque()
-        self.spans: list[Span] = []
+        self.seen = seen
 
     def run(self) -> Any:
         """One step; its result may still be on its way."""
-        start = time.perf_counter_ns()
-        result = self._step()
-        self._results.append(result)
-        self._note("the step's Python, and jax.jit's dispatch", "dispatch", start)
+        with self.seen.span("the step's Python, and jax.jit's dispatch", "dispatch"):
+            result = self._step()
+            self._results.append(result)
         return result
 
     def mark(self) -> None:
         """The step ends: wait until the one before has run."""
-        start = time.perf_counter_ns()
-        while len(self._results) > RUN_AHEAD:
-            jax.block_until_ready(self._results.popleft())
-        self._note("a step ahead of the device", "ahead", start)
+        with self.seen.span("a step ahead of the device", "ahead"):
+            while len(self._results) > RUN_AHEAD:
+                jax.block_until_ready(self._results.popleft())
 
     def finish(self) -> None:
         """Wait for everything, the new state included."""
-        start = time.perf_counter_ns()
-        self._results.clear()
-        jax.block_until_ready(jax.live_arrays())
-        self._note("the end", "ahead", start)
-
-    def _note(self, name: str, kind: str, start: int) -> None:
-        self.spans.append(Span("host/main", name, kind, start, time.perf_counter_ns()))
+        with self.seen.span("the end", "ahead"):
+            self._results.clear()
+            jax.block_until_ready(jax.live_arrays())
 
 
 def _trace(paced: _Paced, settling: int) -> Timeline:
     paced.finish()
-    paced.spans.clear()
+    paced.seen.is_kept = True
     steps = []
-    with profiled() as profile, looks() as seen:
+    with profiled() as profile, looks() as looked:
         for _ in range(settling):
             paced.run()
             paced.mark()
@@ -126,21 +142,22 @@ def _trace(paced: _Paced, settling: int) -> Timeline:
             if i == TRACED_STEPS - 1:
                 paced.finish()
             steps.append(Span("host/main", f"step {i}", "step", start, time.perf_counter_ns()))
-    found = freeze_trace([], [*steps, *paced.spans], profile, (), [UNSEEN]).timeline
+    found = freeze_trace([], [*steps, *paced.seen.spans], profile, (), [UNSEEN]).timeline
     zero = steps[0].start_ns
-    return _with_waits(found, [replace(look, at_ns=look.at_ns - zero) for look in seen])
+    return _with_waits(found, [replace(look, at_ns=look.at_ns - zero) for look in looked])
 
 
-def _with_waits(timeline: Timeline, seen: Sequence[Look]) -> Timeline:
-    """What of the step's Python was a sleep, a file or a lock, and not the dispatch.
+def _with_waits(timeline: Timeline, looked: Sequence[Look]) -> Timeline:
+    """What of the step's Python was a batch, a sleep, a file or a lock, and not the dispatch.
 
     A program that reads a value waits for the device, which has kernels then.
     """
     known = np.concatenate([timeline.intervals(kind=kind) for kind in ("kernel", "ahead")])
-    away = [a.span for a in blocked_of(seen, known) if a.start_ns >= 0]
-    if not away:
+    away = [a.span for a in blocked_of(looked, known) if a.start_ns >= 0]
+    slept = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64).reshape(-1, 2)
+    cut = np.concatenate([slept, timeline.intervals(kind="input")])
+    if not len(cut):
         return timeline
-    cut = np.array([(a.start_ns, a.stop_ns) for a in away], np.int64)
     spans: list[Span] = []
     for span in timeline.spans:
         if span.kind != "dispatch":

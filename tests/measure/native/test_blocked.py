@@ -149,6 +149,17 @@ class _Slow(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(4, 8)
 
 
+class _SlowItems:
+    """A dataset for jax."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(WAIT_S)
+        return np.ones(4, np.float32)
+
+
 @pytest.mark.alone
 @pytest.mark.filterwarnings("ignore:.*fork")  # of jax, and of Python 3.12
 @pytest.mark.parametrize("workers", [0, 1])
@@ -222,6 +233,27 @@ def test_a_native_step_of_jax_that_sleeps_dispatches_nothing_meanwhile() -> None
     assert sum(parts.values()) == pytest.approx(
         np.diff(run.timeline.intervals(kind="step")).mean() / 1e6
     )
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_native_step_of_jax_waits_for_its_batches_as_input(prefetch: int) -> None:
+    """As torch's does: its loader's sleep was "host waits elsewhere"."""
+
+    @kit.workload(framework="jax")
+    def loading(ctx: Any) -> Callable[[], Any]:
+        loader = ctx.loader(_SlowItems())
+        return lambda: jax.numpy.sum(next(loader))
+
+    settings = kit.Settings(mode="torch", device="cpu", steps=2, warmup=1, prefetch=prefetch)
+    run = kit.run(loading, settings.replace(batch_size=1))
+    assert run.limited_by().what == "input"
+    parts = {row.category: row.exposed_ms for row in run.breakdown()}
+    assert parts["input"] > 0.5 * WAIT_S * 1e3
+    assert parts.get("host waits elsewhere", 0) < 0.1 * parts["input"]
+    assert parts["dispatch"] < parts["input"]
+    (advice,) = [a for a in advise(run) if a.rule == "input"]
+    assert ("most of the time at test_blocked.py:" in advice.text) == (not prefetch)
 
 
 # Events and looks made by hand.
