@@ -25,6 +25,7 @@ from kit.torch.backend import Backend, complete_torch
 from kit.torch.dispatch import Dispatcher, tape_of
 from kit.torch.flops import register_flops
 from kit.torch.generators import name_random_numbers
+from kit.torch.lazy_modules import follow_lazy_modules
 from kit.torch.modules import keep_parameters, name_kits_data_parallel
 from kit.torch.ops.attention import register_attention
 from kit.torch.ops.losses import register_ctc
@@ -107,6 +108,7 @@ def register() -> None:
         *register_autocast(),
     )
     keep_parameters()
+    follow_lazy_modules()
     name_kits_data_parallel()
     name_random_numbers()
     register_flops()

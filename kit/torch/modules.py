@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from kit.runtime.recording.bulk import LISTED_REFERENCES
 from kit.runtime.recording.sites import level_of_user
+from kit.torch.lazy_modules import await_shapes, with_waiting
 from kit.torch.tensors.private import private
 from kit.torch.tensors.tensor import KitTensor
 
@@ -35,7 +37,10 @@ def keep_parameters() -> None:
         modules = list(self.modules()) if recurse else [self]
         before: list[tuple[nn.Module, dict[str, Any]]]
         before = [(m, {**m._parameters}) for m in modules]
-        result: nn.Module = original(self, fn, recurse)
+        is_lazy = any(isinstance(m, LazyModuleMixin) for m in modules)
+        result: nn.Module = original(self, with_waiting(fn) if is_lazy else fn, recurse)
+        if is_lazy:
+            await_shapes(modules)
         moved = _share(before)
         before.clear()  # or the table would count as one that holds the old parameters
         if moved and _is_outermost(sys._getframe().f_code):
