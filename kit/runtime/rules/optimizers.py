@@ -129,6 +129,9 @@ def _fused_adagrad(
 
 def _unscale(grads: Any, found_inf: Array, inv_scale: Array) -> list[Array]:
     bad = jnp.stack([jnp.any(~jnp.isfinite(g)) for g in grads]).any() if grads else False
+    bad |= (
+        inv_scale == 0
+    ).any()  # of 2^127, on a CPU: the gradients are lost, so the scale is too large
     return [*(g * inv_scale.astype(g.dtype) for g in grads), jnp.where(bad, 1.0, found_inf)]
 
 

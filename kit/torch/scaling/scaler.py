@@ -87,7 +87,11 @@ class StaticScaler:
         self._unscaled.add(id(optimizer))
         grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
         if grads:
-            torch._foreach_mul_(grads, 1.0 / self._scale)
+            # The inverse of 2^127 is a number that XLA's code for CPUs takes for 0: two factors.
+            halves = (1.0,) if self._scale <= 2.0**126 else (2.0**-64, 2.0**64)
+            for factor in halves[:-1]:
+                torch._foreach_mul_(grads, factor)
+            torch._foreach_mul_(grads, halves[-1] / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale if that has not been done, then step.

@@ -433,3 +433,30 @@ def test_an_optimizer_that_counts_in_python_is_refused_by_name() -> None:
 def test_the_deferred_scaler_is_one_of_kit_only() -> None:
     assert isinstance(make_scaler("dynamic, deferred", "kit"), DeferredScaler)
     assert not isinstance(make_scaler("dynamic, deferred", "cpu"), DeferredScaler)
+
+
+@pytest.mark.parametrize("mode", DYNAMIC)
+def test_a_scale_whose_inverse_is_flushed_to_zero_is_an_overflow(mode: str) -> None:
+    with open_session(cache=CACHE) as session:
+        weight = nn.Parameter(torch.ones(2, device="kit"))
+        optimizer = torch.optim.SGD([weight], lr=100.0, momentum=0.9)  # torch's fused ones divide
+        scaler = make_scaler(mode, "kit", init_scale=2.0**127)
+        seen = []
+        for _ in range(2):
+            scaler.scale((weight * 0.001).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            session.mark_step()
+            seen.append((scaler.get_scale(), weight.tolist()[0]))
+    assert seen == [(2.0**126, 1.0), (2.0**126, pytest.approx(0.9))]
+
+
+def test_a_constant_scale_whose_inverse_is_flushed_to_zero_is_divided_by() -> None:
+    with open_session(cache=CACHE):
+        weight = nn.Parameter(torch.ones(2, device="kit"))
+        optimizer = torch.optim.SGD([weight], lr=100.0)
+        scaler = make_scaler("static", "kit", init_scale=2.0**127)
+        scaler.scale((weight * 0.001).sum()).backward()
+        scaler.step(optimizer)
+        assert weight.tolist() == pytest.approx([0.9, 0.9])
