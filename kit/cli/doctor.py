@@ -7,6 +7,7 @@ Jupyter's own list of its folders is asked for, where it is there.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -21,6 +22,7 @@ from kit import __version__
 from kit.cli.cuda import Wheels, cuda_findings, installed_wheels
 from kit.cli.finding import BAD, ODD, OK, Finding
 from kit.cores import usable_cores
+from kit.runtime.compiling.folder import chosen_folder, why_not_kept
 from kit.text import safe_terminal
 from kit.versions import cure_of, is_early, is_within, needed
 
@@ -177,24 +179,27 @@ def _has(package: str) -> bool:
 
 
 def _cache() -> Finding:
-    given = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("KIT_CACHE_DIR")
-    if given == "":
+    of_jax = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if of_jax:
+        return Finding("cache", OK, f"jax keeps compiled programs in {_shown(Path(of_jax))}")
+    if os.environ.get("KIT_CACHE_DIR") == "":
         return Finding("cache", ODD, "KIT_CACHE_DIR is empty: each process compiles anew")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
-    if not given and base.startswith("~"):
-        text = "you have no home folder: each process compiles anew"
-        return Finding("cache", ODD, text, "export KIT_CACHE_DIR=a/folder/of/yours")
-    folder = Path(given) if given else Path(base, "overlap-kit", "xla")
-    parent = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
-    if not os.access(parent, os.W_OK):
-        text = f"{_shown(folder)} cannot be written: each process compiles anew"
-        return Finding("cache", ODD, text, "export KIT_CACHE_DIR=a/folder/of/yours")
-    return Finding("cache", OK, f"compiled programs are kept in {_shown(folder)}")
+    folder, cure = chosen_folder(), "export KIT_CACHE_DIR=a/folder/of/yours"
+    if not folder:
+        return Finding("cache", ODD, "you have no home folder: each process compiles anew", cure)
+    shown = _shown(Path(folder))
+    if why := why_not_kept(folder):
+        text = f"each process compiles anew, nothing is kept in {shown}: {why}"
+        return Finding("cache", ODD, text, cure)
+    return Finding("cache", OK, f"compiled programs are kept in {shown}")
 
 
 def _shown(path: Path) -> str:
     """As one would write it here: from this folder, or from one's own."""
-    for base, sign in ((Path.cwd(), ""), (Path(os.path.expanduser("~")), "~/")):
+    bases = [(Path(os.path.expanduser("~")), "~/")]
+    with contextlib.suppress(OSError):  # this folder is gone
+        bases.insert(0, (Path.cwd(), ""))
+    for base, sign in bases:
         if path.is_relative_to(base):
             return f"{sign}{path.relative_to(base)}"
     return str(path)

@@ -31,6 +31,7 @@ from kit.cli.terminal import (
     complain,
     flush,
     open_closed_streams,
+    said_of,
     say,
     say_and_keep,
     summary_of,
@@ -39,7 +40,7 @@ from kit.cli.terminal import (
 from kit.cores import usable_cores
 from kit.errors import KitError, TraceFileError
 from kit.formats.readers import readers_text
-from kit.text import WHOLE, safe_terminal, write_plainly
+from kit.text import write_plainly
 
 __all__ = ["main", "report_main"]
 
@@ -170,10 +171,7 @@ def _guarded(
     except (KitError, OSError) as error:
         if isinstance(error, OSError) and _is_closed_pipe(error):
             raise
-        file = error.filename if isinstance(error, OSError) else ""
-        where = f": {safe_terminal(file, WHOLE)}" if file else ""
-        text = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        complain(f"{text}{where}")
+        complain(said_of(error))
         return failed
 
 

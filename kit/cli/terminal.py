@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.text import safe_terminal
+from kit.text import WHOLE, safe_terminal
 
 if TYPE_CHECKING:
     from kit.runs.run import Run
@@ -22,6 +22,7 @@ __all__ = [
     "complain",
     "flush",
     "open_closed_streams",
+    "said_of",
     "say",
     "say_and_keep",
     "summary_of",
@@ -71,6 +72,19 @@ def complain(text: str) -> None:
     lines = "\n".join(safe_terminal(line, 10_000) for line in text.split("\n"))
     with contextlib.suppress(OSError):  # a full disk: what was measured is kept all the same
         sys.stderr.write(f"kit: {lines}\n")
+
+
+def said_of(error: Exception) -> str:
+    """What is wrong, and with which file."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f": {safe_terminal(error.filename, WHOLE)}" if error.filename else ""
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            where += ". The folder that this was started in is gone: cd to one that is there"
+    return f"{error.strerror or error}{where}"
 
 
 def open_closed_streams() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kit import versions
 from kit.cli import doctor as cli_doctor
+from kit.cli import main as cli
 from kit.cli.doctor import BAD, ODD, OK, doctor, findings
 
 ROOT = Path(__file__).parents[2]
@@ -141,10 +142,27 @@ def test_an_import_that_hangs_or_crashes_is_a_finding_and_not_the_end(monkeypatc
     assert "libcudart.so.13 is missing" in found["broken devices"].text
 
 
-@pytest.mark.parametrize(("folder", "state"), [("", ODD), ("new/folder", OK)])
+@pytest.mark.parametrize(
+    ("folder", "state"), [("", ODD), ("new/folder", OK), ("file", ODD), ("file/below", ODD)]
+)
 def test_it_says_where_compiled_programs_are_kept(
     monkeypatch, tmp_path: Path, folder: str, state: str
 ):
+    (tmp_path / "file").touch()
     monkeypatch.setenv("KIT_CACHE_DIR", str(tmp_path / folder) if folder else "")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     assert states()["cache"] == state
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be removed there")
+def test_in_a_folder_that_is_gone_it_works_and_others_say_what_is_wrong(
+    monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """They said "No such file or directory", and not which."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "cache" in states()
+    for arguments in (["lab", "--no-browser"], ["run", "-m", "train"], ["view", "a.json"]):
+        assert cli.main(arguments) == 1
+        assert "started in is gone: cd to one that is there\n" in capsys.readouterr().err

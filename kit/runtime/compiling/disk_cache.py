@@ -12,18 +12,16 @@ to give it another one, so the only name of jax's that is replaced is here.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from kit.runtime.compiling.folder import chosen_folder, is_private
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.text import safe_terminal
 from kit.versions import tried_text
@@ -37,7 +35,7 @@ try:
 except ImportError:  # then what is compiled ahead is found in its own process only
     jax_config = None  # type: ignore[assignment]
 
-__all__ = ["counting_hits", "is_private", "use_disk_cache", "without_lines"]
+__all__ = ["counting_hits", "use_disk_cache", "without_lines"]
 
 _HIT = "/jax/compilation_cache/cache_hits"
 _counter = threading.local()
@@ -49,22 +47,13 @@ def use_disk_cache() -> None:
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
-    chosen = _chosen_folder()
+    chosen = chosen_folder()
     if not chosen or not is_private(chosen) or not _let_jax_keep_in(chosen):
         return
     jax.config.update("jax_compilation_cache_dir", chosen)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # jax looks once, and may have compiled something before
-
-
-def _chosen_folder() -> str:
-    """The folder that the user names, or one below the user's own; "" where there is neither."""
-    named = os.environ.get("KIT_CACHE_DIR")
-    own = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
-    if named is not None or own.startswith("~"):  # a user id that the system has no name for
-        return named or ""
-    return os.path.join(own, "overlap-kit", "xla")
 
 
 def _let_jax_keep_in(folder: str) -> bool:
@@ -90,46 +79,6 @@ def _let_jax_keep_in(folder: str) -> bool:
 
     jax_cache.get_file_cache = get_file_cache
     return True
-
-
-def is_private(folder: str) -> bool:
-    """Make the folder for this user alone. It holds machine code: false, and a warning, if not."""
-    shown = repr(safe_terminal(folder, 200))
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        why = _why_shared(folder)
-    except OSError as error:  # no home, or one that cannot be written to: a container, a full disk
-        warnings.warn(
-            f"no compiled program is kept in {shown}: {safe_terminal(error.strerror, 300)}. "
-            "KIT_CACHE_DIR names another folder; if it is empty, nothing is kept or said",
-            stacklevel=2,
-        )
-        return False
-    if why:
-        warnings.warn(
-            f"no compiled program is kept in {shown}, because what is in it would be run: {why}. "
-            "Or name another folder with KIT_CACHE_DIR",
-            stacklevel=2,
-        )
-    return not why
-
-
-def _why_shared(folder: str) -> str:
-    """Why a folder may not be this user's alone, and what to do; "" if it is."""
-    if sys.platform == "win32":
-        # The bits of a mode say nothing there; what is in a profile inherits the user's own rights.
-        home = Path.home().resolve()
-        if not Path(folder).resolve().is_relative_to(home):
-            return "only a folder below your own is known to be closed to others"
-    else:
-        found = os.stat(folder)
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
-            return (
-                "others may write there. `chmod 700` it if it is yours and nobody else has written "
-                "to it"
-            )
-        os.chmod(folder, 0o700)
-    return ""
 
 
 def without_lines() -> AbstractContextManager[object]:

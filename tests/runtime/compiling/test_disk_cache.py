@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kit.runtime.compiling import disk_cache
-from kit.runtime.compiling.disk_cache import is_private
+from kit.runtime.compiling.folder import chosen_folder, is_private, why_not_kept
 from kit.runtime.compiling.sealed import SealedFolder
 from kit.versions import tried_text
 
@@ -57,16 +57,41 @@ def test_a_home_that_cannot_be_written_to_is_said_and_no_error(
     assert "KIT_CACHE_DIR names another folder" in str(said[0].message)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files, modes or users")
+def test_what_kit_doctor_says_of_a_folder_is_what_a_session_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said "ok" of a file, of a link that leads nowhere, and of what others may write."""
+    (tmp_path / "file").touch()
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    for name, why in (
+        ("file", "it is no folder"),
+        ("lost", "it is no folder"),
+        ("file/x", "Not a directory|a file stands in its way"),
+        ("shared", "others may write there"),
+    ):
+        assert re.match(why, why_not_kept(str(tmp_path / name)))
+        with pytest.warns(UserWarning, match=why):
+            assert not is_private(str(tmp_path / name))
+    assert why_not_kept(str(tmp_path / "new" / "one")) == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "lost", "shared"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT_CACHE_DIR", "here")
+    assert chosen_folder() == str(tmp_path / "here")  # also once the program has gone elsewhere
+
+
 def test_a_user_without_a_home_keeps_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "KIT_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it gives for such a user
-    assert disk_cache._chosen_folder() == ""
+    assert chosen_folder() == ""
     monkeypatch.setenv("KIT_CACHE_DIR", "/programs")
-    assert disk_cache._chosen_folder() == "/programs"
+    assert chosen_folder() == os.path.abspath("/programs")
     monkeypatch.delenv("KIT_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert disk_cache._chosen_folder() == os.path.join("/caches", "overlap-kit", "xla")
+    assert chosen_folder() == os.path.abspath("/caches/overlap-kit/xla")
 
 
 def test_where_modes_say_nothing_only_a_folder_of_the_users_own_is_trusted(
