@@ -89,7 +89,7 @@ class Capture:
             return False
         self._next_s = now + LOOK_S
         written = self._written()
-        is_new = written > self._seen
+        is_new = written not in (0, self._seen)  # nor later, where the clock was set back
         self._seen = written
         return is_new
 

@@ -60,6 +60,7 @@ class NativeRecorder:
         self._profiler: Profiler | None = None  # while it runs
         self._events: list[Any] = []
         self._looks: list[Look] = []
+        self._note = ""
         self._traced = 0
         self._jax = _JaxArrays()
         self._uses_jax = False  # in the traced steps
@@ -113,6 +114,7 @@ class NativeRecorder:
             self._uses_jax = self._uses_jax or self._jax.has_more()
             profiler.stop()
             self._events, self._looks = profiler.events(), profiler.looks()
+            self._note = profiler.note
             self._profiler = None  # last: an interrupt before it, and this is done again
 
     def make_run(self, recorded: Recorded) -> Run:
@@ -147,6 +149,7 @@ class NativeRecorder:
 
     def _timeline(self, notes: list[str]) -> Timeline:
         """What the profiler saw between the marks: the steps, after those that lead in."""
+        notes += [self._note] if self._note else []
         marks = sorted(e.time_range.end for e in self._events if e.name == MARK)
         marks = marks[: TRACED_STEPS + 1]
         steps = [_step(i, *ends) for i, ends in enumerate(pairwise(marks))]

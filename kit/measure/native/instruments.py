@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit.errors import SettingsError
 from kit.measure.native.events import Place
+from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.elsewhere import Look, looks
 from kit.runtime.recording.sites import format_site, is_kits
 from kit.runtime.session.interrupts import postponed
@@ -115,6 +116,8 @@ class Profiler:
         self._open = contextlib.ExitStack()
         self._looks: list[Look] = []
         self._is_ours = False  # what torch's profiler sees, if it is on
+        self._clock = DayClock()  # of the events
+        self.note = ""  # why there are no events, once it has stopped
         self._thread = threading.current_thread()  # that has started it
         self._began: dict[str, list[int]] = {}  # name of a region -> when each began
 
@@ -140,6 +143,7 @@ class Profiler:
         self._is_ours = True
         with postponed(), _quiet(), contextlib.ExitStack() as undo:
             undo.callback(self._stop)
+            self._clock = DayClock()
             self._profile.start()
             self._looks = undo.enter_context(looks())
             self._open = undo.pop_all()
@@ -169,6 +173,7 @@ class Profiler:
             is_on = private("torch.autograd.profiler._is_profiler_enabled")
         if self._is_ours and is_on:
             self._profile.stop()
+            self.note = self._clock.note()
 
     @contextlib.contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -178,8 +183,11 @@ class Profiler:
             yield
 
     def events(self) -> list[Any]:
-        """What was seen, once it has stopped; nothing where it could not start."""
-        return list(self._profile.events()) if self._is_ours else []
+        """What was seen, once it has stopped; nothing where it could not start, or as `note` says.
+
+        The profiler stretches all times between its start and its end as the clock of the day says.
+        """
+        return list(self._profile.events()) if self._is_ours and not self.note else []
 
     def looks(self) -> list[Look]:
         """What the thread did, on the clock of the events; none where that is not known."""

@@ -22,6 +22,7 @@ from kit.runs.settings import Settings
 from kit.runs.sources import snippets_of
 from kit.runtime.profiling.heap import keep_freed_memory
 from kit.runtime.recording.sites import format_site
+from kit.trace import Timeline
 from kit.versions import warn_of_untried
 
 __all__ = ["environment", "measure"]
@@ -64,6 +65,8 @@ def measure(workload: Any, settings: Settings, *, progress: Progress | None = No
     profiler = _profile(step, settings.settling, device, pace.finish)
     looks = profiler.looks()
     timeline = timeline_of(profiler.events(), device=device, places=places, looks=looks)
+    if profiler.note:
+        timeline = Timeline.of([], origin="profiled", notes=[profiler.note])
     return Run(
         settings=settings,
         losses=tuple(float(x) for x in timed.kept),

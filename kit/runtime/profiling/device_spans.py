@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import jax
 
+from kit.runtime.profiling.clocks import DayClock
 from kit.runtime.profiling.launches import number_runs
 from kit.runtime.recording.bulk import Task
 from kit.trace import Span
@@ -35,7 +35,7 @@ class Profile:
         self.notes: tuple[str, ...] = ()
         self.fused: dict[tuple[int, str], tuple[int, ...]] = {}  # (task, kernel) -> graph nodes
         self._data: Any = None
-        self._clock = (time.time_ns(), time.perf_counter_ns())
+        self._clock = DayClock()
 
     def kernels(self, tasks: Sequence[Task], nodes: dict[int, list[int]]) -> list[Span]:
         """One span for each kernel, in `perf_counter_ns` time, with segment and graph node.
@@ -82,10 +82,8 @@ class Profile:
         for plane in self._data.planes:
             if plane.name == "Task Environment":
                 zero = dict(plane.stats).get("profile_start_time", 0)
-        unix, perf = self._clock
-        offset = int(zero) - unix + perf
         planes = list(self._data.planes)
-        found = device_events(planes, offset)
+        found = device_events(planes, int(zero) - self._clock.apart_ns)
         number_runs(found, planes, issued)
         return found
 
@@ -105,12 +103,13 @@ def profiled() -> Iterator[Profile]:
         profile.notes = (f"no device kernels: the profiler did not start ({error})",)
         yield profile
         return
-    profile._clock = (time.time_ns(), time.perf_counter_ns())
+    profile._clock = DayClock()
     try:
         yield profile
     finally:
         try:
-            profile._data = stop()
+            seen, said = stop(), profile._clock.note()
+            profile._data, profile.notes = (None, (said,)) if said else (seen, ())
         except Exception as error:  # noqa: BLE001 - another session was running
             profile.notes = (f"no device kernels: the profiler failed ({error})",)
 
