@@ -332,16 +332,18 @@ def headline(of: Timeline | Measured) -> Headline:
 
 
 def says_device(timeline: Timeline) -> bool:
-    """Can it say what the device did? Not if the device was given work, and no kernel was seen."""
-    given = ("dispatch", "wait", *(("record",) if timeline.origin == "imported" else ()))
-    kinds = timeline.where(kind=ON_DEVICE), timeline.where(kind=given)
-    return bool(kinds[0].any()) or not bool(kinds[1].any())
+    """Can it say what the device did? Not if the device was given work, and no kernel was seen.
+
+    A foreign trace is there for the work of a device, whether it has the calls or not.
+    """
+    is_given = timeline.where(kind=("dispatch", "wait")).any() or timeline.origin == "imported"
+    return bool(timeline.where(kind=ON_DEVICE).any()) or not is_given
 
 
 def says_host(timeline: Timeline) -> bool:
-    """Can it say whether the host waited? Some foreign traces have a device only."""
-    only_device = timeline.where(kind=("step", *ON_DEVICE))
-    return timeline.origin != "imported" or not bool(only_device.all())
+    """Can it say whether the host waited? Some foreign traces have a device only, or no calls."""
+    without_calls = timeline.where(kind=("step", "input", "compile", *ON_DEVICE))
+    return timeline.origin != "imported" or not bool(without_calls.all())
 
 
 def _cells(*sets: Intervals) -> tuple[NDArray[np.int64], list[NDArray[np.bool_]]]:

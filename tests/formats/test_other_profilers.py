@@ -55,9 +55,9 @@ def test_of_a_file_with_kernels_only_nothing_is_said_of_the_host() -> None:
     run = kit.open_trace(REAL)
     assert not says_host(run.timeline)
     text = summary(run)
-    assert "Sync points are unknown: the file says nothing of the host." in text
-    assert "unknown: the file says nothing of the host" in report_markdown([run])
-    assert "Unknown: the file says nothing of the host." in sync_table_html(run)
+    assert "Sync points are unknown: no call of the host was read from the file." in text
+    assert "unknown: no call of the host was read from the file" in report_markdown([run])
+    assert "Unknown: no call of the host was read from the file." in sync_table_html(run)
     assert "recording-bound" not in text
     assert "sync points a step" not in text
     assert {row.cause for row in run.idle} <= {"unknown", "communication"}

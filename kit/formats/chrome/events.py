@@ -21,7 +21,7 @@ from kit.formats.chrome.collectives import Messages
 from kit.formats.chrome.lanes import Halves, Lanes
 from kit.formats.chrome.memory import MEMORY, Allocations
 from kit.formats.chrome.names import Names, Roles
-from kit.formats.chrome.roles import OPS, Role
+from kit.formats.chrome.roles import OPS, OTHER_DEVICES, Role
 from kit.trace.imported import cut_name
 from kit.trace.timeline import SyncPoint
 
@@ -75,6 +75,12 @@ class Events:
     def is_known(self) -> bool:
         """Was a category of torch's, or of ours, seen?"""
         return self._roles.is_known
+
+    @property
+    def other_devices(self) -> list[str]:
+        """The devices of which events were left out, for want of rules."""
+        begins = {category.lower().partition("_")[0] for category in self.left_out}
+        return sorted(begins & OTHER_DEVICES)
 
     def add(self, event: Any) -> None:
         """Keep what is needed of one event."""

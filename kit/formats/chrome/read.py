@@ -31,8 +31,6 @@ VERSION = 1
 MAX_RANKS = 65_536
 _MAX_CLOCK_NS = 1 << 61  # 73 years from 1970 on; sums of two must fit into 64 bits
 _MAX_NS = 1 << 53
-# How torch begins the categories of devices whose events the kit has no rules for.
-_OTHER_DEVICES = frozenset({"mtia", "xpu", "hpu", "glow", "privateuse1"})
 
 
 def read_chrome(path: str | os.PathLike[str], step_by: str = "") -> Imported:
@@ -64,7 +62,7 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
     elif events.is_known:
         imported = read_torch(events, "torch.profiler")
         member = _placed(imported.member, head)
-        imported = replace(imported, environment=_environment(head), member=member)
+        imported = replace(imported, environment=_environment(head, events), member=member)
     else:
         raise TraceFileError(
             "its events are neither torch.profiler's nor kit's own; docs/traces.md has what is "
@@ -75,9 +73,9 @@ def _read(path: str | os.PathLike[str], step_by: str) -> Imported:
         notes.append("the list of events has no end: the program may have been stopped")
     if "tail" in head:
         notes.append("what follows the end of the trace in its file was left out")
-    if others := {category.partition("_")[0] for category in events.left_out} & _OTHER_DEVICES:
+    if others := events.other_devices:
         notes.append(
-            f"events of {', '.join(sorted(others))} are not read: what such a device ran, or what "
+            f"events of {', '.join(others)} are not read: what such a device ran, or what "
             "launched it, is missing"
         )
     if events.left_out:
@@ -109,7 +107,7 @@ def _noted(imported: Imported, notes: list[str]) -> Imported:
     return replace(imported, timeline=replace(imported.timeline, notes=tuple(notes)))
 
 
-def _environment(head: dict[str, Any]) -> dict[str, str]:
+def _environment(head: dict[str, Any], events: Events) -> dict[str, str]:
     """The devices that the file names."""
     devices = head.get("deviceProperties")
     names = (
@@ -118,8 +116,9 @@ def _environment(head: dict[str, Any]) -> dict[str, str]:
         else []
     )
     found = {"imported from": "torch.profiler"}
-    if names:
-        found["device"] = f"cuda ({', '.join(dict.fromkeys(names))})"
+    kind = next(iter(events.other_devices), "cuda" if names else "")
+    if kind:
+        found["device"] = f"{kind} ({', '.join(dict.fromkeys(names))})" if names else kind
     for key in ("cuda_runtime_version", "cuda_driver_version", "host_name"):
         if isinstance(head.get(key), str | int):
             found[key] = cut_name(head[key])[:80]

@@ -6,7 +6,7 @@ import re
 
 from kit.trace.kinds import KINDS
 
-__all__ = ["ATEN_OPS", "EXPORTED", "HOST", "KNOWN", "OPS", "Role", "role_of"]
+__all__ = ["ATEN_OPS", "EXPORTED", "HOST", "KNOWN", "OPS", "OTHER_DEVICES", "Role", "role_of"]
 
 EXPORTED = "kit."  # categories of our own files: "kit.kernel", "kit.sync"
 _WAITS = frozenset({
@@ -23,6 +23,10 @@ _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
 HOST = frozenset({"cpu_op", "operator", "user_annotation"})
 _ON_HOST = ("gloo:", "mpi:", "ucc:")
 KNOWN = _GPU | _CALLS | HOST
+# How Kineto, or a fork of it, begins the categories of devices whose events have no rules here.
+OTHER_DEVICES = frozenset(
+    {"mtia", "xpu", "hpu", "glow", "privateuse1", "mlu", "musa", "gcu", "npu"}
+)
 # "MmBackward0", "torch::autograd::AccumulateGrad"
 _GRADIENT = re.compile(r"torch::autograd::|\w+Backward\d*$")
 

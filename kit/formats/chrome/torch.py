@@ -87,7 +87,8 @@ class _Trace:
         self.frames = Frames(events.names)
         self.kernels = self._of(Role.KERNEL)
         has_kernels = bool((role == Role.KERNEL).any())  # also such as have no usable time
-        self.is_gpu = has_kernels or len(self._of(Role.LAUNCH, Role.WAIT)) > 0
+        is_called = len(self._of(Role.LAUNCH, Role.WAIT)) > 0
+        self.is_gpu = has_kernels or is_called or bool(events.other_devices)
         self.has_host = bool((self.role[self.kept] != Role.KERNEL).any())
         self.nesting = nest(events, (start, stop), kept, self.frames, self.is_gpu)
         self.launched = self._launched()
@@ -283,11 +284,12 @@ class _Trace:
         return ops[inside[ops] < 0]
 
     def _phases(self) -> Iterator[tuple[str, int, int]]:
-        """None where the file has no work of torch's host: what its program did is not known."""
+        """None where what the program did is not known: without work of torch's host, or calls."""
         engine = self._of(Role.ENGINE)
         updates = self._of(Role.UPDATE)
         tops = self.tops
-        if not (len(tops) or len(engine) or len(updates)):
+        has_work = len(tops) or len(engine) or len(updates)
+        if not has_work or (self.is_gpu and not _has_calls(self)):
             return
         if len(tops):
             tops = tops[np.frombuffer(self.nesting.engine, np.int32)[tops] < 0]
@@ -379,7 +381,12 @@ class _Trace:
                 "the file says nothing of the host: what launched a kernel, where the host "
                 f"waited, and why the device {idle} are not known"
             )
-        if self.is_gpu and not len(self.kernels):
+        elif len(self.kernels) and not _has_calls(self):
+            self.notes.append(
+                "no call that launches a kernel, or waits for one, is in the file: what the host "
+                "did, and whether it waited, is not known"
+            )
+        if self.is_gpu and not len(self.kernels) and not self.events.other_devices:
             self.notes.append(
                 "no kernel has a time: what the GPU did is not known"
                 if (self.role == Role.KERNEL).any()
@@ -417,6 +424,12 @@ class _Trace:
         early = (self.start[calls[at]] - self.start[kernels])[same]
         late = int((early > 0).sum())
         return (late, int(same.sum()), int(early.max())) if late else None
+
+
+def _has_calls(trace: _Trace) -> bool:
+    """Is there a call of a device's runtime? Else nobody knows when the host waited for it."""
+    role = trace.role[trace.kept]
+    return bool(np.isin(role, (Role.LAUNCH, Role.TRANSFER, Role.WAIT)).any())
 
 
 def _waits(trace: _Trace, syncs: Sequence[tuple[SyncPoint, int]]) -> Spans:

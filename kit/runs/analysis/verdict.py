@@ -27,7 +27,7 @@ _LIMITED = (
 )
 _UNSEEN = (
     "trace with the device's activities (ProfilerActivity.CUDA, XPU, ...): the notes say what the "
-    "profiler lacked"
+    "profiler lacked, or which events are not read"
 )
 LONG = 0.2  # of the step: waits that draw the eye
 LITTLE = 1 / 3  # of these waits: what they cost, if it is so little that it wants a sentence
@@ -179,7 +179,7 @@ def why_waits_unknown(run: Run) -> str:
     if run.environment.get(BASELINE) == JIT:
         return "what a program reads of jax.jit's arrays is not seen"
     if not says_host(run.timeline):
-        return "the file says nothing of the host"
+        return "no call of the host was read from the file"
     return "no step was traced, and only a trace sees where torch waits"
 
 

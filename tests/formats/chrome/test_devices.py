@@ -1,0 +1,81 @@
+"""Devices whose calls or events have no rules: nothing is told of them that the file lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kit
+from kit.runs.analysis.summary import summary
+from kit.runs.analysis.verdict import verdict
+from kit.runs.run import Run
+
+# What Kineto calls the events of each sort of device; the last are of forks.
+CATEGORIES = ("mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters", "glow_runtime",
+              "hpu_op", "xpu_runtime", "xpu_driver", "xpu_sync", "xpu_scope_profiler",
+              "privateuse1_runtime", "privateuse1_driver", "mlu_runtime", "musa_runtime",
+              "gcu_runtime")  # fmt: skip
+
+
+def event(category: str, name: str, at: float, length: float, tid: int = 1) -> dict[str, Any]:
+    args = {"correlation": int(at), "device": 0}
+    return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": length, "pid": 1,
+            "tid": tid, "args": args}  # fmt: skip
+
+
+HOST = [
+    event("user_annotation", "ProfilerStep#0", 0, 100),
+    event("cpu_op", "aten::mm", 5, 40),
+    event("cpu_op", "aten::item", 50, 45),
+]
+KERNELS = [event("kernel", "gemm", 20, 10, 7)]
+
+
+def opened(folder: Path, *events: dict[str, Any]) -> Run:
+    device = {"id": 0, "name": "ARTEMIS"}
+    file = folder / "trace.json"
+    file.write_text(json.dumps({"deviceProperties": [device], "traceEvents": list(events)}))
+    return kit.open_trace(file)
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_a_device_whose_events_are_not_read_gets_no_verdict(tmp_path: Path, category: str) -> None:
+    """The ops of its host were shown as kernels of a CPU, of a trace in which no GPU was seen."""
+    run = opened(tmp_path, *HOST, event(category, "dma_request", 20, 10))
+    found = verdict(run)
+    assert found is not None
+    assert found.limit.doubt
+    assert found.advice == ()
+    assert not run.timeline.where(kind=("kernel", "record")).any()
+    assert not run.knows_waits
+    (note,) = [note for note in run.timeline.notes if "are not read" in note]
+    name = category.partition("_")[0]
+    assert f"events of {name} " in note
+    assert "no GPU was traced" not in summary(run)
+    assert run.environment["device"] == f"{name} (ARTEMIS)"
+
+
+@pytest.mark.parametrize("category", [*CATEGORIES, ""])
+def test_kernels_whose_calls_are_not_read_say_nothing_of_waits(
+    tmp_path: Path, category: str
+) -> None:
+    """A wait is a call: where no call is known, the host that waited was said to record."""
+    more = [event(category, "urEventWait", 60, 30)] if category else []
+    run = opened(tmp_path, *HOST, *KERNELS, *more)
+    assert [s.name for s in run.timeline.spans if s.kind == "kernel"] == ["gemm"]
+    assert not run.timeline.where(kind="record").any()
+    assert not run.knows_waits
+    assert {row.cause for row in run.idle} == {"unknown"}
+    assert any("no call that launches a kernel, or waits" in x for x in run.timeline.notes)
+    assert "the host never waited" not in summary(run)
+
+
+def test_a_batch_that_is_loaded_says_nothing_of_waits(tmp_path: Path) -> None:
+    loading = event("cpu_op", "enumerate(DataLoader)#_Iter.__next__", 1, 3)
+    run = opened(tmp_path, *HOST, *KERNELS, loading)
+    assert {row.cause for row in run.idle} == {"unknown", "input"}
+    assert not run.knows_waits
+    assert "Sync points are unknown" in summary(run)
